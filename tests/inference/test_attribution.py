@@ -193,6 +193,14 @@ def test_what_is_read_as_several_windows_or_is_too_long_is_refused(
         Explainer(masked, as_vectors=True).attention("bano delo firu guma kano lelo")
 
 
+def test_a_class_that_is_called_by_a_number_may_be_asked_for_by_it(tmp_path: Path) -> None:
+    explainer = Explainer(save_fine_tuned(tmp_path / "model", "classification", labels=["0", "1"]))
+    found, named = (explainer.attributions(TEXT, target, tolerance=1) for target in (1, "1"))
+    assert (found.target, found.scores.tolist()) == ("1", named.scores.tolist())
+    with pytest.raises(InputError, match=r"there is no class '2'\. There are: 0, 1"):
+        explainer.attributions(TEXT, 2)
+
+
 def test_what_a_model_does_not_read_is_refused(fine_tuned: dict[str, Path], masked: Path) -> None:
     with pytest.raises(InputError, match=r"there is no class 'maybe'\. There are: no, perhaps, yes"):
         Explainer(fine_tuned["classification"]).attributions(TEXT, "maybe")

@@ -16,10 +16,11 @@ import torch
 from killed_job import kill_at
 
 from bertsmith.errors import InputError, ResourceError
-from bertsmith.inference.embedding import shard_folder
+from bertsmith.inference.embedding import job, shard_folder
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.job import EmbeddingResult, embed_file
 from bertsmith.inference.embedding.shard_folder import ShardFolder
+from bertsmith.inference.embedding.shard_rows import ShardedRows
 from bertsmith.inference.embedding.vector_file import read_about, read_vectors
 from bertsmith.inference.embedding.vectors import Int8Ranges
 
@@ -318,6 +319,21 @@ def test_a_finished_file_is_refused_or_left_as_it_is(embedder: Embedder, table: 
     assert (out.stat().st_ino, out.stat().st_mtime_ns) == before
     with pytest.raises(InputError, match="made with kind 'document', not 'query'"):
         run(embedder, table, out, kind="query", resume=True)
+
+
+def test_of_a_finished_file_only_a_shard_of_ids_is_held(
+    embedder: Embedder, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(embedder, table, tmp_path / "v.parquet")
+    read = list[ShardedRows]()
+
+    def noted(rows: Any, size: int) -> ShardedRows:
+        read.append(ShardedRows(rows, size))
+        return read[-1]
+
+    monkeypatch.setattr(job, "ShardedRows", noted)
+    assert run(embedder, table, tmp_path / "v.parquet", resume=True).whole.texts == len(TEXTS)
+    assert read[0].shards == 4 and len(read[0].waiting) <= 1
 
 
 @pytest.mark.parametrize("change", [{"text": "old"}, {"id": "new"}, None])

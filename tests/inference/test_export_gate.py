@@ -3,6 +3,7 @@ graph.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,18 +154,31 @@ def test_so_many_rows_prove_so_much() -> None:
     assert comparison.lower_bound(least - 1, least - 1, 0.025) < 0.95
 
 
-def test_neighbours_are_counted_as_the_definition_says() -> None:
+@pytest.mark.parametrize(("rows", "count"), [(2, 1), (11, 1), (40, 3), (101, 10), (300, 10)])
+def test_neighbours_are_counted_as_the_definition_says(rows: int, count: int) -> None:
+    """A tenth of the others: if all were among the nearest, all would be kept."""
     draw = np.random.Generator(np.random.PCG64DXSM(1))
-    ours, theirs = draw.normal(size=(2, 40, 8))
+    ours, theirs = draw.normal(size=(2, rows, 8))
 
     def nearest(vectors: npt.NDArray[Any], row: int) -> set[int]:
         units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         order = np.argsort(-(units @ units[row]))
-        return set([number for number in order.tolist() if number != row][:10])
+        return set([number for number in order.tolist() if number != row][:count])
 
-    shares = [len(nearest(ours, row) & nearest(theirs, row)) / 10 for row in range(40)]
+    shares = [len(nearest(ours, row) & nearest(theirs, row)) / count for row in range(rows)]
+    assert comparison.neighbours_of(rows) == count
     assert comparison.neighbours_kept(ours, theirs) == pytest.approx(np.mean(shares))
     assert comparison.neighbours_kept(ours, ours) == 1.0
+
+
+def test_of_few_rows_a_spoilt_graph_keeps_few_neighbours_and_says_of_how_many(tmp_path: Path) -> None:
+    source, file = opened(tmp_path, "retrieval")
+    for rows, of in ((8, "nearest"), (30, "2 nearest")):
+        gate = Gate(source, replace(file, sequences=file.sequences[:rows]))
+        mixed = gate._ours[rows // 3 :] + gate._ours[: rows // 3]
+        kept, (problem,) = gate._neighbours(mixed, ExportLimits())
+        assert kept["neighbours_kept"] < 0.9
+        assert problem.endswith(f"% of the {of} neighbours stay so; at least 90% must")
 
 
 def test_labels_are_read_where_there_are_some_and_refitted_for_int8(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Vectors of a frozen encoder equal those that are made one text at a time by hand."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -171,6 +173,34 @@ def test_mean_pooling_equals_sentence_transformers() -> None:
 def cosines(first: Vectors, second: Vectors) -> npt.NDArray[np.float32]:
     lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     return np.asarray((first * second).sum(1) / lengths)
+
+
+@pytest.mark.parametrize("behind", ["Pooling", "SpladePooling"])
+def test_an_encoder_one_folder_deeper_gets_the_texts_as_its_folder_says(
+    tiny_bert: Path, tmp_path: Path, behind: str
+) -> None:
+    """Of sentence-transformers, whatever is made of its states there."""
+    inside = tmp_path / "0_Transformer"
+    shutil.copytree(tiny_bert, inside)
+    (inside / "bertsmith.json").unlink()  # so that it may be altered
+    pieces = Tokenizer.load(inside).pieces
+    Tokenizer.from_pieces(pieces, lowercase=False).save(inside)
+    modules = [{"type": "x.Transformer", "path": "0_Transformer"}, {"type": f"x.{behind}", "path": "1"}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    texts = ["Red CATS", ("Red cats", "The DOG")]
+    as_they_are = np.asarray(Features(tmp_path).encode(texts))
+    assert_close(as_they_are, Features(inside).encode(texts))
+    (inside / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    lowered = ["red cats", ("red cats", "the dog")]
+    assert_close(Features(tmp_path).encode(texts), Features(inside).encode(lowered))
+    assert np.abs(as_they_are - Features(tmp_path).encode(texts)).max() > 0.01
+    words = Features(tmp_path, pooling="words")
+    for found, expected in zip(
+        words.encode([["Red", "CATS"], "The DOG"]), words.encode(["red cats", "the dog"])
+    ):
+        assert_close(found, expected)
+    with pytest.raises(InputError, match="text 1"):
+        words.encode([["Red", 5]])  # type: ignore[list-item]
 
 
 def test_no_texts_give_no_vectors(features: Features) -> None:

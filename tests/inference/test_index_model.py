@@ -5,17 +5,24 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from index_samples import write_files
+from safetensors.torch import load_file, save_file
 
 pytest.importorskip("lancedb")
 
+from bertsmith.cli.embed import _ranges
 from bertsmith.errors import InputError, ModelError
+from bertsmith.files import sha256
+from bertsmith.inference.embedding import embedder as embedder_module
 from bertsmith.inference.embedding.embedder import Embedder
+from bertsmith.inference.embedding.job import embed_file
 from bertsmith.inference.index import index as index_module
 from bertsmith.inference.index import text_embedder as index_embedder
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.text_embedder import lasting_name
 from bertsmith.text.retrieval.passages import PassageSettings
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 SETTINGS = PassageSettings(tokens=12, overlap=4)
 
@@ -39,13 +46,21 @@ def sentence_folder(tiny_bert: Path, folder: Path, pooling: str = "mean") -> Pat
     return folder
 
 
+def add_dense(folder: Path, weight: float) -> None:
+    """A last product, of 32 dimensions to 4."""
+    (folder / "2_Dense").mkdir(exist_ok=True)
+    (folder / "2_Dense" / "config.json").write_text('{"activation_function": "torch.nn.Identity"}')
+    save_file({"linear.weight": torch.full((4, 32), weight)}, folder / "2_Dense" / "model.safetensors")
+    modules = json.loads((folder / "modules.json").read_text())[:2]
+    modules.append({"type": "sentence_transformers.models.Dense", "path": "2_Dense"})
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
 def build(docs: Path, embedder: Embedder) -> Index:
     return Index.build([docs], docs.parent / "index", embedder=embedder, passages=SETTINGS)
 
 
 def alter_weights(folder: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
     (path,) = folder.rglob("model.safetensors")
     tensors = {name: tensor + 0.01 for name, tensor in load_file(path).items()}
     save_file(tensors, path)
@@ -68,6 +83,43 @@ def test_other_weights_are_noticed_wherever_they_lie(
         Index.open(index.path).search("cat")
     with pytest.raises(InputError, match="with another set of weights than"):
         build(docs, Embedder(folder))
+
+
+def test_another_last_product_is_noticed(tiny_bert: Path, docs: Path, tmp_path: Path) -> None:
+    """By an index, by vectors that are to be gone on with, and where a file's ranges are taken."""
+    folder, vectors = sentence_folder(tiny_bert, tmp_path / "model", "mean_tokens"), tmp_path / "v.parquet"
+    before = Embedder(folder).model_sha256
+    assert before == sha256(folder / "0_Transformer" / "model.safetensors")  # as indexes have noted it
+    add_dense(folder, 0.1)
+    index = build(docs, Embedder(folder))
+    embed_file(Embedder(folder), docs / "a.txt", vectors)
+    older = tmp_path / "int8.parquet"
+    embed_file(Embedder(folder), docs / "a.txt", older, store_dtype="int8")
+    add_dense(folder, 0.2)
+    with pytest.raises(InputError, match="with another set of weights than"):
+        build(docs, Embedder(folder))
+    with pytest.raises(InputError, match="with another set of weights than"):
+        Index.open(index.path, embedder=Embedder(folder)).search("cat")
+    with pytest.raises(InputError, match="was made with model_sha256 "):
+        embed_file(Embedder(folder), docs / "a.txt", vectors, resume=True)
+    with pytest.raises(InputError, match="holds vectors of another model"):
+        _ranges(older, Embedder(folder))
+
+
+def test_texts_put_into_small_letters_first_are_noticed(tiny_bert: Path, docs: Path, tmp_path: Path) -> None:
+    """For a vocabulary that has capitals: for another one it changes nothing."""
+    folder = sentence_folder(tiny_bert, tmp_path / "model", "mean_tokens")
+    settings = folder / "0_Transformer" / "sentence_bert_config.json"
+    (folder / "0_Transformer" / "bertsmith.json").unlink()  # which says what the files were
+    uncased = Embedder(folder).model_sha256
+    settings.write_text('{"do_lower_case": true}')
+    assert Embedder(folder).model_sha256 == uncased
+    pieces = Embedder(folder).tokenizer.pieces
+    Tokenizer.from_pieces(pieces, lowercase=False).save(folder / "0_Transformer")
+    index = build(docs, Embedder(folder))
+    settings.write_text('{"do_lower_case": false}')
+    with pytest.raises(InputError, match="with another set of weights than"):
+        Index.open(index.path, embedder=Embedder(folder)).search("cat")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +156,7 @@ def test_a_first_build_opens_and_reads_its_model_once(
     tiny_bert: Path, docs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    opened, read = index_embedder.open_embedder, index_embedder.sha256
+    opened = index_embedder.open_embedder
 
     def counted_opening(name: str) -> object:
         done.append("opened")
@@ -112,10 +164,10 @@ def test_a_first_build_opens_and_reads_its_model_once(
 
     def counted_reading(path: Path) -> str:
         done.append("read")
-        return read(path)
+        return sha256(path)
 
     monkeypatch.setattr(index_module, "open_embedder", counted_opening)
-    monkeypatch.setattr(index_embedder, "sha256", counted_reading)
+    monkeypatch.setattr(embedder_module, "sha256", counted_reading)
     index = Index.build([docs], docs.parent / "index", model=str(tiny_bert), passages=SETTINGS)
     index.search("cat")
     assert done == ["opened", "read"]

@@ -85,6 +85,14 @@ def test_what_cannot_be_looked_at_is_said(
         look(models["masked"], given, **more)
 
 
+def test_a_word_that_isnt_there_is_said_before_anything_is_computed(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Explainer, "attributions", None)
+    with pytest.raises(InputError, match="The text has no word 'dog'"):
+        look(models["classification"], TEXT, word="dog", among=OTHERS)
+
+
 def test_the_command_writes_a_page_and_replaces_none(
     models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

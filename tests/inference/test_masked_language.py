@@ -1,16 +1,21 @@
 """Figures of a pre-trained model on held-out text: which part is measured, and that no other is read."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
+from bertsmith.cli.main import main
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import StoreError
 from bertsmith.inference.masked_language import MaskedLanguageModel
 from bertsmith.model.config import make_config
+from bertsmith.model.cpu import kernels
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
 from bertsmith.text.corpus.corpus import Corpus, Document, build_corpus
 from bertsmith.text.corpus.manifest import Split
 from bertsmith.text.corpus_settings import CorpusSettings
@@ -21,8 +26,13 @@ WORDS = ("red", "blue", "cat", "dog", "runs")
 
 @pytest.fixture(scope="module")
 def model() -> MaskedLanguageModel:
+    return model_of(16)
+
+
+def model_of(width: int) -> MaskedLanguageModel:
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "."]
-    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    shape = {"hidden_size": width, "num_hidden_layers": 1, "num_attention_heads": 2}
+    shape["intermediate_size"] = width
     config = make_config({"vocab_size": len(pieces), "max_position_embeddings": 32, **shape}, "test")
     return MaskedLanguageModel(PretrainingModel(config).eval(), Tokenizer.from_pieces(pieces, lowercase=True))
 
@@ -56,6 +66,38 @@ def test_no_more_of_a_corpus_is_read_than_is_measured(
     monkeypatch.setattr(Corpus, "documents", noted)
     assert model.evaluate(corpus.path) == expected
     assert begun == read
+
+
+@pytest.mark.parametrize(("order", "pair"), [(False, "nsp"), (True, "sop")])
+def test_of_one_document_no_figure_of_pairs_is_given(
+    model: MaskedLanguageModel, tmp_path: Path, order: bool, pair: str
+) -> None:
+    """For no pair could be made of it, and the head would be right about nothing."""
+    heads = PretrainingModel(model.model.config, True, order).eval()
+    asked = MaskedLanguageModel(heads, model.tokenizer)
+    figures = []
+    for name, text in (("one", "Red cat.\nBlue dog."), ("two", "Red cat.\nBlue dog.\n\nDog runs.\nCat.")):
+        (tmp_path / f"{name}.txt").write_text(text)
+        settings = CorpusSettings(format="blank-lines", heldout=0, near_duplicates=False)
+        build_corpus([str(tmp_path / f"{name}.txt")], tmp_path / name, settings=settings, workers=1)
+        figures.append(asked.evaluate(tmp_path / name))
+    assert f"{pair}_accuracy" in figures[1] and not any(name.startswith(pair) for name in figures[0])
+    assert figures[0].keys() < figures[1].keys()
+
+
+def test_the_command_measures_in_float32(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = model_of(64)  # which the kernels have
+    with torch.no_grad():
+        torch.manual_seed(0)
+        for parameter in model.model.parameters():
+            parameter.normal_(0, 0.3)
+    folder, corpus = str(tmp_path / "model"), str(corpus_with(0.3, tmp_path).path)
+    save_pretraining_model(tmp_path / "model", model.model, model.tokenizer, {})
+    assert main(["evaluate", folder, corpus, "--json"]) == 0
+    exact = MaskedLanguageModel.load(folder, compute_dtype=torch.float32).evaluate(corpus)
+    assert json.loads(capsys.readouterr().out) == exact
+    if kernels.has_kernels():
+        assert MaskedLanguageModel.load(folder, "cpu").evaluate(corpus)["mlm_loss"] != exact["mlm_loss"]
 
 
 def test_a_store_without_its_heldout_part_is_damaged(model: MaskedLanguageModel, tmp_path: Path) -> None:

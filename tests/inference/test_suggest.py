@@ -12,10 +12,13 @@ from bertsmith.cli.main import main
 from bertsmith.errors import InputError
 from bertsmith.inference.suggesting import suggest as module_of_suggest
 from bertsmith.inference.suggesting.answering import likeliest_answers
-from bertsmith.inference.suggesting.suggest import suggest
+from bertsmith.inference.suggesting.folder import write_suggestions
+from bertsmith.inference.suggesting.suggest import NextRow, Suggestions, suggest
 from bertsmith.metrics.confidence import Confidence
+from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.heads.linear_start import features_of
 from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings
+from bertsmith.text.labelled.rows import stream_rows
 from bertsmith.training.finetuning.finetune import finetune
 
 COLOURS, SIZES, ANIMALS = ("red", "blue", "green"), ("small", "large", "old", "new"), ("cat", "dog", "bird")
@@ -194,6 +197,13 @@ def test_the_folder_can_be_filled_in_and_trained_on(tiny_bert: Path, mixed: Path
     filled = write(tmp_path / "filled.csv", [(row["text"], colour(row["text"])) for row in rows])
     known = suggest(tiny_bert, filled, labelled=write(tmp_path / "more.csv", [(t, colour(t)) for t in TEXTS]))
     assert len(known.doubts) == len(TEXTS) + 4
+
+
+def test_line_ends_of_any_kind_in_a_text_are_read_back(tmp_path: Path) -> None:
+    rows = [NextRow(TextExample(text, None, None, ""), "red", 0.5) for text in ("a\rb", "c\nd", "e\r\nf")]
+    write_suggestions(tmp_path / "next", Suggestions("t", ("text", "label"), rows, 3, 0, [], [], []), "")
+    found = stream_rows(tmp_path / "next" / "rows.csv", ["text", "label", "guess"])
+    assert [row.values for row in found] == [(text, "", "red") for text in ("a\nb", "c\nd", "e\nf")]
 
 
 def test_markup_in_texts_and_labels_is_escaped(tiny_bert: Path, tmp_path: Path) -> None:

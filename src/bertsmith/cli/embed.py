@@ -130,7 +130,6 @@ def embed(
 
 def _ranges(path: Path | None, embedder: "Embedder") -> "Int8Ranges | None":
     from bertsmith.errors import InputError
-    from bertsmith.files import sha256
     from bertsmith.inference.embedding.vector_file import read_about
 
     if path is None:
@@ -140,7 +139,7 @@ def _ranges(path: Path | None, embedder: "Embedder") -> "Int8Ranges | None":
         raise InputError(
             f"{path} holds no int8 vectors, so it has no ranges. Name a file made with --store-dtype int8."
         )
-    if about.model_sha256 != sha256(embedder.weights):
+    if about.model_sha256 != embedder.model_sha256:
         raise InputError(
             f"{path} holds vectors of another model, {about.model}: its ranges don't fit {embedder.folder}. "
             "Name a file made by the same model."

@@ -30,7 +30,8 @@ class AskedFor:
     cosine
         The smallest cosine between a vector and the model's. Default: 0.97.
     neighbours
-        The share of each vector's ten nearest neighbours that must stay so. Default: 0.9.
+        The share of each vector's nearest neighbours (a tenth of the rows, at most ten) that must stay so.
+        Default: 0.9.
     """
 
     agreement: float | None = None

@@ -82,9 +82,12 @@ def evaluate(
     from bertsmith.cli.screen import print_json, print_table
 
     if data.is_dir():
+        import torch
+
         from bertsmith.inference.masked_language import MaskedLanguageModel
 
-        metrics = MaskedLanguageModel.load(model).evaluate(data, tokens, sequence_length)
+        opened = MaskedLanguageModel.load(model, compute_dtype=torch.float32)  # as training's own figures
+        metrics = opened.evaluate(data, tokens, sequence_length)
         if json:
             print_json(metrics)
         else:

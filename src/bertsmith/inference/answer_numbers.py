@@ -50,13 +50,13 @@ def number_of(
 
 
 def _of_class(task: Task[Any], outputs: Outputs, target: str | int | None) -> Named:
-    label = task.labels[int(outputs.argmax())] if target is None else target
+    label = task.labels[int(outputs.argmax())] if target is None else str(target)
     if label not in task.label_ids:
         raise InputError(f"target: there is no class {label!r}. There are: {', '.join(task.labels[:8])}.")
-    chosen, temperature = task.label_ids[str(label)], float(getattr(task, "temperature", 1.0))
+    chosen, temperature = task.label_ids[label], float(getattr(task, "temperature", 1.0))
     if task.name == "multi-label":
-        return str(label), lambda found: (found[:, chosen] / temperature).sigmoid()
-    return str(label), lambda found: (found / temperature).softmax(1)[:, chosen]
+        return label, lambda found: (found[:, chosen] / temperature).sigmoid()
+    return label, lambda found: (found / temperature).softmax(1)[:, chosen]
 
 
 def _of_word(

@@ -9,7 +9,7 @@ import torch
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
-from bertsmith.door import door, place, text, whole
+from bertsmith.door import door, one_of, optional, place, text, whole
 from bertsmith.errors import InputError
 from bertsmith.inference.engine import start_engine
 from bertsmith.model.locate import locate_model
@@ -37,14 +37,23 @@ class MaskedLanguageModel:
     tokenizer: Tokenizer
 
     @classmethod
-    def load(cls, name: str | Path, device: torch.device | str = "auto") -> "MaskedLanguageModel":
+    @door(compute_dtype=optional(one_of(torch.float32, torch.int16)))
+    def load(
+        cls,
+        name: str | Path,
+        device: torch.device | str = "auto",
+        compute_dtype: torch.dtype | None = None,
+    ) -> "MaskedLanguageModel":
         """By path, alias or hub name. Computes on a GPU where there is one, unless `device` says otherwise.
+        Products of the encoder are in `compute_dtype`: float32, or int16 by the compiled kernels, the default
+        where these are.
 
-        Raises ModelError when the checkpoint has no masked-language head.
+        Raises ModelError when the checkpoint has no masked-language head, InputError for int16 without
+        kernels and for other precisions.
         """
         folder = locate_model(name).folder
         model, _ = load_pretraining_model(folder)
-        engine = start_engine(model, folder, device)
+        engine = start_engine(model, folder, device, compute_dtype)
         return cls(engine.model, engine.tokenizer)
 
     @door(text=text, top=whole(1))

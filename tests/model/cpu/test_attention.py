@@ -1,5 +1,6 @@
 """Attention's kernel within a window, and over long sequences, against the plain definition in float64."""
 
+import ctypes
 import math
 from unittest.mock import patch
 
@@ -178,6 +179,21 @@ def test_what_is_no_number_spoils_what_sees_it_alone(kernel: str) -> None:
     qkv[100, 1] = math.nan
     spoilt = attend_by_kernel(qkv, (200,), None, 10).isnan().any(-1).flatten()
     assert spoilt.nonzero().flatten().tolist() == list(range(90, 111))
+
+
+@pytest.mark.parametrize("length", [13, 14, 15, 16])
+def test_queries_that_fill_up_the_last_six_write_nothing_behind_the_scratch(kernel: str, length: int) -> None:
+    """Within a window of 0 they are further from all keys than any real one, whose attention is its value."""
+    qkv, library = random_qkv(50 * length, 8, 64, seed=6), kernels.library("")
+    found = torch.empty(50 * length, 8, 64)
+    job = attention._job(qkv, (length,) * 50, 0)
+    job.qkv, job.to = qkv.data_ptr(), found.data_ptr()
+    size = library.attention_scratch(ctypes.byref(job))
+    scratch = torch.full((size + 64,), 7.0)
+    library.attend_part(ctypes.byref(job), ctypes.c_void_p(scratch.data_ptr()), 0, 1)
+    assert (scratch[size:] == 7).all()
+    for each in (found, attend_by_kernel(qkv, (length,) * 50, None, 0)):
+        assert torch.equal(each, qkv[:, 2])
 
 
 def test_a_window_below_zero_is_refused(kernel: str) -> None:

@@ -17,6 +17,7 @@ from torch.testing import assert_close
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import ModelError
+from bertsmith.inference.engine import autocasting
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.model.cpu import kernel_layer, kernels
@@ -45,6 +46,21 @@ def test_it_is_the_product_and_the_activation(activation: str | None, rows: int)
         half = PackedLinear(linear, activation, torch.bfloat16)(x)
         assert half.dtype == torch.bfloat16
         assert_close(half.double(), expected, rtol=0, atol=0.03)
+
+
+@torch.inference_mode()
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
+def test_float16_is_packed_where_the_processor_multiplies_it_and_not_where_it_has_bfloat16_alone() -> None:
+    encoder, batch = an_encoder(), batch_of([5, 3])
+    expected = encoder(batch)
+    with (
+        patch.object(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", return_value=True),
+        patch.object(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", return_value=False),
+    ):
+        assert can_pack(torch.bfloat16) and not can_pack(torch.float16)
+        prepare_for_inference(encoder, torch.float16)
+    with autocasting(encoder, torch.device("cpu"), torch.float16):
+        assert_close(encoder(batch).float(), expected, rtol=0, atol=0.02)
 
 
 @torch.inference_mode()

@@ -32,7 +32,7 @@ from bertsmith.compression.static.token_vectors import (
 )
 from bertsmith.door import door, flag, function, optional, place, several, whole
 from bertsmith.errors import InputError
-from bertsmith.files import make_folder, read_json, refuse_existing, sha256, write_json
+from bertsmith.files import make_folder, read_json, refuse_existing, write_json
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.job import Count, embed_file
 from bertsmith.inference.embedding.vector_file import read_vectors
@@ -102,7 +102,7 @@ def distil_static(
     embedder = _opened(teacher)
     dimensions = _dimensions(dimensions, embedder)
     asked = {
-        "teacher": sha256(embedder.weights),
+        "teacher": embedder.model_sha256,
         "texts": sources,
         "dimensions": dimensions,
         "sentences": sentences,

@@ -5,6 +5,8 @@ E texts, W windows of them, N tokens in the packed batch, H hidden size, D width
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
+from functools import cached_property
+from hashlib import sha256 as sha256_of
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -16,6 +18,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.data.prefetch import prefetch
 from bertsmith.door import door, flag, function, one_of, optional, text, whole
 from bertsmith.errors import InputError
+from bertsmith.files import sha256
 from bertsmith.inference.embedding.table_reader import TableReader
 from bertsmith.inference.embedding.text_windows import Chunk, TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
@@ -98,7 +101,7 @@ class Embedder:
             raise InputError(f"long_texts must be {' or '.join(get_args(LongTexts))}, found {long_texts!r}.")
         self.folder = locate_model(model).folder
         found = read_sentence_settings(self.folder)
-        self.weights = found.encoder / WEIGHTS
+        self._weights = [each / WEIGHTS for each in (found.encoder, found.projection) if each is not None]
         started = _started(found.encoder, device, compute_dtype)
         self.encoder: Bert | StaticTable = started.model
         self.tokenizer, self.device, self.compute_dtype = started[1:]
@@ -148,6 +151,12 @@ class Embedder:
     def dtype_of_copies(self) -> torch.dtype:
         """What a copy in another process multiplies in: a GPU's in float32, which each machine can."""
         return self.compute_dtype if self.device.type == "cpu" else torch.float32
+
+    @cached_property
+    def model_sha256(self) -> str:
+        """Of all in the folder that texts become vectors by: of the weights, where there is nothing else."""
+        found = [*map(sha256, self._weights), *(["lowercase"] if self.windows.lowercase else [])]
+        return found[0] if len(found) == 1 else sha256_of(" ".join(found).encode()).hexdigest()
 
     @property
     def width(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from bertsmith.errors import InputError
-from bertsmith.files import make_folder, sha256
+from bertsmith.files import make_folder
 from bertsmith.inference.embedding.embedder import Embedded, Embedder, PromptKind
 from bertsmith.inference.embedding.shard_folder import ShardFolder, require_same
 from bertsmith.inference.embedding.shard_rows import ShardedRows
@@ -205,7 +205,7 @@ def _about(
         _require_fitting(ranges, embedder.width, store_dtype)
     about = About(
         model=model or embedder.folder.name,
-        model_sha256=sha256(embedder.weights),
+        model_sha256=embedder.model_sha256,
         kind=kind,
         prefix=embedder.prefixes[kind],
         max_length=embedder.max_length,
@@ -233,7 +233,10 @@ def _finished(parts: ShardFolder, rows: ShardedRows) -> EmbeddingResult:
     """The file as it is, if it is of these rows and settings."""
     noted = read_about(parts.out)
     require_same(noted, parts.about, parts.out)
-    count = sum(1 for _ in rows.texts())
+    count = 0
+    for _ in rows.texts():
+        count += 1
+        rows.waiting.clear()  # of ids that nobody asks for
     if pq.read_metadata(parts.out).metadata.get(ROWS.encode()) != rows.sha256.encode():
         raise InputError(
             f"{parts.out} was made from other rows than the input has now. Choose another --out, or remove "

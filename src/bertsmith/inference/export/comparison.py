@@ -27,7 +27,6 @@ from bertsmith.inference.export.source import Answer, Source
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.tasks.task import Task
 
-NEIGHBOURS = 10
 _TIED = 1e-5  # cosines that are no nearer to each other are one
 _DECIDED = {
     "classification": ("label",),
@@ -97,13 +96,18 @@ def fewest(agreement: float, error: float) -> int:
     return int(np.ceil(np.log(error) / np.log(agreement)))
 
 
+def neighbours_of(vectors: int) -> int:
+    """How many of the others are a vector's nearest: a tenth, one to ten. Of too many all would be kept."""
+    return min(max((vectors - 1) // 10, 1), 10)
+
+
 def neighbours_kept(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> float:
-    """The share of each vector's ten nearest (W, H) among the model's that are so among the graph's too. Any
-    of equally near ones will do.
+    """The share of each vector's nearest (W, H) among the model's that are so among the graph's too. Any of
+    equally near ones will do.
     """
-    count = min(NEIGHBOURS, len(ours) - 1)
-    if count < 1:
+    if len(ours) < 2:
         return 1.0
+    count = neighbours_of(len(ours))
     near, found = (_cosines(vectors) for vectors in (ours, theirs))
     least = np.partition(near, len(ours) - count, axis=1)[:, -count]  # of those that are near enough
     chosen = np.argpartition(-found, count - 1, axis=1)[:, :count]

@@ -27,6 +27,7 @@ from bertsmith.inference.export.comparison import (
     fewest,
     lower_bound,
     neighbours_kept,
+    neighbours_of,
 )
 from bertsmith.inference.export.gate_file import GateFile, probes
 from bertsmith.inference.export.limits import CALIBRATION, Exact, ExportLimits
@@ -118,7 +119,9 @@ class Gate:
             return {}, ()
         kept = neighbours_kept(as_vectors(self.source, self._ours), as_vectors(self.source, theirs))
         wrong = kept < limits.neighbours
-        said = f"{kept:.1%} of the ten nearest neighbours stay so; at least {limits.neighbours:.0%} must"
+        count = neighbours_of(len(theirs))
+        of = "nearest" if count == 1 else f"{count} nearest"
+        said = f"{kept:.1%} of the {of} neighbours stay so; at least {limits.neighbours:.0%} must"
         return {"neighbours_kept": kept}, (said,) if wrong else ()
 
     def _at_lengths(

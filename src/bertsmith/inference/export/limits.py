@@ -16,7 +16,7 @@ class ExportLimits:
     agreement: the lowest share of answers like the model's, in every arrangement, that the file must prove.
     change: the largest change of any probability, or of a number in deviations of the file's.
     cosine: the smallest between a vector and the model's.
-    neighbours: the smallest share of the ten nearest that stay so.
+    neighbours: the smallest share of the nearest, a tenth of the others but at most ten, that stay so.
     """
 
     agreement: float = 0.95

@@ -23,7 +23,8 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class IndexModel(Strict):
-    """The model whose vectors an index holds. `sha256` is of its weights, `tokenizer` of its vocabulary.
+    """The model whose vectors an index holds. `sha256` is of its weights and what else in its
+    folder makes vectors, `tokenizer` of its vocabulary.
 
     What an embedder of your own doesn't tell is empty, or 0.
     """

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from bertsmith.errors import InputError
-from bertsmith.files import sha256
 from bertsmith.inference.index.manifest import IndexModel
 from bertsmith.tasks.examples.encoding import special_tokens
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -32,8 +31,8 @@ _MAKE_VECTORS = {
 class TextEmbedder(Protocol):
     """What an index needs of a model; `Embedder` has it, and so may something of your own.
 
-    Noted in the index, if it has them: `prefixes` {"query": …, "document": …}, the file of its `weights`, its
-    `pooling` and `long_texts`.
+    Noted in the index, if it has them: `prefixes` {"query": …, "document": …}, `model_sha256` by which it is
+    known again, its `pooling` and `long_texts`.
     """
 
     @property
@@ -70,10 +69,9 @@ def lasting_name(name: str) -> str:
 def identify(name: str, embedder: TextEmbedder) -> IndexModel:
     """What an index notes of its model. Embeds one text to learn the width."""
     noted = getattr(embedder, "prefixes", {})
-    weights = getattr(embedder, "weights", None)
     return IndexModel(
         name=name,
-        sha256="" if weights is None else sha256(weights),
+        sha256=getattr(embedder, "model_sha256", ""),
         dimension=embedder.queries(["a"]).shape[1],
         tokenizer=embedder.tokenizer.sha256,
         pooling=getattr(embedder, "pooling", ""),

@@ -10,7 +10,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.attribution import AttentionWeights, Explainer, TokenAttributions
 from bertsmith.inference.features import Features
 from bertsmith.inference.looking.report import render_look
-from bertsmith.inference.looking.word_neighbours import WordNeighbours, word_neighbours
+from bertsmith.inference.looking.word_neighbours import WordNeighbours, place_of, word_neighbours
 from bertsmith.inference.model_kind import model_kind
 from bertsmith.model.locate import locate_model
 from bertsmith.output_file import output_file, require_output
@@ -77,6 +77,10 @@ def look(
         raise InputError(f"among must be texts to find neighbours in, found {type(among).__name__}.")
     if word is not None and not isinstance(given, str):
         raise InputError(f"A word's neighbours are found for a single text, found {type(given).__name__}.")
+    features = None
+    if word is not None:  # what can't be found is said before anything is computed
+        features = Features(model, pooling="words")
+        place_of(word, given)
     explainer = Explainer(model, as_vectors=_has_no_answer(model, given))
     attributions = None
     if not explainer.model.is_of_vectors or _is_pair(given):
@@ -85,8 +89,8 @@ def look(
         raise InputError(f"target: there is no answer to explain, found {target!r}. Leave it out.")
     attention = explainer.attention(given)
     neighbours = None
-    if word is not None and among is not None:
-        neighbours = word_neighbours(Features(model, pooling="words"), given, word, among, progress=progress)
+    if features is not None and word is not None and among is not None:
+        neighbours = word_neighbours(features, given, word, among, progress=progress)
     return Look(str(model), given, explainer.model.tokenizer, attention, attributions, neighbours)
 
 

@@ -58,7 +58,7 @@ def word_neighbours(
     common says nothing of the word. Equal texts count once. Texts are read as they come: memory grows with
     `count` alone. Raises InputError for a word that isn't there, texts without words, and what is no text.
     """
-    place = _place_of(word, text)
+    place = place_of(word, text)
     wanted = np.stack([layer[0][place] for layer in _layers(features, [text])])  # (L + 1, H)
     centre: Floats | None = None
     best: list[list[_Found]] = [[] for _ in wanted]
@@ -115,7 +115,8 @@ def _batches(among: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
         yield done, list(some)
 
 
-def _place_of(word: str, text: str) -> int:
+def place_of(word: str, text: str) -> int:
+    """The number of the first such word, in any case. Raises InputError where there is none."""
     words = [each.lower() for each in _words(text)]
     if word.lower() not in words:
         raise InputError(f"The text has no word {word!r}. It has: {', '.join(words[:20])}.")

@@ -99,7 +99,7 @@ def _table(columns: list[str], rows: list[list[str]], words: set[int]) -> Table:
 
 def _write(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(text)  # ends lines by \r\n: else Python 3.11 leaves a text's \r without quotes
     writer.writerow(names)
     writer.writerows(rows)
     path.write_bytes(text.getvalue().encode("utf-8", "backslashreplace"))

@@ -16,7 +16,8 @@ def prepare_for_inference(encoder: Bert, precision: torch.dtype = torch.float32)
 
     By the kernels, which have float32 and int16, where they have such a layer, else by oneDNN. As it is on a
     GPU, when it is packed already, and where oneDNN has no such product: off x86 and ARM, in bfloat16 without
-    AVX-512. Raises InputError for int16 where `multiplies_int16` says no.
+    AVX-512, in float16 without its instructions for that. Raises InputError for int16 where
+    `multiplies_int16` says no.
     """
     if precision == torch.int16 and not multiplies_int16(encoder):
         raise InputError(

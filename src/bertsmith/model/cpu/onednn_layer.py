@@ -109,6 +109,8 @@ def can_pack(precision: torch.dtype) -> bool:
     """Whether oneDNN multiplies in this precision here."""
     if not torch.backends.mkldnn.is_available():
         return False
+    if precision == torch.float16:  # some that have AVX-512, and so bfloat16, don't
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
     return precision == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 

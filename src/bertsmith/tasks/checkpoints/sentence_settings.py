@@ -55,7 +55,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
     if not (folder / _MODULES).exists():
         return SentenceSettings(folder, max_length=_tokenizer_limit(folder))
     modules = _read_modules(folder)
-    encoder = plain_file(folder, f"{modules['Transformer']}/config.json".lstrip("/")).parent
+    encoder = _encoder_folder(folder, modules)
     settings = _encoder_settings(encoder)
     prompts = read_prompts(folder)
     return SentenceSettings(
@@ -66,6 +66,16 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         *_prefixes(prompts),
         folder / modules["Dense"] if "Dense" in modules else None,
     )
+
+
+def read_encoder(folder: Path) -> tuple[Path, bool]:
+    """The folder of the encoder itself, and whether texts are put into small letters first, whatever is made
+    of its hidden states then. Raises ModelError for broken files.
+    """
+    if is_static(folder) or not (folder / _MODULES).exists():
+        return folder, False
+    encoder = _encoder_folder(folder, _parts(folder)[0])
+    return encoder, bool(_encoder_settings(encoder).get("do_lower_case"))
 
 
 def _of_table(folder: Path) -> SentenceSettings:
@@ -88,15 +98,33 @@ def read_pooling(folder: Path) -> Pooling | None:
     return _pooling(folder, _read_modules(folder, {"Dense"})["Pooling"], has_prompts=False)
 
 
-def _read_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
-    """Kind -> subfolder. Normalisation is ours to do anyway."""
+def _parts(folder: Path) -> tuple[dict[str, str], int]:
+    """Kind -> subfolder, and how many modules there are."""
     path = plain_file(folder, _MODULES)
     found = read_small_json(path)
     try:
         # "sentence_transformers.models.Pooling", or a longer way to the class in newer folders
-        modules = {str(each["type"]).rpartition(".")[2]: str(each["path"]) for each in found}
+        return {str(each["type"]).rpartition(".")[2]: str(each["path"]) for each in found}, len(found)
     except (KeyError, TypeError) as error:
         raise ModelError(f"{path} is not a list of modules ({error!r}). It may have been altered.") from error
+
+
+def _encoder_folder(folder: Path, modules: Mapping[str, str]) -> Path:
+    inside = modules.get("Transformer", "")
+    _require_inside(folder, "Transformer", inside)
+    return plain_file(folder, f"{inside}/config.json".lstrip("/")).parent
+
+
+def _require_inside(folder: Path, name: str, inside: str) -> None:
+    if not re.fullmatch(r"[\w-]*", inside):
+        raise ModelError(
+            f"{folder / _MODULES} names no folder beside it for the module {name}. It may have been altered."
+        )
+
+
+def _read_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
+    """Kind -> subfolder. Normalisation is ours to do anyway."""
+    modules, count = _parts(folder)
     names = list(modules)
     known = {"Transformer", "Pooling", "Normalize", *also}
     known |= {"Dense"} if names[2:3] == ["Dense"] else set()  # of what was pooled
@@ -107,13 +135,12 @@ def _read_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
             "without it the vectors would differ. Use a model of encoder, pooling, one linear layer and "
             "normalisation."
         )
-    if len(modules) < len(found):
-        raise ModelError(f"{path} has a module twice, which Bertsmith doesn't support. Use another model.")
+    if len(modules) < count:
+        raise ModelError(
+            f"{folder / _MODULES} has a module twice, which Bertsmith doesn't support. Use another model."
+        )
     for name in ("Transformer", "Pooling", *({"Dense"} & modules.keys())):
-        if not re.fullmatch(r"[\w-]*", modules.get(name, "?")):
-            raise ModelError(
-                f"{path} names no folder beside it for the module {name}. It may have been altered."
-            )
+        _require_inside(folder, name, modules.get(name, "?"))
     return modules
 
 

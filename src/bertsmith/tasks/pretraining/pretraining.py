@@ -151,11 +151,12 @@ class PretrainingTask(MaskedTask[PretrainingModel]):
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """Loss in nats per masked token, perplexity, and accuracies in [0, 1]; empty without held-out text.
 
-        Beside each accuracy stands its baseline: always the most frequent piece, always the same answer.
+        Beside each accuracy stands its baseline: always the most frequent piece, always the same answer. Of
+        pairs there are none where the held-out stream has none.
         """
         metrics = masked_metrics(sums)
-        pair = self.model.pair_loss
-        if metrics and sums.get(f"{pair}_count"):
+        pair, has_pairs = self.model.pair_loss, self.heldout is not None and self.heldout.next_sentence
+        if metrics and has_pairs and sums.get(f"{pair}_count"):
             count, other = sums[f"{pair}_count"], sums[f"{pair}_random"]
             metrics |= {
                 f"{pair}_majority": max(other, count - other) / count,

@@ -15,6 +15,9 @@ from bertsmith.text.tokens.tokenizer import Tokenizer, without_surrogates
 #: Distinct runs of non-blank characters, about 150 bytes each. A full memory starts again; those that
 #: are frequent are soon back.
 MAX_RUNS = 1_000_000
+#: Characters of a run or a word that is remembered: longer ones, such as base64 or a Chinese page, hardly
+#: come twice, and would fill the memory with their text.
+_LONGEST = 100
 
 
 class WordCache:
@@ -52,18 +55,21 @@ class _Memory(dict[str, bytes]):
 
     def __missing__(self, run: str) -> bytes:
         ids = b"".join(map(self._word, self._split(without_surrogates(run))))
-        self[run] = ids
+        if len(run) <= _LONGEST:
+            self[run] = ids
         return ids
 
     def _word(self, word: str) -> bytes:
         ids = self._words.get(word)
         if ids is None:
-            ids = self._words[word] = _pack([piece.id for piece in self._model.tokenize(word)])
+            ids = _pack([piece.id for piece in self._model.tokenize(word)])
+            if len(word) <= _LONGEST:
+                self._words[word] = ids
         return ids
 
     def limit(self) -> None:
         """Called between batches, so that the ceiling may be passed by one batch."""
-        if len(self) > MAX_RUNS:
+        if max(len(self), len(self._words)) > MAX_RUNS:
             self.clear()
             self._words.clear()
 

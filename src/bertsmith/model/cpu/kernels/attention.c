@@ -55,7 +55,7 @@ INLINE int64_t cells_of(int64_t length, int64_t window) {
 /* What is out of a query's reach, and padding, has no weight: scores[j] is that of key j. */
 INLINE void hide(const Head *head, int64_t query, Span keys, float *scores) {
     const int64_t low = query - head->window, high = least(head->length, query + head->window + 1);
-    for (int64_t j = keys.begin; j < low; j += WIDE)
+    for (int64_t j = keys.begin; j < least(low, keys.end); j += WIDE)
         store(scores + j, choose(LANE >= (int)(low - j), load(scores + j), all(-INFINITY)));
     for (int64_t j = most(keys.begin, high / WIDE * WIDE); j < keys.end; j += WIDE)
         store(scores + j, choose(LANE < (int)(high - j), load(scores + j), all(-INFINITY)));
