@@ -34,7 +34,7 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.validation import first_problem
 
 EXTENSION = "extension.json"
-_REPORT = "report.html"
+REPORT = "report.html"
 _LEGACY_WEIGHTS = "pytorch_model.bin"  # of a folder that read_checkpoint refuses with the way on
 _MODULES = "modules.json"
 #: Of a model's folder, what has nothing to do with its vocabulary: a head of ours, pooling, prompts.
@@ -88,7 +88,7 @@ def extend_vocabulary(
 
     def describe(folder: Path) -> None:
         write_extension(folder, extension)
-        atomic_write(folder / _REPORT, extension_page(extension, str(source), str(corpus)))
+        atomic_write(folder / REPORT, extension_page(extension, str(source), str(corpus)))
 
     _write(found, tokenizer, checkpoint, Path(out), describe, replace)
     return extension
