@@ -54,6 +54,16 @@ def test_candidates_are_the_models_distribution_best_first(
     assert len(fill_mask(model, tokenizer, "bano delo [MASK].")[0]) == 5
 
 
+def test_rows_without_a_piece_are_no_candidates(tokenizer: Tokenizer) -> None:
+    """Of a model whose table is padded to a multiple of 64."""
+    config = small_config(tokenizer)
+    wider = config.model_copy(update={"vocab_size": config.vocab_size + 40})
+    model = with_random_weights(PretrainingModel(wider))
+    (candidates,) = fill_mask(model, tokenizer, "bano delo [MASK].", top=tokenizer.vocab_size)
+    assert {candidate.token for candidate in candidates} == set(tokenizer.pieces)
+    assert sum(candidate.probability for candidate in candidates) == pytest.approx(1.0, abs=1e-5)
+
+
 def test_several_masks_are_filled_in_order_while_the_others_stay_masked(
     model: PretrainingModel, tokenizer: Tokenizer
 ) -> None:

@@ -162,9 +162,9 @@ def _run(
         model = meta_init(another)  # in one piece, however it was divided between the ranks
         model.load_state_dict(without_decoder(weights), assign=True)
         model.to(machine.device)
-        after = _filled(objective.masked_language(model), inputs.tokenizer, examples)
         provenance = _provenance(recipe, inputs, loop.progress.step, metrics)
         objective.save(out, model, inputs.tokenizer, provenance, write_beside)
+        after = _filled(objective.masked_language(model), inputs.tokenizer, examples)
         fills = [_fill(*each) for each in zip(examples, before, after, strict=True)]
         write_json(out / "fills.json", fills)
         write_summary(out, recipe, model, hardware, gains_and_losses(at_first, metrics))

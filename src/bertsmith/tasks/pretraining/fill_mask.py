@@ -47,7 +47,7 @@ def fill_mask(
     masks = torch.from_numpy(window.rows).to(device)
     with evaluating(model):
         logits = require_finite(model.vocabulary_logits(model.encoder(batch)[masks]).float())
-    probabilities = logits.softmax(1)
+    probabilities = logits[:, : tokenizer.vocab_size].softmax(1)  # a model may have rows without a piece
     values, best = probabilities.topk(min(top, tokenizer.vocab_size), dim=1)
     return [
         [Candidate(tokenizer.id_to_token(int(i)), float(p)) for i, p in zip(row, probabilities, strict=True)]
