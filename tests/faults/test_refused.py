@@ -187,7 +187,10 @@ def test_a_model_with_spare_rows_behind_its_vocabulary_goes_on(
 
 
 def test_a_fault_while_examples_are_filled_leaves_the_trained_model(new_run: NewRun) -> None:
-    settings = new_run(steps=2, optimizer={"warmup": 1})
+    """With ten positions, of which most sentences of the text have more."""
+    shape = new_run()["model"] | {"max_position_embeddings": 10}
+    data = {"batch_size": 8, "sequence_lengths": [10], "sequence_shares": [1.0]}
+    settings = new_run(steps=2, optimizer={"warmup": 1}, model=shape, data=data)
     attempt = Attempt(settings, [Defect("examples can't be filled after the run")])
     assert attempt.wait() == [1]
     assert attempt.complaint() == "NotFinite: a fault"

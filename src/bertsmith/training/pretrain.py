@@ -137,7 +137,8 @@ def _run(
     inputs.model.to(machine.device)
     task = _task(recipe, inputs, machine)
     count = 0 if isinstance(inputs.tokenizer, ValueTokenizer) else _EXAMPLES  # rows of numbers are no text
-    examples = masked_examples(inputs.heldout or inputs.train, inputs.tokenizer, count)
+    longest = inputs.model.config.max_length
+    examples = masked_examples(inputs.heldout or inputs.train, inputs.tokenizer, count, longest)
     before = _filled(objective.masked_language(inputs.model), inputs.tokenizer, examples)
     facts = run_facts(inputs.model, inputs.model.config, Path(recipe.corpus or "").name, machine)
     if recipe.decay_from is not None:
