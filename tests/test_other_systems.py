@@ -5,8 +5,10 @@ Windows refuses to rename while they are open.
 """
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,7 +17,10 @@ import torch
 
 import bertsmith
 from bertsmith import files, locks
+from bertsmith.cli.failures import terminate_cleanly
 from bertsmith.model.cpu.forking import compute_alone_after_fork
+from bertsmith.text import workers
+from bertsmith.training.interruption import Interruption
 
 NOT_LINUX = """
 import os, pathlib, sys
@@ -39,7 +44,7 @@ pathlib.Path.stat = lambda self, *given, **named: looked_at(missing(self), *give
 WINDOWS = (
     NOT_LINUX
     + """
-import fcntl
+import fcntl, signal
 
 open_any, flush_any, flags_of = os.open, os.fsync, lambda number: fcntl.fcntl(number, fcntl.F_GETFL)
 
@@ -56,6 +61,7 @@ def flush_writable(file):
 
 os.open, os.fsync = open_file, flush_writable
 take(os, "O_DIRECTORY", "O_NOFOLLOW", "fork", "getloadavg", "fchmod")
+take(signal, "SIGHUP")
 for module in ("fcntl", "termios", "grp"):
     sys.modules[module] = None
 """
@@ -146,6 +152,25 @@ def test_where_nothing_forks_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delattr(os, "register_at_fork")
     compute_alone_after_fork.__wrapped__()  # which would raise AttributeError
     assert torch.get_num_threads() == before
+
+
+@pytest.fixture
+def _signals_of_windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
+    monkeypatch.delattr(signal, "SIGHUP")
+    yield
+    for number, handler in before:
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_signals_of_windows")
+def test_commands_trainings_and_workers_need_no_signal_of_a_closed_terminal() -> None:
+    terminate_cleanly()
+    with Interruption() as interruption:
+        signal.raise_signal(signal.SIGTERM)
+        assert interruption.asked
+    workers._follow_parent()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_without_flock_nobody_is_kept_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from own_task import Species
 from static_samples import save_table_of_classes, save_teacher
 
 from bertsmith.compression.static.distil_static import distil_static
@@ -17,6 +18,8 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.model.manifest import read_manifest
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetuning.finetune import finetune
 
 TEXTS = ["red cats run", "the old dog", "small birds"]
@@ -72,6 +75,15 @@ def test_a_static_table_is_pruned_too(encoder: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         Embedder(tmp_path / "small").documents(TEXTS), Embedder(table).documents(TEXTS)
     )
+
+
+def test_a_model_of_a_task_of_one_s_own_is_pruned(tmp_path: Path) -> None:
+    model, task = load_task_model(save_table_of_classes(tmp_path / "table"))
+    species = Species(task.settings, task.labels)
+    save_task_model(tmp_path / "own", model, species, Tokenizer.load(tmp_path / "table"), {})
+    prune_vocabulary(tmp_path / "own", TEXTS, tmp_path / "small", Species)
+    small, whole = (Predictor.load(tmp_path / name, Species).predict(TEXTS) for name in ("small", "own"))
+    assert [each["label"] for each in small] == [each["label"] for each in whole]
 
 
 def test_a_head_on_a_static_table_stays_with_its_labels(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
-from bertsmith.training import checkpoint, checkpoint_writer, loop
+from bertsmith.errors import NotFinite
+from bertsmith.tasks.pretraining.fill_mask import Candidate
+from bertsmith.training import checkpoint, checkpoint_writer, loop, pretrain
 from bertsmith.training.gradients import StepResult
 
 
@@ -79,6 +81,17 @@ def _disk_full() -> None:
     checkpoint.write_tensors = write_tensors
 
 
+def _not_filled_afterwards() -> None:
+    original, calls = pretrain._filled, iter(range(1, 1000))
+
+    def filled(*arguments: Any) -> list[list[list[Candidate]]]:
+        if next(calls) == 2:
+            raise NotFinite("a fault")
+        return original(*arguments)
+
+    pretrain._filled = filled
+
+
 DEFECTS: dict[str, Callable[[], None]] = {
     "the optimiser's moments are forgotten": _optimizer_forgotten,
     "one sequence is lost": _sequence_lost,
@@ -87,6 +100,7 @@ DEFECTS: dict[str, Callable[[], None]] = {
     "saving takes a second": _slow_saving,
     "a batch is bad": _bad_batch,
     "the disk is full": _disk_full,
+    "examples can't be filled after the run": _not_filled_afterwards,
 }
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nursery import Settings, finish
+from defects import Defect
+from nursery import Attempt, Settings, finish
 from safetensors.numpy import load_file, save_file
 from tiny_run import NewRun
 
@@ -183,6 +184,17 @@ def test_a_model_with_spare_rows_behind_its_vocabulary_goes_on(
     assert saved["vocab_size"] == values["vocab_size"]
     with pytest.raises(RecipeError, match="init has a vocabulary of"):
         start(settings | {"tokenizer": begun["tokenizer"], "out": str(tmp_path / "other")})
+
+
+def test_a_fault_while_examples_are_filled_leaves_the_trained_model(new_run: NewRun) -> None:
+    """With ten positions, of which most sentences of the text have more."""
+    shape = new_run()["model"] | {"max_position_embeddings": 10}
+    data = {"batch_size": 8, "sequence_lengths": [10], "sequence_shares": [1.0]}
+    settings = new_run(steps=2, optimizer={"warmup": 1}, model=shape, data=data)
+    attempt = Attempt(settings, [Defect("examples can't be filled after the run")])
+    assert attempt.wait() == [1]
+    assert attempt.complaint() == "NotFinite: a fault"
+    assert (Path(settings["out"]) / "model" / "model.safetensors").is_file()
 
 
 def test_what_does_not_change_the_steps_may_change(begun: Settings) -> None:

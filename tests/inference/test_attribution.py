@@ -141,6 +141,13 @@ def test_of_a_mask_it_is_the_probability_of_a_piece(masked: Path) -> None:
         explainer.attributions("bano delo")
 
 
+def test_a_row_without_a_piece_is_no_answer(tmp_path: Path) -> None:
+    padded = save_pretrained(tmp_path / "padded", vocab_size=512)
+    best = MaskedLanguageModel.load(padded).fill_mask("bano [MASK] delo", 1)[0][0]
+    found = Explainer(padded).attributions("bano [MASK] delo")
+    assert (found.target, found.value) == (best.token, pytest.approx(best.probability, rel=0.02))
+
+
 def test_of_vectors_it_is_the_cosine_by_the_documents_tokens(masked: Path) -> None:
     embedder = Embedder(masked, compute_dtype=torch.float32)
     cosine = float((embedder.queries(["bano delo"]) @ embedder.documents(["firu guma kano"]).T)[0, 0])

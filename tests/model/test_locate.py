@@ -4,14 +4,24 @@ import importlib.util
 import socket
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from torch import nn
 
 from bertsmith.errors import MissingExtra, ModelError
+from bertsmith.model.checkpoint import CONFIG, WEIGHTS
+from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import Located, locate_model
+from bertsmith.model.manifest import MANIFEST
+from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
+from bertsmith.tasks.checkpoints.task_checkpoint import HEAD
+from bertsmith.text.tokens.any_tokenizer import VALUE_FILES
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.training.extending import EXTENSION, REPORT
 
 COMMIT = "8b3219a92973c328a8e22fadcfa821b5dc75636a"
 
@@ -92,8 +102,22 @@ def test_nothing_that_can_hold_code_is_fetched(hub: FakeHub) -> None:
     locate_model("google-bert/bert-base-uncased")
     patterns = hub.asked[0]["allow_patterns"]
     assert {"model.safetensors", "modules.json", "1_Pooling/config.json"} <= set(patterns)
-    assert all(pattern.endswith((".json", ".txt", ".safetensors")) for pattern in patterns)
+    assert all(pattern.endswith((".json", ".txt", ".safetensors", "report.html")) for pattern in patterns)
     assert not any("*" in pattern for pattern in patterns)
+
+
+def test_whatever_a_model_of_ours_may_hold_is_fetched(hub: FakeHub, tmp_path: Path) -> None:
+    """Or it could not be opened: bertsmith.json lists it."""
+    folder, shape = tmp_path / "written", BertConfig(vocab_size=5, hidden_size=4, num_attention_heads=1)
+    Tokenizer.from_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], lowercase=True).save(folder)
+    layers = {"projection": nn.Linear(4, 2), "dense": nn.Linear(2, 2)}
+    write_sentence_folder(folder, shape, "mean", 64, normalise=True, prompts={}, **layers)
+    written = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert {"vocab.txt", "2_Dense/model.safetensors", "3_Dense/config.json"} <= written
+    written |= {CONFIG, WEIGHTS, MANIFEST, HEAD, EXTENSION, REPORT, *VALUE_FILES}
+    locate_model("ours/model")
+    patterns = hub.asked[0]["allow_patterns"]
+    assert {name for name in written if not any(fnmatch(name, pattern) for pattern in patterns)} == set()
 
 
 def test_a_revision_can_be_pinned(hub: FakeHub) -> None:

@@ -32,6 +32,7 @@ from bertsmith.model.tensorflow.crc32c import crc32c, unmasked
 from bertsmith.model.tensorflow.names import hugging_face_name, is_weight
 from bertsmith.model.tensorflow.snappy import SnappyError, uncompressed
 from bertsmith.model.weights import to_hugging_face
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 
@@ -147,6 +148,16 @@ def test_a_classifier_is_kept_with_its_labels_unnamed(tmp_path: Path) -> None:
     assert imported.checkpoint.architecture == "BertForSequenceClassification"
     assert read_checkpoint(tmp_path / "new").labels["id2label"] == names
     assert hugging_face_name("cls/squad/output_weights") == "qa_outputs.weight"
+
+
+def test_a_classifier_whose_config_names_no_labels_has_them_by_number(tmp_path: Path) -> None:
+    rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+    google_folder(tmp_path / "old", head={"output_weights": rows, "output_bias": np.ones(3, np.float32)})
+    imported = import_legacy(tmp_path / "old", tmp_path / "new")
+    assert any("outputs are called LABEL_0 to LABEL_2" in note for note in imported.notes)
+    model, task = load_task_model(tmp_path / "new")
+    assert (task.name, task.labels) == ("classification", ("LABEL_0", "LABEL_1", "LABEL_2"))
+    assert torch.equal(model.head.state_dict()["out.weight"], torch.from_numpy(rows))
 
 
 def test_one_of_several_checkpoints_is_named(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A plan against the run it is of, and what it says where there is nothing to look into."""
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertsmith.data.sequences.building import SequenceSettings, build_sequences
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.model.bert import Bert
@@ -94,6 +96,27 @@ def test_with_a_store_the_real_counts_are_taken(inputs: dict[str, str]) -> None:
     assert made.epochs is not None and blind.epochs is None
     assert any("every sequence is taken to be full" in note for note in blind.notes)
     assert any("30,522 pieces is assumed" in note for note in blind.notes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [
+        ("symbols", [{"items": ["a", "b", "c", "b"]}] * 8),
+        ("series", [{"values": [1, 2.5, 3, 4, 5, 6, 7, 8]}] * 8),
+        ("table", [{"age": number / 3, "plan": "free"} for number in range(8)]),
+    ],
+)
+def test_a_store_of_sequences_is_planned_by_its_own_tokenizer_whether_it_is_named_or_not(
+    kind: Any, rows: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    store = str(tmp_path / "store")
+    build_sequences([tmp_path / "rows.jsonl"], store, SequenceSettings(kind=kind, numbers="continuous"))
+    data = {"batch_size": 8, "sequence_lengths": [16], "sequence_shares": [1.0], "next_sentence": False}
+    for named in ({}, {"tokenizer": f"{store}/tokenizer"}):
+        made = plan(recipe_of(corpus=store, data=data, **named), hardware=GPU)
+        assert not any("vocabulary" in note or "full" in note for note in made.notes)
+        assert made.phases[0].step.mean_length < 16 and made.epochs is not None
 
 
 def test_evaluation_reads_no_more_held_out_text_than_there_is(inputs: dict[str, str]) -> None:

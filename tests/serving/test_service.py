@@ -353,6 +353,9 @@ def test_of_many_masks_the_candidates_alone_wait(models: Models, folders: dict[s
     best = [float(np.exp(row).max() / np.exp(row).sum()) for row in logits[0]]
     assert [mask[0]["probability"] for mask in one] == pytest.approx(best)
     assert [mask[0]["token_id"] for mask in one] == [int(row.argmax()) for row in logits[0]]
+    padded = np.pad(logits[0], ((0, 0), (0, 3)), constant_values=100)  # of a table with spare rows
+    for part, without in zip(prepared.keep(padded), kept[0], strict=True):
+        assert part.tolist() == without.tolist()
 
 
 def test_more_candidates_than_fit_into_an_answer_are_refused(

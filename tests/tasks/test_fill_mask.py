@@ -54,6 +54,16 @@ def test_candidates_are_the_models_distribution_best_first(
     assert len(fill_mask(model, tokenizer, "bano delo [MASK].")[0]) == 5
 
 
+def test_rows_without_a_piece_are_no_candidates(tokenizer: Tokenizer) -> None:
+    """Of a model whose table is padded to a multiple of 64."""
+    config = small_config(tokenizer)
+    wider = config.model_copy(update={"vocab_size": config.vocab_size + 40})
+    model = with_random_weights(PretrainingModel(wider))
+    (candidates,) = fill_mask(model, tokenizer, "bano delo [MASK].", top=tokenizer.vocab_size)
+    assert {candidate.token for candidate in candidates} == set(tokenizer.pieces)
+    assert sum(candidate.probability for candidate in candidates) == pytest.approx(1.0, abs=1e-5)
+
+
 def test_several_masks_are_filled_in_order_while_the_others_stay_masked(
     model: PretrainingModel, tokenizer: Tokenizer
 ) -> None:
@@ -115,7 +125,7 @@ def test_robertas_mask_takes_the_blank_before_it(shared_data: Path, tmp_path: Pa
 
 
 def test_examples_are_whole_words_of_the_text_that_fit_back(store: TokenStore, tokenizer: Tokenizer) -> None:
-    examples = masked_examples(store, tokenizer, 8)
+    examples = masked_examples(store, tokenizer, 8, 64)
     texts = {
         tokenizer.decode(store.tokens[start:end].tolist())
         for start, end in zip(store.sentence_starts, store.sentence_starts[1:], strict=False)
@@ -126,11 +136,18 @@ def test_examples_are_whole_words_of_the_text_that_fit_back(store: TokenStore, t
         restored = tokenizer.encode(text.replace("[MASK]", answer)).ids
         assert tokenizer.decode(restored) in texts
         assert 8 <= len(restored) <= 24
-    assert masked_examples(store, tokenizer, 8) == examples
-    assert masked_examples(store, tokenizer, 8, seed=1) != examples
+    assert masked_examples(store, tokenizer, 8, 64) == examples
+    assert masked_examples(store, tokenizer, 8, 64, seed=1) != examples
 
 
 def test_examples_can_be_filled(store: TokenStore, tokenizer: Tokenizer, model: PretrainingModel) -> None:
-    for text, _ in masked_examples(store, tokenizer, 8):
+    for text, _ in masked_examples(store, tokenizer, 8, 64):
         ((first, *_),) = fill_mask(model, tokenizer, text)
         assert isinstance(first, Candidate) and 0 < first.probability < 1
+
+
+def test_examples_are_no_longer_than_the_model_reads(store: TokenStore, tokenizer: Tokenizer) -> None:
+    examples = masked_examples(store, tokenizer, 8, longest=11)
+    lengths = [2 + len(tokenizer.encode(text, read_special_tokens=True).ids) for text, _ in examples]
+    assert len(lengths) == 8 and set(lengths) == {10, 11}
+    assert masked_examples(store, tokenizer, 8, longest=9) == []

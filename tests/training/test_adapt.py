@@ -258,6 +258,7 @@ def test_a_row_for_each_text_and_a_warning_where_more_is_lost_than_gained() -> N
     (untold,) = forgetting_warnings(before | {"general_mlm_accuracy": 0.055}, after)
     assert "began untrained" in untold
     assert gains_and_losses(None, after) == [] == forgetting_warnings(None, after)
+    assert forgetting_warnings(before | {"mlm_loss": None}, after) == []  # NaN, as the log has it
 
 
 def test_what_is_missing_is_said_before_anything_is_written(

@@ -5,14 +5,18 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from bertsmith.errors import BertsmithError, InputError, ModelError, TokenizerError
+from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.model.checkpoint import read_checkpoint, save_checkpoint
 from bertsmith.model.config import make_config
+from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
 from bertsmith.text.corpus.corpus import build_corpus
@@ -153,7 +157,7 @@ def test_what_else_the_folder_holds_stays(tmp_path: Path, model: Path, corpus: P
     def beside(folder: Path) -> None:
         (folder / "1_Pooling").mkdir()
         (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
-        (folder / "modules.json").write_text("[]")
+        (folder / "modules.json").write_text('[{"type": "Pooling", "path": "1_Pooling"}]')
         save_file({"x": torch.ones(2)}, folder / "head.safetensors")
 
     save_checkpoint(
@@ -178,6 +182,30 @@ def test_what_else_the_folder_holds_stays(tmp_path: Path, model: Path, corpus: P
     for name in ("1_Pooling/config.json", "modules.json", "head.safetensors"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "classifier" / name).read_bytes()
         assert name in new.manifest.files
+
+
+def test_an_embedding_model_keeps_its_last_product(tmp_path: Path, model: Path, corpus: Path) -> None:
+    checkpoint, product = read_checkpoint(model), nn.Linear(16, 4)
+    save_checkpoint(
+        tmp_path / "embedding",
+        {name: rows for name, rows in checkpoint.tensors.items() if name.startswith("encoder.")},
+        checkpoint.config,
+        "BertModel",
+        task="encoder",
+        tokenizer=Tokenizer.load(model),
+        write_extra_files=lambda folder: write_sentence_folder(
+            folder, checkpoint.config, "mean", 64, normalise=True, projection=product
+        ),
+    )
+    extend_vocabulary(tmp_path / "embedding", corpus, tmp_path / "out")
+    undo_extension(tmp_path / "out", tmp_path / "undone")
+    assert (tmp_path / "out" / "3_Normalize").is_dir()
+    old_words, *others = (
+        Embedder(tmp_path / name).queries(["a flat text"]) for name in ("embedding", "out", "undone")
+    )
+    assert old_words.shape == (1, 4)
+    for vectors in others:
+        np.testing.assert_array_equal(vectors, old_words)
 
 
 def test_the_page_shows_words_and_fit_without_believing_them(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, RecipeError
 from bertsmith.tasks.examples.folds import folds_of
 from bertsmith.tasks.examples.held_out import hold_out
 from bertsmith.tasks.examples.text_task import TextExample
@@ -59,6 +59,16 @@ def test_settings_of_the_task_stand_beside_those_of_the_run() -> None:
     recipe = make_finetune_recipe(values, ["crf=true", "optimizer.learning_rate=3e-5", "epochs=2"])
     assert (recipe.settings, recipe.epochs) == ({"crf": True}, 2)
     assert recipe.resolved(10, 7).steps == 20
+
+
+@pytest.mark.parametrize("given", [("decay=1000",), ("warmup=0.4", "decay=0.9")])
+def test_a_decay_that_has_no_room_in_the_run_is_refused(given: tuple[str, ...]) -> None:
+    values = {"task": "classification", "model": "m", "train": "t", "out": "o"}
+    settings = ["epochs=3", "optimizer.schedule=wsd", *(f"optimizer.{each}" for each in given)]
+    with pytest.raises(RecipeError, match=r"together longer than the run \(150 steps: epochs=3"):
+        make_finetune_recipe(values, settings).resolved(50, 0)
+    shorter = make_finetune_recipe(values, [*settings, "optimizer.warmup=0.1", "optimizer.decay=15"])
+    assert shorter.resolved(50, 0).steps == 150
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,18 @@ def test_a_loss_that_is_not_finite_is_a_dash_and_no_crash(loss: float | None) ->
     assert "–" in "\n".join(last_picture(console))
 
 
+def test_a_metric_that_is_not_finite_is_a_dash_and_no_crash() -> None:
+    """As the log returns MAP and MRR where no query of dev has a relevant candidate."""
+    picture, lines = terminal(), Console(file=io.StringIO(), width=80)
+    for console in (picture, lines):
+        with LiveView(console, "Fine-tuning", total_steps=2) as view:
+            view.show({"kind": "step", "step": 1, "loss": 0.5, "elapsed": 1.0})
+            view.show({"kind": "evaluation", "step": 1, "elapsed": 1.0, "map": None, "mrr": 0.5})
+    shown = " ".join("\n".join(last_picture(picture)).split())
+    assert "map –" in shown and "mrr 0.5000" in shown
+    assert "dev at step 1 | map – | mrr 0.5000" in written(lines).splitlines()
+
+
 def test_a_resumed_run_continues_its_curve() -> None:
     view = LiveView(terminal(), "Pre-training", total_steps=200, earlier=[step(1), evaluation(1)])
     view.show(step(2))

@@ -238,6 +238,13 @@ def test_what_is_given_is_not_searched() -> None:
     assert with_lora.baseline(4).keys() == NAMES - {"freeze_layers"}
 
 
+def test_what_is_given_in_a_table_is_not_searched() -> None:
+    given = {"optimizer": {"learning_rate": 3e-5, "weight_decay": 0.1}}
+    for search in (make_search(VALUES | given, []), make_search(VALUES, ["optimizer={learning_rate=3e-5}"])):
+        assert search.baseline(4).keys() == NAMES - {"optimizer.learning_rate"}
+        assert search.recipe_of({"optimizer.layer_decay": 0.9}).optimizer.learning_rate == 3e-5
+
+
 def test_a_choice_becomes_the_recipe_of_its_trial() -> None:
     choice = {"optimizer.learning_rate": 1e-3, "epochs": 5, "freeze_layers": 2}
     recipe = make_search(VALUES, ["optimizer.weight_decay=0.1"]).recipe_of(choice)

@@ -44,10 +44,10 @@ class Terminated(BaseException):
 
 def terminate_cleanly() -> None:
     """Makes SIGTERM (a container that stops, a scheduler's limit) and SIGHUP (a terminal that closes) unwind
-    the stack as Ctrl-C does. Where nohup has the second ignored, it stays so.
+    the stack as Ctrl-C does. Where nohup has the second ignored, it stays so; Windows doesn't know it.
     """
     signal.signal(signal.SIGTERM, _raise_terminated)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _raise_terminated)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.arrays import Ints
-from bertsmith.door import door, place
+from bertsmith.door import door, kind, optional, place
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import refuse_existing
 from bertsmith.inference.model_kind import model_kind
@@ -55,15 +55,17 @@ class PrunedModel:
     texts: int
 
 
-@door(model=place, out=place)
-def prune_vocabulary(model: str | Path, texts: Iterable[str], out: Path | str) -> PrunedModel:
+@door(model=place, out=place, task=optional(kind(type)))
+def prune_vocabulary(
+    model: str | Path, texts: Iterable[str], out: Path | str, task: type[Task[Any]] | None = None
+) -> PrunedModel:
     """Writes the model with the pieces that the texts have (see bertsmith.text.tokens.pruning), whole or not
     at all. What the model was made for stays: a task, masked words, vectors, a static table.
 
     Texts are counted as they stand and behind each of the model's prefixes. A word that they don't have is
-    spelled by the pieces that are left, and understood less well: give many texts. Raises InputError where
-    there are none, for one text in place of a list, and for an `out` that exists, ModelError for a model that
-    can't be opened.
+    spelled by the pieces that are left, and understood less well: give many texts. `task` is for a model of a
+    task of your own. Raises InputError where there are no texts, for one text in place of a list, and for an
+    `out` that exists, ModelError for a model that can't be opened.
     """
     require_texts(texts)
     folder = locate_model(model).folder
@@ -73,7 +75,7 @@ def prune_vocabulary(model: str | Path, texts: Iterable[str], out: Path | str) -
     counts = count_pieces(tokenizer, counted)
     if not counted.number:
         raise InputError("There are no texts to count pieces in: every piece would go. Give texts.")
-    return prune_counted(folder, counts, Path(out), counted.number)
+    return prune_counted(folder, counts, Path(out), counted.number, task)
 
 
 def prune_counted(

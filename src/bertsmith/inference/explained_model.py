@@ -125,7 +125,8 @@ def open_explained_model(
     if kind == "masked-language":
         masked, _ = load_pretraining_model(folder)
         tokenizer = load_own_tokenizer(folder, masked.config)
-        return ExplainedModel(masked.to(on), masked.encoder, tokenizer, _Masks(masked).read)
+        masks = _Masks(masked, tokenizer.vocab_size)
+        return ExplainedModel(masked.to(on), masked.encoder, tokenizer, masks.read)
     found = read_sentence_settings(folder)
     refuse_projection(folder, found.projection, "an explanation")
     encoder = load_encoder(found.encoder).to(on)
@@ -165,9 +166,10 @@ class _Answers:
 
 @dataclass(frozen=True)
 class _Masks:
-    """The probability of a piece in place of the first mask."""
+    """The probability of a piece in place of the first mask; a model may have rows without one."""
 
     model: PretrainingModel
+    pieces: int
 
     def read(self, model: ExplainedModel, given: Any, target: Any) -> Explained:
         tokenizer = model.tokenizer
@@ -193,7 +195,8 @@ class _Masks:
 
     def _logits(self, batch: PackedBatch, layout: Layout) -> Tensor:
         """(S, V)."""
-        return self.model.vocabulary_logits(self.model.encoder(batch, layout.rows)).float()
+        logits = self.model.vocabulary_logits(self.model.encoder(batch, layout.rows))
+        return logits[:, : self.pieces].float()
 
 
 @dataclass(frozen=True)

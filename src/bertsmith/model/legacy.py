@@ -72,6 +72,7 @@ def import_legacy(folder: Path | str, out: Path | str) -> Imported:
     checkpoint = interpret(read(weights), settings, str(weights))
     encoder_of(checkpoint, str(weights))  # refuses what would be refused when the new folder is opened
     tokenizer, tokenizer_note = _read_tokenizer(folder, checkpoint)
+    labels = _numbered_labels(checkpoint)
     save_checkpoint(
         out,
         checkpoint.tensors,
@@ -81,9 +82,10 @@ def import_legacy(folder: Path | str, out: Path | str) -> Imported:
         tokenizer=tokenizer,
         provenance={"imported_from": f"{folder.name}/{weights.name}", "sha256": sha256(weights)},
         carried=checkpoint.carried,
-        labels=checkpoint.labels,
+        labels=checkpoint.labels | labels,
     )
-    notes = (*checkpoint.notes, *_carried_note(checkpoint), *tokenizer_note)
+    labels_note = _labels_note(labels) if labels else ()
+    notes = (*checkpoint.notes, *_carried_note(checkpoint), *labels_note, *tokenizer_note)
     return Imported(checkpoint, tokenizer is not None, notes)
 
 
@@ -244,3 +246,28 @@ def _carried_note(checkpoint: Checkpoint) -> tuple[str, ...]:
         return ()
     heads = sorted({name.partition(".")[0] for name in checkpoint.carried})
     return (f"the head {', '.join(heads)} ({checkpoint.architecture}) was kept under its own names",)
+
+
+def _numbered_labels(checkpoint: Checkpoint) -> dict[str, Any]:
+    """LABEL_0, … of a classifier whose config names none, as Google's doesn't: nothing would open it, since
+    two are then assumed. Empty where it has two, or names.
+    """
+    family, kind = checkpoint.config.family, checkpoint.architecture
+    head = family.token_head if kind.endswith("ForTokenClassification") else family.sequence_head
+    rows = checkpoint.carried.get(f"{head.out}.weight")
+    named = checkpoint.labels.get("id2label") or checkpoint.labels.get("label2id")
+    if rows is None or named or len(rows) == 2:
+        return {}
+    names = [f"LABEL_{number}" for number in range(len(rows))]
+    return {
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+    }
+
+
+def _labels_note(labels: dict[str, Any]) -> tuple[str, ...]:
+    names = " to ".join(dict.fromkeys((labels["id2label"]["0"], list(labels["label2id"])[-1])))
+    return (
+        f"the config names no labels, so the head's outputs are called {names}. To name them, give id2label "
+        "in the config and import again",
+    )

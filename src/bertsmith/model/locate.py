@@ -52,7 +52,8 @@ SENTENCE_SETTINGS = tuple(
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 
-# Settings, tensors and vocabularies: never code, never pickle.
+# Settings, tensors and vocabularies: never code that is run, never pickle. Of a model of ours whatever
+# bertsmith.json lists, or it counts as incomplete: an extension's page too, which is only hashed.
 _SAFE_FILES = (
     "config.json",
     "model.safetensors",
@@ -66,8 +67,17 @@ _SAFE_FILES = (
     # how sentence-transformers pools: without these, vectors would silently be others
     "modules.json",
     "1_Pooling/config.json",
+    "2_Dense/config.json",
+    "2_Dense/model.safetensors",
+    "3_Dense/config.json",
+    "3_Dense/model.safetensors",
     *SENTENCE_SETTINGS,
     "config_sentence_transformers.json",
+    "head.safetensors",
+    "patches.json",
+    "numbers.json",
+    "extension.json",
+    "report.html",
 )
 
 

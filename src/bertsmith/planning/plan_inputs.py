@@ -14,6 +14,7 @@ from bertsmith.planning.workload import StepAmounts, full_step, sampled_step
 from bertsmith.tasks.pretraining.objectives import OBJECTIVES, PretrainedModel
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel
+from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.inputs import require_fit
 from bertsmith.training.recipe import Recipe
@@ -81,8 +82,10 @@ def _tokenizer(recipe: Recipe) -> tuple[Tokenizer | None, list[str]]:
     path = Path(recipe.tokenizer) if recipe.tokenizer else None
     if path is None and recipe.init:
         path = locate_model(recipe.init).folder
+    if path is None and recipe.corpus and (own := Path(recipe.corpus) / "tokenizer").is_dir():
+        path = own  # of `bertsmith sequences build`
     if path is not None and path.exists():
-        return Tokenizer.load(path), []
+        return load_tokenizer(path), []
     if path is not None:
         missing = f"There is no tokenizer {path} yet"
     else:

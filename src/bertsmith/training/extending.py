@@ -20,7 +20,7 @@ from bertsmith.model.added_rows import resized, with_rows, without_rows
 from bertsmith.model.checkpoint import WEIGHTS, Checkpoint, read_checkpoint, save_checkpoint
 from bertsmith.model.locate import SENTENCE_SETTINGS, locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
-from bertsmith.model.untrusted import plain_file
+from bertsmith.model.untrusted import plain_file, read_small_json
 from bertsmith.progress import Progress
 from bertsmith.reporting.extension_report import extension_page
 from bertsmith.text.corpus.corpus import Corpus
@@ -34,11 +34,11 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.validation import first_problem
 
 EXTENSION = "extension.json"
-_REPORT = "report.html"
+REPORT = "report.html"
 _LEGACY_WEIGHTS = "pytorch_model.bin"  # of a folder that read_checkpoint refuses with the way on
+_MODULES = "modules.json"
 #: Of a model's folder, what has nothing to do with its vocabulary: a head of ours, pooling, prompts.
-_KEPT = ("head.safetensors", "modules.json", "config_sentence_transformers.json", *SENTENCE_SETTINGS)
-_KEPT_FOLDERS = ("1_Pooling", "2_Normalize", "3_Dense")
+_KEPT = ("head.safetensors", _MODULES, "config_sentence_transformers.json", *SENTENCE_SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def extend_vocabulary(
 
     def describe(folder: Path) -> None:
         write_extension(folder, extension)
-        atomic_write(folder / _REPORT, extension_page(extension, str(source), str(corpus)))
+        atomic_write(folder / REPORT, extension_page(extension, str(source), str(corpus)))
 
     _write(found, tokenizer, checkpoint, Path(out), describe, replace)
     return extension
@@ -201,9 +201,16 @@ def _copy_kept(source: Path, folder: Path) -> None:
     for name in _KEPT:
         if (source / name).exists():
             shutil.copyfile(plain_file(source, name), folder / name)
-    for name in _KEPT_FOLDERS:
-        if (source / name).is_dir():
-            (folder / name).mkdir()
-            for each in sorted((source / name).iterdir()):
-                if each.suffix in (".json", ".safetensors"):
-                    shutil.copyfile(plain_file(source / name, each.name), folder / name / each.name)
+    for inner in _module_folders(source):
+        (folder / inner.name).mkdir()
+        for each in sorted(inner.iterdir()):
+            if each.suffix in (".json", ".safetensors"):
+                shutil.copyfile(plain_file(inner, each.name), folder / inner.name / each.name)
+
+
+def _module_folders(source: Path) -> list[Path]:
+    """Of an embedding model's parts behind its encoder, which lies in `source` itself."""
+    found = read_small_json(plain_file(source, _MODULES)) if (source / _MODULES).exists() else []
+    modules = found if isinstance(found, list) else []
+    names = {str(each.get("path")) for each in modules if isinstance(each, dict)}
+    return [inner for inner in sorted(source.iterdir()) if inner.is_dir() and inner.name in names]

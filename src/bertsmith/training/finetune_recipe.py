@@ -170,18 +170,11 @@ class FinetuneRecipe(RunSettings):
     def resolved(self, steps_per_epoch: int, seed: int) -> "FinetuneRun":
         """The run of one seed as the loop takes it: in steps, with a checkpoint at each evaluation.
 
-        Raises RecipeError when the warm-up, given in steps, is not shorter.
+        Raises RecipeError when warm-up and decay have no room in it.
         """
         every = max(steps_per_epoch // self.evaluations, 1)
-        steps = max(round(self.epochs * steps_per_epoch), 1)
-        if self.optimizer.warmup >= steps:
-            raise RecipeError(
-                f"optimizer.warmup = {self.optimizer.warmup:g} steps is not shorter than the run of {steps:,}"
-                f" steps (epochs={self.epochs:g} batch_size={self.batch_size}). Give fewer, or a share of "
-                "the run: below 1, as 0.1 is a tenth."
-            )
-        return FinetuneRun(
-            steps=steps,
+        run = FinetuneRun(
+            steps=max(round(self.epochs * steps_per_epoch), 1),
             seed=seed,
             log_every=self.log_every,
             batch_size=self.batch_size,
@@ -192,6 +185,13 @@ class FinetuneRecipe(RunSettings):
             guard=self.guard,
             hardware=self.hardware,
         )
+        if run.schedule_problem:
+            raise RecipeError(
+                f"{run.schedule_problem} ({run.steps:,} steps: epochs={self.epochs:g} "
+                f"batch_size={self.batch_size}). Give fewer steps, or a share of the run: below 1, as 0.1 is "
+                "a tenth."
+            )
+        return run
 
 
 class FinetuneRun(RunSettings):

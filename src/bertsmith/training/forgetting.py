@@ -38,6 +38,8 @@ def forgetting_warnings(before: Record | None, after: dict[str, float]) -> list[
     """
     if before is None or "mlm_loss" not in after or f"{GENERAL}mlm_loss" not in after:
         return []
+    if before["mlm_loss"] is None or before[f"{GENERAL}mlm_loss"] is None:  # not finite, read from the log
+        return []
     known = before[f"{GENERAL}mlm_accuracy"] - before[f"{GENERAL}mlm_majority"]
     if known < _NOTHING_KNOWN:
         return [

@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP end a run between two steps, with a checkpoint; a second Ctrl-C ends it at once.
 
 Schedulers and launchers often send SIGTERM more than once, or after a Ctrl-C: it never ends the run early.
-Nor does SIGHUP, a terminal that closes; where nohup has it ignored, it stays so.
+Nor does SIGHUP, a terminal that closes; where nohup has it ignored, it stays so. Windows doesn't know it.
 """
 
 import signal
@@ -22,9 +22,10 @@ class Interruption:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
-                    continue
+            numbers = [signal.SIGINT, signal.SIGTERM]
+            if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+                numbers.append(signal.SIGHUP)
+            for number in numbers:
                 self._previous[number] = signal.signal(number, self._ask)
         return self
 

@@ -187,8 +187,8 @@ class RunLog:
         return True
 
 
-def task_metrics(evaluation: Record) -> dict[str, float]:
-    """The metrics in a fine-tuned task's evaluation, the most telling first."""
+def task_metrics(evaluation: Record) -> dict[str, float | None]:
+    """The metrics in a fine-tuned task's evaluation, the most telling first; one not finite is None."""
     others = ("kind", "step", "elapsed", "tokens")
     return {name: value for name, value in evaluation.items() if name not in others}
 

@@ -228,7 +228,7 @@ class Loop:
         state, _ = self._newest_checkpoint()
         if state is not None:  # before the first checkpoint the weights stay: the batch has not touched them
             self._restore(state)
-            self._restart_clock()
+            self._restart_clock()  # the schedule goes back with the weights: a run of hours takes longer
         self.progress = replace(self.progress, skipped=skipped)
         self.optimizer.zero_grad()
         self.observer.rewind(self.progress.step)

@@ -137,7 +137,8 @@ def _run(
     inputs.model.to(machine.device)
     task = _task(recipe, inputs, machine)
     count = 0 if isinstance(inputs.tokenizer, ValueTokenizer) else _EXAMPLES  # rows of numbers are no text
-    examples = masked_examples(inputs.heldout or inputs.train, inputs.tokenizer, count)
+    longest = inputs.model.config.max_length
+    examples = masked_examples(inputs.heldout or inputs.train, inputs.tokenizer, count, longest)
     before = _filled(objective.masked_language(inputs.model), inputs.tokenizer, examples)
     facts = run_facts(inputs.model, inputs.model.config, Path(recipe.corpus or "").name, machine)
     if recipe.decay_from is not None:
@@ -162,9 +163,9 @@ def _run(
         model = meta_init(another)  # in one piece, however it was divided between the ranks
         model.load_state_dict(without_decoder(weights), assign=True)
         model.to(machine.device)
-        after = _filled(objective.masked_language(model), inputs.tokenizer, examples)
         provenance = _provenance(recipe, inputs, loop.progress.step, metrics)
         objective.save(out, model, inputs.tokenizer, provenance, write_beside)
+        after = _filled(objective.masked_language(model), inputs.tokenizer, examples)
         fills = [_fill(*each) for each in zip(examples, before, after, strict=True)]
         write_json(out / "fills.json", fills)
         write_summary(out, recipe, model, hardware, gains_and_losses(at_first, metrics))

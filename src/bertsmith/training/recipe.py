@@ -195,17 +195,8 @@ class Recipe(RunSettings):
     def _one_length_of_run(self) -> Self:
         if (self.steps is None) == (self.hours is None):
             raise ValueError("give the run's length by exactly one of steps and hours")
-        schedule = self.schedule
-        if schedule.warmup >= 1:
-            raise ValueError(
-                f"optimizer.warmup = {self.optimizer.warmup:g} steps is not shorter than the run of "
-                f"{self.steps} steps"
-            )
-        if schedule.warmup + (schedule.decay or 0) > 1 + 1e-9:
-            raise ValueError(
-                f"optimizer.warmup = {self.optimizer.warmup:g} and optimizer.decay = "
-                f"{self.optimizer.decay:g} are together longer than the run"
-            )
+        if self.schedule_problem:
+            raise ValueError(self.schedule_problem)
         return self
 
     @model_validator(mode="after")

@@ -112,6 +112,25 @@ class RunSettings(UserSettings):
         decay = self.share_of("decay") if self.optimizer.schedule == "wsd" else None
         return Schedule(self.optimizer.learning_rate, self.share_of("warmup"), decay)
 
+    @property
+    def schedule_problem(self) -> str | None:
+        """Why warm-up and decay have no room in the run; None where they have.
+
+        Raises ValueError where they are given in steps, and the run in hours.
+        """
+        schedule, optimizer = self.schedule, self.optimizer
+        if schedule.warmup >= 1:
+            return (
+                f"optimizer.warmup = {optimizer.warmup:g} steps is not shorter than the run of {self.steps} "
+                "steps"
+            )
+        if schedule.warmup + (schedule.decay or 0) > 1 + 1e-9:
+            return (
+                f"optimizer.warmup = {optimizer.warmup:g} and optimizer.decay = {optimizer.decay:g} are "
+                "together longer than the run"
+            )
+        return None
+
     def share_of(self, part: Literal["warmup", "decay"]) -> float:
         """Warm-up or decay as a share of the run."""
         length: float = getattr(self.optimizer, part)

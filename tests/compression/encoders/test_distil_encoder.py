@@ -216,6 +216,8 @@ def test_what_cannot_be_is_one_sentence_and_leaves_nothing(
         (["dropout=1"], "dropout"),
         (["layers=[0, 2]"], "counted from 1"),
         (["layers=0"], "layers are a number from 1 on"),
+        (["optimizer.warmup=3"], "3 steps is not shorter than the run of 3 steps"),
+        (["optimizer.schedule=wsd", "optimizer.decay=4"], "together longer than the run"),
     ],
 )
 def test_a_wrong_setting_is_named(

@@ -59,7 +59,7 @@ class FillMask:
         self._require_few(encoded, top if targets is None else min(top, len(targets)))
 
         def keep(logits: Outputs) -> _Best:
-            return _best(logits, top, targets)
+            return _best(logits[:, : self.engine.tokenizer.vocab_size], top, targets)  # rows without a piece
 
         def finish(outputs: Sequence[_Best]) -> list[list[list[dict[str, Any]]]]:
             return [self._shown(*each) for each in outputs]

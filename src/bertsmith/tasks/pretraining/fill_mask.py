@@ -47,7 +47,7 @@ def fill_mask(
     masks = torch.from_numpy(window.rows).to(device)
     with evaluating(model):
         logits = require_finite(model.vocabulary_logits(model.encoder(batch)[masks]).float())
-    probabilities = logits.softmax(1)
+    probabilities = logits[:, : tokenizer.vocab_size].softmax(1)  # a model may have rows without a piece
     values, best = probabilities.topk(min(top, tokenizer.vocab_size), dim=1)
     return [
         [Candidate(tokenizer.id_to_token(int(i)), float(p)) for i, p in zip(row, probabilities, strict=True)]
@@ -67,11 +67,12 @@ def masked_window(tokenizer: Tokenizer, text: str, where: str) -> Window:
 
 
 def masked_examples(
-    store: TokenStore, tokenizer: Tokenizer, count: int, seed: int = 0
+    store: TokenStore, tokenizer: Tokenizer, count: int, longest: int, seed: int = 0
 ) -> list[tuple[str, str]]:
     """(text with one word masked, that word) from sentences of a store: the same ones for the same seed.
 
-    Sentences of 8 to 24 pieces are taken, and in them a whole word of at least four letters.
+    Sentences of 8 to 24 pieces are taken, and in them a whole word of at least four letters; none that has
+    more than `longest` tokens, which a model reads at most.
     """
     generator = np.random.default_rng(seed)
     mask = tokenizer.id_to_token(tokenizer.mask_id)
@@ -83,9 +84,9 @@ def masked_examples(
         if 8 <= len(ids) <= 24 and words:
             place = words[int(generator.integers(len(words)))]
             before, after = tokenizer.decode(ids[:place]), tokenizer.decode(ids[place + 1 :])
-            examples.append(
-                (f"{before} {mask} {after}".strip(), tokenizer.id_to_token(ids[place]).removeprefix("Ġ"))
-            )
+            text = f"{before} {mask} {after}".strip()
+            if len(masked_window(tokenizer, text, "An example").token_ids) <= longest:
+                examples.append((text, tokenizer.id_to_token(ids[place]).removeprefix("Ġ")))
         if len(examples) == count:
             break
     return examples

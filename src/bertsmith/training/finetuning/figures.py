@@ -121,7 +121,7 @@ def evaluation_table(name: str, evaluation: Evaluation, metric: str, error: floa
 
     def row(title: str, figures: dict[str, float], error: float | None = None) -> list[str]:
         spread = "" if error is None else f" ± {error:.4f}"
-        values = [f"{figures[n]:.4f}" if n in figures else formatting.UNKNOWN for n in names]
+        values = [formatting.score(figures.get(n)) for n in names]
         return [title, *(value + (spread if n == metric else "") for n, value in zip(names, values))]
 
     rows = [row("the model", evaluation.model, error)]

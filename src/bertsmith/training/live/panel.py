@@ -111,7 +111,7 @@ def _task_metrics(state: RunState) -> dict[str, str]:
     if not state.latest or "mlm_loss" in state.latest:
         return {}
     found = list(task_metrics(state.evaluation).items())[:3]
-    return {name.replace("_", " ")[:NAME_WIDTH]: f"{value:.4f}" for name, value in found} | {
+    return {name.replace("_", " ")[:NAME_WIDTH]: formatting.score(value) for name, value in found} | {
         "at step": formatting.count(state.evaluation.get("step"))
     }
 

@@ -168,7 +168,7 @@ def _step_line(state: RunState) -> str:
 
 def _evaluation_line(record: Record) -> str:
     if "mlm_loss" not in record:
-        found = (f"{name} {value:.4f}" for name, value in task_metrics(record).items())
+        found = (f"{name} {formatting.score(value)}" for name, value in task_metrics(record).items())
         return " | ".join([f"dev at step {record['step']:,}", *found])
     parts = [
         f"held out at step {record['step']:,}",

@@ -141,6 +141,7 @@ def make_search(values: dict[str, Any], overrides: list[str]) -> Search:
             "settings that the search found."
         )
     fixed = frozenset(change.partition("=")[0] for change in others) | frozenset(values)
+    fixed |= {f"optimizer.{name}" for name in recipe.optimizer.model_fields_set}  # of a table too
     if recipe.epochs != round(recipe.epochs):  # the user gave it, so it isn't searched
         fixed |= {"epochs"}
     return Search(recipe, settings, fixed)

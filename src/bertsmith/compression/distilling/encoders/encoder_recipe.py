@@ -76,6 +76,8 @@ class EncoderDistilRecipe(RunSettings):
     def _one_length_of_run(self) -> Self:
         if (self.steps is None) == (self.hours is None):
             raise ValueError("give the run's length by exactly one of steps and hours")
+        if self.schedule_problem:
+            raise ValueError(self.schedule_problem)
         return self
 
     @model_validator(mode="after")
