@@ -1,12 +1,18 @@
-"""The encoder before its fine-tuning: found on this machine, or not at all."""
+"""The encoder before its fine-tuning: found on this machine, or not at all; under a linear model."""
 
 from pathlib import Path
 
 import pytest
+import torch
 
 from bertsmith.inference import frozen_baseline
-from bertsmith.inference.frozen_baseline import encoder_before
+from bertsmith.inference.frozen_baseline import encoder_before, frozen_predictions
 from bertsmith.model.manifest import Manifest
+from bertsmith.tasks.examples.text_task import TextExample
+from bertsmith.tasks.finetuning import EncodedExamples
+from bertsmith.tasks.heads.linear_start import FROZEN
+from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings
+from random_encoder import random_encoder
 
 
 @pytest.mark.parametrize("named", ["somebody/bert", "", "missing/folder"])
@@ -18,3 +24,21 @@ def test_the_hub_is_never_asked_for_it(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(frozen_baseline, "read_manifest", lambda folder: manifest)
     monkeypatch.setattr(frozen_baseline, "locate_model", asked)
     assert encoder_before(tmp_path) is None
+
+
+def test_thresholds_are_chosen_for_it_as_for_a_model(tmp_path: Path) -> None:
+    """By rows that the linear model hasn't seen: a rare label's probability seldom reaches a half."""
+    words = ["tin", "zinc", "lead", "iron", "fell", "rose"]
+    encoder = random_encoder(tmp_path / "encoder", words)
+    rows = [
+        TextExample(f"{word} {how}", None, (word,), "here")
+        for _ in range(3)
+        for word in words[:4]
+        for how in words[4:]
+    ]
+    task = MultiLabel(MultiLabelSettings())
+    task.fit(rows)
+    found = frozen_predictions(task, encoder, rows, EncodedExamples(rows[:4], []), torch.device("cpu"))
+    assert len(found[FROZEN]) == 4
+    assert task.confidence is not None
+    assert task.confidence.label_thresholds is not None

@@ -131,3 +131,18 @@ def test_reuters_topics_score_what_bags_of_words_score_there(shared_data: Path) 
     found = baselines.tfidf_labels(texts["train"], gold["train"], texts["test"]).predictions
     hits = (found & gold["test"]).sum()
     assert 2 * hits / (found.sum() + gold["test"].sum()) > 0.84
+
+
+def test_rare_labels_are_given_from_probabilities_that_train_decides() -> None:
+    """Regularised on few rows, no probability of a rare label reaches a half."""
+    names = ["tin", "zinc", "lead", "iron", "coal", "wool", "silk", "rice"]
+    draw = np.random.default_rng(0)
+
+    def news(name: str) -> str:
+        return " ".join([name, *(f"word{number}" for number in draw.integers(0, 60, 10))])
+
+    texts = [news(name) for _ in range(6) for name in names]
+    gold = np.array([[name in text for name in names] for text in texts])
+    found = baselines.tfidf_labels(texts, gold, [news(name) for name in names]).predictions
+    assert found.diagonal().mean() >= 0.75
+    assert found.sum() <= 2 * found.diagonal().sum()

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertsmith.arrays import Bools, Floats, Ints
+from bertsmith.metrics.thresholds import thresholds_per_label
 
 Text = str | tuple[str, str]  # a text, or a pair of them
 Answers = TypeVar("Answers")
@@ -24,7 +25,10 @@ MOST_ROWS = 100_000
 MOST_CHARACTERS = 30_000_000
 MOST_DECISIONS = 5_000_000  # rows times labels, where each label has a model of its own
 MOST_FEATURES = 200_000
+MOST_ROWS_TO_JUDGE = 2_000  # by all folds in turn
 MOST_WEIGHTS = 20_000_000  # features times classes: 160 MB
+
+_FOLDS = 5
 
 # Words, and each other sign by itself: "?" tells much, and a text of emoji alone still has features.
 TOKEN = r"\w+|[^\w\s]"
@@ -68,26 +72,54 @@ def tfidf_classes(train: Sequence[Text], gold: npt.ArrayLike, dev: Sequence[Text
 
 
 def tfidf_labels(train: Sequence[Text], gold: npt.ArrayLike, dev: Sequence[Text]) -> Baseline[Bools]:
-    """One logistic regression a label (one against the rest) over TF-IDF: truth values (E, C).
+    """One logistic regression a label (one against the rest) over TF-IDF: truth values (E, C). From which
+    probability a label holds is chosen as for a model, on train's rows by cross-validation.
 
     A label that train never or always has is never or always given.
     """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.multiclass import OneVsRestClassifier
-
     gold = np.asarray(gold, np.bool_)
     labels = gold.shape[1]
     name, rows = _within_bounds("TF-IDF + one-vs-rest logistic regression", train, MOST_DECISIONS // labels)
     varied = gold[rows].any(axis=0) & ~gold[rows].all(axis=0)
     predictions = np.tile(gold[rows].all(axis=0), (len(dev), 1))
     if varied.any():
+        learner = _OneVsRest(train, gold[:, varied], MOST_WEIGHTS // labels)
+        thresholds = learner.thresholds(rows)
+        predictions[:, varied] = learner.probabilities(rows, dev) >= thresholds
+    return Baseline(name, predictions)
+
+
+@dataclass(frozen=True)
+class _OneVsRest:
+    """A logistic regression for each of the labels `gold` (E, C) of train."""
+
+    train: Sequence[Text]
+    gold: Bools
+    most_features: int
+
+    def probabilities(self, rows: Ints, texts: Sequence[Text]) -> Floats:
+        """(T, C), learned from some of the rows."""
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.multiclass import OneVsRestClassifier
+
+        if not texts:
+            return np.zeros((0, self.gold.shape[1]))
         # liblinear is the fastest for one label at a time, and draws nothing when it solves the primal.
         learner = OneVsRestClassifier(LogisticRegression(C=10.0, solver="liblinear"))
-        found = _fitted(
-            learner, train, rows, gold[:, varied].astype(int), dev, most_features=MOST_WEIGHTS // labels
-        )
-        predictions[:, varied] = found.reshape(len(dev), -1).astype(bool)
-    return Baseline(name, predictions)
+        gold = self.gold.astype(int)
+        found = _fitted(learner, self.train, rows, gold, texts, self.most_features, "predict_proba")
+        return np.asarray(found[:, -self.gold.shape[1] :], np.float64)  # of one label its absence comes first
+
+    def thresholds(self, rows: Ints) -> Floats:
+        """(C,), by rows that the regressions of the others haven't seen: of many rows a fifth judges."""
+        if len(rows) < _FOLDS:
+            return np.full(self.gold.shape[1], 0.5)
+        folds = np.arange(len(rows)) % _FOLDS
+        held = [rows[folds == fold] for fold in range(_FOLDS if len(rows) <= MOST_ROWS_TO_JUDGE else 1)]
+        found = [
+            self.probabilities(np.setdiff1d(rows, each), [self.train[row] for row in each]) for each in held
+        ]
+        return thresholds_per_label(np.concatenate(found), self.gold[np.concatenate(held)])
 
 
 def tfidf_numbers(train: Sequence[Text], gold: npt.ArrayLike, dev: Sequence[Text]) -> Baseline[Floats]:
@@ -160,8 +192,9 @@ def _fitted(
     gold: npt.NDArray[Any],
     dev: Sequence[Text],
     most_features: int = MOST_FEATURES,
+    answer: str = "predict",
 ) -> npt.NDArray[Any]:
-    """What `learner` answers for dev after train's `rows`."""
+    """What `learner` answers for dev after train's `rows`, by its method `answer`."""
     if not dev:
         return np.zeros((0, *gold.shape[1:]))
     weigh = _weigher(_sides(train, rows), words=(1, 2), most_features=min(most_features, MOST_FEATURES))
@@ -169,7 +202,7 @@ def _fitted(
         # A baseline that has not converged is a baseline still.
         warnings.simplefilter("ignore")
         learner.fit(_features([train[row] for row in rows], weigh), gold[rows])
-        return np.asarray(learner.predict(_features(dev, weigh)))
+        return np.asarray(getattr(learner, answer)(_features(dev, weigh)))
 
 
 def _sides(train: Sequence[Text], rows: Ints) -> list[str]:

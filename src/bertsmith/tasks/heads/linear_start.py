@@ -125,7 +125,7 @@ class LinearProbe:
         if not isinstance(head, ClassifierHead) or len(train) < 2:
             return None
         task.bind(head)
-        chosen = train.some(_some(len(train), MOST_EXAMPLES if most is None else most))
+        chosen = sample(train, most)
         features = features_of(model, chosen.encoded, progress)
         targets = [each.target for each in chosen.encoded]
         probe = cls(task, head, chosen.examples, features, targets, time.monotonic() - begun)
@@ -204,12 +204,26 @@ class LinearProbe:
         """
         found: list[Outputs] = [np.empty(0, np.float32)] * len(self._targets)
         for held, weights in self.learned(folds, strength, share, seed):
-            outputs = self.outputs(weights, held).numpy()
-            ends = np.cumsum([len(self._features[row]) for row in held[:-1].tolist()])
-            pieces = np.split(outputs, ends) if self._head.per_row else list(outputs)
-            for row, piece in zip(held.tolist(), pieces, strict=True):
+            for row, piece in zip(held.tolist(), self._outputs_of(weights, held), strict=True):
                 found[row] = piece
         return found
+
+    def judge_some(self, strength: float) -> tuple[Ints, list[Outputs]]:
+        """The examples that the strength is chosen by, and what is said of each by the linear model that
+        learned from others.
+        """
+        rows, said = list[int](), list[Outputs]()
+        for learned, held in _divided(*self._judging()):
+            weights = self.begin()
+            self.solve(weights, learned, strength)
+            rows += held.tolist()
+            said += self._outputs_of(weights, held)
+        return np.array(rows), said
+
+    def _outputs_of(self, weights: tuple[Tensor, Tensor], rows: Ints) -> list[Outputs]:
+        outputs = self.outputs(weights, rows).numpy()
+        ends = np.cumsum([len(self._features[row]) for row in rows[:-1].tolist()])
+        return np.split(outputs, ends) if self._head.per_row else list(outputs)
 
     def learned(
         self, folds: Ints, strength: float, share: float = 1.0, seed: int = 0
@@ -324,6 +338,11 @@ def _divided(rows: Ints, folds: Ints) -> Iterator[tuple[Ints, Ints]]:
         learned, held = rows[folds != fold], rows[folds == fold]
         if len(learned) and len(held):
             yield learned, held
+
+
+def sample(train: EncodedExamples, most: int | None = None) -> EncodedExamples:
+    """As many as a probe takes, drawn once and for all."""
+    return train.some(_some(len(train), MOST_EXAMPLES if most is None else most))
 
 
 def _some(count: int, most: int) -> Ints:

@@ -8,7 +8,7 @@ from bertsmith.tasks.evaluating.evaluation import evaluate
 from bertsmith.tasks.examples.folds import CROSS_VALIDATION
 from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
-from bertsmith.tasks.heads.linear_start import FROZEN, FROZEN_ALONE, MOST_EXAMPLES
+from bertsmith.tasks.heads.linear_start import FROZEN, FROZEN_ALONE, MOST_EXAMPLES, sample
 from bertsmith.tasks.task import Metrics, Prediction
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import Choice, evaluate_choice
@@ -132,6 +132,10 @@ def _frozen(
     outputs = {name: outputs_of(model, split.encoded) for name, split in splits.items()}
     if "dev" in outputs:
         task.calibrate(outputs["dev"], session.dev.examples, session.dev.encoded)
+    elif session.probe is not None and session.linear is not None:
+        rows, said = session.probe.judge_some(session.linear.strength)
+        judged = sample(session.train).some(rows)
+        task.calibrate(said, judged.examples, judged.encoded)
     return {
         name: {_frozen_name(session): task.decode(outputs[name], split.examples, split.encoded)}
         for name, split in splits.items()
