@@ -159,6 +159,7 @@ def test_the_guide_s_records_are_read_with_their_places(desk: Path) -> None:
     assert [example.label for example in task.read(desk / "tickets.rec", labelled=False)] == [None, None]
 
 
+@pytest.mark.slow
 def test_the_guide_to_a_format_leads_to_a_model_that_reads_tables_too(desk: Path) -> None:
     write_tickets(desk)
     finetune, from_records, from_table = commands(FORMAT.read_text(encoding="utf-8"))

@@ -109,7 +109,10 @@ def python(folder: Path, system: str, *words: str, **environment: str) -> subpro
     )
 
 
-each_system = pytest.mark.parametrize("system", [NOT_LINUX, WINDOWS], ids=["macOS", "Windows"])
+each_system = pytest.mark.parametrize(
+    "system",
+    [pytest.param(NOT_LINUX, marks=pytest.mark.slow, id="macOS"), pytest.param(WINDOWS, id="Windows")],
+)
 
 
 @each_system

@@ -51,12 +51,13 @@ def test_the_page_says_what_will_be_used_and_why(
     assert "Warning: This container shows 2 cores but grants the time of 1." in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("compiled", "instructions", "says"),
     [
-        pytest.param(True, ("avx2",), "compiled, for training", marks=pytest.mark.slow),
+        (True, ("avx2",), "compiled, for training"),
         (False, ("avx2",), "not compiled; installed again"),
-        pytest.param(False, (), "none for this processor", marks=pytest.mark.slow),
+        (False, (), "none for this processor"),
     ],
 )
 def test_it_says_whether_kernels_are_compiled(

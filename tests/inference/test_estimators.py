@@ -162,6 +162,7 @@ def test_a_clone_has_the_parameters_and_nothing_learnt(fitted: BertClassifier) -
         copy.save("anywhere")
 
 
+@pytest.mark.slow
 def test_it_works_in_a_search_over_a_pipeline(tiny_bert: Path) -> None:
     shouted = [text.upper() + "!!!" for text in TEXTS]
     pipeline = make_pipeline(FunctionTransformer(lambda texts: [text.strip("!") for text in texts]))

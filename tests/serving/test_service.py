@@ -378,7 +378,8 @@ def test_a_query_is_tokenised_once_and_not_on_the_event_loop(
     usual, seen = type(tokenizer).encode_pieces, list[tuple[int, str]]()
 
     def watched(self: Any, texts: Any, enough: Any = None) -> Any:
-        seen.append((len(texts), threading.current_thread().name))
+        if any("miru" in text for text in texts):  # and not what another service computes of its own accord
+            seen.append((len(texts), threading.current_thread().name))
         return usual(self, texts, enough)
 
     monkeypatch.setattr(type(tokenizer), "encode_pieces", watched)

@@ -47,7 +47,8 @@ def build(tmp_path: Path, text: str, name: str) -> tuple[int, int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak from Linux's /proc")
-@pytest.mark.parametrize("blank_lines", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
+@pytest.mark.parametrize("blank_lines", [True, False])
 def test_fifty_megabytes_take_no_more_memory_than_ten(tmp_path: Path, blank_lines: bool) -> None:
     text = text_of(50, blank_lines)
     small_kept, small = build(tmp_path, text[: len(text) // 5], "small")

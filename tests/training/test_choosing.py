@@ -306,7 +306,10 @@ def test_all_rows_train_and_all_judge(encoder: Path, tmp_path: Path, task: str) 
     assert "on dev" not in page
 
 
-@pytest.mark.parametrize("method", [LINEAR, CONTRASTIVE, FULL, UPPER, LORA])
+@pytest.mark.parametrize(
+    "method",
+    [LINEAR, CONTRASTIVE, LORA, *(pytest.param(each, marks=pytest.mark.slow) for each in (FULL, UPPER))],
+)
 def test_a_method_that_is_named_is_taken_with_a_dev_too(encoder: Path, tmp_path: Path, method: str) -> None:
     """From the same rows by the same method: the dev judges, and the weights are as without one."""
     named = few_rows(encoder, tmp_path / "folds", f"method={method}", "epochs=2")
@@ -471,7 +474,7 @@ def test_what_can_not_be_learned_from_unlabelled_texts(encoder: Path, tmp_path: 
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("better", [True, False])
+@pytest.mark.parametrize("better", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_an_encoder_that_fills_gaps_is_pre_trained_further_and_kept_where_that_helps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, better: bool
 ) -> None:

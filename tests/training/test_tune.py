@@ -169,7 +169,7 @@ def test_a_method_without_these_settings_is_refused(files: dict[str, str], tmp_p
 # -- going on ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dies_in", [0, 3])
+@pytest.mark.parametrize("dies_in", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_search_stopped_in_a_trial_comes_to_the_same(
     dies_in: int, found: TuneResult, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
