@@ -154,7 +154,7 @@ class Load:
                 try:
                     if connection.sock is None:
                         connection.connect()
-                except ConnectionRefusedError:
+                except (ConnectionRefusedError, ConnectionResetError):  # closed before, or while, it was asked
                     return
                 try:
                     headers = {**self.headers, "x-request-id": name}
