@@ -154,7 +154,7 @@ class Load:
                 try:
                     if connection.sock is None:
                         connection.connect()
-                except (ConnectionRefusedError, ConnectionResetError):  # closed before, or while, it was asked
+                except (ConnectionRefusedError, ConnectionResetError):  # nobody, or nobody any more
                     return
                 try:
                     headers = {**self.headers, "x-request-id": name}

@@ -39,10 +39,11 @@ def test_classes_are_calibrated_and_answered_as_far_as_asked(generator: np.rando
 def test_labels_have_thresholds_of_their_own(generator: np.random.Generator) -> None:
     logits = generator.normal(-1, 2, (3000, 4))
     gold = generator.random(logits.shape) < probabilities_of(logits, multi_label=True)
+    logits[:, 3] -= 3  # dev doesn't have it, and it is rare
     gold[:, 3] = False
     found = fit_confidence(2 * logits, gold, partial(threshold_for_coverage, coverage=0.9))
     assert found.label_thresholds is not None
-    assert found.label_thresholds[3] == 0.5
+    assert 0.05 < found.label_thresholds[3] < 0.3
     # The best cut for F1 lies at half of the best F1 (Lipton et al. 2014): below one half.
     assert all(0.2 < cut < 0.5 for cut in found.label_thresholds[:3])
     assert found.coverage == pytest.approx(0.9, abs=1e-2)

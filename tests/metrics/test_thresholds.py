@@ -71,41 +71,88 @@ def test_no_cut_has_a_better_f1(generator: np.random.Generator) -> None:
         shape = (int(generator.integers(1, 25)), int(generator.integers(1, 5)))
         probabilities = generator.random(shape).round(int(generator.integers(1, 4)))
         gold = generator.random(shape) < generator.random()
-        chosen = thresholds.thresholds_per_label(probabilities, gold)
+        chosen = thresholds.best_f1_cuts(probabilities, gold)
         for cut, column, truth in zip(chosen, probabilities.T, gold.T):
             if not truth.any():
                 assert cut == 0.5
                 continue
             best = max(f1_at(c, column, truth) for c in [*column, 2.0])
-            if best < thresholds.POOR_F1:
-                assert cut == column.max()
-                continue
             assert f1_at(cut, column, truth) == pytest.approx(best, abs=1e-12)
 
 
 def test_cuts_lie_half_way_and_near_one_half() -> None:
     gold = np.array([[True], [True], [False], [False]])
-    assert thresholds.thresholds_per_label([[0.9], [0.8], [0.3], [0.2]], gold)[0] == pytest.approx(0.55)
+    assert thresholds.best_f1_cuts([[0.9], [0.8], [0.3], [0.2]], gold)[0] == pytest.approx(0.55)
     # Two cuts with F1 2/3: above the first text, and above the last.
-    tied = thresholds.thresholds_per_label([[0.9], [0.2], [0.1], [0.05]], gold[[0, 2, 3, 1]])
+    tied = thresholds.best_f1_cuts([[0.9], [0.2], [0.1], [0.05]], gold[[0, 2, 3, 1]])
     assert tied[0] == pytest.approx(0.55)
 
 
 def test_neighbouring_floats_are_still_told_apart() -> None:
     low = np.float64(0.5)
     high = np.nextafter(low, 1)
-    (cut,) = thresholds.thresholds_per_label([[high], [low]], [[True], [False]])
+    (cut,) = thresholds.best_f1_cuts([[high], [low]], [[True], [False]])
     assert low < cut <= high
 
 
+def labels_and_probabilities(
+    generator: np.random.Generator, texts: int, bases: tuple[float, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Labels drawn by their own probabilities, which lie around each label's share."""
+    log_odds = np.log(bases) - np.log1p(-np.array(bases)) + 2.5 * generator.normal(size=(texts, len(bases)))
+    probabilities = 1 / (1 + np.exp(-log_odds))
+    return probabilities, generator.random(probabilities.shape) < probabilities
+
+
+def mean_f1(cuts: np.ndarray, probabilities: np.ndarray, gold: np.ndarray) -> float:
+    return float(np.mean([f1_at(*each) for each in zip(cuts, probabilities.T, gold.T)]))
+
+
+def test_few_texts_choose_better_together_than_each_label_alone(generator: np.random.Generator) -> None:
+    gains = []
+    for _ in range(40):
+        bases = tuple(generator.uniform(0.01, 0.1, 30))
+        few, many = (labels_and_probabilities(generator, texts, bases) for texts in (120, 4000))
+        together, alone = thresholds.thresholds_per_label(*few), thresholds.best_f1_cuts(*few)
+        gains.append(mean_f1(together, *many) - mean_f1(alone, *many))
+    assert np.mean(gains) > 0.02 and min(gains) > 0
+
+
+def test_a_label_with_many_texts_keeps_its_own_cut(generator: np.random.Generator) -> None:
+    """Its probabilities are a tenth of what they ought to be: only its own texts can know."""
+    probabilities, gold = labels_and_probabilities(generator, 20_000, (0.3, 0.3))
+    probabilities[:, 1] /= 10
+    own = thresholds.best_f1_cuts(probabilities, gold)
+    chosen = thresholds.thresholds_per_label(probabilities, gold)
+    assert chosen == pytest.approx(own, rel=0.1)
+    assert mean_f1(chosen, probabilities, gold) == pytest.approx(mean_f1(own, probabilities, gold), abs=2e-3)
+
+
+def test_a_label_that_dev_does_not_have_is_given_where_it_pays_to_expect_it(
+    generator: np.random.Generator,
+) -> None:
+    probabilities, gold = labels_and_probabilities(generator, 2000, (0.2, 0.2))
+    gold[:, 1] = False
+    with_texts, without = thresholds.thresholds_per_label(probabilities, gold)
+    assert without == pytest.approx(with_texts, abs=0.15)
+    assert list(thresholds.thresholds_per_label(probabilities, gold & False)) == [0.5, 0.5]
+
+
+def test_half_of_the_best_expected_f1_is_the_best_cut_of_calibrated_probabilities(
+    generator: np.random.Generator,
+) -> None:
+    """Against the search over all cuts: theorem 1 of Lipton et al. 2014."""
+    probabilities, gold = labels_and_probabilities(generator, 200_000, (0.05,))
+    (expected,) = thresholds._best_expected_f1(probabilities) / 2
+    (found,) = thresholds.best_f1_cuts(probabilities, gold)
+    assert expected == pytest.approx(found, abs=0.03)
+
+
 def test_a_label_whose_only_text_ranks_far_down_is_not_given_to_all_above_it() -> None:
-    probabilities = np.linspace(0.4, 0.001, 400)[:, None]
-    between = (probabilities[:-1] + probabilities[1:]) / 2
-    for rank, cut in ((1, between[0]), (5, between[4]), (200, 0.4)):
-        gold = np.arange(1, 401)[:, None] == rank
-        (chosen,) = thresholds.thresholds_per_label(probabilities, gold)
-        assert chosen == pytest.approx(float(np.squeeze(cut)))
-        assert (probabilities >= chosen).sum() == (rank if rank < 200 else 1)
+    probabilities = np.tile(np.linspace(0.4, 0.001, 400)[:, None], 2)
+    gold = np.stack([np.arange(400) < 20, np.arange(400) == 200], 1)
+    chosen = thresholds.thresholds_per_label(probabilities, gold)
+    assert (probabilities >= chosen).sum(0)[1] < 400 // 2
 
 
 def test_rules_that_are_none_are_refused() -> None:
@@ -117,6 +164,8 @@ def test_rules_that_are_none_are_refused() -> None:
             thresholds.chow_threshold(*costs)
     with pytest.raises(ValueError, match="expected probabilities"):
         thresholds.thresholds_per_label(np.zeros((2, 2)), np.zeros((2, 3)))
+    with pytest.raises(ValueError, match="expected probabilities"):
+        thresholds.best_f1_cuts(np.zeros(2), np.zeros(2))
 
 
 @settings(max_examples=200, deadline=None)

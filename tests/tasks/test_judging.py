@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from small_tasks import WORDS, examples_of, make_task
 
+from bertsmith.metrics import thresholds
 from bertsmith.tasks.evaluating.evaluation import Evaluation
 from bertsmith.tasks.evaluating.uncertainty import standard_error
 from bertsmith.tasks.examples.encoding import Encoded
@@ -80,8 +81,11 @@ def judged_at_random(rows: int = 60, rare: int = 2) -> tuple[MultiLabel, list[Te
     return task, examples, list(draw.normal(size=(rows, len(task.labels))).astype(np.float32))
 
 
-def test_thresholds_are_chosen_by_other_rows_than_they_are_judged_on() -> None:
-    """Chosen by the rows themselves they make a score of outputs that know nothing."""
+def test_thresholds_are_chosen_by_other_rows_than_they_are_judged_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chosen by the rows themselves they make a score of outputs that know nothing, and more so where each
+    label chooses alone.
+    """
+    monkeypatch.setattr(thresholds, "_FEW_TEXTS", 1e-9)
     task, examples, outputs = judged_at_random()
     encoded = [Encoded((), task.target(each.label)) for each in examples]
     folds = folds_of(task, examples, 5)
@@ -91,7 +95,7 @@ def test_thresholds_are_chosen_by_other_rows_than_they_are_judged_on() -> None:
     flattered = task.decode(outputs, examples, encoded)
     assert [each["labels"] for each in honest] == [each["labels"] for each in again]
     assert [each["probabilities"] for each in again] == [each["probabilities"] for each in flattered]
-    assert task.metrics(flattered, examples)["micro_f1"] > 0.15
+    assert task.metrics(flattered, examples)["micro_f1"] > 0.1
     assert task.metrics(honest, examples)["micro_f1"] < 0.08
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertsmith.arrays import Bools, Floats, Ints
-from bertsmith.metrics.thresholds import thresholds_per_label
+from bertsmith.metrics.thresholds import best_f1_cuts
 
 Text = str | tuple[str, str]  # a text, or a pair of them
 Answers = TypeVar("Answers")
@@ -114,7 +114,7 @@ class _OneVsRest:
         if not len(held):
             return 0.5
         found = self.probabilities(np.setdiff1d(rows, held), [self.train[row] for row in held])
-        return float(thresholds_per_label(found.reshape(-1, 1), self.gold[held].reshape(-1, 1))[0])
+        return float(best_f1_cuts(found.reshape(-1, 1), self.gold[held].reshape(-1, 1))[0])
 
 
 def tfidf_numbers(train: Sequence[Text], gold: npt.ArrayLike, dev: Sequence[Text]) -> Baseline[Floats]:
