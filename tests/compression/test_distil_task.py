@@ -258,8 +258,9 @@ def test_few_steps_get_more_epochs_unless_somebody_said_how_many(steps: int, epo
 
 
 def test_a_narrower_student_of_fewer_layers(make_teacher: Callable[..., Path], tmp_path: Path) -> None:
-    result = distil(make_teacher("classification"), tmp_path, "classification", width=8)
-    assert Predictor.load(result.model).model.config.hidden_size == 8
+    result = distil(make_teacher("classification"), tmp_path, "classification", width=8, feed_forward=5)
+    config = Predictor.load(result.model).model.config
+    assert (config.hidden_size, config.intermediate_size) == (8, 5)
 
 
 @pytest.mark.parametrize(
@@ -268,6 +269,7 @@ def test_a_narrower_student_of_fewer_layers(make_teacher: Callable[..., Path], t
         ({"layers": 3}, "choose from 1 to 2"),
         ({"layers": [0]}, "choose from 1 to 2"),
         ({"width": 9}, "multiple of"),
+        ({"feed_forward": 1000}, "has more than its teacher"),
         ({"texts": [], "train": None}, "nothing to learn from"),
         ({"epoch": 3}, "unknown key 'epoch'. Did you mean 'epochs'"),
         ({"steps": 100}, "by epochs"),

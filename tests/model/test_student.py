@@ -92,9 +92,7 @@ def test_what_a_narrow_student_leaves_out_is_zero_in_a_teacher_that_gives_the_sa
         for layer in teacher.layers:
             layer.attention.output.weight[:, 4:] = 0
             layer.feed_forward.down.weight[:, 24:] = 0
-    shape = student_config(teacher.config, layers=6).model_dump()
-    shape |= {"num_attention_heads": 6, "intermediate_size": 24}
-    student = make_student(teacher, make_config(shape, "test"))
+    student = make_student(teacher, student_config(teacher.config, layers=6, feed_forward=24))
     with torch.no_grad():  # undo the scale by which fewer inputs are made up for
         for layer in student.layers:
             layer.feed_forward.down.weight /= 2**0.5
@@ -169,6 +167,10 @@ def test_the_teacher_is_not_changed_by_its_student() -> None:
             "A student of width 10 can't keep the teacher's heads of 4: choose a multiple of 4, such as 8.",
         ),
         ({"width": 28}, "A student of width 28 is wider than its teacher of 24."),
+        (
+            {"feed_forward": 49},
+            "A student with 49 neurons in its feed-forward parts has more than its teacher, whose have 48.",
+        ),
         (
             {"kept": [0, 6]},
             "A student of 2 layers needs 2 of its teacher's 6, counted from 0; found 0, 6.",

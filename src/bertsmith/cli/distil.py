@@ -47,9 +47,9 @@ def distil(
         with a label each, or with the probabilities that predict writes.
     overrides
         More teachers, and settings as key=value, for instance epochs=10 temperature=2 soft_weight=0.7
-        width=192 compare=false batch_size=32 optimizer.learning_rate=3e-4 seed=1. With --corpus: hours=1 or
-        steps=1000, width, family=modernbert, dimensions=128 (of vectors), and the weights loss.states,
-        loss.relations, loss.vectors, loss.soft, loss.mlm.
+        width=192 feed_forward=768 compare=false batch_size=32 optimizer.learning_rate=3e-4 seed=1. With
+        --corpus: hours=1 or steps=1000, width, feed_forward, family=modernbert, dimensions=128 (of vectors),
+        and the weights loss.states, loss.relations, loss.vectors, loss.soft, loss.mlm.
     out
         The folder to write: the student, the report and all figures.
     texts

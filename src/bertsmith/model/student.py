@@ -58,6 +58,7 @@ def spread_layers(teacher: int, student: int) -> tuple[int, ...]:
     width=optional(whole(1)),
     model_type=optional(text),
     kept=optional(several(whole(0))),
+    feed_forward=optional(whole(1)),
 )
 def student_config(
     teacher: BertConfig,
@@ -65,12 +66,14 @@ def student_config(
     width: int | None = None,
     model_type: str | None = None,
     kept: Sequence[int] | None = None,
+    feed_forward: int | None = None,
 ) -> BertConfig:
     """The shape of a student: the teacher's but for what is given; the vocabulary is always the teacher's.
 
     `layers` is by default every second one's number, half of the teacher's; `kept` names them instead. A
-    narrower student keeps the size of a head and the proportion of the feed-forward part. Another family
-    comes with its own layers. Raises ModelError for a shape that can't be.
+    narrower student keeps the size of a head and, unless `feed_forward` says how many neurons it has, the
+    proportion of the feed-forward part. Another family comes with its own layers. Raises ModelError for a
+    shape that can't be.
     """
     count = len(kept) if kept is not None else layers or max(teacher.num_hidden_layers // 2, 1)
     width = width or teacher.hidden_size
@@ -82,15 +85,20 @@ def student_config(
         )
     if width > teacher.hidden_size:
         raise ModelError(f"A student of width {width} is wider than its teacher of {teacher.hidden_size}.")
+    if (feed_forward or 1) > teacher.intermediate_size:
+        raise ModelError(
+            f"A student with {feed_forward} neurons in its feed-forward parts has more than its teacher, "
+            f"whose have {teacher.intermediate_size}."
+        )
     sizes: dict[str, Any] = {
         "num_hidden_layers": count,
         "hidden_size": width,
         "num_attention_heads": width // teacher.head_size,
-        "intermediate_size": max(teacher.intermediate_size * width // teacher.hidden_size, 1),
+        "intermediate_size": feed_forward or max(teacher.intermediate_size * width // teacher.hidden_size, 1),
     }
     where = "the student"
     if model_type is not None and find_family(model_type).model_type != teacher.model_type:
-        return _of_family(teacher, find_family(model_type).model_type, sizes, where)
+        return _of_family(teacher, find_family(model_type).model_type, sizes, where, own=feed_forward is None)
     chosen = kept if kept is not None else spread_layers(teacher.num_hidden_layers, count)
     _check_layers(chosen, count, teacher)
     if teacher.local_attention is not None:  # each layer keeps whether it sees everything
@@ -99,10 +107,14 @@ def student_config(
     return make_config(teacher.model_dump() | sizes, where)
 
 
-def _of_family(teacher: BertConfig, model_type: str, sizes: dict[str, Any], where: str) -> BertConfig:
-    """The family's own axes, with the teacher's sizes and vocabulary."""
+def _of_family(
+    teacher: BertConfig, model_type: str, sizes: dict[str, Any], where: str, *, own: bool
+) -> BertConfig:
+    """The family's own axes, with the teacher's sizes and vocabulary; `own`: a feed-forward part as wide as
+    the family's are.
+    """
     published = BertConfig(model_type=model_type)
-    if published.feed_forward == "gated" and teacher.feed_forward != "gated":
+    if own and published.feed_forward == "gated" and teacher.feed_forward != "gated":
         sizes["intermediate_size"] = int(_GATED_FACTOR * sizes["hidden_size"])
     values: dict[str, Any] = {"vocab_size": teacher.vocab_size, "pad_token_id": teacher.pad_token_id}
     values["initializer_range"] = teacher.initializer_range

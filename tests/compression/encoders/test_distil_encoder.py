@@ -93,7 +93,13 @@ def test_masked_words_are_learned_and_open_in_transformers(
 
 @pytest.mark.parametrize(
     "changes",
-    [[], ["width=16"], ["family=modernbert"], ["loss.relations=1", "loss.states=0"], ["family=distilbert"]],
+    [
+        [],
+        ["width=16"],
+        ["family=modernbert"],
+        ["loss.relations=1", "loss.states=0"],
+        ["family=distilbert", "feed_forward=20"],
+    ],
 )
 def test_a_bare_encoder_is_learned_in_any_shape(
     changes: list[str], encoder: Path, store: Path, tmp_path: Path

@@ -46,7 +46,8 @@ class DistilRecipe(RunSettings):
 
     `student` is the model whose layers the student begins with: the first teacher by default. `layers` are
     how many of them, or which, counted from 1; by default half of a teacher's, and all of a `student`'s.
-    `width` is the student's hidden size, where it is to be narrower.
+    `width` is the student's hidden size, and `feed_forward` the neurons of each of its feed-forward parts,
+    where they are to be narrower.
 
     `temperature` softens the answers of classes, tags and spans (Hinton et al. 2015, section 2).
     `soft_weight` is the share of the teacher in the loss of rows that have a label: 1 leaves the labels out.
@@ -63,6 +64,7 @@ class DistilRecipe(RunSettings):
     student: PathText | None = None
     layers: int | tuple[int, ...] | None = None
     width: int | None = Field(None, ge=1)
+    feed_forward: int | None = Field(None, ge=1)
     temperature: float = Field(2.0, gt=0)
     soft_weight: float = Field(0.7, ge=0, le=1)
     compare: bool = True

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +175,7 @@ class DistilSession:
         folder = encoder_before(source.folder) if source.takes_head else None
         if folder is None or read_own_tokenizer(folder).sha256 != self.tokenizer.sha256:
             folder = source.folder
-        return Source(folder, source.layers, source.width, takes_head=False)
+        return replace(source, folder=folder, takes_head=False)
 
 
 def _source(recipe: DistilRecipe, teachers: Sequence[Teacher]) -> Source:

@@ -30,12 +30,14 @@ _MOST_FEATURES = 1 << 27  # numbers, half a GB, for the first weights of a head
 @dataclass(frozen=True)
 class Source:
     """Where a student's layers come from: the `folder` of the teacher, or of another model. `layers`, counted
-    from 0, and `width` are what is kept of it; `takes_head`: it has the task's head, which is kept too.
+    from 0, `width` and the neurons of `feed_forward` parts (None: in proportion to the width) are what is
+    kept of it; `takes_head`: it has the task's head, which is kept too.
     """
 
     folder: Path
     layers: tuple[int, ...]
     width: int
+    feed_forward: int | None
     takes_head: bool
 
     @classmethod
@@ -54,7 +56,7 @@ class Source:
         else:
             _require_layers(layers, count)
             chosen = tuple(number - 1 for number in layers)
-        return cls(folder, chosen, recipe.width or config.hidden_size, is_teacher)
+        return cls(folder, chosen, recipe.width or config.hidden_size, recipe.feed_forward, is_teacher)
 
 
 def begin_student(source: Source, task: Task[Any], seed: int, dropout: float | None = None) -> TaskModel:
@@ -64,7 +66,9 @@ def begin_student(source: Source, task: Task[Any], seed: int, dropout: float | N
     torch.manual_seed(seed)
     taught = load_task_model(source.folder, type(task))[0] if source.takes_head else None
     whole = load_encoder(source.folder) if taught is None else taught.encoder
-    config = student_config(whole.config, width=source.width, kept=source.layers)
+    config = student_config(
+        whole.config, width=source.width, kept=source.layers, feed_forward=source.feed_forward
+    )
     encoder = make_student(whole, config, source.layers)
     if task.settings.max_length > config.max_length:
         raise RecipeError(

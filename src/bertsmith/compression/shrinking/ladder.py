@@ -1,4 +1,4 @@
-"""Which smaller models are tried: a static table, fewer layers, and a narrower one."""
+"""Which smaller models are tried: a static table, fewer layers, and narrower ones."""
 
 from dataclasses import dataclass
 
@@ -14,13 +14,14 @@ STATIC = "static"
 @dataclass(frozen=True)
 class Candidate:
     """`name` as tables show it, `slug` as its folder is called. `layers` is 0 for a static
-    table; `width` None for the teacher's.
+    table; `width` and the neurons of `feed_forward` parts None for the teacher's.
     """
 
     name: str
     slug: str
     layers: int
     width: int | None = None
+    feed_forward: int | None = None
 
 
 def ladder(config: BertConfig, *, static: bool = False) -> list[Candidate]:
@@ -32,8 +33,20 @@ def ladder(config: BertConfig, *, static: bool = False) -> list[Candidate]:
         layers = max(whole // 2, 1)
         name = f"{_counted(layers)} of {narrow}"
         found.append(Candidate(name, f"layers-{layers}-width-{narrow}", layers, narrow))
-    found.sort(key=lambda each: (each.layers * ((each.width or config.hidden_size) ** 2), each.layers))
+    if whole > 2:
+        layers, neurons = round(whole / 3), config.intermediate_size // 2
+        name = f"{_counted(layers)}, half feed-forward"
+        found.append(Candidate(name, f"layers-{layers}-feed-forward-{neurons}", layers, None, neurons))
+    found.sort(key=lambda each: (_products(each, config), each.layers))
     return [Candidate("static table", STATIC, 0), *found] if static else found
+
+
+def _products(candidate: Candidate, config: BertConfig) -> int:
+    """How many multiplications a token costs, in products of attention and of feed-forward parts."""
+    width = candidate.width or config.hidden_size
+    neurons = candidate.feed_forward or config.intermediate_size * width // config.hidden_size
+    gates = 2 if config.feed_forward == "gated" else 1
+    return candidate.layers * width * (4 * width + (gates + 1) * neurons)
 
 
 def _by_layers(count: int) -> Candidate:

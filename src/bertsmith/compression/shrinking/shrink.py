@@ -47,7 +47,7 @@ from bertsmith.training.machine import Machine, set_up_machine
 
 KEEP = 0.98  # as --keep has it too
 _PRUNED = "pruned"
-_OWN = ("layers", "width", "student", "teacher", "out", "compare")
+_OWN = ("layers", "width", "feed_forward", "student", "teacher", "out", "compare")
 _MOST_LOST = 0.5  # of what may be lost, that a pruned vocabulary may cost
 _WORTH = 0.05  # of the parameters, that a pruned vocabulary must save to be pruned
 
@@ -232,7 +232,8 @@ def _try(
 ) -> "Tried | LeftOut":
     """`beside` are seconds that the earlier ones took beside their training."""
     folder = _folder(work, candidate.slug)
-    given = _given(work, base, folder, layers=candidate.layers, width=candidate.width)
+    shape = {"layers": candidate.layers, "width": candidate.width, "feed_forward": candidate.feed_forward}
+    given = _given(work, base, folder, **shape)
     recipe = make_distil_recipe(dict(given), list(work.overrides))
     begun = time.monotonic()
     session = _asked_all(work, recipe)

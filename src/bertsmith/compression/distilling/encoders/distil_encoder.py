@@ -177,6 +177,7 @@ def _model_facts(prepared: Prepared) -> dict[str, Any]:
         "family": f"{config.model_type} (teacher: {teacher.model_type})",
         "layers": f"{config.num_hidden_layers} (teacher: {teacher.num_hidden_layers})",
         "width": f"{config.hidden_size} (teacher: {teacher.hidden_size})",
+        "feed-forward": f"{config.intermediate_size} (teacher: {teacher.intermediate_size})",
         "vocabulary": config.vocab_size,
         "parameters": {
             name: sum(parameter.numel() for parameter in part.parameters())

@@ -53,8 +53,9 @@ class EncoderDistilRecipe(RunSettings):
     """One distillation of an encoder, or of an embedding model. Exactly one of `steps` and `hours` is given.
 
     `layers` of the student are so many, evenly spread over the teacher's, or those named, counted from 1; by
-    default every second. `width` is its hidden size, `family` its model_type where it is another than the
-    teacher's, `dropout` its dropout while it learns. `dimensions` are those of an embedding model's vectors.
+    default every second. `width` is its hidden size, `feed_forward` the neurons of each feed-forward part,
+    `family` its model_type where it is another than the teacher's, `dropout` its dropout while it learns.
+    `dimensions` are those of an embedding model's vectors.
     """
 
     teacher: PathText
@@ -62,6 +63,7 @@ class EncoderDistilRecipe(RunSettings):
     out: PathText
     layers: int | tuple[int, ...] | None = None
     width: int | None = Field(None, ge=1)
+    feed_forward: int | None = Field(None, ge=1)
     family: str | None = None
     dimensions: int | None = Field(None, ge=1)
     dropout: float = Field(0.0, ge=0, lt=1)

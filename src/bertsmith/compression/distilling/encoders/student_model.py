@@ -61,7 +61,7 @@ def shape_of(recipe: EncoderDistilRecipe, teacher: BertConfig) -> BertConfig:
             f"{highest} to begin with."
         )
     count = recipe.layers if isinstance(recipe.layers, int) else None
-    return student_config(teacher, count, recipe.width, recipe.family, recipe.numbers)
+    return student_config(teacher, count, recipe.width, recipe.family, recipe.numbers, recipe.feed_forward)
 
 
 def make_trained(
