@@ -174,6 +174,16 @@ def test_what_is_wrong_is_said(
         read_rows(tmp_path / name, columns)
 
 
+def test_without_a_header_a_row_of_csv_is_no_longer_than_the_first(tmp_path: Path) -> None:
+    """Its text's comma isn't quoted: "hello" would have the label "world"."""
+    path = tmp_path / "a.csv"
+    path.write_text("good,pos\nhello, world,pos\n")
+    with pytest.raises(InputError, match=r"a\.csv, line 2: expected 2 columns as in the first row, found 3"):
+        read_rows(path, [1, 2], header=False)
+    path.write_text("good,pos,\nbad,neg\n")
+    assert [row.values for row in read_rows(path, [1, 2], header=False)] == [("good", "pos"), ("bad", "neg")]
+
+
 def test_a_missing_file_a_folder_and_an_unknown_format_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("t\na\n")
     with pytest.raises(InputError, match="does not exist"):

@@ -66,13 +66,13 @@ def separated(lines: Iterable[str], name: str, column: str, dialect: str) -> Ite
         yield str(number), row[at]
 
 
-def require_no_more(row: Sequence[str], header: Sequence[str], where: str) -> None:
+def require_no_more(row: Sequence[str], header: Sequence[str], where: str, named: str = "the header") -> None:
     """Raises InputError for values behind the last column: where a separator in a text isn't quoted, the
     rest of the text would be lost, or be taken for another column.
     """
     if len(row) > len(header) and any(field.strip() for field in row[len(header) :]):
         raise InputError(
-            f"{where}: expected {len(header)} columns as in the header, found {len(row)}. Put a text that "
+            f"{where}: expected {len(header)} columns as in {named}, found {len(row)}. Put a text that "
             "holds the separator between quotes (in CSV), or remove the row."
         )
 

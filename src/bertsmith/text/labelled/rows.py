@@ -70,9 +70,9 @@ def read_rows(
     those of the `optional` ones, None where there is no such column.
 
     A row of CSV or TSV may lack columns that aren't asked for, and has no values behind the header's last.
-    `header=False`: the first line of a CSV or TSV file is a row, and columns have numbers only. `encoding`:
-    of a file without a byte-order mark. `blank_lines`: plain lines without text are rows too, so that rows
-    are counted as lines are.
+    `header=False`: the first line of a CSV or TSV file is a row, columns have numbers only, and no row of CSV
+    is longer than the first. `encoding`: of a file without a byte-order mark. `blank_lines`: plain lines
+    without text are rows too, so that rows are counted as lines are.
     Raises InputError for a file that is missing, empty, broken or in another encoding, for a column that
     isn't there, and for a row that is too short or too long, with its line.
     """
@@ -188,6 +188,8 @@ def _separated(table: TableFile, wanted: _Wanted) -> Iterator[LabelledRow]:
             raise _too_short(row, needed, where, table.format)
         if names is not None:
             tables.require_no_more(row, names, where)
+        elif table.format == "csv":  # in TSV, where a text holds no tab, STS-B has sources behind some rows
+            tables.require_no_more(row, first[1], where, "the first row")
         optional = (None if index is None or index >= len(row) else row[index] for index in more)
         yield LabelledRow((*(row[index] for index in picked), *optional), where)
 
