@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from static_samples import save_table_of_classes, save_teacher
 
 from bertsmith.compression.shrinking import shrink as module
+from bertsmith.compression.shrinking import trying
 from bertsmith.compression.shrinking.ladder import ladder
 from bertsmith.compression.shrinking.shrink import shrink
 from bertsmith.compression.shrinking.shrink_report import render_shrink
@@ -150,7 +151,7 @@ def test_a_killed_search_goes_on_with_what_was_finished(
     parts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, trained = tmp_path / "out", list[str]()
-    real = module.distil_task
+    real = trying.distil_task
 
     def killed_at_the_second(*given: object, **named: object) -> object:
         trained.append(Path(str(named["out"])).name)
@@ -158,7 +159,7 @@ def test_a_killed_search_goes_on_with_what_was_finished(
             raise KeyboardInterrupt
         return real(*given, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "distil_task", killed_at_the_second)
+    monkeypatch.setattr(trying, "distil_task", killed_at_the_second)
     with pytest.raises(KeyboardInterrupt):
         search(parts, out, keep=0.5)
     assert not (out / "model").exists()
@@ -180,14 +181,14 @@ def test_the_vocabulary_is_decided_once_though_another_share_be_asked_for(
     parts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A candidate that was interrupted began with the other teacher, and could not go on."""
-    out, real = tmp_path / "out", module.Judge.judge
+    out, real = tmp_path / "out", trying.Judge.judge
 
-    def pruned_is_poor(self: module.Judge, folder: Path, name: str, slug: str, *more: float) -> Tried:
+    def pruned_is_poor(self: trying.Judge, folder: Path, name: str, slug: str, *more: float) -> Tried:
         found = real(self, folder, name, slug, *more)
         return replace(found, score=0.9 * found.score) if slug == "pruned" else found
 
-    monkeypatch.setattr(module.Judge, "judge", pruned_is_poor)
-    trains, real_training = list[list[str]](), module.distil_task
+    monkeypatch.setattr(trying.Judge, "judge", pruned_is_poor)
+    trains, real_training = list[list[str]](), trying.distil_task
 
     def interrupted(teacher: list[str], *given: str, **named: object) -> object:
         trains.append(teacher)
@@ -195,7 +196,7 @@ def test_the_vocabulary_is_decided_once_though_another_share_be_asked_for(
             raise KeyboardInterrupt
         return real_training(teacher, *given, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "distil_task", interrupted)
+    monkeypatch.setattr(trying, "distil_task", interrupted)
     with pytest.raises(KeyboardInterrupt):
         search(parts, out, keep=0.98)
     search(parts, out, keep=0.5, resume=True)
@@ -218,7 +219,7 @@ def test_seconds_are_those_of_all_parts_and_asking_is_not_counted_twice(
 ) -> None:
     """Only the first candidate pays for asking. Training that a killed part did is in the run's log alone."""
     clock, asked = Clock(), list[bool]()
-    real_training, real_asking = module.distil_task, module._asked_all
+    real_training, real_asking = trying.distil_task, trying._asked_all
 
     def training(*given: object, **named: object) -> object:
         clock.now += 10.0
@@ -233,9 +234,9 @@ def test_seconds_are_those_of_all_parts_and_asking_is_not_counted_twice(
         asked.append(True)
         return real_asking(work, recipe)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(module, "_asked_all", asking)
-    monkeypatch.setattr(module, "distil_task", training)
+    monkeypatch.setattr(trying, "time", clock)
+    monkeypatch.setattr(trying, "_asked_all", asking)
+    monkeypatch.setattr(trying, "distil_task", training)
     monkeypatch.setattr(module, "table_source", lambda whole: None)
     first, second = search(parts, tmp_path / "out", prune=False).shrunk.tried
     assert (first.seconds, second.seconds) == (110.0, 500.0)

@@ -9,47 +9,46 @@ out/model/                  the chosen one
 """
 
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
 from bertsmith.compression.distilling.distil_data import DistilData, read_distil_data
-from bertsmith.compression.distilling.distil_recipe import DistilRecipe, make_distil_recipe
-from bertsmith.compression.distilling.distil_session import DistilSession, Show, silent
-from bertsmith.compression.distilling.distil_task import distil_task
+from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
+from bertsmith.compression.distilling.distil_session import Show, silent
 from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.compression.shrinking.judging import Judge
-from bertsmith.compression.shrinking.ladder import STATIC, Candidate, ladder
-from bertsmith.compression.shrinking.predicted_time import predicted_seconds
+from bertsmith.compression.shrinking.ladder import STATIC, ladder
 from bertsmith.compression.shrinking.search_folder import asked_for, begin_search, decided_once
 from bertsmith.compression.shrinking.shrink_report import write_shrink_report
-from bertsmith.compression.shrinking.taught_table import table_source, teach_table
+from bertsmith.compression.shrinking.taught_table import table_source
 from bertsmith.compression.shrinking.tried import LeftOut, OnTest, Shrunk, Tried, choose, doubts
-from bertsmith.compression.vocabulary_pruning import prune_counted
+from bertsmith.compression.shrinking.trying import (
+    PRUNED,
+    Work,
+    seconds_beside,
+    try_candidate,
+    try_pruned,
+    try_table,
+)
 from bertsmith.door import door, flag, function, kind, optional, place, several, text
 from bertsmith.errors import InputError, RecipeError
-from bertsmith.files import atomic_folder, make_folder, refuse_existing, write_json
+from bertsmith.files import atomic_folder, refuse_existing, write_json
 from bertsmith.inference.lock import sole_writer
 from bertsmith.machine.hardware import Hardware
 from bertsmith.model.locate import locate_model
 from bertsmith.model.static_table import refuse_static
 from bertsmith.reporting import formatting
-from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
 from bertsmith.training.distributed import leave
-from bertsmith.training.machine import Machine, set_up_machine
+from bertsmith.training.machine import set_up_machine
 
 KEEP = 0.98  # as --keep has it too
-_PRUNED = "pruned"
 _OWN = ("layers", "width", "feed_forward", "student", "teacher", "out", "compare")
 _MOST_LOST = 0.5  # of what may be lost, that a pruned vocabulary may cost
-_WORTH = 0.05  # of the parameters, that a pruned vocabulary must save to be pruned
 
 
 @dataclass(frozen=True)
@@ -59,24 +58,6 @@ class ShrinkResult:
     model: Path
     report: Path
     shrunk: Shrunk
-
-
-@dataclass(frozen=True)
-class _Work:
-    """A search at work in the folder `out`. `base` is what candidates are taught by and cut from."""
-
-    out: Path
-    recipe: DistilRecipe
-    overrides: tuple[str, ...]
-    values: Mapping[str, Any]
-    machine: Machine
-    judge: Judge
-    console: Console | None
-    show: Show
-
-    def say(self, sentence: str) -> None:
-        if self.console is not None:
-            self.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
 @door(
@@ -140,7 +121,7 @@ def shrink(
         begin_search(folder, asked_for(whole, recipe, overrides, values, prune))
         with sole_writer(folder):
             judge = Judge(whole, data.dev, machine.device)
-            work = _Work(folder, recipe, overrides, values, machine, judge, console, show or silent)
+            work = Work(folder, recipe, overrides, values, machine, judge, console, show or silent)
             return _search(work, data, hours, keep, prune)
     finally:
         leave()
@@ -163,16 +144,16 @@ def _require(keep: float, hours: float | None) -> None:
         raise InputError(f"hours must be above 0, found {hours}.")
 
 
-def _search(work: _Work, data: DistilData, hours: float | None, keep: float, prune: bool) -> ShrinkResult:
+def _search(work: Work, data: DistilData, hours: float | None, keep: float, prune: bool) -> ShrinkResult:
     whole_folder = work.judge.whole.folder
     work.say(f"Measuring the model on {len(data.dev):,} rows of dev.")
     measured = work.judge.judge(whole_folder, "the model itself", "whole")
     whole = replace(measured, share=1.0, share_alone=1.0)
     tried, base = list[Tried](), whole_folder
-    if prune and (pruned := _pruned(work, data)) is not None:
+    if prune and (pruned := try_pruned(work, data)) is not None:
         tried.append(pruned)
         if decided_once(work.out, pruned.score >= whole.score * (1 - (1 - keep) * _MOST_LOST)):
-            base = _folder(work, _PRUNED) / "model"
+            base = work.folder(PRUNED) / "model"
         else:
             work.say(
                 f"Without them {work.judge.metric} falls from {whole.score:.4f} to {pruned.score:.4f}: the "
@@ -182,13 +163,13 @@ def _search(work: _Work, data: DistilData, hours: float | None, keep: float, pru
     seconds_left = float("inf") if hours is None else 3600 * hours
     before = table_source(work.judge.whole)
     for candidate in ladder(work.judge.whole.model.config, static=before is not None):
-        found: Tried | LeftOut | None = Tried.read(_folder(work, candidate.slug))
+        found: Tried | LeftOut | None = Tried.read(work.folder(candidate.slug))
         if found is None:
             spent = sum(each.seconds for each in tried)
             if candidate.slug == STATIC and before is not None:
-                found = _try_table(work, before, base)
+                found = try_table(work, before, base)
             else:
-                found = _try(work, candidate, base, seconds_left - spent, _beside(tried))
+                found = try_candidate(work, candidate, base, seconds_left - spent, seconds_beside(tried))
         if isinstance(found, LeftOut):
             left_out.append(found)
             work.say(_left_out(found))
@@ -198,114 +179,8 @@ def _search(work: _Work, data: DistilData, hours: float | None, keep: float, pru
     return _written(work, data, whole, tried, left_out, keep)
 
 
-def _pruned(work: _Work, data: DistilData) -> Tried | None:
-    """The model with the pieces of what is learned from; None where that saves next to nothing."""
-    folder, whole = _folder(work, _PRUNED), work.judge.whole
-    if (found := Tried.read(folder)) is not None:
-        return found
-    begun = time.monotonic()
-    examples = [*data.labelled, *data.texts]
-    counts = np.zeros(whole.tokenizer.vocab_size, np.int64)
-    for each in encode_examples(whole.task, examples, whole.tokenizer).encoded:
-        for window in each.windows:
-            counts += np.bincount(window.token_ids, minlength=len(counts))
-    make_folder(folder)
-    shutil.rmtree(folder / "model", ignore_errors=True)
-    task = None if work.recipe.task is None else find_task(work.recipe.task)
-    pruned = prune_counted(whole.folder, counts, folder / "model", len(examples), task)
-    saved = 1 - pruned.parameters / pruned.parameters_before
-    work.say(
-        f"Vocabulary: {pruned.pieces:,} of {pruned.pieces_before:,} pieces occur; {saved:.0%} of the "
-        "parameters are those of others."
-    )
-    if saved < _WORTH:
-        shutil.rmtree(folder)
-        return None
-    name = f"{pruned.pieces:,} pieces"
-    tried = work.judge.judge(folder / "model", name, _PRUNED, time.monotonic() - begun)
-    tried.write(folder)
-    return tried
-
-
-def _try(
-    work: _Work, candidate: Candidate, base: Path, seconds_left: float, beside: float
-) -> "Tried | LeftOut":
-    """`beside` are seconds that the earlier ones took beside their training."""
-    folder = _folder(work, candidate.slug)
-    shape = {"layers": candidate.layers, "width": candidate.width, "feed_forward": candidate.feed_forward}
-    given = _given(work, base, folder, **shape)
-    recipe = make_distil_recipe(dict(given), list(work.overrides))
-    begun = time.monotonic()
-    session = _asked_all(work, recipe)
-    asking = time.monotonic() - begun
-    training = _predicted(session, recipe)
-    predicted = beside + training
-    if predicted > seconds_left - asking:
-        return LeftOut(candidate.name, predicted, max(seconds_left - asking, 0.0))
-    work.say(f"{candidate.name}: about {formatting.duration(predicted)}.")
-    del session  # with its teacher: the distillation opens its own
-    made = distil_task(
-        given.pop("teacher"),
-        *work.overrides,
-        cache=str(work.out / "answers"),
-        resume=True,
-        console=work.console,
-        show=work.show,
-        **given,
-    )
-    trained = made.results.student.restarts[0].seconds  # by all parts of an interrupted run
-    seconds = max(time.monotonic() - begun, asking + trained)
-    tried = work.judge.judge(folder / "model", candidate.name, candidate.slug, seconds, asking + training)
-    tried.write(folder)
-    return tried
-
-
-def _try_table(work: _Work, before: Path, base: Path) -> Tried:
-    """It takes hardly more than asking the model, which all others need too, and is always tried."""
-    folder, begun = _folder(work, STATIC), time.monotonic()
-    make_folder(folder)
-    given = _given(work, base, folder, layers=1)
-    recipe = make_distil_recipe(given, list(work.overrides))
-    session = DistilSession.open(recipe, work.machine, work.out / "answers")
-    with work.show("Static table") as progress:
-        teach_table(folder, before, session, recipe, progress)
-    seconds = time.monotonic() - begun
-    tried = work.judge.judge(folder / "model", "static table", STATIC, seconds)
-    tried.write(folder)
-    return tried
-
-
-def _given(work: _Work, base: Path, folder: Path, **shape: int | None) -> dict[str, Any]:
-    """What a candidate's recipe is made of."""
-    files = {"texts", "train", "dev", "test", "task"}
-    kept = work.recipe.model_dump(include=files, exclude_none=True, mode="json")
-    more = {name: value for name, value in (*work.values.items(), *shape.items()) if value is not None}
-    return kept | more | {"teacher": [str(base)], "out": str(folder), "compare": False}
-
-
-def _asked_all(work: _Work, recipe: DistilRecipe) -> DistilSession:
-    """With the model's answers to all that is learned: asked once, the other candidates find them."""
-    session = DistilSession.open(recipe, work.machine, work.out / "answers")
-    with work.show("The model's answers") as progress:
-        session.ask(session.train.examples, progress)
-    return session
-
-
-def _predicted(session: DistilSession, recipe: DistilRecipe) -> float:
-    """Seconds of its training."""
-    steps = session.steps_per_epoch(recipe)
-    config = session.config
-    return predicted_seconds(recipe.completed(config.hidden_size, config.num_hidden_layers, steps), session)
-
-
-def _beside(tried: Sequence[Tried]) -> float:
-    """Seconds of a candidate beside asking and training: the head's first weights, saving, measuring."""
-    beside = [each.seconds - each.predicted for each in tried if each.predicted is not None]
-    return max(median(beside), 0.0) if beside else 0.0
-
-
 def _written(
-    work: _Work,
+    work: Work,
     data: DistilData,
     whole: Tried,
     tried: Sequence[Tried],
@@ -314,7 +189,7 @@ def _written(
 ) -> ShrinkResult:
     chosen = choose(whole, tried, keep)
     metric = work.judge.metric
-    source = work.judge.whole.folder if chosen is whole else _folder(work, chosen.slug) / "model"
+    source = work.judge.whole.folder if chosen is whole else work.folder(chosen.slug) / "model"
     shrunk = Shrunk(
         metric=metric,
         keep=keep,
@@ -332,14 +207,10 @@ def _written(
     return ShrinkResult(work.out / "model", report, shrunk)
 
 
-def _on_test(work: _Work, chosen: Path, test: Sequence[Any]) -> OnTest:
+def _on_test(work: Work, chosen: Path, test: Sequence[Any]) -> OnTest:
     whole, error = work.judge.score(work.judge.whole.folder, test)
     score, own_error = work.judge.score(chosen, test)
     return OnTest(len(test), whole, error, score, own_error)
-
-
-def _folder(work: _Work, slug: str) -> Path:
-    return work.out / "candidates" / slug
 
 
 def _finished(found: Tried, whole: Tried, metric: str) -> str:
