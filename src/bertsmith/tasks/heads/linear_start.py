@@ -32,7 +32,7 @@ from bertsmith.tasks.task import Outputs, Task
 FROZEN, FROZEN_ALONE = "frozen encoder + linear model", "frozen encoder"  # as tables call it
 MOST_EXAMPLES = 20_000  # more are sampled: a pass over them takes a minute
 _MOST_TO_CHOOSE_BY = 2000
-_FOLDS = 3
+_FOLDS, _FOLDS_TO_JUDGE = 3, 5  # to choose a strength; for what a linear model of nearly all rows says
 # Of the mean loss, multiplied by the examples: as scikit-learn's 1 / C.
 _STRENGTHS = (4.0, 1.0, 0.25, 0.06, 0.015, 0.004)
 _USUAL_STRENGTH, _COLUMN_SHARES = 0.06, (1.0, 0.5, 0.25, 0.1, 0.03)
@@ -156,10 +156,10 @@ class LinearProbe:
                 losses[-1] += self.loss(weights, held)
         self._scale = scales[int(np.argmin(losses))]
 
-    def _judging(self) -> tuple[Ints, Ints]:
+    def _judging(self, folds: int = _FOLDS) -> tuple[Ints, Ints]:
         """Rows to choose by, and the fold of each."""
         chosen = _some(len(self._targets), _MOST_TO_CHOOSE_BY)
-        return chosen, folds_of(self._task, [self._examples[each] for each in chosen], _FOLDS)
+        return chosen, folds_of(self._task, [self._examples[each] for each in chosen], folds)
 
     def scaled(self, features: Tensor) -> Tensor:
         """(…, F) as `solve` takes them."""
@@ -210,10 +210,10 @@ class LinearProbe:
 
     def judge_some(self, strength: float) -> tuple[Ints, list[Outputs]]:
         """The examples that the strength is chosen by, and what is said of each by the linear model that
-        learned from others.
+        learned from others: from as many of them as where methods are cross-validated.
         """
         rows, said = list[int](), list[Outputs]()
-        for learned, held in _divided(*self._judging()):
+        for learned, held in _divided(*self._judging(_FOLDS_TO_JUDGE)):
             weights = self.begin()
             self.solve(weights, learned, strength)
             rows += held.tolist()
@@ -334,7 +334,7 @@ def _parts(columns: int) -> tuple[slice, slice]:
 
 def _divided(rows: Ints, folds: Ints) -> Iterator[tuple[Ints, Ints]]:
     """Those to learn from and those to judge by, fold by fold, where there are both."""
-    for fold in range(_FOLDS):
+    for fold in sorted(set(folds.tolist())):
         learned, held = rows[folds != fold], rows[folds == fold]
         if len(learned) and len(held):
             yield learned, held
