@@ -34,8 +34,8 @@ def ladder(config: BertConfig, *, static: bool = False) -> list[Candidate]:
         name = f"{_counted(layers)} of {narrow}"
         found.append(Candidate(name, f"layers-{layers}-width-{narrow}", layers, narrow))
     if whole > 2:
-        layers, neurons = round(whole / 3), config.intermediate_size // 2
-        name = f"{_counted(layers)}, half feed-forward"
+        layers, neurons = round(whole / 3), config.intermediate_size // 3
+        name = f"{_counted(layers)}, a third of the feed-forward"
         found.append(Candidate(name, f"layers-{layers}-feed-forward-{neurons}", layers, None, neurons))
     found.sort(key=lambda each: (_products(each, config), each.layers))
     return [Candidate("static table", STATIC, 0), *found] if static else found
