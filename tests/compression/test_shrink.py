@@ -74,7 +74,11 @@ def test_the_ladder_goes_down_to_one_layer_and_half_the_width() -> None:
         *("layers-3-width-192", "layers-1", "layers-2-feed-forward-512", "layers-2", "layers-3", "layers-4")
     ]
     assert found[0].width == 192
-    assert (found[2].name, found[2].layers, found[2].feed_forward) == ("2 layers, a third of the feed-forward", 2, 512)
+    assert (found[2].name, found[2].layers, found[2].feed_forward) == (
+        "2 layers, a third of the feed-forward",
+        2,
+        512,
+    )
     deep = ladder(make_config(shape | {"num_hidden_layers": 12}, "test"))
     assert [each.layers for each in deep if each.width is each.feed_forward is None] == [1, 2, 3, 4, 6, 8]
     odd = {"hidden_size": 96, "num_attention_heads": 3, "num_hidden_layers": 1, "intermediate_size": 100}
