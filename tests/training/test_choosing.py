@@ -588,7 +588,9 @@ def test_an_interrupted_run_comes_to_the_same_model(
     ]
 
 
-@pytest.mark.parametrize("settings", [("method=contrastive",), ("method=lora", "epochs=1")])
+@pytest.mark.parametrize(
+    "settings", [("method=contrastive",), pytest.param(("method=lora", "epochs=1"), marks=slow)]
+)
 def test_a_method_goes_on_by_its_own_epochs_and_rates(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...]
 ) -> None:
