@@ -24,9 +24,8 @@ With --models, other encoders stand beside them under `finetune`'s defaults: ada
 A draw takes the rows of each class by its seed; test is looked at once. Seconds are those from rows to
 model, with all that is chosen on the way. As balanced rows are unlike test's, whether the stated intervals
 hold is judged by further rows of train too, drawn as those to learn from were. Each data set has a file of
-results. Runs are kept under
-runs/bench/few_rows/, and an interrupted table goes on; --again repeats them. A run that fails is named at the
-end, and tried again the next time.
+results. Runs are kept under runs/bench/few_rows/, and an interrupted table goes on; --again repeats them. A
+run that fails is named at the end, and tried again the next time.
 """
 
 import argparse
