@@ -1,6 +1,7 @@
 """What a distillation reads, and what it leaves out."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
 from bertsmith.compression.distilling.student import student_task
 from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.errors import InputError
+from bertsmith.files import read_json, sha256, write_json
+from bertsmith.tasks.examples.held_out import hold_out
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 
@@ -27,7 +30,7 @@ def task(make_teacher: Callable[..., Path]) -> Task[Any]:
 
 def read(task: Task[Any], folder: Path, *overrides: str, **given: Any) -> DistilData:
     values = {"teacher": ["t"], "out": str(folder / "out")} | given
-    return read_distil_data(task, make_distil_recipe(values, list(overrides)))
+    return read_distil_data(task, make_distil_recipe(values, list(overrides)), [])
 
 
 def rows(path: Path, *found: dict[str, Any]) -> str:
@@ -144,3 +147,56 @@ def test_a_label_without_a_probability_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="lack the label 'd'"):
         read_answer_file(Path(path), "classification", {})
+
+
+def taught_by(teacher: Path, folder: Path, learned: Path, recipe: dict[str, Any], **given: Any) -> DistilData:
+    """What is read where the teacher learned from the file `learned` by that recipe."""
+    shutil.copytree(teacher, folder / "teacher")
+    manifest = read_json(folder / "teacher" / "bertsmith.json")
+    manifest["provenance"] = {
+        "recipe": {"train": str(learned)} | recipe,
+        "sha256": {"train": sha256(learned)},
+    }
+    write_json(folder / "teacher" / "bertsmith.json", manifest)
+    opened = Teacher.open(str(folder / "teacher"), None, torch.device("cpu"))
+    values = {"teacher": [str(folder / "teacher")], "out": str(folder / "out")} | given
+    return read_distil_data(student_task(opened.task, {}), make_distil_recipe(values, []), [opened])
+
+
+def test_rows_that_the_teacher_learned_from_are_told(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    train = write_rows(tmp_path / "train.jsonl", "classification", 60)
+    test = write_rows(tmp_path / "test.jsonl", "classification", 30, seed=1)
+    recipe = {"dev": "other.jsonl"}  # it held out none of train
+    data = taught_by(
+        make_teacher("classification"), tmp_path, train, recipe, train=str(train), test=str(test)
+    )
+    said = [warning for warning in data.warnings if "the teacher learned from" in warning]
+    assert len(said) == 1 and f"{len(data.dev)} of the {len(data.dev)} dev texts" in said[0]
+    assert "Give other rows with --dev" in said[0]
+
+
+def test_of_its_own_training_file_those_rows_are_dev_that_the_teacher_held_out(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    train = write_rows(tmp_path / "train.jsonl", "classification", 120)
+    given = {"train": str(train), "dev_share": 0.4}
+    data = taught_by(make_teacher("classification"), tmp_path, train, {"dev_share": 0.2}, **given)
+    kind = find_task("classification")
+    held_out = hold_out(kind(kind.Settings()), kind(kind.Settings()).read(train), 0.2)[1]
+    assert [each.text for each in data.dev] == [each.text for each in held_out] != []
+    assert not [warning for warning in data.warnings if "the teacher learned from" in warning]
+
+
+def test_a_label_among_several_that_the_teacher_cannot_give_is_refused(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Learned as absent it would teach the contrary. In rows that measure it counts as missed."""
+    teacher = Teacher.open(str(make_teacher("multi-label")), None, torch.device("cpu"))
+    found = [{"text": f"bano {n}", "labels": ["a"]} for n in range(40)]
+    train = rows(tmp_path / "train.jsonl", *found, {"text": "delo", "labels": ["a", "new"]})
+    task = student_task(teacher.task, {})
+    with pytest.raises(InputError, match=r"train.jsonl, line 41: the label 'new' is none of the teacher's 3"):
+        read(task, tmp_path, train=train)
+    assert read(task, tmp_path, train=rows(tmp_path / "known.jsonl", *found), dev=train).dev

@@ -120,6 +120,8 @@ def test_sentences_are_drawn_from_all_of_the_sources_and_are_the_same_again(tmp_
     found = sample_sentences([str(tmp_path)], 200, seed=3)
     assert len(found) == len(set(found)) == 200
     assert 60 < sum(text.startswith("Number") for text in found) < 140
+    few = sample_sentences([str(tmp_path)], 2000)  # all there are: the first of them are no source's alone
+    assert 15 < sum(text.startswith("Number") for text in few[:60]) < 45
     assert any(text.startswith("One") for text in found) and any(text.startswith("Two") for text in found)
     assert (
         found

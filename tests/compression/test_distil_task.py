@@ -24,6 +24,7 @@ from bertsmith.files import read_json, write_json
 from bertsmith.inference.frozen_baseline import encoder_before
 from bertsmith.inference.predictor import Predictor
 from bertsmith.machine.hardware import Hardware
+from bertsmith.metrics.confidence import Confidence
 from bertsmith.model.manifest import read_manifest
 from bertsmith.tasks.heads.crf import legal_scores, viterbi
 from bertsmith.training import machine
@@ -352,3 +353,54 @@ def _long_passages(path: Path) -> Path:
 
 def _texts(path: Path) -> list[str]:
     return [json.loads(line)["text"] for line in path.read_text().splitlines()]
+
+
+def test_the_training_file_of_a_student_is_found_again_whatever_its_columns_are_called(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    """The teacher's are text and label."""
+    rows = map(json.loads, write_rows(tmp_path / "rows.jsonl", "classification", 40).read_text().splitlines())
+    train = tmp_path / "other.tsv"
+    lines = ["sentence\tintent", *(f"{row['text']}\t{row['label']}" for row in rows)]
+    train.write_text("\n".join(lines) + "\n")
+    result = distil(make_teacher("classification"), tmp_path, "classification", train=str(train))
+    evaluation = Predictor.load(result.model).evaluate(tmp_path / "dev.jsonl")
+    assert len(evaluation.baselines) >= 2
+
+
+def test_a_student_is_there_before_it_is_compared(
+    make_teacher: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(distil_task_module, "learn_alone", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        distil(make_teacher("classification"), tmp_path, "classification", compare=True)
+    assert Predictor.load(tmp_path / "small" / "model").predict(["bano"])
+
+
+def test_several_teachers_of_labels_say_the_same_in_any_order(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    """By the thresholds of all of them, in calibrated probabilities."""
+    texts = [str(write_rows(tmp_path / "texts.jsonl", "multi-label", 40, labelled=False))]
+    seeds, said = (5, 6), []
+    for order in (seeds, seeds[::-1]):
+        teachers = [str(make_teacher("multi-label", seed)) for seed in order]
+        recipe = make_distil_recipe({"teacher": teachers, "texts": texts, "out": str(tmp_path / "out")}, [])
+        session = DistilSession.open(
+            recipe, set_up_machine(recipe.hardware, None, Hardware.detect()), tmp_path
+        )
+        for seed, teacher in zip(order, session.teachers, strict=True):
+            thresholds = (0.1, 0.2, 0.3) if seed == 5 else (0.6, 0.9, 0.7)
+            teacher.task.confidence = Confidence(
+                temperature=1.0 if seed == 5 else 3.0,
+                label_thresholds=thresholds,
+                threshold=0.0,
+                **dict.fromkeys(("ece_before", "ece_after", "coverage", "risk"), 0.5),
+                examples=9,
+            )
+        said.append([each["labels"] for each in session.ask(session.train.examples).predictions])
+    assert said[0] == said[1]
+    assert len(set(map(tuple, said[0]))) > 1

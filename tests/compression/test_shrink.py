@@ -7,12 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from distil_rows import save_teacher as save_labelling_teacher
+from distil_rows import write_rows as write_labelled_rows
 from own_task import Species
 from safetensors.torch import load_file
 from static_samples import save_table_of_classes, save_teacher
 
+from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.compression.shrinking import shrink as module
 from bertsmith.compression.shrinking import trying
+from bertsmith.compression.shrinking.judging import Judge
 from bertsmith.compression.shrinking.ladder import ladder
 from bertsmith.compression.shrinking.shrink import shrink
 from bertsmith.compression.shrinking.shrink_report import render_shrink
@@ -22,9 +27,14 @@ from bertsmith.files import read_json, write_json
 from bertsmith.inference.attribution import Explainer
 from bertsmith.inference.export.export import export_model
 from bertsmith.inference.predictor import Predictor
+from bertsmith.metrics.calibration import probabilities_of
+from bertsmith.metrics.thresholds import best_f1_cuts
 from bertsmith.model.config import make_config
 from bertsmith.serving.served_model import open_model
 from bertsmith.serving.settings import ModelSettings
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
+from bertsmith.tasks.computing.task_model import outputs_of
+from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.training.finetuning.finetune import finetune
 
 WHOLE = Tried("the model itself", "whole", 0.9, 0.01, 1000, 4000, 2.0, 4.0, 1.0, 1.0)
@@ -331,3 +341,24 @@ def test_a_task_of_ones_own_is_pruned_too(parts: dict[str, str], tmp_path: Path)
     assert [each.slug for each in shrunk.tried] == ["pruned"]
     assert shrunk.tried[0].score == pytest.approx(shrunk.whole.score)
     assert Predictor.load(tmp_path / "out" / "model", Species).task.name == "species"
+
+
+def test_no_candidate_is_judged_by_thresholds_that_its_own_labels_chose(tmp_path: Path) -> None:
+    """The whole model's have never seen dev: a smaller one's, chosen there, would look better than it is."""
+    folder = save_labelling_teacher(tmp_path, "multi-label", 5)
+    model, task = load_task_model(folder)
+    dev = task.read(write_labelled_rows(tmp_path / "dev.jsonl", "multi-label", 60, seed=3))
+    whole = Teacher.open(str(folder), None, torch.device("cpu"))
+    split = encode_examples(task, dev, whole.tokenizer)
+    outputs = outputs_of(model, split.encoded)
+    task.calibrate(outputs, dev, split.encoded)
+    cuts = best_f1_cuts(
+        probabilities_of(outputs, task.temperature, multi_label=True),
+        np.array([each.target for each in split.encoded]),
+    )
+    task.confidence = task.confidence.model_copy(update={"label_thresholds": tuple(cuts.tolist())})
+    save_task_model(tmp_path / "fitted", model, task, whole.tokenizer, {})
+    judge = Judge(whole, dev, torch.device("cpu"))
+    flattered = judge.judge(tmp_path / "fitted", "a", "a").score
+    honest = judge.judge(tmp_path / "fitted", "a", "a", fitted=True).score
+    assert honest < flattered

@@ -123,6 +123,21 @@ def test_a_pair_that_nobody_labelled_is_taught_by_the_teacher_alone() -> None:
     assert loss([replace(pair, labelled=True) for pair in pairs]) > 0.1
 
 
+def test_weights_are_chosen_by_what_thresholds_make_of_them() -> None:
+    """As the finished student will be calibrated: a rare label's probability seldom reaches a half."""
+    kind = find_task("multi-label")
+    task = kind(kind.Settings(), ("a", "b"))
+    examples = [replace(task.example(f"text {n}"), label=("a",) if n % 4 == 0 else ("b",)) for n in range(80)]
+    encoded = encode_examples(task, examples, tokenizer_of_words()).encoded
+    outputs = [np.array((-1.0, -2.0) if n % 4 == 0 else (-3.0, 2.0), np.float32) for n in range(80)]
+    taught = TaughtTask(task, distillation_loss(task, 1.0), 0.5)
+    before = taught.metrics(taught.decode(outputs, examples, encoded), examples)["micro_f1"]
+    taught.calibrate(outputs, examples, encoded)
+    after = taught.metrics(taught.decode(outputs, examples, encoded), examples)["micro_f1"]
+    assert before < after == 1.0
+    assert task.confidence is None  # the task that others hold
+
+
 def _config() -> Any:
     from bertsmith.model.config import make_config
 

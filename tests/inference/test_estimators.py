@@ -127,6 +127,14 @@ def test_a_frozen_encoder_is_not_taught_by_pairs(tiny_bert: Path) -> None:
         BertClassifier(tiny_bert, **QUICK | {"method": "contrastive"}, settings=frozen).fit(TEXTS, LABELS)
 
 
+def test_copies_of_texts_that_teach_do_not_choose_when_to_stop(tiny_bert: Path) -> None:
+    early = BertClassifier(tiny_bert, patience=1, validation_fraction=0.25, **QUICK)
+    twice = early.fit([*TEXTS, *TEXTS], [*LABELS, *LABELS]).predictor_.task.confidence.examples
+    assert 0 < twice < 12  # of 18 that are held out
+    with pytest.raises(RefusedInput, match="too few different texts to hold some out"):
+        early.fit(["red cat", "blue dog"] * 20, ["red", "blue"] * 20)
+
+
 def test_settings_are_those_of_finetune(tiny_bert: Path) -> None:
     frozen = {"freeze_layers": 2, "freeze_embeddings": True}
     model = BertClassifier(tiny_bert, settings=frozen, **QUICK).fit(TEXTS, LABELS)
@@ -239,6 +247,8 @@ def test_numbers_must_be_finite_and_differ(tiny_bert: Path, y: Any, complaint: s
         ({"max_length": 4096}, RecipeError, "max_length = 4096, but the model has positions for 64"),
         ({"settings": {"epoch": 3}}, RecipeError, "unknown key 'epoch'. Did you mean 'epochs'"),
         ({"settings": {"restarts": 2}}, RecipeError, "Train once for each seed"),
+        ({"settings": {"unlabelled": "a.txt"}}, RecipeError, "settings: unlabelled is for runs with files"),
+        ({"settings": {"dev_share": 0.2}}, RecipeError, "settings: dev_share is for runs with files"),
         (
             {"class_weights": {"red": 2.0}},
             InputError,

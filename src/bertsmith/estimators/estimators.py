@@ -20,6 +20,7 @@ from sklearn.utils import check_array, check_consistent_length, check_random_sta
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from bertsmith.errors import RecipeError
 from bertsmith.estimators.estimator_input import (
     RefusedInput,
     TextEstimator,
@@ -44,6 +45,7 @@ from bertsmith.training.finetuning.examples_in_memory import finetune_examples
 
 Row = TextOrPair | Mapping[str, Any]
 
+_OF_FILES = ("train", "dev", "test", "dev_share", "unlabelled", "out")
 _FILES = "model_files"  # what a pickle has in place of the model
 
 
@@ -153,7 +155,13 @@ class _FinetunedEstimator(TextEstimator):
             "seed": int(seed),
             "settings": {"max_length": self.max_length, "stride": self.stride, **self._task_settings()},
         }
-        given = [f"{key}={json.dumps(_plain(value))}" for key, value in (self.settings or {}).items()]
+        settings = self.settings or {}
+        if of_files := next((name for name in settings if name in _OF_FILES), None):
+            raise RecipeError(
+                f"settings: {of_files} is for runs with files. Here X has all rows, and validation_fraction "
+                "with patience says how many of them are held out."
+            )
+        given = [f"{key}={json.dumps(_plain(value))}" for key, value in settings.items()]
         return make_finetune_recipe({k: _plain(v) for k, v in values.items() if v is not None}, given)
 
     def _task_settings(self) -> dict[str, Any]:
@@ -167,7 +175,12 @@ class _FinetunedEstimator(TextEstimator):
         train, dev = train_test_split(
             examples, test_size=self.validation_fraction, random_state=seed, stratify=classes
         )
-        return train, dev
+        known = {(each.text, each.text_pair) for each in train}  # copies would choose what they taught
+        copies = [each for each in dev if (each.text, each.text_pair) in known]
+        dev = [each for each in dev if (each.text, each.text_pair) not in known]
+        if not dev:
+            raise RefusedInput("X has too few different texts to hold some out: leave patience out.")
+        return [*train, *copies], dev
 
     def _outputs(self, X: Any) -> npt.NDArray[np.float64]:
         """(E, C) of the head."""

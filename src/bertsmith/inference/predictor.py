@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from bertsmith.door import door, function, kind, one_of, optional, place
+from bertsmith.errors import InputError
 from bertsmith.inference.engine import start_engine
 from bertsmith.inference.frozen_baseline import encoder_before, frozen_predictions
 from bertsmith.inference.text_list import require_count, require_list
@@ -21,7 +22,7 @@ from bertsmith.tasks.evaluating.evaluation import Evaluation, evaluate
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
 from bertsmith.tasks.examples.held_out import shared_with_train
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, few_at_a_time
-from bertsmith.tasks.task import Prediction, Task, reading_columns
+from bertsmith.tasks.task import Prediction, Task, fitted_again, reading_columns
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -119,7 +120,7 @@ class Predictor:
         """The baseline that needs the encoder as it was before it was fine-tuned."""
         if not train or self.before is None:
             return {}
-        task = reading_columns(self.task, {})
+        task = fitted_again(self.task, train)
         if isinstance(task, CalibratedTask):
             task.confidence = None
         return frozen_predictions(task, self.before, train, split, next(self.model.parameters()).device)
@@ -128,7 +129,7 @@ class Predictor:
         self, train: Path | None, examples: Sequence[Any], name: str
     ) -> tuple[list[Any] | None, list[str]]:
         """What baselines learn from, None if it isn't found, and sentences on it."""
-        known = self.trained_on
+        known, named = self.trained_on, train
         if train is None and known is not None and known.is_at(known.path):
             train = known.path
         if train is None:
@@ -140,9 +141,14 @@ class Predictor:
             return None, [f"no baselines, for {lost}. Name the training file with --train"]
         again = reading_columns(
             self.task, {}
-        )  # reading settles columns, which are not to be settled in the task itself
-        rows = known.rows(again, train) if known is not None and known.is_at(train) else again.read(train)
-        again.check(rows)
+        )  # reading settles columns, which are not to be in the task itself
+        try:
+            rows = known.rows(again, train) if known is not None and known.is_at(train) else again.read(train)
+            again.check(rows)
+        except InputError as error:
+            if named is not None:
+                raise
+            return None, [f"no baselines, for the model's training file can't be read as it was: {error}"]
         return rows, shared_with_train(self.task, rows, examples, name, str(train))
 
     def _predictions(self, examples: Sequence[Any], progress: Progress | None = None) -> Iterator[Prediction]:

@@ -292,6 +292,23 @@ class Task(ABC, Generic[E]):
         return {"id2label": names, "label2id": dict(self.label_ids)}
 
 
+def fitted_again(task: Task[Any], train: Sequence[Any]) -> Task[Any]:
+    """A copy, as these rows alone teach it: the unit of its numbers, the weights of its classes. What it
+    knows of columns beside the text stays, and all of it where the rows lack one of its labels or teach
+    nothing.
+    """
+    as_it_is, found = reading_columns(task, {}), reading_columns(task, {})
+    try:
+        found.fit(train)
+    except InputError:
+        return as_it_is
+    if found.labels != task.labels:
+        return as_it_is
+    if hasattr(found, "columns"):
+        found.columns = task.columns  # type: ignore[attr-defined]
+    return found
+
+
 def some_of(labels: Sequence[str]) -> str:
     """The first few, for messages."""
     return ", ".join(labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")

@@ -1,6 +1,6 @@
 """What a distillation reads: labelled rows, texts without labels, and what it is measured on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,12 +8,16 @@ from typing import Any
 
 from bertsmith.compression.distilling.answer_file import AnswerFile, is_answer_file
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
+from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import sha256
+from bertsmith.inference.trained_on import TrainedOn
+from bertsmith.metrics.shared_texts import shared_texts
 from bertsmith.tasks.examples.held_out import hold_out, shared_with_train
 from bertsmith.tasks.examples.query_documents import QueryExample
 from bertsmith.tasks.examples.text_task import TextTask
-from bertsmith.tasks.task import Outputs, Task
+from bertsmith.tasks.multi_label import MultiLabel
+from bertsmith.tasks.task import Outputs, Task, TaskSettings, reading_columns, some_of
 from bertsmith.text.labelled.rows import are_lines, read_column_names
 from bertsmith.training.finetuning.labelled_data import FEW_ROWS
 from bertsmith.validation import check
@@ -25,7 +29,8 @@ _MOST_HELD_OUT = 2000  # texts whose answers are the teacher's: more would only 
 class DistilData:
     """`labelled` rows and other `texts` to learn from; `dev` to choose by, and `test` to report on. Where
     `dev_is_unlabelled`, the teacher's answers are its labels. `written` are those of the texts that stand in
-    a file, None where models are asked. `warnings` are sentences for the user.
+    a file, None where models are asked. `columns` are those that the labelled rows were read from. `warnings`
+    are sentences for the user.
     """
 
     labelled: list[Any]
@@ -34,10 +39,13 @@ class DistilData:
     dev: list[Any]
     dev_is_unlabelled: bool
     test: list[Any] | None
+    columns: Mapping[str, Any]
     warnings: tuple[str, ...]
 
 
-def read_distil_data(task: Task[Any], recipe: DistilRecipe, file: AnswerFile | None = None) -> DistilData:
+def read_distil_data(
+    task: Task[Any], recipe: DistilRecipe, teachers: Sequence[Teacher], file: AnswerFile | None = None
+) -> DistilData:
     """All files of a recipe. Texts that stand in dev or test are not learned from; those of a `file` of
     answers are its rows.
 
@@ -46,13 +54,15 @@ def read_distil_data(task: Task[Any], recipe: DistilRecipe, file: AnswerFile | N
     """
     if file is not None and recipe.texts:
         raise RecipeError(f"{file.path} has the answers to its own texts alone: leave --texts out.")
-    labelled = _labelled(task, recipe, recipe.train)
-    dev, test = _labelled(task, recipe, recipe.dev), _labelled(task, recipe, recipe.test)
+    labelled, columns = _labelled(task, recipe, recipe.train)
+    _refuse_unknown_labels(task, labelled)
+    dev, test = (_labelled(task, recipe, path)[0] for path in (recipe.dev, recipe.test))
     texts = _texts(task, recipe) if file is None else file.examples
+    known = [(each, found) for each in teachers if (found := _learned_from(each)) is not None]
     warnings: list[str] = []
     unlabelled = False
     if not dev and labelled:
-        labelled, dev = hold_out(task, labelled, recipe.dev_share)
+        labelled, dev = hold_out(task, labelled, _share_held_out(recipe, [source for _, source in known]))
     texts, left_out = _fresh(task, texts, labelled, [*dev, *test])
     if left_out:
         warnings.append(f"{left_out:,} of the texts stand in dev or test too, and were not learned from")
@@ -70,8 +80,12 @@ def read_distil_data(task: Task[Any], recipe: DistilRecipe, file: AnswerFile | N
     for name, path, examples in (("dev", recipe.dev, dev), ("test", recipe.test, test)):
         if path is not None and recipe.train is not None:
             warnings += shared_with_train(task, labelled, examples, name, recipe.train)
+    for teacher, source in known:
+        rows = source.rows(reading_columns(teacher.task, {}), source.path)
+        for name, examples in (("dev", [] if unlabelled else dev), ("test", test)):
+            warnings += _known_to_teacher(task, rows, source.path, name, examples)
     written = None if file is None else file.answers_to(texts)
-    return DistilData(labelled, texts, written, dev, unlabelled, test or None, tuple(warnings))
+    return DistilData(labelled, texts, written, dev, unlabelled, test or None, columns, tuple(warnings))
 
 
 def _texts(task: Task[Any], recipe: DistilRecipe) -> list[Any]:
@@ -85,6 +99,45 @@ def _texts(task: Task[Any], recipe: DistilRecipe) -> list[Any]:
     if found and not any(text.strip() for example in found for text in task.texts(example)):
         raise InputError(f"{', '.join(recipe.texts)}: every text is empty. Is --text the right column?")
     return found
+
+
+def _learned_from(teacher: Teacher) -> TrainedOn | None:
+    """What a teacher learned from, where that is known and still there."""
+    found = TrainedOn.of_folder(teacher.folder)
+    return found if found is not None and found.is_at(found.path) else None
+
+
+def _share_held_out(recipe: DistilRecipe, known: Sequence[TrainedOn]) -> float:
+    """Of the rows as dev: of a teacher's own training file those that the teacher held out too."""
+    own = sha256(Path(recipe.train)) if recipe.train is not None else None
+    shares = [each.dev_share for each in known if each.sha256 == own and each.dev_share is not None]
+    return min([recipe.dev_share, *shares]) if shares else recipe.dev_share
+
+
+def _known_to_teacher(
+    task: Task[Any], learned: Sequence[Any], path: Path, name: str, examples: Sequence[Any]
+) -> list[str]:
+    """Rows that a teacher has learned by heart say little about others."""
+    shared = shared_texts(map(task.texts, learned), map(task.texts, examples))
+    if not shared:
+        return []
+    return [
+        f"{len(shared):,} of the {len(examples):,} {name} texts are among those that the teacher learned "
+        f"from, in {path}: there it is better, and surer, than elsewhere, and so is a student chosen by "
+        f"them. Give other rows with --{name}"
+    ]
+
+
+def _refuse_unknown_labels(task: Task[Any], labelled: Sequence[Any]) -> None:
+    """Several labels a text: those that the teacher can't give would be learned as absent."""
+    if not isinstance(task, MultiLabel):
+        return
+    for example in labelled:
+        if strange := [label for label in task.labels_of(example) if label not in task.label_ids]:
+            raise InputError(
+                f"{example.where}: the label {strange[0]!r} is none of the teacher's {len(task.labels)} "
+                f"({some_of(task.labels)}). Take such labels out of the file, or fine-tune the teacher on it."
+            )
 
 
 def data_hashes(recipe: DistilRecipe) -> dict[str, str]:
@@ -103,13 +156,16 @@ def reading(task: Task[Any], columns: dict[str, Any]) -> Task[Any]:
     return other
 
 
-def _labelled(task: Task[Any], recipe: DistilRecipe, path: str | None) -> list[Any]:
+def _labelled(task: Task[Any], recipe: DistilRecipe, path: str | None) -> tuple[list[Any], dict[str, Any]]:
+    """The rows, and the columns that they were read from."""
     if path is None:
-        return []
+        return [], {}
     reader = _reader(task, recipe.settings, Path(path))
     examples = reader.read(path)
     reader.check(examples)
-    return examples
+    return examples, reader.settings.model_dump(
+        include={*TaskSettings.model_fields} - {"max_length", "stride"}
+    )
 
 
 def _reader(task: Task[Any], columns: dict[str, Any], path: Path) -> Task[Any]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertsmith.compression.distilling.answer_cache import cached_outputs
 from bertsmith.compression.distilling.answer_file import is_answer_file, read_answer_file
 from bertsmith.compression.distilling.distil_data import DistilData, read_distil_data
@@ -24,14 +26,18 @@ from bertsmith.compression.distilling.taught_task import TaughtTask, taught_exam
 from bertsmith.compression.distilling.teacher import Teacher, open_teachers
 from bertsmith.errors import RecipeError
 from bertsmith.inference.frozen_baseline import encoder_before
+from bertsmith.metrics.confidence import Confidence
 from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
 from bertsmith.progress import Progress
 from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.examples.text_task import choose_pooling
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
+from bertsmith.tasks.multi_label import MultiLabel
+from bertsmith.tasks.question_answering import QuestionAnswering
 from bertsmith.tasks.retrieval import Retrieval
 from bertsmith.tasks.task import Outputs, Prediction, Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -91,7 +97,7 @@ class DistilSession:
             choose_pooling(task, source.folder)
         begun = begin_student(source, task, recipe.seed)  # refuses what can't be begun
         tokenizer = load_own_tokenizer(source.folder, begun.config)
-        data = read_distil_data(task, recipe, file)
+        data = read_distil_data(task, recipe, teachers, file)
         if teachers and data.dev_is_unlabelled and not can_be_labels(task):
             raise RecipeError(f"{task.name} can't be judged by a teacher: give labelled rows with --dev.")
         if isinstance(task, Retrieval) and data.labelled:
@@ -121,12 +127,35 @@ class DistilSession:
         if self.teachers[0].model.head.per_row:
             _require_alike(each)
         answers = [self.soft_loss.together(several) for several in zip(*each, strict=True)]
-        (outputs, encoded), first = raw[0], self.teachers[0].task
+        outputs, encoded = raw[0]
         if len(raw) == 1:
-            return Said(answers, list(first.decode(outputs, examples, encoded)))
-        if getattr(first.settings, "crf", False):  # what it says of which tag follows which is in the answers
-            first = student_task(first, {})
-        return Said(answers, list(first.decode(answers, examples, encoded)))
+            return Said(answers, list(self.teachers[0].task.decode(outputs, examples, encoded)))
+        return Said(answers, self._said_together(answers, [found for found, _ in raw], examples, encoded))
+
+    def _said_together(
+        self,
+        answers: Sequence[Outputs],
+        outputs: Sequence[Sequence[Outputs]],
+        examples: Sequence[Any],
+        encoded: Sequence[Encoded],
+    ) -> list[Prediction]:
+        """The predictions of several teachers as one, by the mean of their thresholds. Those of labels count
+        in calibrated probabilities, whose mean is then to be had.
+        """
+        tasks = [teacher.task for teacher in self.teachers]
+        task = student_task(tasks[0], {})  # a CRF's transitions are in the answers
+        if isinstance(task, MultiLabel):
+            labelling = [own for own in tasks if isinstance(own, MultiLabel)]
+            calibrated = [
+                [row / own.temperature for row in each] for own, each in zip(labelling, outputs, strict=True)
+            ]
+            answers = [self.soft_loss.together(several) for several in zip(*calibrated, strict=True)]
+            task.confidence = _mean_thresholds(labelling)
+        if isinstance(task, QuestionAnswering):
+            answering = [own for own in tasks if isinstance(own, QuestionAnswering)]
+            chosen = [own.threshold for own in answering if own.threshold is not None]
+            task.threshold = float(np.mean(chosen)) if chosen else None
+        return list(task.decode(answers, examples, encoded))
 
     def steps_per_epoch(self, recipe: DistilRecipe) -> int:
         """How many batches of the recipe's size an epoch is divided into."""
@@ -176,6 +205,15 @@ class DistilSession:
         if folder is None or read_own_tokenizer(folder).sha256 != self.tokenizer.sha256:
             folder = source.folder
         return replace(source, folder=folder, takes_head=False)
+
+
+def _mean_thresholds(tasks: Sequence[MultiLabel]) -> Confidence | None:
+    """For probabilities that are calibrated already; None where no task is."""
+    known = next((task.confidence for task in tasks if task.confidence is not None), None)
+    if known is None:
+        return None
+    thresholds = np.mean([task.thresholds for task in tasks], axis=0)
+    return known.model_copy(update={"temperature": 1.0, "label_thresholds": tuple(thresholds.tolist())})
 
 
 def _source(recipe: DistilRecipe, teachers: Sequence[Teacher]) -> Source:

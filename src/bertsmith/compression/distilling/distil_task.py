@@ -142,12 +142,12 @@ def _run(recipe: DistilRecipe, work: Work) -> DistilResult:
     answers = answers_to_learn(work)
     splits = hear(work)
     student, restart = _learn(recipe, work, answers, splits)
-    alone = learn_alone(recipe, work, splits) if recipe.compare and session.data.labelled else {}
     results = measure(work, student, restart, splits)
     if first:
         provenance = _provenance(recipe, session, results, hashes)
         save_task_model(out / "model", student, session.task, session.tokenizer, provenance, replace=True)
     wait()
+    alone = learn_alone(recipe, work, splits) if recipe.compare and session.data.labelled else {}
     whole = DistilResults(
         student=results,
         teacher={name: each.teacher for name, each in splits.items() if each.teacher},
@@ -184,6 +184,7 @@ def _provenance(
         "layers": [layer + 1 for layer in session.source.layers],
         "metrics": json_value({name: each.model for name, each in results.evaluations.items()}),
         "sha256": dict(hashes),
+        "columns": dict(session.data.columns),
         "method": "distil",
         "judged_by": results.judge,
     }

@@ -15,7 +15,7 @@ from bertsmith.compression.distilling.student import begin_student, linear_start
 from bertsmith.files import make_folder
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
-from bertsmith.tasks.task import Metrics, Outputs, Task
+from bertsmith.tasks.task import Metrics, Outputs, Task, fitted_again
 from bertsmith.training.distributed import wait
 from bertsmith.training.finetuning.best import WORST, Best
 from bertsmith.training.finetuning.results import Restart
@@ -139,7 +139,7 @@ def learn_alone(recipe: DistilRecipe, work: Work, splits: Mapping[str, Heard]) -
     """What the same student learns of the labels without a teacher, as a fine-tuning would have it."""
     session = work.session
     labelled, source = session.data.labelled, session.before
-    task = _fitted(session, labelled)
+    task = fitted_again(student_task(session.task, {}), labelled)
     examples = encode_examples(task, labelled, session.tokenizer)
     model = begin_student(source, task, recipe.seed, recipe.dropout).to(work.machine.device)
     if (start := linear_start(task, model, examples)) is not None:
@@ -156,10 +156,3 @@ def learn_alone(recipe: DistilRecipe, work: Work, splits: Mapping[str, Heard]) -
         predictions = task.decode(outputs_of(model, split.encoded), split.examples, split.encoded)
         found[name] = task.metrics(predictions, split.examples)
     return found
-
-
-def _fitted(session: DistilSession, labelled: Sequence[Any]) -> Task[Any]:
-    """The task as these rows alone teach it, where they have all the labels that its teacher knows."""
-    task = student_task(session.task, {})
-    task.fit(labelled)
-    return task if task.labels == session.task.labels else student_task(session.task, {})

@@ -11,9 +11,12 @@ from bertsmith.compression.distilling.cost import measure_saving
 from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.compression.shrinking.tried import Tried
 from bertsmith.tasks.computing.task_model import outputs_of
-from bertsmith.tasks.evaluating.evaluation import evaluate
+from bertsmith.tasks.evaluating.evaluation import Evaluation
 from bertsmith.tasks.evaluating.uncertainty import standard_error
+from bertsmith.tasks.examples.folds import folds_of
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
+
+_FOLDS = 5
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,23 @@ class Judge:
         return self.whole.task.main_metric
 
     def judge(
-        self, folder: Path, name: str, slug: str, seconds: float = 0.0, predicted: float | None = None
+        self,
+        folder: Path,
+        name: str,
+        slug: str,
+        seconds: float = 0.0,
+        predicted: float | None = None,
+        *,
+        fitted: bool = False,
     ) -> Tried:
-        """Raises ModelError where the folder is no model of this task."""
+        """`fitted`: its thresholds were chosen on dev. Those of each row are then chosen on other rows of it,
+        or it would be better than the whole model, whose thresholds have never seen them.
+
+        Raises ModelError where the folder is no model of this task.
+        """
         found = self._opened(folder)
         split = _encoded(found, self.dev)
-        score, error = _score(found, split)
+        score, error = _score(found, split, fitted=fitted)
         asked = _encoded(self.whole, self.dev).encoded
         saving = measure_saving([self.whole], found, [asked], split.encoded)
         cost = saving.student
@@ -66,9 +80,14 @@ def _encoded(model: Teacher, examples: Sequence[Any]) -> EncodedExamples:
     return encode_examples(model.task, examples, model.tokenizer)
 
 
-def _score(model: Teacher, split: EncodedExamples) -> tuple[float, float | None]:
+def _score(model: Teacher, split: EncodedExamples, *, fitted: bool = False) -> tuple[float, float | None]:
     """The main metric, and its standard error."""
-    task = model.task
-    evaluation = evaluate(task, outputs_of(model.model, split.encoded), None, split)
-    answers = task.error_analysis(evaluation.predictions, split.examples).answers
+    task, outputs = model.task, outputs_of(model.model, split.encoded)
+    if fitted:
+        folds = folds_of(task, split.examples, _FOLDS)
+        predictions = task.decode_by_folds(outputs, split.examples, split.encoded, folds)
+    else:
+        predictions = task.decode(outputs, split.examples, split.encoded)
+    evaluation = Evaluation(task.metrics(predictions, split.examples), {}, predictions, split)
+    answers = task.error_analysis(predictions, split.examples).answers
     return evaluation.model[task.main_metric], standard_error(task, evaluation, answers)

@@ -117,7 +117,7 @@ def shrink(
     try:
         task = None if recipe.task is None else find_task(recipe.task)
         whole = Teacher.open(str(model), task, machine.device)
-        data = read_distil_data(whole.task, recipe)
+        data = read_distil_data(whole.task, recipe, [whole])
         begin_search(folder, asked_for(whole, recipe, overrides, values, prune))
         with sole_writer(folder):
             judge = Judge(whole, data.dev, machine.device)

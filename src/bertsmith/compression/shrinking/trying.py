@@ -113,7 +113,9 @@ def try_candidate(
     )
     trained = made.results.student.restarts[0].seconds  # by all parts of an interrupted run
     seconds = max(time.monotonic() - begun, asking + trained)
-    tried = work.judge.judge(folder / "model", candidate.name, candidate.slug, seconds, asking + training)
+    tried = work.judge.judge(
+        folder / "model", candidate.name, candidate.slug, seconds, asking + training, fitted=True
+    )
     tried.write(folder)
     return tried
 
@@ -128,7 +130,7 @@ def try_table(work: Work, before: Path, base: Path) -> Tried:
     with work.show("Static table") as progress:
         teach_table(folder, before, session, recipe, progress)
     seconds = time.monotonic() - begun
-    tried = work.judge.judge(folder / "model", "static table", STATIC, seconds)
+    tried = work.judge.judge(folder / "model", "static table", STATIC, seconds, fitted=True)
     tried.write(folder)
     return tried
 

@@ -21,7 +21,8 @@ def sample_sentences(
     settings: CorpusSettings | None = None,
     progress: Progress | None = None,
 ) -> list[str]:
-    """At most `count` sentences, one a paragraph, each once; the same for the same sources and seed.
+    """At most `count` sentences, one a paragraph, each once, in an order by chance; the same for the same
+    sources and seed.
 
     Sources are read as `corpus build` reads them, and once, whatever their size; held are `count` paragraphs
     (Vitter 1985, algorithm R). Raises InputError for a source that can't be read, and when no sentence is
@@ -51,7 +52,9 @@ def sample_sentences(
             f"{', '.join(sources)}: found no sentence of {_SHORTEST_WORDS} words or more. Name files of "
             "running text."
         )
-    return list(sentences)
+    drawn = list(sentences)
+    random.shuffle(drawn)  # or the first of them would be those of the first source
+    return drawn
 
 
 def _one_of(paragraph: str, language: str, random: Random) -> str:

@@ -1,6 +1,7 @@
 """An encoder taught before it has its head: by a loss of another kind on the same labelled examples."""
 
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,13 @@ class Teaching(Task[Any]):
 
     def encode(self, example: Any, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
         return self._task.encode(example, pieces, tokenizer)
+
+    def calibrate(
+        self, outputs: Sequence[Outputs], examples: Sequence[Any], encoded: Sequence[Encoded]
+    ) -> Metrics:
+        """As the task does, in a copy: the task itself may be held elsewhere, and stays as it is."""
+        self._task = copy(self._task)
+        return self._task.calibrate(outputs, examples, encoded)
 
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[Any], encoded: Sequence[Encoded]

@@ -30,12 +30,11 @@ _FEWEST_WORDS, _MOST_WORDS = 20, 60
 
 @dataclass(frozen=True)
 class Start:
-    """A model to begin with, how long it is trained (a larger one needs fewer passes), and how often."""
+    """A model to begin with, and how long it is trained: a larger one needs fewer passes."""
 
     name: str
     model: str
     settings: tuple[str, ...]
-    seeds: int
 
 
 def write_origin_task(corpus: Corpus, folder: Path) -> int:
@@ -81,13 +80,13 @@ def write_random_start(model: Path, folder: Path) -> None:
 
 
 def compare_starts(
-    rows: Path, starts: list[Start], out: Path, progress: Progress | None = None
+    rows: Path, starts: list[Start], seeds: int, out: Path, progress: Progress | None = None
 ) -> dict[str, list[dict[str, Any]]]:
-    """Fine-tunes every start on the same rows: results.json of each seed, made once.
+    """Fine-tunes every start on the same rows, by so many seeds: results.json of each, made once.
 
     Each seed keeps the epoch that is best on dev; test has no part in it.
     """
-    runs = [(start, seed) for start in starts for seed in range(start.seeds)]
+    runs = [(start, seed) for start in starts for seed in range(seeds)]
     found: dict[str, list[dict[str, Any]]] = {start.name: [] for start in starts}
     for number, (start, seed) in enumerate(runs):
         if progress is not None:
