@@ -53,3 +53,16 @@ def test_objects_in_arrays_are_refused_unopened(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", np.array([[1], [1, 2]], object), allow_pickle=True)
     with pytest.raises(InputError, match="no objects, which would need pickle"):
         build_sequences([tmp_path / "rows.npy"], tmp_path / "store")
+
+
+@pytest.mark.parametrize("kind", ["symbols", "series", "images", "table"])
+def test_padding_is_advised_only_where_it_is_left_out_again(tmp_path: Path, kind: Any) -> None:
+    """A -1 at the end of a series or an image, or in a table, is a number like any other."""
+    np.save(tmp_path / "good.npy", np.array([[1, 2], [3, 4]]))
+    np.save(tmp_path / "rows.npy", np.array([[1], [1, 2]], object), allow_pickle=True)
+    for files in (["rows.npy"], ["good.npy", "rows.npy"]) if kind == "symbols" else (["rows.npy"],):
+        with pytest.raises(InputError, match="go into Parquet or JSON lines") as caught:
+            build_sequences(
+                [tmp_path / name for name in files], tmp_path / "store", SequenceSettings(kind=kind)
+            )
+        assert ("padded with -1" in str(caught.value)) is (kind == "symbols")

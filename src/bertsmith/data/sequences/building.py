@@ -126,7 +126,7 @@ def _tokenizer(counts: Counter[str], codec: Codec, settings: SequenceSettings) -
 
 def find_codec(files: Sequence[Path | str], settings: SequenceSettings) -> Codec:
     """How the rows are to be read, told from the first file. Raises InputError."""
-    names = column_names(files[0])
+    names = column_names(files[0], padded=settings.kind == "symbols")
     if settings.kind != "table":
         known = NAMES if settings.kind == "symbols" else NUMBERS
         column = settings.column or guess_column(names, str(files[0]), known)
@@ -143,10 +143,10 @@ def find_codec(files: Sequence[Path | str], settings: SequenceSettings) -> Codec
     return Codec(kind="table", columns=find_columns(sample, read, bins, settings.categories))
 
 
-def _records(files: Sequence[Path | str]) -> Iterator[Row]:
+def _records(files: Sequence[Path | str], *, padded: bool = False) -> Iterator[Row]:
     for path in files:
-        yield from stream_records(path)
+        yield from stream_records(path, padded=padded)
 
 
 def _sequences(files: Sequence[Path | str], codec: Codec) -> Iterator[list[str]]:
-    return (codec.symbols(row) for row in _records(files))
+    return (codec.symbols(row) for row in _records(files, padded=codec.kind == "symbols"))

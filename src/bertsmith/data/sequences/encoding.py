@@ -73,7 +73,7 @@ def _rows(
     path: Path, codec: Codec, tokenizer: Tokenizer, found: EncodedSequences, progress: Progress | None
 ) -> Iterator[dict[str, Any]]:
     pieces, scales = frozenset(tokenizer.pieces), {scale.piece: scale for scale in codec.scales.columns}
-    for number, row in enumerate(stream_records(path), start=1):
+    for number, row in enumerate(stream_records(path, padded=codec.kind == "symbols"), start=1):
         kept = {name: _plain(value) for name, value in row.values.items() if name not in codec.reads}
         for needed in (TEXT, WORDS) if TAGS in kept else (TEXT,):
             if needed in kept:

@@ -29,20 +29,22 @@ class Row(NamedTuple):
     where: str
 
 
-def column_names(path: Path | str) -> list[str]:
+def column_names(path: Path | str, *, padded: bool = False) -> list[str]:
     """The columns of a file: of JSON all keys of its first rows, for a row may leave out what is empty.
-    Raises InputError when it can't be read.
+    Raises InputError when it can't be read; where -1 at a row's end is `padded`, it says that one may do so.
     """
     if _is_numpy(path):
-        return list(_arrays(Path(path)))
+        return list(_arrays(Path(path), padded))
     if not are_objects(path):
         return read_column_names(path)
     found = list(dict.fromkeys(key for each in islice(stream_objects(path), _FIRST) for key in each.fields))
     return found or read_column_names(path)  # which says that there is nothing
 
 
-def stream_records(path: Path | str) -> Iterator[Row]:
-    """Every row, one at a time; an .npz is in memory whole. Raises InputError naming file and row."""
+def stream_records(path: Path | str, *, padded: bool = False) -> Iterator[Row]:
+    """Every row, one at a time; an .npz is in memory whole. Raises InputError, naming file and row;
+    `padded` as above.
+    """
     if not _is_numpy(path) and are_objects(path):
         yield from _objects(path)
         return
@@ -51,7 +53,7 @@ def stream_records(path: Path | str) -> Iterator[Row]:
         for values, where in stream_rows(path, names):
             yield Row(dict(zip(names, values, strict=True)), where)
         return
-    arrays = _arrays(Path(path))
+    arrays = _arrays(Path(path), padded)
     rows = {name: len(array) for name, array in arrays.items()}
     if len(set(rows.values())) != 1 or not next(iter(rows.values())):
         raise InputError(f"{path}: expected arrays of the same number of rows, one at least; found {rows}.")
@@ -79,7 +81,7 @@ def _is_numpy(path: Path | str) -> bool:
     return str(path).endswith(_ENDINGS)
 
 
-def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+def _arrays(path: Path, padded: bool) -> dict[str, npt.NDArray[Any]]:
     """Without pickle: an array of Python objects could run code."""
     try:
         with path.open("rb") as file:
@@ -93,10 +95,11 @@ def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise InputError(f"{path}: there is no such file.") from error
     except Exception as error:  # whatever NumPy, zipfile and zlib stumble over in a damaged file
         first_line = str(error).partition("\n")[0][:200]
+        or_padded = ", or are padded with -1" if padded else ""
         raise InputError(
             f"{path}: expected NumPy's arrays of numbers or strings (no objects, which would need pickle): "
-            f"{first_line}. Rows of different lengths go into Parquet or JSON lines, or are padded with -1; "
-            "a file that was cut is to be written again."
+            f"{first_line}. Rows of different lengths go into Parquet or JSON lines{or_padded}; a file that "
+            "was cut is to be written again."
         ) from error
     for name, array in found.items():
         if array.dtype.kind not in _KINDS:
