@@ -111,6 +111,54 @@ def test_bins_hold_about_as_many_cells_each_and_keep_their_order() -> None:
     assert np.bincount(bins).tolist() == pytest.approx([100] * 10, abs=1)
 
 
+@pytest.fixture
+def sorted_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """More than are looked at: `x` rises, and `y` has one value until its last quarter."""
+    monkeypatch.setattr("bertsmith.data.sequences.table_columns.SAMPLE", 400)
+    return write(tmp_path / "rows.jsonl", [{"x": n, "y": max(n, 3000)} for n in range(4000)])
+
+
+def test_bins_of_a_sorted_file_are_those_of_all_its_rows(tmp_path: Path, sorted_rows: Path) -> None:
+    """And the same at every build."""
+    settings = SequenceSettings(kind="table", bins=8, heldout=0)
+    built = [build_sequences([sorted_rows], tmp_path / name, settings) for name in ("one", "two")]
+    assert [column.kind for column in built[0].codec.columns] == ["number", "number"]
+    bins = [int(x.partition(":")[2]) for x, _ in stored_rows(tmp_path / "one")]
+    assert bins == sorted(bins)
+    assert np.bincount(bins).tolist() == pytest.approx([500] * 8, abs=200)
+    assert built[0].codec == built[1].codec
+    same = [(tmp_path / name / "train/tokens.bin").read_bytes() for name in ("one", "two")]
+    assert same[0] == same[1]
+
+
+def test_numbers_of_a_sorted_file_are_scaled_by_all_its_rows(tmp_path: Path, sorted_rows: Path) -> None:
+    settings = SequenceSettings(kind="table", numbers="continuous", heldout=0)
+    build_sequences([sorted_rows], tmp_path / "store", settings)
+    values = TokenStore.open(tmp_path / "store/train").values
+    assert values is not None
+    x = values[::2, 0]
+    assert (abs(x.mean()), x.std()) == pytest.approx((0, 1), abs=0.15)
+    assert len(set(x.tolist())) == 4000
+
+
+def test_each_row_is_as_likely_to_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ones too, which are there before others take their place."""
+    monkeypatch.setattr("bertsmith.data.sequences.table_columns.SAMPLE", 1000)
+    (column,) = find_columns((Row({"x": float(n)}, "") for n in range(20_000)), ["x"], bins=2)
+    assert column.edges == (pytest.approx(10_000, abs=1000),)
+    (column,) = find_columns((Row({"x": float(n)}, "") for n in range(20_000)), ["x"], bins=None)
+    assert column.scale == pytest.approx((10_000, 20_000 / math.sqrt(12)), rel=0.08)
+
+
+def test_a_word_among_numbers_is_named_whether_it_stayed_in_the_sample_or_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bertsmith.data.sequences.table_columns.SAMPLE", 20)
+    rows = [Row({"x": "NA" if n == 3 else n}, f"row {n + 1}") for n in range(2000)]
+    with pytest.raises(InputError, match=r"row 4: the column x .* (19 of 20|20 of 21) cells, here 'NA'"):
+        find_columns(rows, ["x"], bins=4)
+
+
 def test_a_table_s_cells_are_symbols_of_their_column(tmp_path: Path) -> None:
     lines = ["age,city,label"] + [
         f"{number},{('Oslo', 'New York', '')[number % 3]},x" for number in range(60)

@@ -1,4 +1,5 @@
-"""Files of sequences or table rows → a token store with its tokenizer and codec, in two passes.
+"""Files of sequences or table rows → a token store with its tokenizer and codec: symbols are counted, then
+written; of a table a pass before these finds what its columns hold.
 
 STORE/manifest.json, train/, heldout/     a token store like any other (bertsmith.data.store_manifest)
 STORE/tokenizer/                          its vocabulary, one symbol a token
@@ -7,7 +8,6 @@ STORE/sequences.json                      how rows became symbols (bertsmith.dat
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +18,7 @@ from bertsmith.data.sequences.patch_building import build_patches
 from bertsmith.data.sequences.records import Row, column_names, stream_records
 from bertsmith.data.sequences.store_writer import BuiltSequences, StoreWriter
 from bertsmith.data.sequences.symbol_tokenizer import SPECIAL, choose_symbols, symbol_tokenizer
-from bertsmith.data.sequences.table_columns import SAMPLE, find_columns
+from bertsmith.data.sequences.table_columns import find_columns
 from bertsmith.door import door, function, kind, optional, place, several
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_folder, refuse_existing
@@ -67,7 +67,8 @@ def build_sequences(
     settings: SequenceSettings | None = None,
     progress: Progress | None = None,
 ) -> BuiltSequences:
-    """Writes the store, whole or not at all, with one row in memory at a time (of .npz, the file).
+    """Writes the store, whole or not at all, with one row in memory at a time (of .npz, the file), and of a
+    table 8 bytes for each cell of at most 100,000 rows.
 
     Which rows are held out depends on their content alone: equal rows are on the same side. Raises
     InputError for files that can't be read, naming the row, and when `out` exists.
@@ -76,7 +77,7 @@ def build_sequences(
     refuse_existing(out)
     if not files:
         raise InputError("Name at least one file: Parquet, JSON lines, CSV, .npy or .npz.")
-    codec = find_codec(files, settings)
+    codec = find_codec(files, settings, progress)
     if codec.of_patches:
         return build_patches(files, out, codec, settings.patch, settings.heldout, progress)
     rows, counts = _count(files, codec, progress)
@@ -124,8 +125,12 @@ def _tokenizer(counts: Counter[str], codec: Codec, settings: SequenceSettings) -
     return NumberTokenizer.of(symbol_tokenizer([*chosen, *columns, VALUE]), scales)
 
 
-def find_codec(files: Sequence[Path | str], settings: SequenceSettings) -> Codec:
-    """How the rows are to be read, told from the first file. Raises InputError."""
+def find_codec(
+    files: Sequence[Path | str], settings: SequenceSettings, progress: Progress | None = None
+) -> Codec:
+    """How the rows are to be read: which columns there are, the first file says, and what those of a table
+    hold, the rows of all files. Raises InputError.
+    """
     names = column_names(files[0], padded=settings.kind == "symbols")
     if settings.kind != "table":
         known = NAMES if settings.kind == "symbols" else NUMBERS
@@ -139,8 +144,17 @@ def find_codec(files: Sequence[Path | str], settings: SequenceSettings) -> Codec
     read = [name for name in names if name not in settings.leave_out]
     if not read:
         raise InputError(f"{files[0]}: --leave-out leaves no column to read.")
-    sample, bins = islice(_records(files), SAMPLE), settings.bins if settings.numbers == "bins" else None
-    return Codec(kind="table", columns=find_columns(sample, read, bins, settings.categories))
+    bins = settings.bins if settings.numbers == "bins" else None
+    return Codec(
+        kind="table", columns=find_columns(_looked_at(files, progress), read, bins, settings.categories)
+    )
+
+
+def _looked_at(files: Sequence[Path | str], progress: Progress | None) -> Iterator[Row]:
+    for number, row in enumerate(_records(files), start=1):
+        yield row
+        if progress is not None and not number % _EVERY:
+            progress(number, None, "rows looked at")
 
 
 def _records(files: Sequence[Path | str], *, padded: bool = False) -> Iterator[Row]:

@@ -8,6 +8,7 @@ of a cell in its row is its column.
 """
 
 import math
+import random
 from array import array
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
@@ -22,7 +23,7 @@ from bertsmith.errors import InputError
 from bertsmith.text.files.values import as_category, as_number, shown
 from bertsmith.validation import Strict
 
-SAMPLE = 100_000  # cells of a column that are looked at
+SAMPLE = 100_000  # rows that are looked at: 8 bytes for each of their cells
 _FEW = 12  # a column of so many different numbers or fewer is a category
 _MOST = 0.5  # the share of numbers from which a column is one of numbers
 
@@ -49,18 +50,21 @@ class TableColumn(Strict):
 
 
 def find_columns(
-    sample: Iterable[Row], names: Sequence[str], bins: int | None, categories: Collection[str] = ()
+    rows: Iterable[Row], names: Sequence[str], bins: int | None, categories: Collection[str] = ()
 ) -> tuple[TableColumn, ...]:
-    """What each column holds, told from a sample of rows: a number where every cell that isn't empty is one
-    and more than a dozen differ, unless it is among the `categories`. `bins` None: numbers stay. Raises
-    InputError naming the cell of a column of numbers that is none, such as NA: it would make a category of
-    each number.
+    """What each column holds: a number where every cell that isn't empty is one and more than a dozen differ,
+    unless it is among the `categories`. `bins` None: numbers stay.
+
+    Told from a sample of all `rows`, the same at every call, for a file may be sorted (Vitter 1985, algorithm
+    R): each row is as likely to be in it as any other. Raises InputError naming the cell of a column of
+    numbers that is none, such as NA: it would make a category of each number.
     """
-    seen = {name: _Seen() for name in names}
-    for row in sample:
-        for name in names:
-            if not _is_empty(value := row.values.get(name)):
-                seen[name].add(value, row.where)
+    seen, chance = {name: _Seen() for name in names}, random.Random(0)
+    for number, row in enumerate(rows):
+        place = number if number < SAMPLE else int(chance.random() * (number + 1))
+        if place < SAMPLE:
+            for name, found in seen.items():
+                found.put(place, row.values.get(name), row.where)
     return tuple(
         TableColumn(name=name, kind="category") if name in categories else found.column(name, bins)
         for name, found in seen.items()
@@ -68,29 +72,40 @@ def find_columns(
 
 
 class _Seen:
-    """A column's cells: its numbers, how many cells there are, and the first that is no number."""
+    """A column's cells in the sample: its numbers, NaN for an empty cell and infinity for any other; and the
+    first that was neither, perhaps no longer in the sample.
+    """
 
     def __init__(self) -> None:
-        self.numbers, self.cells = array("d"), 0
+        self.cells = array("d")
         self.other: tuple[Any, str] | None = None
 
-    def add(self, value: Any, where: str) -> None:
-        self.cells += 1
-        if (number := _number(value)) is not None:
-            self.numbers.append(number)
-        elif self.other is None:
-            self.other = value, where
+    def put(self, place: int, value: Any, where: str) -> None:
+        """In the place of the cell that was there, or behind the last one."""
+        self.cells[place : place + 1] = array("d", [self._number(value, where)])
+
+    def _number(self, value: Any, where: str) -> float:
+        if _is_empty(value):
+            return math.nan
+        try:
+            return as_number(value, "")
+        except InputError:
+            self.other = self.other or (value, where)
+            return math.inf
 
     def column(self, name: str, bins: int | None) -> TableColumn:
-        numbers = np.array(self.numbers)
-        if len(numbers) < _MOST * self.cells or len(np.unique(numbers)) <= _FEW:
+        cells = np.array(self.cells)
+        cells = cells[~np.isnan(cells)]
+        numbers = cells[np.isfinite(cells)]
+        if len(numbers) < _MOST * len(cells) or len(np.unique(numbers)) <= _FEW:
             return TableColumn(name=name, kind="category")
         if self.other is not None:
             value, where = self.other
+            others = max(len(cells) - len(numbers), 1)  # this one, where another row took its place
             raise InputError(
-                f"{where}: the column {name} holds numbers in {len(numbers):,} of {self.cells:,} cells, here "
-                f"{shown(value)}. Leave such cells empty, or say that each number is a category of its own: "
-                f"--categories {name}."
+                f"{where}: the column {name} holds numbers in {len(numbers):,} of {len(numbers) + others:,} "
+                f"cells, here {shown(value)}. Leave such cells empty, or say that each number is a category "
+                f"of its own: --categories {name}."
             )
         if bins is None:
             return TableColumn(
@@ -99,13 +114,6 @@ class _Seen:
         inner = np.linspace(0, 1, bins + 1)[1:-1]
         edges = sorted(set(np.quantile(numbers, inner).tolist()))
         return TableColumn(name=name, kind="number", edges=tuple(edges))
-
-
-def _number(value: Any) -> float | None:
-    try:
-        return as_number(value, "")
-    except InputError:
-        return None
 
 
 def _is_empty(value: Any) -> bool:
