@@ -156,12 +156,46 @@ def test_a_named_text_means_no_pair(tmp_path: Path) -> None:
         ({"text": "text", "label": "text"}, r"the column 'text' is the label: it can't be the text too"),
         ({"text_pair": "text", "text": "text"}, r"is the second text: it can't be the text too"),
         ({"text": "text", "label": "score", "features": ("score",)}, r"it can't be one of the features too"),
+        (
+            {"features": ("2",)},
+            r"'score' is the label: it can't be one of the features too\. '2' is the same",
+        ),
+        ({"text": 1, "label": 2, "features": ("score",)}, r"2 is the label: it can't be one of the features"),
+        (
+            {"text": 1, "label": "2", "features": ("02",)},
+            r"'2' is the label: it can't be one of the features",
+        ),
+        (
+            {"text": "text", "label": "score", "features": ("1",)},
+            r"the text: it can't be one of the features",
+        ),
+        ({"text": "text", "label": 1}, r"1 is the label: it can't be the text too\. 'text' is the same"),
+        ({"text": 1, "text_pair": "text", "label": 2}, r"is the second text: it can't be the text too"),
+        ({"features": ("plan", "3")}, r"'3' is one of the features: it can't be one of the features too"),
+        (
+            {"header": False, "text": 1, "label": 2, "features": ("2",)},
+            r"it can't be one of the features too",
+        ),
     ],
 )
 def test_a_column_plays_one_role(tmp_path: Path, settings: dict[str, Any], complaint: str) -> None:
-    (tmp_path / "train.csv").write_text("text,score\na,1\nb,2\n")
+    (tmp_path / "train.csv").write_text("text,score,plan\na,1,x\nb,2,y\n")
     with pytest.raises(InputError, match=complaint + r"|no column has a name that says it holds the text"):
         Classification(ClassificationSettings(**settings)).read(tmp_path / "train.csv")
+
+
+def test_a_column_whose_name_is_a_number_is_not_taken_for_that_column(tmp_path: Path) -> None:
+    """As pandas names them: "1" is the second one."""
+    (tmp_path / "train.csv").write_text("0,1,2\na,5,yes\nb,6,no\n")
+    settings = ClassificationSettings(text="0", label="2", features=("1",))
+    read = Classification(settings).read(tmp_path / "train.csv")
+    assert [(each.text, each.columns, each.label) for each in read] == [
+        ("a", ("5",), "yes"),
+        ("b", ("6",), "no"),
+    ]
+    settings = ClassificationSettings(text=1, label=2, features=("1",))
+    with pytest.raises(InputError, match=r"2 is the label: it can't be one of the features too\. '1' is"):
+        Classification(settings).read(tmp_path / "train.csv")
 
 
 @pytest.mark.parametrize("label", [2, "2", "answer", None])

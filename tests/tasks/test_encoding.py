@@ -16,9 +16,10 @@ from bertsmith.tasks.examples.encoding import (
     Window,
     join_segments,
     pack_examples,
+    pair_windows,
+    single_windows,
     special_tokens,
 )
-from bertsmith.tasks.examples.text_task import pair_windows, single_windows
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 

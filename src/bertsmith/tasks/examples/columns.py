@@ -19,7 +19,7 @@ import numpy as np
 from bertsmith.arrays import Float32s
 from bertsmith.errors import InputError, ModelError, did_you_mean
 from bertsmith.tasks.saved_state import require_number
-from bertsmith.text.files.columns import listed
+from bertsmith.text.files.columns import column_index, listed
 from bertsmith.text.files.values import as_category, as_number, shown
 
 Kind = Literal["number", "category"]
@@ -197,6 +197,19 @@ def cells_of(given: Mapping[str, Any], names: Sequence[str], where: str) -> tupl
                 + did_you_mean(str(name), known)
             )
     return tuple(as_cell(given[name], where, name) for name in names)
+
+
+def require_apart(asked: Sequence[tuple[str | int, str]], names: Sequence[str], where: str) -> None:
+    """`asked` are columns, and what each is to be. Raises InputError where one is to be two things, spelled
+    alike or once by its name and once by its number among `names`.
+    """
+    known = dict[int | str, tuple[str | int, str]]()
+    for column, role in asked:
+        index = column_index(column, names)
+        other, too = known.setdefault(str(column) if index is None else index, (column, role))
+        if (other, too) != (column, role):
+            same = "" if str(other) == str(column) else f" {other!r} is the same column."
+            raise InputError(f"{where}: the column {column!r} is {role}: it can't be {too} too.{same}")
 
 
 def _fit(wanted: Wanted, cells: Sequence[Cell], where: Sequence[str]) -> NumberColumn | CategoryColumn:

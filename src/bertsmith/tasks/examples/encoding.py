@@ -188,6 +188,28 @@ def windows_apart(
     return tuple(made)
 
 
+def single_windows(ids: Sequence[int], room: int, stride: int | None) -> list[tuple[Sequence[int], ...]]:
+    """The windows of one text."""
+    return [(ids[start:end],) for start, end in windows(ids, room, stride)]
+
+
+def pair_windows(
+    first: Sequence[int], second: Sequence[int], room: int, stride: int | None
+) -> list[tuple[Sequence[int], ...]]:
+    """The windows of a pair: without a stride both are cut, the longer one first; with one, the first text
+    stands before each window of the second, cut only if it takes more than half of the room.
+    """
+    if len(first) + len(second) <= room:
+        return [(first, second)]
+    if stride is None:
+        kept = max(room - min(len(second), room // 2), 0)
+        first = first[:kept]
+        return [(first, second[: room - len(first)])]
+    first = first[: room // 2]
+    left = room - len(first)
+    return [(first, second[start:end]) for start, end in windows(second, left, min(stride, left - 1))]
+
+
 def join_segments(
     tokenizer: Tokenizer, first: Sequence[int], second: Sequence[int] | None = None
 ) -> tuple[Int32s, Ints]:

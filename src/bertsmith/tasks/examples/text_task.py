@@ -13,8 +13,15 @@ from bertsmith.arrays import Float32s
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError, ModelError
 from bertsmith.tasks.checkpoints.sentence_settings import read_pooling
-from bertsmith.tasks.examples.columns import Cell, Columns, Wanted, as_cell, cells_of
-from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens
+from bertsmith.tasks.examples.columns import Cell, Columns, Wanted, as_cell, cells_of, require_apart
+from bertsmith.tasks.examples.encoding import (
+    Encoded,
+    Window,
+    join_segments,
+    pair_windows,
+    single_windows,
+    special_tokens,
+)
 from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.task import Prediction, Task, TaskSettings
 from bertsmith.text.files.columns import guess_columns, guess_label, listed, named_column
@@ -142,12 +149,9 @@ class TextTask(Task[TextExample]):
         `read` does.
         """
         settings, columns = self.settings, None
-        if not are_lines(path, format=settings.format, encoding=settings.encoding):
-            names = read_column_names(
-                path, format=settings.format, header=settings.header, encoding=settings.encoding
-            )
-            if self._has_label(names, str(path)):
-                columns = self._columns(path, True)
+        lines = are_lines(path, format=settings.format, encoding=settings.encoding)
+        if not lines and self._has_label(self._names(path), str(path)):
+            columns = self._columns(path, True)
         if columns is None:
             return self.read(path, labelled=False)
         rows = read_rows(
@@ -192,9 +196,7 @@ class TextTask(Task[TextExample]):
         }
         names: Sequence[str] = ()
         if settings.text is None or (labelled and settings.label is None):
-            names = read_column_names(
-                path, format=settings.format, header=settings.header, encoding=settings.encoding
-            )
+            names = self._names(path)
             besides = self.column_names
             roles = guess_columns(names, str(path), **roles, besides=besides, labelled=labelled)._asdict()
         if not labelled:
@@ -209,17 +211,21 @@ class TextTask(Task[TextExample]):
                 f"{path}: no column has a name that says it is the label. There are: "
                 f"{listed(free)}{beside}. Name it with --label.{self.without_label}"
             )
-        played = dict.fromkeys(self.column_names, "one of the features")
-        for role, column in roles.items():
-            if column is None:
-                continue
-            name = named_column(column, names) or str(column)
-            if name in played:
-                raise InputError(
-                    f"{path}: the column {column!r} is the {_ROLES[role]}: it can't be {played[name]} too."
-                )
-            played[name] = f"the {_ROLES[role]}"
-        return {role: column for role, column in roles.items() if column is not None}
+        found = {role: column for role, column in roles.items() if column is not None}
+        asked: list[tuple[str | int, str]] = [(name, "one of the features") for name in self.column_names]
+        asked += [(column, f"the {_ROLES[role]}") for role, column in found.items()]
+        by_number = len(asked) > 1 and any(str(column).isdecimal() for column, _ in asked)
+        if by_number and not names and str(path) != "-":
+            names = self._names(path)
+        require_apart(asked, names, str(path))
+        return found
+
+    def _names(self, path: Path | str) -> Sequence[str]:
+        """Of the columns of a file that is read as the settings say."""
+        settings = self.settings
+        return read_column_names(
+            path, format=settings.format, header=settings.header, encoding=settings.encoding
+        )
 
     def _example(self, values: dict[str, Any], cells: Sequence[Any], where: str) -> TextExample:
         pair = as_text(values["text_pair"], where) if "text_pair" in values else None
@@ -334,25 +340,3 @@ def _values_of(example: TextExample, pieces: Sequence[Pieces]) -> Float32s:
 def as_text_or_pair(example: TextExample) -> str | tuple[str, str]:
     """What the baselines read."""
     return example.text if example.text_pair is None else (example.text, example.text_pair)
-
-
-def single_windows(ids: Sequence[int], room: int, stride: int | None) -> list[tuple[Sequence[int], ...]]:
-    """The windows of one text."""
-    return [(ids[start:end],) for start, end in windows(ids, room, stride)]
-
-
-def pair_windows(
-    first: Sequence[int], second: Sequence[int], room: int, stride: int | None
-) -> list[tuple[Sequence[int], ...]]:
-    """The windows of a pair: without a stride both are cut, the longer one first; with one, the first text
-    stands before each window of the second, cut only if it takes more than half of the room.
-    """
-    if len(first) + len(second) <= room:
-        return [(first, second)]
-    if stride is None:
-        kept = max(room - min(len(second), room // 2), 0)
-        first = first[:kept]
-        return [(first, second[: room - len(first)])]
-    first = first[: room // 2]
-    left = room - len(first)
-    return [(first, second[start:end]) for start, end in windows(second, left, min(stride, left - 1))]

@@ -123,10 +123,16 @@ def _text_columns(known: Mapping[str, Sequence[str]], where: str, partner: str |
 
 def named_column(column: str | int | None, names: Sequence[str]) -> str | None:
     """The name of a column given by its name or by its number from 1; None where there is no such column."""
-    if column is None or column in names:
-        return None if column is None else str(column)
+    index = None if column is None else column_index(column, names)
+    return None if index is None else names[index]
+
+
+def column_index(column: str | int, names: Sequence[str]) -> int | None:
+    """As `find_column`, but None where there is no such column, and of several of that name the first."""
+    if column in names:
+        return names.index(str(column))
     number = column_number(column)
-    return None if number is None or number > len(names) else names[number - 1]
+    return None if number is None or number > len(names) else number - 1
 
 
 def find_column(column: str | int, names: Sequence[str], where: str) -> int:
@@ -134,17 +140,15 @@ def find_column(column: str | int, names: Sequence[str], where: str) -> int:
 
     Raises InputError when there is no such column, or several of that name.
     """
-    if column in names:
-        if names.count(str(column)) > 1:
-            numbers = listed([str(number) for number, name in enumerate(names, 1) if name == column])
-            raise InputError(
-                f"{where}: columns {numbers} are all called {column!r}. Give the number of the one you mean."
-            )
-        return names.index(str(column))
-    number = column_number(column)
-    if number is None or number > len(names):
+    if column in names and names.count(str(column)) > 1:
+        numbers = listed([str(number) for number, name in enumerate(names, 1) if name == column])
+        raise InputError(
+            f"{where}: columns {numbers} are all called {column!r}. Give the number of the one you mean."
+        )
+    index = column_index(column, names)
+    if index is None:
         raise unknown_column(column, names, where)
-    return number - 1
+    return index
 
 
 def column_number(column: str | int) -> int | None:
