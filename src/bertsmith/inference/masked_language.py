@@ -72,9 +72,9 @@ class MaskedLanguageModel:
         vocabularies can be compared: `mlm_loss_per_character` is of single pieces, which may see the rest of
         their word, `whole_word_loss_per_character` of words of which all pieces are hidden.
 
-        `data` is a corpus or a token store; its held-out part is used where it has one. The masks are the
-        same at every call. Raises InputError when there is nothing to measure, StoreError for a store that is
-        damaged or of another tokenizer.
+        `data` is a corpus or a token store; its held-out part is used where it has one. A row of a table is
+        never divided, whatever the `sequence_length`. The masks are the same at every call. Raises InputError
+        when there is nothing to measure, StoreError for a store that is damaged or of another tokenizer.
         """
         path = Path(data)
         if (path / "train" / "tokens.bin").exists():
@@ -93,6 +93,8 @@ class MaskedLanguageModel:
             return self._evaluate_store(store, max_tokens, sequence_length)
 
     def _evaluate_store(self, path: Path, max_tokens: int, sequence_length: int) -> dict[str, float]:
+        from bertsmith.data.sequences.codec import table_row_length  # here for the same reason
+
         store = TokenStore.open(path / "heldout", self.tokenizer)
         if len(store) < _FEWEST:
             store = TokenStore.open(path / "train", self.tokenizer)
@@ -100,7 +102,8 @@ class MaskedLanguageModel:
             raise InputError(f"{path} has no text to measure on.")
         store.verify()
         next_sentence = self.model.next_sentence is not None and len(store) > 1
-        length = min(sequence_length, self.model.config.max_length)
+        enough = max(sequence_length, table_row_length(path) or 0)
+        length = min(enough, self.model.config.max_length)
         stream = PretrainingStream(
             store,
             self.tokenizer,

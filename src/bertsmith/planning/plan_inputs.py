@@ -18,6 +18,7 @@ from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.inputs import require_fit
 from bertsmith.training.recipe import Recipe
+from bertsmith.training.whole_rows import require_room_for_rows
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ def find_inputs(recipe: Recipe) -> PlanInputs:
     Raises RecipeError where the recipe contradicts itself, TokenizerError, StoreError and ModelError for
     files that are there but broken.
     """
+    if recipe.corpus is not None:
+        require_room_for_rows(recipe.corpus, recipe.data.sequence_lengths, "data.sequence_lengths")
     tokenizer, notes = _tokenizer(recipe)
     config = _config(recipe, tokenizer)
     require_fit(recipe, config, config.vocab_size if tokenizer is None else tokenizer.vocab_size)

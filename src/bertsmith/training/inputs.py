@@ -28,6 +28,7 @@ from bertsmith.training.distributed import Ranks, wait
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.resources import require_resources
+from bertsmith.training.whole_rows import require_room_for_rows
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ def open_inputs(
     """What can be refused is refused before the first file is written: the token store comes last."""
     for corpus in filter(None, (recipe.corpus, recipe.general)):
         _require_folder(Path(corpus))
+        require_room_for_rows(corpus, recipe.data.sequence_lengths, "data.sequence_lengths")
     init = locate_model(recipe.init).folder if recipe.init else None
     tokenizer = _tokenizer(recipe, init)
     model, notes = _model(recipe, tokenizer, init)

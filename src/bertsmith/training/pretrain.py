@@ -16,6 +16,7 @@ from rich.console import Console
 
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.mixed_stream import MixedStream, divided
+from bertsmith.data.sequences.codec import table_row_length
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.door import door, either, flag, kind, optional, several, text
@@ -61,6 +62,7 @@ from bertsmith.training.run_lock import sole_run
 from bertsmith.training.run_summary import write_summary
 from bertsmith.training.sharding import whole_tensors
 from bertsmith.training.stable_checkpoint import require_same_text, run_of, with_stable_checkpoint
+from bertsmith.training.whole_rows import learned_row_length, rows_provenance
 
 _EXAMPLES = 8
 
@@ -277,6 +279,7 @@ def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> Objective:
 
 
 def _provenance(recipe: Recipe, inputs: Inputs, step: int, metrics: dict[str, float]) -> dict[str, object]:
+    init = locate_model(recipe.init).folder if recipe.init else None
     return {
         "steps": step,
         "metrics": metrics,
@@ -285,8 +288,9 @@ def _provenance(recipe: Recipe, inputs: Inputs, step: int, metrics: dict[str, fl
         "corpus_sha256": inputs.train.corpus_sha256,
         **contamination_provenance(
             inputs.train.manifest.checked_against,
-            checked_against(locate_model(recipe.init).folder if recipe.init else None),
+            checked_against(init),
         ),
+        **rows_provenance(table_row_length(inputs.train.path.parent) or learned_row_length(init)),
     }
 
 

@@ -25,6 +25,8 @@ FILE = "sequences.json"
 NAMES = (SEQUENCE, "sequences", "events", "symbols", "tokens", "ids", "input_ids", "text")
 NUMBERS = (SEQUENCE, "series", "values", "image", "images", "pixels")
 
+_AROUND = 2  # special tokens of a sequence: [CLS] and [SEP]
+
 Kind = Literal["symbols", "table", "series", "images"]
 
 
@@ -140,6 +142,16 @@ def guess_column(names: Sequence[str], where: str, known: Sequence[str] = NAMES)
             f"{listed(names)}. Name one with --column."
         )
     return found[0]
+
+
+def table_row_length(folder: Path | str) -> int | None:
+    """How many tokens a row of a table's store has, [CLS] and [SEP] included, none of which may be left out:
+    a cell's position is its column. None for other stores, and for folders that are none.
+    """
+    if not (Path(folder) / FILE).is_file():
+        return None
+    codec = read_codec(folder)
+    return len(codec.columns) + _AROUND if codec.kind == "table" else None
 
 
 def read_codec(store: Path | str) -> Codec:

@@ -25,6 +25,7 @@ from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import LINEAR
 from bertsmith.training.finetuning.self_training import drawn
 from bertsmith.training.pretrain import pretrain
+from bertsmith.training.whole_rows import learned_row_length
 
 _LENGTH = 128  # tokens of a sequence
 _TEXTS_A_SECOND, _LONG = 2000, 3600  # of the time there is: no processor reads more
@@ -64,9 +65,8 @@ def adapt(
     most = round(_TEXTS_A_SECOND * min(recipe.seconds_to_choose(len(bench.train)), _LONG))
     examples = [*drawn(bench.data.unlabelled, most), *bench.data.train]
     texts = [text for example in examples for text in bench.task.texts(example)]
-    other = bench.begun_from(
-        recipe, _pretrained(recipe, bench, texts, min(longest, _LENGTH), out / "adapted", console)
-    )
+    length = _sequence_length(bench.source, longest)
+    other = bench.begun_from(recipe, _pretrained(recipe, bench, texts, length, out / "adapted", console))
     path = out / "adapted.json"
     if resume and path.exists():
         found = Adapted(**read_json(path))
@@ -87,6 +87,11 @@ def _longest_masked(source: Path) -> int | None:
         return load_pretraining_model(source)[0].config.max_length
     except ModelError:
         return None
+
+
+def _sequence_length(source: Path, longest: int) -> int:
+    """Of what is pre-trained on: a table's row is not divided."""
+    return min(longest, max(_LENGTH, learned_row_length(source) or 0))
 
 
 def _pretrained(

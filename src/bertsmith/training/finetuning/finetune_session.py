@@ -57,6 +57,7 @@ from bertsmith.training.finetuning.start import linear_probe, start_model
 from bertsmith.training.finetuning.task_run import train_silently
 from bertsmith.training.log import json_value
 from bertsmith.training.machine import Machine
+from bertsmith.training.whole_rows import learned_row_length, rows_provenance
 
 _UNUSED = (
     "the unlabelled texts were not learned from: they are where few rows judge in turn, without a dev, or "
@@ -285,6 +286,7 @@ class FinetuneSession:
             "metrics": json_value({name: each.model for name, each in results.evaluations.items()}),
             "sha256": data_hashes(recipe),
             **contamination_provenance(checked_against(self.source)),
+            **rows_provenance(learned_row_length(self.source)),
             **facts,
         }
         save_task_model(folder, model, self.task, self.tokenizer, provenance, replace=True)

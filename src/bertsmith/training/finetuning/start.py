@@ -16,6 +16,7 @@ from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.machine import Machine
+from bertsmith.training.whole_rows import require_room_for_learned_rows
 
 
 def linear_probe(
@@ -38,7 +39,7 @@ def start_model(
     start is drawn by the recipe's seed, whatever the run's.
 
     Raises ModelError for a folder without an encoder, and RecipeError when the task's windows are longer than
-    what the model can read.
+    what the model can read, or shorter than the rows of the table that it was pre-trained on.
     """
     seed = recipe.seed if seed is None else seed
     # a linear start fits the layers below it as the recipe's seed draws them: other ones would undo it
@@ -49,6 +50,7 @@ def start_model(
         torch.manual_seed(seed)
     model = start.model
     _check_room(task, model)
+    require_room_for_learned_rows(source, task.settings.max_length)
     if recipe.dropout is not None:
         for module in model.modules():
             if isinstance(module, Dropout):

@@ -39,6 +39,7 @@ from bertsmith.training.distributed import wait
 from bertsmith.training.inputs import open_stores
 from bertsmith.training.machine import Machine
 from bertsmith.training.run_folder import require_same_data, write_data_hashes
+from bertsmith.training.whole_rows import require_room_for_rows
 
 _CHECKPOINT_BYTES = 12  # a weight's, and of its two moments
 _SAMPLE_MICRO_BATCH = 4096  # tokens
@@ -73,6 +74,7 @@ class Prepared:
 
 def open_teacher(recipe: EncoderDistilRecipe) -> Opened:
     """Reads and checks; writes nothing. Raises ModelError and RecipeError."""
+    require_room_for_rows(recipe.corpus, [recipe.data.sequence_length], "data.sequence_length")
     folder = locate_model(recipe.teacher).folder
     checkpoint = read_checkpoint(_encoder_folder(folder))
     config = shape_of(recipe, checkpoint.config)
