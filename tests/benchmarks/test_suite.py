@@ -15,6 +15,7 @@ from benchmark_toys import QUICK, write_mrpc, write_sst2, write_stsb
 from safetensors.numpy import load_file, save_file
 from sklearn.metrics import accuracy_score
 
+from bertsmith.benchmarks import devices
 from bertsmith.benchmarks.devices import Share, own_share
 from bertsmith.benchmarks.glue import glue_tasks
 from bertsmith.benchmarks.published import GLUE
@@ -222,16 +223,53 @@ def test_processes_take_tasks_of_their_own_and_the_last_one_has_the_whole_table(
         assert without_times(results(out)["tasks"][name]["seeds"]) == without_times(task["seeds"][:1])
 
 
-def test_a_process_of_torchrun_has_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES"):
-        monkeypatch.delenv(name, raising=False)
-    assert own_share() == Share(0, 1)
-    monkeypatch.setenv("RANK", "5")
-    monkeypatch.setenv("WORLD_SIZE", "8")
-    monkeypatch.setenv("LOCAL_RANK", "1")
+def started_by_torchrun(
+    monkeypatch: pytest.MonkeyPatch, *, local: int, processes: int, gpus: int | None, visible: str | None
+) -> None:
+    """As its process `local` of so many on a machine with so many GPUs; None where the driver doesn't say."""
+    monkeypatch.setattr(devices, "_gpus", lambda: gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    told = {"RANK": 8 + local, "WORLD_SIZE": 16, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": processes}
+    for name, value in (told | ({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})).items():
+        monkeypatch.setenv(name, str(value))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "own"),
+    [
+        (4, None, "1"),
+        (2, "4,6", "6"),
+        (None, "4,6", "6"),
+        (None, None, "1"),
+        (None, "", ""),  # all are hidden
+        (0, "", ""),
+        (0, "-1", "-1"),
+        (0, None, None),
+    ],
+)
+def test_a_process_of_torchrun_has_a_device_of_its_own(
+    gpus: int | None, visible: str | None, own: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started_by_torchrun(monkeypatch, local=1, processes=2, gpus=gpus, visible=visible)
+    assert own_share() == Share(9, 16)
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == own
+
+
+@pytest.mark.parametrize(("gpus", "visible"), [(4, None), (None, "0,1,2,3"), (4, "0,1,2,3,4,5,6,7")])
+def test_more_processes_than_devices_are_refused(
+    gpus: int | None, visible: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for local in (0, 7):
+        started_by_torchrun(monkeypatch, local=local, processes=8, gpus=gpus, visible=visible)
+        with pytest.raises(RecipeError, match=r"8 processes .* has 4 GPUs for them.*--nproc-per-node 4"):
+            own_share()
+
+
+def test_a_process_alone_has_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    assert own_share() == Share(5, 8)
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "6"
+    monkeypatch.delenv("RANK", raising=False)
+    assert own_share() == Share(0, 1)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,6"
 
 
 @pytest.mark.slow

@@ -4,9 +4,14 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
+import torch
+
+from bertsmith.errors import RecipeError
+from bertsmith.reporting.formatting import counted
 from bertsmith.training.distributed import join, leave, wait
 
 T = TypeVar("T")
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Share(NamedTuple):
@@ -22,16 +27,35 @@ class Share(NamedTuple):
 
 def own_share() -> Share:
     """This process's share, on a device of its own: a benchmark's trainings are small, and one a device is
-    faster than all devices on one. To be called before CUDA is asked for anything.
+    faster than all devices on one. To be called before CUDA is asked for anything. Raises RecipeError where
+    this machine has fewer GPUs than processes.
     """
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if "RANK" not in os.environ or ranks == 1:
         return Share()
     rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = visible.split(",") if visible else [str(number) for number in range(local + 1)]
-    os.environ["CUDA_VISIBLE_DEVICES"] = devices[local % len(devices)]
+    gpus, visible = _gpus(), os.environ.get(_VISIBLE)
+    if gpus == 0 or visible == "":  # empty hides them all
+        return Share(rank, ranks)
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", local + 1))
+    devices = visible.split(",") if visible else [str(number) for number in range(processes)]
+    there = len(devices) if gpus is None else min(gpus, len(devices))
+    if processes > there:
+        raise RecipeError(
+            f"{processes} processes were started on this machine, which has {counted(there, 'GPU')} for "
+            f"them. Start as many: torchrun --nproc-per-node {there}. To train on the processor alone, hide "
+            f"the GPUs by {_VISIBLE}= before the command."
+        )
+    os.environ[_VISIBLE] = devices[local]
     return Share(rank, ranks)
+
+
+def _gpus() -> int | None:
+    """How many CUDA will see, as NVML says without beginning CUDA; None where it doesn't say."""
+    if not torch.backends.cuda.is_built():
+        return 0
+    count: int = getattr(torch.cuda, "_device_count_nvml", lambda: -1)()
+    return None if count < 0 else count
 
 
 def part_after(share: Share) -> None:
