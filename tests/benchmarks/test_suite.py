@@ -171,7 +171,7 @@ def test_another_model_in_the_same_folder_is_not_gone_on_with(
     run_suite(SUITE, glue_data, str(folder), out, one, resume=True)
     tensors = load_file(folder / "model.safetensors")
     save_file({name: 0.9 * tensor for name, tensor in tensors.items()}, folder / "model.safetensors")
-    with pytest.raises(RecipeError, match="begun with other settings: weights"):
+    with pytest.raises(RecipeError, match="begun with other settings: model_files"):
         run_suite(SUITE, glue_data, str(folder), out, one, resume=True)
 
 

@@ -9,14 +9,19 @@ from bertsmith.files import make_folder, read_json, sha256, write_json
 from bertsmith.model.locate import locate_model
 
 BEGUN = "benchmark.json"
-_WEIGHTS = ("*.safetensors", "*.bin")
+_OPENED = (".safetensors", ".json", ".txt")  # weights, settings, vocabularies
 
 
-def weights_of(model: str) -> str:
-    """SHA-256 of a model's weights: its path may hold others tomorrow."""
+def model_hash(model: str | Path) -> str:
+    """SHA-256 of all that a model is opened from, its parts such as 1_Pooling too: its path may hold other
+    files tomorrow.
+    """
     folder = locate_model(model).folder
-    files = sorted(path for pattern in _WEIGHTS for path in folder.glob(pattern))
-    return hashlib.sha256(" ".join(sha256(path) for path in files).encode()).hexdigest()
+    parts = sorted(path.parent for path in folder.glob("*/config.json"))
+    paths = [path for part in (folder, *parts) for path in sorted(part.iterdir())]
+    opened = [path for path in paths if path.suffix in _OPENED and path.is_file()]
+    lines = "".join(f"{path.relative_to(folder).as_posix()} {sha256(path)}\n" for path in opened)
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def begin(out: Path, settings: dict[str, Any], resume: bool) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.benchmarks.begun import begin, weights_of
+from bertsmith.benchmarks.begun import begin, model_hash
 from bertsmith.benchmarks.published import BM25 as PUBLISHED_BM25
 from bertsmith.errors import InputError, RecipeError, did_you_mean
 from bertsmith.files import read_json, write_json
@@ -108,8 +108,8 @@ def run_retrieval(
     the extra `retrieval`.
     """
     chosen = choose(folder, datasets)
-    weights = [weights_of(each) for each in (model, reranker) if each is not None]
-    begin(out, {"benchmark": name, "model": model, "reranker": reranker, "weights": weights}, resume)
+    hashes = [model_hash(each) for each in (model, reranker) if each is not None]
+    begin(out, {"benchmark": name, "model": model, "reranker": reranker, "model_files": hashes}, resume)
     finished = []
     opened: tuple[Embedder, Reranker | None] | None = None
     for dataset, path in chosen.items():

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bertsmith.benchmarks.begun import begin, weights_of
+from bertsmith.benchmarks.begun import begin, model_hash
 from bertsmith.benchmarks.benchmark_task import BenchmarkTask, TaskFiles
 from bertsmith.benchmarks.devices import Share, part_after
 from bertsmith.benchmarks.published import Published
@@ -114,9 +114,8 @@ def run_suite(
     `finetune` raises; a task that can't be read is refused before anything is trained.
     """
     chosen, absent = _choose(suite, folder, settings.tasks)
-    weights = weights_of(model)
     run = _Run(suite, folder, model, out, settings, command, console, progress)
-    begun = {"benchmark": suite.name, "model": model, "weights": weights, **settings.begun_as()}
+    begun = {"benchmark": suite.name, "model": model, "model_files": model_hash(model), **settings.begun_as()}
     if share.rank == 0:
         begin(out, begun, resume)
     part_after(share)
