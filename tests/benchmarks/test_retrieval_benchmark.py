@@ -1,6 +1,7 @@
 """BEIR and NanoBEIR run whole, and the Embedder as mteb wants its models."""
 
 import json
+import shutil
 import sys
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from benchmark_toys import GOOD, WORDS, write_beir
+from safetensors.numpy import load_file, save_file
 
 from bertsmith.benchmarks.mteb_model import MtebModel
 from bertsmith.benchmarks.retrieval import BEIR, NANOBEIR, run_retrieval
@@ -208,15 +211,48 @@ class ModelMeta:
     training_datasets: Any
 
 
-def test_mteb_is_told_which_model_it_was(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = MtebModel(model, max_length=32)
-    with pytest.raises(MissingExtra, match=r"mteb.*pip install 'bertsmith\[mteb\]'"):
-        _ = found.mteb_model_meta
+@pytest.fixture
+def mteb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much of the package as is asked for."""
     module = ModuleType("mteb.models.model_meta")
     module.ModelMeta = ModelMeta  # type: ignore[attr-defined]
     for name in ("mteb", "mteb.models"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, "mteb.models.model_meta", module)
-    meta = found.mteb_model_meta
-    assert (meta.name, meta.revision) == ("bertsmith/encoder", "local")
+
+
+def test_without_mteb_its_record_of_a_model_says_so(model: str) -> None:
+    with pytest.raises(MissingExtra, match=r"mteb.*pip install 'bertsmith\[mteb\]'"):
+        _ = MtebModel(model).mteb_model_meta
+
+
+@pytest.mark.usefixtures("mteb")
+def test_mteb_is_told_which_model_it_was(model: str) -> None:
+    meta = MtebModel(model, max_length=32).mteb_model_meta
+    assert meta.name == f"bertsmith/{Path(model).parent.name}-encoder"
     assert (meta.embed_dim, meta.max_tokens, meta.similarity_fn_name) == (16, 32, "cosine")
+    assert MtebModel(model, revision="mine").mteb_model_meta.revision == "mine"
+
+
+@pytest.mark.usefixtures("mteb")
+def test_mteb_has_no_results_of_another_model_or_other_options_under_the_same_revision(
+    model: str, tmp_path: Path
+) -> None:
+    """Its cache goes by name and revision, and every run's model lies in a folder called model."""
+    metas = []
+    for number, run in enumerate(("law", "other")):
+        folder = tmp_path / run / "model"
+        shutil.copytree(model, folder)
+        tensors = load_file(folder / "model.safetensors")
+        changed = {name: tensor * (1 + number) for name, tensor in tensors.items()}
+        save_file(changed, folder / "model.safetensors")
+        (folder / "bertsmith.json").unlink()  # which has the old weights' hash
+        metas.append(MtebModel(folder, device="cpu").mteb_model_meta)
+    assert [meta.name for meta in metas] == ["bertsmith/law-model", "bertsmith/other-model"]
+    told: list[dict[str, Any]] = [
+        *({}, {"max_length": 16}, {"query_prefix": "a "}, {"document_prefix": "a "}, {"dimensions": 8}),
+        *({"compute_dtype": torch.bfloat16}, {"long_texts": "windows"}, {"normalise": False}),
+    ]
+    revisions = [MtebModel(folder, device="cpu", **options).mteb_model_meta.revision for options in told]
+    assert revisions[0] == metas[1].revision != metas[0].revision
+    assert len({*revisions, metas[0].revision}) == len(told) + 1

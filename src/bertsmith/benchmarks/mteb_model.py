@@ -11,6 +11,8 @@ whose inputs are texts.
 E texts, D width of a vector.
 """
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -19,11 +21,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bertsmith.benchmarks.begun import model_hash
 from bertsmith.errors import InputError, require
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.vectors import Vectors
 
 _QUERY = "query"
+_DIGITS = 40  # of a revision, as a commit has
 # What mteb's record of a model asks for, and a folder of weights doesn't say.
 _UNKNOWN = (
     *("n_parameters", "memory_usage_mb", "release_date", "languages", "license", "open_weights"),
@@ -32,8 +36,9 @@ _UNKNOWN = (
 
 
 class MtebModel:
-    """`name` is a folder, minilm or a hub name; `revision` is for mteb alone, and more options are those of
-    Embedder. Queries get the model's query prefix, everything else that of documents.
+    """`name` is a folder, minilm or a hub name; `revision` is for mteb alone, by default a hash of the
+    model's files and of the options that decide its vectors, and more options are those of Embedder. Queries
+    get the model's query prefix, everything else that of documents.
     """
 
     def __init__(self, name: str | Path, revision: str | None = None, **options: Any) -> None:
@@ -42,6 +47,7 @@ class MtebModel:
             option: value for option, value in options.items() if value is not None
         }  # mteb's device=None
         self.embedder = Embedder(name, **given)
+        self._files = model_hash(self.embedder.folder)  # now, for the folder may hold another model later
 
     def encode(self, inputs: Iterable[Any], *, prompt_type: Any = None, **_: Any) -> Vectors:
         """(E, D) float32 of texts, or of batches with a list of them under `text`. `prompt_type` is mteb's:
@@ -65,11 +71,11 @@ class MtebModel:
         """What mteb files the results under. Raises MissingExtra without mteb."""
         require("mteb", "mteb", "mteb's record of a model")
         model_meta: Any = import_module("mteb.models.model_meta")
-        embedder, folder = self.embedder, Path(self.name)
+        embedder = self.embedder
         return model_meta.ModelMeta(
             loader=None,
-            name=self.name if "/" in self.name and not folder.exists() else f"bertsmith/{folder.name}",
-            revision=self.revision or "local",
+            name=self._name_in_mteb(),
+            revision=self.revision or self._state(),
             max_tokens=embedder.max_length,
             embed_dim=embedder.width,
             framework=["PyTorch"],
@@ -77,6 +83,22 @@ class MtebModel:
             use_instructions=any(embedder.prefixes.values()),
             **dict.fromkeys(_UNKNOWN),
         )
+
+    def _name_in_mteb(self) -> str:
+        """A name of the hub as it is; of a folder the last two parts, for every run's is called model."""
+        folder = Path(self.name).expanduser()
+        if folder.is_dir():
+            return f"bertsmith/{'-'.join(folder.resolve().parts[1:][-2:])}"
+        return self.name if "/" in self.name else f"bertsmith/{self.name}"
+
+    def _state(self) -> str:
+        """Another one for other vectors: mteb takes results of the same name and revision for the same."""
+        embedder = self.embedder
+        options = [
+            *(str(embedder.compute_dtype), embedder.max_length, sorted(embedder.prefixes.items())),
+            *(embedder.long_texts, embedder.dimensions, embedder.normalise),
+        ]
+        return hashlib.sha256(json.dumps([self._files, options]).encode()).hexdigest()[:_DIGITS]
 
 
 def _texts(inputs: Iterable[Any]) -> Iterator[str]:
