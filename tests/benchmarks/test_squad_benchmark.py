@@ -95,6 +95,16 @@ def test_the_command_runs_it_whole(
     assert "BERT-large" in page
 
 
+def test_it_runs_on_all_rows_too(model: str, tmp_path: Path) -> None:
+    """The official files are then read where they lie."""
+    for part in ("train", "dev"):
+        write_squad(tmp_path / f"squad/{part}-v1.1.json", 30)
+    out = tmp_path / "out"
+    words = [*QUICK, "stride=2", "--seeds", "1", "--model", model, "--out", str(out)]
+    assert main(["benchmark", "squad", str(tmp_path / "squad"), *words]) == 0
+    assert len(json.loads((out / "submission/predictions.json").read_text())) == 30
+
+
 def test_an_unknown_version_is_refused(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,7 +30,7 @@ from bertsmith.benchmarks.seed_run import (
 )
 from bertsmith.benchmarks.settings_search import CHOSEN, Searched, search_settings
 from bertsmith.errors import InputError, RecipeError, did_you_mean
-from bertsmith.files import read_json, sha256, write_json
+from bertsmith.files import make_folder, read_json, sha256, write_json
 from bertsmith.progress import Progress
 from bertsmith.reporting.run_report import REPORT_FILE
 from bertsmith.training.log import json_value
@@ -199,6 +199,7 @@ def _require_same_parts(folder: Path, files: TaskFiles) -> None:
     """Raises RecipeError where a part that is predicted has other rows than before: its predictions stand.
     Parts may come along.
     """
+    make_folder(folder)  # SQuAD's official files stay where they are
     hashes = {part: sha256(path) for part, path in files.predicted.items()}
     begun = hashes | (read_json(folder / _PARTS) if (folder / _PARTS).exists() else {})
     require_unchanged(begun, hashes, f"the runs in {folder}")
