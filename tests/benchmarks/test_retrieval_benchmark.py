@@ -99,6 +99,19 @@ def test_a_data_set_that_has_ended_is_not_searched_again(folder: Path, model: st
     assert len(found.datasets) == 4
 
 
+def test_data_sets_that_are_added_stand_beside_those_that_have_ended(
+    folder: Path, model: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    first = run_retrieval(BEIR, folder, model, out, datasets=["scifact"]).datasets[0]
+    found = run_retrieval(BEIR, folder, model, out, datasets=["msmarco"], resume=True)
+    assert [each.name for each in found.datasets] == ["msmarco", "scifact"]
+    assert found.datasets[1] == first
+    record = json.loads((out / "results.json").read_text())
+    assert list(record["datasets"]) == ["msmarco", "scifact"]
+    assert record["means"]["BM25"] == np.mean([each.scores["BM25"] for each in found.datasets])
+
+
 def test_a_data_set_of_other_files_is_not_taken_for_the_one_that_was_measured(
     folder: Path, model: str, tmp_path: Path
 ) -> None:

@@ -103,25 +103,24 @@ def run_retrieval(
     on_dataset: Callable[[DatasetResult], None] | None = None,
 ) -> RetrievalResult:
     """Each data set under `folder` that has BEIR's or NanoBEIR's layout. `on_dataset` hears of each that has
-    ended; with `resume` those are not done again. Raises InputError for a folder without any and for unknown
-    `datasets`; RecipeError as `begin`, and where one that has ended has other files now; MissingExtra without
-    the extra `retrieval`.
+    ended; with `resume` those are not done again, and the result has those of earlier calls too. Raises
+    InputError for a folder without any and for unknown `datasets`; RecipeError as `begin`, and where one that
+    has ended has other files now; MissingExtra without the extra `retrieval`.
     """
     chosen = choose(folder, datasets)
     hashes = [model_hash(each) for each in (model, reranker) if each is not None]
     begin(out, {"benchmark": name, "model": model, "reranker": reranker, "model_files": hashes}, resume)
-    finished = []
     opened: tuple[Embedder, Reranker | None] | None = None
     for dataset, path in chosen.items():
         target = out / dataset
-        _note_files(out, dataset, path, has_ended=(target / _RESULTS).exists())
-        if not (target / _RESULTS).exists():
+        _note_files(out, dataset, path, has_ended=_has_ended(target))
+        if not _has_ended(target):
             opened = opened or (Embedder(model), open_reranker(reranker) if reranker else None)
             facts = {"model": model, "reranker": reranker}
             _run_dataset(path, target, *opened, facts, own_counts=name != BEIR, progress=progress)
-        finished.append(_read(dataset, target))
         if on_dataset is not None:
-            on_dataset(finished[-1])
+            on_dataset(_read(dataset, target))
+    finished = _ended(out)
     result = RetrievalResult(name, model, tuple(finished), _notes(finished))
     write_json(out / _RESULTS, result.to_json())
     return result
@@ -195,6 +194,15 @@ def _note_files(out: Path, dataset: str, path: Path, *, has_ended: bool) -> None
             "since. Put the old ones back, remove that folder to measure anew, or choose another --out."
         )
     write_json(out / _FILES, noted | {dataset: files})
+
+
+def _ended(out: Path) -> list[DatasetResult]:
+    """All that lie there, in alphabetical order."""
+    return [_read(name, out / name) for name in sorted(read_json(out / _FILES)) if _has_ended(out / name)]
+
+
+def _has_ended(target: Path) -> bool:
+    return (target / _RESULTS).exists()
 
 
 def _read(dataset: str, target: Path) -> DatasetResult:
