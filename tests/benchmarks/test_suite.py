@@ -175,6 +175,37 @@ def test_another_model_in_the_same_folder_is_not_gone_on_with(
         run_suite(SUITE, glue_data, str(folder), out, one, resume=True)
 
 
+def test_all_seeds_are_judged_on_the_same_parts(model: str, tmp_path: Path) -> None:
+    """The models of all but the leading seed are gone: a part with labels that comes later has no figures of
+    theirs.
+    """
+    folder, out = tmp_path / "data", tmp_path / "glue"
+    write_mrpc(folder)
+    test = (folder / "MRPC/msr-para-test.tsv").rename(tmp_path / "labelled.tsv")
+    once = SuiteSettings(("MRPC",), seeds=1, overrides=QUICK)
+    run_suite(SUITE, folder, model, out, once)
+    shutil.copy(test, folder / "MRPC/msr-para-test.tsv")
+    twice = SuiteSettings(("MRPC",), seeds=2, overrides=QUICK)
+    with pytest.raises(RecipeError, match=r"MRPC/seed-1 was judged on dev, and .* labels for dev, test"):
+        run_suite(SUITE, folder, model, out, twice, resume=True)
+    assert not (out / "MRPC/seed-2").exists()
+    (folder / "MRPC/msr-para-test.tsv").unlink()
+    assert len(run_suite(SUITE, folder, model, out, once, resume=True).tasks[0].seeds) == 1
+
+
+def test_labels_that_are_gone_are_missed_before_anything_is_trained(
+    finished: Path, glue_data: Path, model: str, tmp_path: Path
+) -> None:
+    out, folder = tmp_path / "glue", tmp_path / "data"
+    shutil.copytree(finished, out)
+    shutil.copytree(glue_data, folder)
+    (folder / "MRPC/msr-para-test.tsv").unlink()
+    more = SuiteSettings(SETTINGS.tasks, seeds=3, overrides=QUICK)
+    with pytest.raises(RecipeError, match=r"MRPC/seed-1 was judged on dev, test, and .* labels for dev\."):
+        run_suite(SUITE, folder, model, out, more, resume=True)
+    assert not list(out.glob("*/seed-3"))
+
+
 def test_a_score_of_dev_is_not_shown_as_one_of_test() -> None:
     """MNLI's other half is measured on dev alone, beside a task whose test has labels."""
 

@@ -6,7 +6,6 @@ so that whoever ends last, of several processes too, writes it whole.
 
 import math
 import statistics
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -109,7 +108,9 @@ def _plain(task: TaskResult) -> dict[str, Any]:
     }
 
 
-def gather_seeds(task_folder: Path, seeds: Sequence[int]) -> tuple[SeedScore, ...]:
-    """Those that have ended."""
-    found = (read_seed(task_folder, seed) for seed in seeds)
+def gather_seeds(task_folder: Path) -> tuple[SeedScore, ...]:
+    """Those that have ended, in order."""
+    names = (path.name.removeprefix("seed-") for path in task_folder.glob("seed-*"))
+    numbers = sorted(int(name) for name in names if name.isdecimal())
+    found = (read_seed(task_folder, number) for number in numbers)
     return tuple(score for score in found if score is not None)

@@ -21,12 +21,14 @@ from bertsmith.benchmarks.published import Published
 from bertsmith.benchmarks.report import write_benchmark_report
 from bertsmith.benchmarks.results import BenchmarkResult, TaskResult, gather_seeds
 from bertsmith.benchmarks.seed_run import (
+    DEV,
     SeedScore,
     hand_in,
     keep_leading_model,
     read_seed,
     run_seed,
     run_values,
+    seed_folder,
 )
 from bertsmith.benchmarks.settings_search import CHOSEN, Searched, search_settings
 from bertsmith.errors import InputError, RecipeError, did_you_mean
@@ -135,6 +137,8 @@ def run_suite(
     for task in chosen:
         run.notes[task.name] = list(files[task.name].notes)
     for task in share.of(chosen):
+        _require_same_parts(_task_folder(out, task), files[task.name])
+    for task in share.of(chosen):
         _run_task(run, chosen, task, files[task.name], on_seed)
     return _gather(run, chosen)
 
@@ -180,7 +184,6 @@ def _run_task(
     run: _Run, chosen: Sequence[BenchmarkTask], task: BenchmarkTask, files: TaskFiles, on_seed: OnSeed | None
 ) -> None:
     folder = _task_folder(run.out, task)
-    _require_same_parts(folder, files)
     overrides = list(run.settings.overrides)
     if run.settings.hours:
         overrides += _search(run, task, files, run.settings.hours / len(chosen)).overrides()
@@ -197,8 +200,15 @@ def _run_task(
 
 def _require_same_parts(folder: Path, files: TaskFiles) -> None:
     """Raises RecipeError where a part that is predicted has other rows than before: its predictions stand.
-    Parts may come along.
+    Parts may come along, but not such with labels, for the models of the seeds that have ended are gone.
     """
+    for seed in gather_seeds(folder):
+        if seed.figures.keys() != {DEV, *files.judged}:
+            raise RecipeError(
+                f"{seed_folder(folder, seed.seed)} was judged on {', '.join(sorted(seed.figures))}, and the "
+                f"official files now have labels for {', '.join(sorted({DEV, *files.judged}))}. All seeds "
+                "are judged on the same parts: put the files back as they were, or choose another --out."
+            )
     make_folder(folder)  # SQuAD's official files stay where they are
     hashes = {part: sha256(path) for part, path in files.predicted.items()}
     begun = hashes | (read_json(folder / _PARTS) if (folder / _PARTS).exists() else {})
@@ -223,7 +233,7 @@ def _gather(run: _Run, chosen: Sequence[BenchmarkTask]) -> BenchmarkResult:
     for task in chosen:
         folder = _task_folder(run.out, task)
         searched = folder / "search" / CHOSEN
-        if seeds := gather_seeds(folder, range(1, run.settings.seeds + 1)):
+        if seeds := gather_seeds(folder):
             found = read_json(searched) if searched.exists() else None
             tasks.append(TaskResult(task.name, task.judged_by, seeds, found))
     notes = [sentence for sentences in run.notes.values() for sentence in sentences]
