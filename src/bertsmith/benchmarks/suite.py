@@ -31,14 +31,18 @@ from bertsmith.benchmarks.seed_run import (
     seed_folder,
 )
 from bertsmith.benchmarks.settings_search import CHOSEN, Searched, search_settings
-from bertsmith.errors import InputError, RecipeError, did_you_mean
+from bertsmith.errors import BertsmithError, InputError, RecipeError, did_you_mean, require
 from bertsmith.files import make_folder, read_json, sha256, write_json
 from bertsmith.progress import Progress
 from bertsmith.reporting.run_report import REPORT_FILE
+from bertsmith.training.finetune_recipe import make_finetune_recipe
 from bertsmith.training.log import json_value
 from bertsmith.training.run_folder import require_unchanged
+from bertsmith.training.tuning.space import make_search
 
 _RESULTS, _SUBMISSION, _PARTS = "results.json", "submission", "parts.json"
+_OWN = ("seed", "restarts", "out", "model", "train", "dev", "test", "resume", "unlabelled", "trials")
+_OF_SEARCH = ("search", "prune")  # settings of `tune` that `finetune` doesn't have
 _ALONE = Share()
 OnSeed = Callable[[str, SeedScore], None]
 
@@ -73,12 +77,22 @@ class SuiteSettings:
             raise RecipeError(f"rows must be 50 or more of each part, found {self.rows}: fewer say nothing.")
         for override in self.overrides:
             key = override.partition("=")[0]
-            if key in ("seed", "restarts", "out", "model", "train", "dev", "test", "resume", "unlabelled"):
+            if key in _OWN:
                 raise RecipeError(f"{key} is the benchmark's to set. Leave out {override}.")
+            if _is_of_search(override) and not self.hours:
+                raise RecipeError(f"{key} is for the search alone. Give --hours, or leave out {override}.")
 
     def begun_as(self) -> dict[str, Any]:
         """What must be the same when a benchmark goes on; tasks and seeds may be added."""
         return {"hours": self.hours, "rows": self.rows, "overrides": list(self.overrides)}
+
+    def of_seeds(self) -> list[str]:
+        """The overrides that `finetune` is told."""
+        return [override for override in self.overrides if not _is_of_search(override)]
+
+
+def _is_of_search(override: str) -> bool:
+    return override.partition("=")[0].split(".")[0] in _OF_SEARCH
 
 
 @dataclass
@@ -113,9 +127,12 @@ def run_suite(
     """Trains, judges and gathers. With `resume` a run that was killed goes on, and what has ended is not done
     again; more `tasks` and `seeds` may be asked for. `share`: of several processes, which of the tasks are
     this one's. `on_seed` hears of each seed that has ended. Raises InputError, RecipeError and what
-    `finetune` raises; a task that can't be read is refused before anything is trained.
+    `finetune` raises; a task that can't be read, and settings that it doesn't have, are refused before
+    anything is trained.
     """
     chosen, absent = _choose(suite, folder, settings.tasks)
+    for task in chosen:
+        _require_right_overrides(task, model, out, settings)
     run = _Run(suite, folder, model, out, settings, command, console, progress)
     begun = {"benchmark": suite.name, "model": model, "model_files": model_hash(model), **settings.begun_as()}
     if share.rank == 0:
@@ -130,16 +147,16 @@ def run_suite(
             task.name: task.prepare(folder, _task_folder(out, task) / "data", settings.rows)
             for task in chosen
         }
-    except InputError:
-        if share.rank == 0 and not resume:
-            shutil.rmtree(out)  # nothing was trained there yet
+        for task in share.of(chosen):
+            _require_same_parts(_task_folder(out, task), files[task.name])
+        for task in chosen:
+            run.notes[task.name] = list(files[task.name].notes)
+        for task in share.of(chosen):
+            _run_task(run, chosen, task, files[task.name], on_seed)
+    except BertsmithError:
+        if share.rank == 0 and not resume and not _was_trained(out):
+            shutil.rmtree(out)  # or the command, corrected, would find other settings there
         raise
-    for task in chosen:
-        run.notes[task.name] = list(files[task.name].notes)
-    for task in share.of(chosen):
-        _require_same_parts(_task_folder(out, task), files[task.name])
-    for task in share.of(chosen):
-        _run_task(run, chosen, task, files[task.name], on_seed)
     return _gather(run, chosen)
 
 
@@ -171,6 +188,16 @@ def _choose(
     return [task for task in suite.tasks if task.name.lower() in wanted], []
 
 
+def _require_right_overrides(task: BenchmarkTask, model: str, out: Path, settings: SuiteSettings) -> None:
+    """Raises what the search and `finetune` would raise in the middle of a benchmark."""
+    told = run_values(task, TaskFiles(Path("train"), Path("dev")), model)
+    told |= {"task": task.head, "out": str(out)}
+    make_finetune_recipe(told | {"seed": 1}, settings.of_seeds())
+    if settings.hours:
+        require("optuna", "tune", "A search with --hours")
+        make_search(told, list(settings.overrides))
+
+
 def _require_no_more_seeds(out: Path, chosen: Sequence[BenchmarkTask], seeds: int) -> None:
     """Of more, the leading one's model alone is kept: fewer seeds might lack theirs."""
     for task in chosen:
@@ -184,7 +211,7 @@ def _run_task(
     run: _Run, chosen: Sequence[BenchmarkTask], task: BenchmarkTask, files: TaskFiles, on_seed: OnSeed | None
 ) -> None:
     folder = _task_folder(run.out, task)
-    overrides = list(run.settings.overrides)
+    overrides = run.settings.of_seeds()
     if run.settings.hours:
         overrides += _search(run, task, files, run.settings.hours / len(chosen)).overrides()
     scores = []
@@ -254,6 +281,11 @@ def _gather(run: _Run, chosen: Sequence[BenchmarkTask]) -> BenchmarkResult:
         write_json(run.out / _RESULTS, json_value(result.to_json()))
         write_benchmark_report(run.out, result, run.command)
     return result
+
+
+def _was_trained(out: Path) -> bool:
+    """Whether any seed, or any search, has been begun there."""
+    return any(out.glob("*/seed-*")) or any(out.glob("*/search"))
 
 
 def _task_folder(out: Path, task: BenchmarkTask) -> Path:
