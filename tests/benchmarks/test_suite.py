@@ -15,7 +15,7 @@ from benchmark_toys import QUICK, write_mrpc, write_sst2, write_stsb
 from safetensors.numpy import load_file, save_file
 from sklearn.metrics import accuracy_score
 
-from bertsmith.benchmarks import devices
+from bertsmith.benchmarks import devices, suite
 from bertsmith.benchmarks.devices import Share, own_share
 from bertsmith.benchmarks.glue import glue_tasks
 from bertsmith.benchmarks.published import GLUE
@@ -144,7 +144,12 @@ def test_seeds_and_tasks_may_be_added_but_settings_not_changed(
     shutil.copytree(finished, out)
     more = SuiteSettings(("SST-2",), seeds=3, overrides=QUICK)
     found = run_suite(SUITE, glue_data, model, out, more, resume=True)
-    assert [seed.seed for seed in found.tasks[0].seeds] == [1, 2, 3]
+    assert [len(task.seeds) for task in found.tasks] == [3, 2]
+    record = results(out)
+    assert record["tasks"]["MRPC"] == results(finished)["tasks"]["MRPC"]
+    assert record["average"] == pytest.approx(sum(task.mean() for task in found.tasks) / 2)
+    assert "MRPC, of an earlier call, has 2 seeds, not 3" in record["notes"]
+    assert "2 tasks, 2 to 3 seeds each" in (out / "report.html").read_text(encoding="utf-8")
     fewer = SuiteSettings(("SST-2",), seeds=1, overrides=QUICK)
     with pytest.raises(RecipeError, match="more than 1 seeds of SST-2 already"):
         run_suite(SUITE, glue_data, model, out, fewer, resume=True)
@@ -173,6 +178,20 @@ def test_another_model_in_the_same_folder_is_not_gone_on_with(
     save_file({name: 0.9 * tensor for name, tensor in tensors.items()}, folder / "model.safetensors")
     with pytest.raises(RecipeError, match="begun with other settings: model_files"):
         run_suite(SUITE, glue_data, str(folder), out, one, resume=True)
+
+
+def test_what_was_noted_of_the_rows_of_an_earlier_call_stays(
+    finished: Path, glue_data: Path, model: str, tmp_path: Path
+) -> None:
+    out, folder = tmp_path / "glue", tmp_path / "data"
+    shutil.copytree(finished, out)
+    shutil.copytree(glue_data, folder)
+    (folder / "SST-2/test.tsv").unlink()
+    first = SuiteSettings(("SST-2",), seeds=2, overrides=QUICK)
+    run_suite(SUITE, folder, model, out, first, resume=True)
+    assert any("SST-2: nothing to hand in" in note for note in results(out)["notes"])
+    run_suite(SUITE, folder, model, out, SuiteSettings(("MRPC",), seeds=2, overrides=QUICK), resume=True)
+    assert any("SST-2: nothing to hand in" in note for note in results(out)["notes"])
 
 
 def test_all_seeds_are_judged_on_the_same_parts(model: str, tmp_path: Path) -> None:
@@ -240,6 +259,24 @@ def test_settings_are_searched_on_dev_within_the_budget_and_taken_for_every_seed
     before = (out / "SST-2/search/chosen.json").stat().st_mtime_ns
     run_suite(SUITE, glue_data, model, out, settings, resume=True)
     assert (out / "SST-2/search/chosen.json").stat().st_mtime_ns == before
+
+
+def test_a_task_that_is_added_is_searched_as_long_as_the_first_ones(
+    glue_data: Path, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna")
+    asked = []
+
+    def search(*given: Any) -> None:
+        asked.append(given[4])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(suite, "search_settings", search)
+    for names, resume in ((("SST-2", "MRPC"), False), (("STS-B",), True)):
+        with pytest.raises(KeyboardInterrupt):
+            settings = SuiteSettings(names, hours=4, overrides=QUICK)
+            run_suite(SUITE, glue_data, model, tmp_path / "glue", settings, resume=resume)
+    assert asked == [2, 2]
 
 
 def test_processes_take_tasks_of_their_own_and_the_last_one_has_the_whole_table(

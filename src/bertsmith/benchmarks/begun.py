@@ -1,6 +1,7 @@
 """The folder of a benchmark: begun once, or gone on with by the same settings."""
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,12 @@ def model_hash(model: str | Path) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def begin(out: Path, settings: dict[str, Any], resume: bool) -> None:
-    """Makes the folder and notes what was begun there. Raises RecipeError where it holds something else,
-    other settings, or the same unasked.
+def begin(
+    out: Path, settings: dict[str, Any], resume: bool, at_first: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Makes the folder and notes what was begun there, and beside it `at_first`, which need not be the same
+    when it goes on. Returns what was noted when it was begun. Raises RecipeError where the folder holds
+    something else, other settings, or the same unasked.
     """
     stored = out / BEGUN
     if stored.exists():
@@ -34,14 +38,16 @@ def begin(out: Path, settings: dict[str, Any], resume: bool) -> None:
             raise RecipeError(
                 f"{out} already holds a benchmark. Go on with it by --resume, or take another folder."
             )
-        begun = read_json(stored)
+        begun: dict[str, Any] = read_json(stored)
         if differing := [name for name in settings if begun.get(name) != settings[name]]:
             raise RecipeError(
                 f"{out} was begun with other settings: {', '.join(differing)}. Resume with the same ones, or "
                 "choose another folder."
             )
-        return
+        return begun
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RecipeError(f"{out} exists and holds no benchmark. Choose another folder.")
     make_folder(out)
-    write_json(stored, settings)
+    begun = {**settings, **(at_first or {})}
+    write_json(stored, begun)
+    return begun

@@ -63,8 +63,7 @@ def write_benchmark_report(out: Path, result: BenchmarkResult, command: str) -> 
     page = render_page(
         "benchmark.html.jinja",
         title=f"{result.name} · {result.model}",
-        status=f"{formatting.counted(len(result.tasks), 'task')}, "
-        f"{formatting.counted(result.facts['seeds'], 'seed')} each",
+        status=f"{formatting.counted(len(result.tasks), 'task')}, {_seeds_each(result)}",
         headline=[(f"mean of {len(result.tasks)} scores on dev", points(result.average()))]
         + [(task.name, points(task.mean())) for task in result.tasks],
         warnings=[*result.notes, *result.warnings()],
@@ -79,6 +78,13 @@ def write_benchmark_report(out: Path, result: BenchmarkResult, command: str) -> 
     path = out / REPORT_FILE
     atomic_write(path, page)
     return path
+
+
+def _seeds_each(result: BenchmarkResult) -> str:
+    """3 seeds each, or 2 to 3 seeds each."""
+    counts = [len(task.seeds) for task in result.tasks]
+    fewest = f"{min(counts)} to " if min(counts) < max(counts) else ""
+    return f"{fewest}{formatting.counted(max(counts), 'seed')} each"
 
 
 def _sources(result: BenchmarkResult) -> list[str]:

@@ -4,6 +4,7 @@ OUT/benchmark.json     what was begun          OUT/TASK/data/      the official 
 OUT/results.json       every figure            OUT/TASK/search/    settings searched on dev, with a budget
 OUT/report.html        the same to look at     OUT/TASK/seed-1 …   a fine-tuning run a seed
 OUT/submission/        files for the server   OUT/TASK/parts.json which rows were predicted
+                                              OUT/TASK/notes.json sentences on the rows
 """
 
 import shutil
@@ -34,15 +35,17 @@ from bertsmith.benchmarks.settings_search import CHOSEN, Searched, search_settin
 from bertsmith.errors import BertsmithError, InputError, RecipeError, did_you_mean, require
 from bertsmith.files import make_folder, read_json, sha256, write_json
 from bertsmith.progress import Progress
+from bertsmith.reporting.formatting import counted
 from bertsmith.reporting.run_report import REPORT_FILE
 from bertsmith.training.finetune_recipe import make_finetune_recipe
 from bertsmith.training.log import json_value
 from bertsmith.training.run_folder import require_unchanged
 from bertsmith.training.tuning.space import make_search
 
-_RESULTS, _SUBMISSION, _PARTS = "results.json", "submission", "parts.json"
+_RESULTS, _SUBMISSION, _PARTS, _NOTES = "results.json", "submission", "parts.json", "notes.json"
 _OWN = ("seed", "restarts", "out", "model", "train", "dev", "test", "resume", "unlabelled", "trials")
 _OF_SEARCH = ("search", "prune")  # settings of `tune` that `finetune` doesn't have
+_HOURS_A_TASK = "hours_a_task"
 _ALONE = Share()
 OnSeed = Callable[[str, SeedScore], None]
 
@@ -58,8 +61,10 @@ class Suite:
 
 @dataclass(frozen=True)
 class SuiteSettings:
-    """`tasks` None: all whose files are there. `hours` of search, divided evenly among the tasks; 0 takes the
-    defaults. `rows` of each part, for a trial; None takes all. `overrides` are settings of `finetune`.
+    """`tasks` None: all whose files are there. `hours` of search, divided evenly among the tasks that a
+    benchmark is begun with, while one that is added has as many as each of them; 0 takes the defaults. `rows`
+    of each part, for a trial; None takes all. `overrides` are settings of `finetune`, and with `hours` those
+    of the search alone, such as search.epochs=[1,3].
     """
 
     tasks: tuple[str, ...] | None = None
@@ -107,6 +112,7 @@ class _Run:
     command: str
     console: Console | None
     progress: Progress
+    hours_a_task: float
     notes: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -128,20 +134,18 @@ def run_suite(
     again; more `tasks` and `seeds` may be asked for. `share`: of several processes, which of the tasks are
     this one's. `on_seed` hears of each seed that has ended. Raises InputError, RecipeError and what
     `finetune` raises; a task that can't be read, and settings that it doesn't have, are refused before
-    anything is trained.
+    anything is trained. The result has the tasks of earlier calls too.
     """
     chosen, absent = _choose(suite, folder, settings.tasks)
     for task in chosen:
         _require_right_overrides(task, model, out, settings)
-    run = _Run(suite, folder, model, out, settings, command, console, progress)
-    begun = {"benchmark": suite.name, "model": model, "model_files": model_hash(model), **settings.begun_as()}
+    asked = {"benchmark": suite.name, "model": model, "model_files": model_hash(model), **settings.begun_as()}
     if share.rank == 0:
-        begin(out, begun, resume)
+        begin(out, asked, resume, {_HOURS_A_TASK: settings.hours / len(chosen)})
     part_after(share)
-    if share.rank > 0:
-        begin(out, begun, resume=True)
+    hours = begin(out, asked, resume=True)[_HOURS_A_TASK]
+    run = _Run(suite, folder, model, out, settings, command, console, progress, hours)
     _require_no_more_seeds(out, chosen, settings.seeds)
-    run.notes[""] = absent
     try:
         files = {
             task.name: task.prepare(folder, _task_folder(out, task) / "data", settings.rows)
@@ -149,9 +153,11 @@ def run_suite(
         }
         for task in share.of(chosen):
             _require_same_parts(_task_folder(out, task), files[task.name])
-        for task in chosen:
-            run.notes[task.name] = list(files[task.name].notes)
+        run.notes[""] = absent
+        for task in suite.tasks:
+            run.notes[task.name] = list(files[task.name].notes) if task in chosen else _noted(out, task)
         for task in share.of(chosen):
+            write_json(_task_folder(out, task) / _NOTES, run.notes[task.name])
             _run_task(run, chosen, task, files[task.name], on_seed)
     except BertsmithError:
         if share.rank == 0 and not resume and not _was_trained(out):
@@ -213,7 +219,7 @@ def _run_task(
     folder = _task_folder(run.out, task)
     overrides = run.settings.of_seeds()
     if run.settings.hours:
-        overrides += _search(run, task, files, run.settings.hours / len(chosen)).overrides()
+        overrides += _search(run, task, files, run.hours_a_task).overrides()
     scores = []
     for seed in range(1, run.settings.seeds + 1):
         scores.append(run_seed(task, files, run.model, folder, seed, overrides, run.console))
@@ -255,16 +261,21 @@ def _search(run: _Run, task: BenchmarkTask, files: TaskFiles, hours: float) -> S
 
 
 def _gather(run: _Run, chosen: Sequence[BenchmarkTask]) -> BenchmarkResult:
-    """All that has ended, written anew."""
+    """All that has ended, in earlier calls too, written anew."""
     tasks = []
-    for task in chosen:
+    for task in run.suite.tasks:
         folder = _task_folder(run.out, task)
         searched = folder / "search" / CHOSEN
         if seeds := gather_seeds(folder):
             found = read_json(searched) if searched.exists() else None
             tasks.append(TaskResult(task.name, task.judged_by, seeds, found))
     notes = [sentence for sentences in run.notes.values() for sentence in sentences]
-    ended = {task.name for task in tasks if len(task.seeds) == run.settings.seeds}
+    wanted, of_this_call = run.settings.seeds, {task.name for task in chosen}
+    differing = {task.name: len(task.seeds) for task in tasks if len(task.seeds) != wanted}
+    for name, count in differing.items():
+        if name not in of_this_call:
+            notes.insert(0, f"{name}, of an earlier call, has {counted(count, 'seed')}, not {wanted}")
+    ended = {task.name for task in tasks} - differing.keys()
     if still := [task.name for task in chosen if task.name not in ended]:
         notes.insert(
             0, f"still to come: {', '.join(still)}; {REPORT_FILE} will have them when they have ended"
@@ -281,6 +292,12 @@ def _gather(run: _Run, chosen: Sequence[BenchmarkTask]) -> BenchmarkResult:
         write_json(run.out / _RESULTS, json_value(result.to_json()))
         write_benchmark_report(run.out, result, run.command)
     return result
+
+
+def _noted(out: Path, task: BenchmarkTask) -> list[str]:
+    """What an earlier call noted of the rows."""
+    path = _task_folder(out, task) / _NOTES
+    return list(read_json(path)) if path.exists() else []
 
 
 def _was_trained(out: Path) -> bool:

@@ -32,8 +32,8 @@ class Trained:
     seeds
         How many times each task is trained, each time with another seed.
     hours
-        Hours to search for settings, on dev alone, divided evenly among the tasks. With 0, the defaults are
-        used.
+        Hours to search for settings, on dev alone, divided evenly among the tasks. A task that is added later
+        gets as much time as each of the first ones. With 0, the defaults are used.
     rows
         Use only so many rows of each part, drawn at random, to try the whole path.
     """
