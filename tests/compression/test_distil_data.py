@@ -186,6 +186,7 @@ def test_of_its_own_training_file_those_rows_are_dev_that_the_teacher_held_out(
     kind = find_task("classification")
     held_out = hold_out(kind(kind.Settings()), kind(kind.Settings()).read(train), 0.2)[1]
     assert [each.text for each in data.dev] == [each.text for each in held_out] != []
+    assert data.dev_share == 0.2  # which the student's provenance tells, for its own baselines
     assert not [warning for warning in data.warnings if "the teacher learned from" in warning]
 
 

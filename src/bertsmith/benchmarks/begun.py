@@ -10,7 +10,7 @@ from bertsmith.files import make_folder, read_json, sha256, write_json
 from bertsmith.model.locate import locate_model
 
 BEGUN = "benchmark.json"
-_OPENED = (".safetensors", ".json", ".txt")  # weights, settings, vocabularies
+_OPENED = (".safetensors", ".bin", ".json", ".txt")  # weights, settings, vocabularies
 
 
 def model_hash(model: str | Path) -> str:

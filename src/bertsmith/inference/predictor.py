@@ -139,9 +139,7 @@ class Predictor:
                 f"{known.path} is not there, or was changed" if known else "the model names no training file"
             )
             return None, [f"no baselines, for {lost}. Name the training file with --train"]
-        again = reading_columns(
-            self.task, {}
-        )  # reading settles columns, which are not to be in the task itself
+        again = reading_columns(self.task, {})  # a copy: reading settles its columns
         try:
             rows = known.rows(again, train) if known is not None and known.is_at(train) else again.read(train)
             again.check(rows)

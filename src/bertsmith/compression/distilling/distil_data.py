@@ -29,8 +29,8 @@ _MOST_HELD_OUT = 2000  # texts whose answers are the teacher's: more would only 
 class DistilData:
     """`labelled` rows and other `texts` to learn from; `dev` to choose by, and `test` to report on. Where
     `dev_is_unlabelled`, the teacher's answers are its labels. `written` are those of the texts that stand in
-    a file, None where models are asked. `columns` are those that the labelled rows were read from. `warnings`
-    are sentences for the user.
+    a file, None where models are asked. `columns` are those that the labelled rows were read from, and
+    `dev_share` of them was held out, if any was. `warnings` are sentences for the user.
     """
 
     labelled: list[Any]
@@ -40,6 +40,7 @@ class DistilData:
     dev_is_unlabelled: bool
     test: list[Any] | None
     columns: Mapping[str, Any]
+    dev_share: float
     warnings: tuple[str, ...]
 
 
@@ -61,8 +62,9 @@ def read_distil_data(
     known = [(each, found) for each in teachers if (found := _learned_from(each)) is not None]
     warnings: list[str] = []
     unlabelled = False
+    dev_share = _share_held_out(recipe, [source for _, source in known])
     if not dev and labelled:
-        labelled, dev = hold_out(task, labelled, _share_held_out(recipe, [source for _, source in known]))
+        labelled, dev = hold_out(task, labelled, dev_share)
     texts, left_out = _fresh(task, texts, labelled, [*dev, *test])
     if left_out:
         warnings.append(f"{left_out:,} of the texts stand in dev or test too, and were not learned from")
@@ -85,7 +87,8 @@ def read_distil_data(
         for name, examples in (("dev", [] if unlabelled else dev), ("test", test)):
             warnings += _known_to_teacher(task, rows, source.path, name, examples)
     written = None if file is None else file.answers_to(texts)
-    return DistilData(labelled, texts, written, dev, unlabelled, test or None, columns, tuple(warnings))
+    parts = labelled, texts, written, dev, unlabelled, test or None
+    return DistilData(*parts, columns, dev_share, tuple(warnings))
 
 
 def _texts(task: Task[Any], recipe: DistilRecipe) -> list[Any]:

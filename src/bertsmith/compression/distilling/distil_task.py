@@ -179,7 +179,8 @@ def _provenance(
 ) -> dict[str, Any]:
     """Where the student comes from: recipe, teachers by their hash, metrics, the data's hashes."""
     return {
-        "recipe": json.loads(recipe.model_dump_json(exclude_none=True)),
+        "recipe": json.loads(recipe.model_dump_json(exclude_none=True))
+        | {"dev_share": session.data.dev_share},
         "teachers": [{"model": str(each.folder), "sha256": each.sha256} for each in session.teachers],
         "layers": [layer + 1 for layer in session.source.layers],
         "metrics": json_value({name: each.model for name, each in results.evaluations.items()}),
