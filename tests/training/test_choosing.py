@@ -249,7 +249,8 @@ def recipe_of(*overrides: str, **values: Any) -> FinetuneRecipe:
 def test_few_rows_judge_in_turn_and_many_are_held_out() -> None:
     assert recipe_of().folds_of(100) == 5
     assert recipe_of("folds=10").folds_of(5000) == 10
-    assert recipe_of().folds_of(1001) == 0
+    assert recipe_of().folds_of(2000) == 5
+    assert recipe_of().folds_of(2001) == 0
     for held_out in ("dev=d", "restarts=3", "patience=1", "dev_share=0.2"):
         assert recipe_of(held_out).folds_of(100) == 0
     assert recipe_of("minutes=2").seconds_to_choose(10) == 120

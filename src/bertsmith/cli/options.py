@@ -48,7 +48,7 @@ class RunFiles:
     out
         The folder to write: the model, the report and all figures.
     dev
-        Labelled rows that choose the best weights. Without it, up to 1,000 training rows are cross-validated;
+        Labelled rows that choose the best weights. Without it, up to 2,000 training rows are cross-validated;
         of more rows, and for question-answering, retrieval and reranking, a tenth is held out.
     test
         Labelled rows that are measured once, at the end.

@@ -203,7 +203,7 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
     {"features": ["age", "plan"]} rows of X are {"text": …, "age": …, "plan": …}.
     class_weights: none, auto, or a weight a class.
 
-    All of X is trained on. Of up to 1,000 texts cross-validation chooses the `method`, linear, contrastive or
+    All of X is trained on. Of up to 2,000 texts cross-validation chooses the `method`, linear, contrastive or
     full, and calibrates probabilities: `tried_` says what each reached. More are trained in full. These, and
     the texts of a `method` that is named, have probabilities as the model gives them, not calibrated. With
     `patience`, `validation_fraction` of X is held out instead: the best epoch's weights are kept, training

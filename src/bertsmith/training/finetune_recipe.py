@@ -25,7 +25,7 @@ from bertsmith.validation import UserSettings, check
 _BASE_WIDTH = 768  # of BERT-base, which the rates of the papers are for
 _SHALLOW = 6  # layers, below which the rate grows
 _FEW_STEPS, _MOST_EPOCHS = 600, 10
-_FOLDS, _FEW_ROWS = 5, 1000  # cross-validated, where there is no dev
+_FOLDS, _FEW_ROWS = 5, 2000  # cross-validated, where there is no dev
 _SECONDS, _SECONDS_A_ROW = 10.0, 0.1  # to choose a method in, and to train by it
 _SECONDS_A_SENTENCE = 1.0  # for a first look at each method of tagging
 _RATE, _LAYER_DECAY = 1e-4, 0.75  # of the head, and of each layer in that of the one above
