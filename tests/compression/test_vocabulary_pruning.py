@@ -113,6 +113,25 @@ def test_what_stands_before_queries_and_documents_is_read_as_before(encoder: Pat
     np.testing.assert_array_equal(small.documents(TEXTS), whole.documents(TEXTS))
 
 
+def test_parts_are_found_by_modules_json_and_not_by_a_number(encoder: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(encoder, model)
+    write_sentence_folder(model, read_checkpoint(model).config, "max", 24, normalise=True)
+    (model / "1_Pooling").rename(model / "pooling")
+    (model / "2_Normalize").rename(model / "to-length-1")
+    text = (model / "modules.json").read_text()
+    text = text.replace("1_Pooling", "pooling").replace("2_Normalize", "to-length-1")
+    (model / "modules.json").write_text(text)
+    (model / "1_earlier").mkdir()
+    (model / "1_earlier" / "notes.txt").write_text("nothing of the model's")
+    prune_vocabulary(model, TEXTS, tmp_path / "small")
+    inside = {path.name for path in (tmp_path / "small").iterdir() if path.is_dir()}
+    assert inside == {"pooling", "to-length-1"}
+    small, whole = Embedder(tmp_path / "small"), Embedder(model)
+    assert small.pooling == "max"
+    np.testing.assert_array_equal(small.documents(TEXTS), whole.documents(TEXTS))
+
+
 def test_a_static_table_keeps_its_prompts_and_their_pieces(encoder: Path, tmp_path: Path) -> None:
     table = distil_static(encoder, tmp_path / "static", dimensions=8).model
     prompts = {"query": "blue: ", "document": "green: "}

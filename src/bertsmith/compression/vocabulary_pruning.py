@@ -29,7 +29,7 @@ from bertsmith.model.manifest import read_manifest, stated_manifest
 from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
 from bertsmith.model.static_table import StaticTable, is_static, load_static, read_longest, save_static
 from bertsmith.model.untrusted import plain_file
-from bertsmith.tasks.checkpoints.sentence_settings import read_prompts
+from bertsmith.tasks.checkpoints.sentence_settings import module_folders, read_prompts
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.task import Task
@@ -219,13 +219,12 @@ def _save_plain(
 
     def write_extra_files(partial: Path) -> None:
         beside = [folder / name for name in _BESIDE if (folder / name).exists()]
-        beside += [path for inner in folder.glob("[0-9]_*/") for path in inner.iterdir()]
+        for inner in module_folders(folder):
+            (partial / inner.name).mkdir()  # of normalisation, it is empty
+            beside += inner.iterdir()
         for path in beside:
             name = path.relative_to(folder)
-            (partial / name).parent.mkdir(exist_ok=True)
             (partial / name).write_bytes(plain_file(folder, str(name)).read_bytes())
-        for inner in folder.glob("[0-9]_*/"):  # of normalisation, empty
-            (partial / inner.name).mkdir(exist_ok=True)
 
     manifest = checkpoint.manifest
     before = {} if manifest is None else manifest.provenance

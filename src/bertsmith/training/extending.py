@@ -20,9 +20,10 @@ from bertsmith.model.added_rows import resized, with_rows, without_rows
 from bertsmith.model.checkpoint import WEIGHTS, Checkpoint, read_checkpoint, save_checkpoint
 from bertsmith.model.locate import SENTENCE_SETTINGS, locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
-from bertsmith.model.untrusted import plain_file, read_small_json
+from bertsmith.model.untrusted import plain_file
 from bertsmith.progress import Progress
 from bertsmith.reporting.extension_report import extension_page
+from bertsmith.tasks.checkpoints.sentence_settings import module_folders
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.extension import (
     Extension,
@@ -36,9 +37,8 @@ from bertsmith.validation import first_problem
 EXTENSION = "extension.json"
 REPORT = "report.html"
 _LEGACY_WEIGHTS = "pytorch_model.bin"  # of a folder that read_checkpoint refuses with the way on
-_MODULES = "modules.json"
 #: Of a model's folder, what has nothing to do with its vocabulary: a head of ours, pooling, prompts.
-_KEPT = ("head.safetensors", _MODULES, "config_sentence_transformers.json", *SENTENCE_SETTINGS)
+_KEPT = ("head.safetensors", "modules.json", "config_sentence_transformers.json", *SENTENCE_SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -201,16 +201,8 @@ def _copy_kept(source: Path, folder: Path) -> None:
     for name in _KEPT:
         if (source / name).exists():
             shutil.copyfile(plain_file(source, name), folder / name)
-    for inner in _module_folders(source):
+    for inner in module_folders(source):
         (folder / inner.name).mkdir()
         for each in sorted(inner.iterdir()):
             if each.suffix in (".json", ".safetensors"):
                 shutil.copyfile(plain_file(inner, each.name), folder / inner.name / each.name)
-
-
-def _module_folders(source: Path) -> list[Path]:
-    """Of an embedding model's parts behind its encoder, which lies in `source` itself."""
-    found = read_small_json(plain_file(source, _MODULES)) if (source / _MODULES).exists() else []
-    modules = found if isinstance(found, list) else []
-    names = {str(each.get("path")) for each in modules if isinstance(each, dict)}
-    return [inner for inner in sorted(source.iterdir()) if inner.is_dir() and inner.name in names]
