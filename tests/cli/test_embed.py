@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from bertsmith.cli.main import main
 from bertsmith.inference.embedding.vector_file import read_vectors
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 def test_vectors_are_written_and_their_speed_is_printed(
@@ -67,6 +68,17 @@ def test_ranges_of_another_model_are_refused(desk: Path, capsys: pytest.CaptureF
     assert main(["embed", "other", "texts.jsonl", "--out", "b.parquet", *ranges]) == 2
     assert "a.parquet holds vectors of another model, model: its ranges" in capsys.readouterr().err
     assert not (desk / "b.parquet").exists()
+
+
+def test_ranges_of_another_vocabulary_are_refused(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["embed", "model", "texts.jsonl", "--out", "a.parquet", "--store-dtype", "int8"]) == 0
+    capsys.readouterr()
+    pieces = list(Tokenizer.load("model").pieces)
+    Tokenizer.from_pieces([*pieces[:-2], *reversed(pieces[-2:])], lowercase=True).save(Path("model"))
+    (Path("model") / "bertsmith.json").unlink()
+    ranges = ["--store-dtype", "int8", "--ranges", "a.parquet"]
+    assert main(["embed", "model", "texts.jsonl", "--out", "b.parquet", *ranges]) == 2
+    assert "a.parquet holds vectors of model with another vocabulary: its ranges" in capsys.readouterr().err
 
 
 def test_a_finished_file_is_refused_and_left_with_resume(

@@ -19,10 +19,11 @@ from bertsmith.errors import InputError, ResourceError
 from bertsmith.inference.embedding import job, shard_folder
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.job import EmbeddingResult, embed_file
-from bertsmith.inference.embedding.shard_folder import ShardFolder
+from bertsmith.inference.embedding.shard_folder import ShardFolder, require_same
 from bertsmith.inference.embedding.shard_rows import ShardedRows
 from bertsmith.inference.embedding.vector_file import read_about, read_vectors
 from bertsmith.inference.embedding.vectors import Int8Ranges
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 TEXTS = [
     f"{colour} {animal} {number}"
@@ -306,6 +307,25 @@ def test_other_settings_are_not_resumed(embedder: Embedder, table: Path, tmp_pat
         InputError, match=r"made with precision 'float32', not 'binary'. Resume with the same"
     ):
         run(embedder, table, tmp_path / "v.parquet", store_dtype="binary", resume=True)
+
+
+def test_a_vocabulary_that_changed_since_is_not_resumed(
+    embedder: Embedder, table: Path, tmp_path: Path
+) -> None:
+    """Neither with parts nor with a finished file; one that didn't note its vocabulary is believed."""
+    other = Embedder(embedder.folder)
+    pieces = embedder.tokenizer.pieces
+    cat, dog = pieces.index("cat"), pieces.index("dog")
+    swapped = [*pieces[:cat], "dog", *pieces[cat + 1 : dog], "cat", *pieces[dog + 1 :]]
+    other.tokenizer = Tokenizer.from_pieces(swapped, lowercase=True)
+    interrupted(embedder, table, tmp_path / "v.parquet")
+    with pytest.raises(InputError, match=r"parts was made with tokenizer_sha256 '\w+', not '\w+'. Resume"):
+        run(other, table, tmp_path / "v.parquet", resume=True)
+    run(embedder, table, tmp_path / "v.parquet", resume=True)
+    with pytest.raises(InputError, match=r"v.parquet was made with tokenizer_sha256"):
+        run(other, table, tmp_path / "v.parquet", resume=True)
+    noted = read_about(tmp_path / "v.parquet")
+    require_same(noted.model_copy(update={"tokenizer_sha256": ""}), noted, tmp_path)
 
 
 def test_a_finished_file_is_refused_or_left_as_it_is(embedder: Embedder, table: Path, tmp_path: Path) -> None:

@@ -139,9 +139,11 @@ def _ranges(path: Path | None, embedder: "Embedder") -> "Int8Ranges | None":
         raise InputError(
             f"{path} holds no int8 vectors, so it has no ranges. Name a file made with --store-dtype int8."
         )
-    if about.model_sha256 != embedder.model_sha256:
+    same_model = about.model_sha256 == embedder.model_sha256
+    if not same_model or about.tokenizer_sha256 not in ("", embedder.tokenizer.sha256):
+        made_by = f"{about.model} with another vocabulary" if same_model else f"another model, {about.model}"
         raise InputError(
-            f"{path} holds vectors of another model, {about.model}: its ranges don't fit {embedder.folder}. "
+            f"{path} holds vectors of {made_by}: its ranges don't fit {embedder.folder}. "
             "Name a file made by the same model."
         )
     return about.int8_ranges

@@ -206,6 +206,7 @@ def _about(
     about = About(
         model=model or embedder.folder.name,
         model_sha256=embedder.model_sha256,
+        tokenizer_sha256=embedder.tokenizer.sha256,
         kind=kind,
         prefix=embedder.prefixes[kind],
         max_length=embedder.max_length,

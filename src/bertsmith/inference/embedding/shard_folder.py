@@ -128,10 +128,13 @@ _PLAIN = {"compression": "none", "use_dictionary": False}
 
 
 def require_same(noted: About, wanted: About, where: Path) -> None:
-    """Raises InputError naming the first setting that differs; int8's ranges count only where given."""
+    """Raises InputError naming the first setting that differs; int8's ranges count only where given, a
+    vocabulary only where noted.
+    """
     for name in About.model_fields:
         before, now = getattr(noted, name), getattr(wanted, name)
-        if before != now and not (name == "ranges" and now is None):
+        unknown = (name == "ranges" and now is None) or (name == "tokenizer_sha256" and not before)
+        if before != now and not unknown:
             said = "other int8 ranges" if name == "ranges" else f"{name} {before!r}, not {now!r}"
             raise InputError(
                 f"{where} was made with {said}. Resume with the same settings, or choose another --out."

@@ -29,15 +29,17 @@ _VALUES: dict[Precision, pa.DataType] = {"float32": pa.float32(), "int8": pa.int
 class About(BaseModel):
     """What made a file's vectors.
 
-    `model_sha256` is of its weights and what else in its folder makes vectors; `max_length` in tokens;
-    `products` what the model computed in, `precision` what is stored; `ranges` those of int8, as base64 of
-    2 x D little-endian float32: the lowest values, then the highest.
+    `model_sha256` is of its weights and what else in its folder makes vectors, `tokenizer_sha256` of what
+    makes token ids, "" in files of old that didn't note it; `max_length` in tokens; `products` what the model
+    computed in, `precision` what is stored; `ranges` those of int8, as base64 of 2 x D little-endian float32:
+    the lowest values, then the highest.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str
     model_sha256: str
+    tokenizer_sha256: str = ""
     kind: str
     prefix: str
     max_length: int
