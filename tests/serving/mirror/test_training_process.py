@@ -1,6 +1,8 @@
 """Training in a process of its own: begun once, followed to its student, ended with the mirror."""
 
+import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +14,7 @@ from made_student import make_student
 from running_mirror import wait_until
 from test_call_store import call_of
 
+from bertsmith.serving.mirror.answering import training_process
 from bertsmith.serving.mirror.answering.judging import wants_training
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.answering.stages import Stage
@@ -120,6 +123,26 @@ def test_a_training_ends_with_the_mirror_and_is_begun_again(
     assert again.begin(stage(stages), 7)
     assert again._folder(stage(stages)) == folder
     ended(again)
+
+
+@pytest.mark.parametrize("heeds", ["pass", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
+def test_a_training_ends_where_processes_have_no_groups(
+    settings: MirrorSettings, stages: StageStore, monkeypatch: pytest.MonkeyPatch, heeds: str
+) -> None:
+    """As on Windows."""
+    monkeypatch.delattr(os, "killpg")
+    monkeypatch.setattr(training_process, "_PATIENCE", 0.5)
+    trainer = Trainer(
+        settings, stages, running(f"import signal, time; {heeds}; print(flush=True); time.sleep(60)")
+    )
+    trainer.begin(stage(stages), 7)
+    log = trainer._folder(stage(stages))
+    wait_until(lambda: log.with_name(f"{log.name}.log").read_text())
+    assert trainer._running is not None
+    process = trainer._running.process
+    trainer.close()
+    assert process.returncode == (-signal.SIGTERM if heeds == "pass" else -signal.SIGKILL)
+    assert stages.trainings()[stage(stages).version].outcome == "ended with the mirror"
 
 
 def test_when_another_training_is_due() -> None:

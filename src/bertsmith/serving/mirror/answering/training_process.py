@@ -128,12 +128,11 @@ class Trainer:
         if self._running is None:
             return
         stage, _, process = self._running
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
+        _end(process)
         try:
             process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            _end(process, at_once=True)
             process.wait()
         self.store.end_training(stage.version, self.owner, "ended with the mirror", is_undone=True)
         self._running = None
@@ -157,6 +156,17 @@ class Trainer:
             return None, "nothing proven: the LLM goes on answering"
         self.store.add_student(student)
         return student, f"student {student.id}"
+
+
+def _end(process: "subprocess.Popen[bytes]", *, at_once: bool = False) -> None:
+    """With the processes that it began, but on Windows: processes have no groups there."""
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL if at_once else signal.SIGTERM)
+    elif at_once:
+        process.kill()
+    else:
+        process.terminate()
 
 
 def _is_at_work(out: Path) -> bool:
