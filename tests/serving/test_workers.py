@@ -6,10 +6,12 @@ import time
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from bertsmith.serving.operations.operation import Pass, Prepared
 from bertsmith.serving.queue import Job, WorkQueue
+from bertsmith.serving.refusals import Expired
 from bertsmith.serving.workers import Workers, usual_budget
 from bertsmith.tasks.examples.encoding import Encoded, Window
 
@@ -46,7 +48,7 @@ def test_slow_ends_run_beside_each_other_and_beside_what_is_computed() -> None:
                 job = Job(work, time.monotonic() + 60, "", asyncio.get_running_loop())
                 queue.admit(job)
                 results = await job.future
-                return await workers.finish(work, results) if work.is_slow else results
+                return await workers.finish(job, results) if work.is_slow else results
 
             searching = [asyncio.ensure_future(one(prepared(slow, is_slow=True))) for _ in range(2)]
             async with asyncio.timeout(20):
@@ -57,6 +59,41 @@ def test_slow_ends_run_beside_each_other_and_beside_what_is_computed() -> None:
             go_on.set()
             assert await asyncio.gather(*searching) == ["found", "found"]
             assert all(name.startswith("finishing") for name in names)
+        finally:
+            go_on.set()
+            await asyncio.to_thread(workers.stop)
+
+    asyncio.run(ask())
+
+
+def test_a_search_whose_deadline_passes_while_it_waits_is_not_begun() -> None:
+    """Each of the finishing threads is busy, and it is the next one."""
+    go_on, begun = threading.Event(), list[str]()
+
+    def slow(name: str) -> Any:
+        return lambda outputs: (begun.append(name), go_on.wait(30))
+
+    async def ask() -> None:
+        queue = WorkQueue(1000)
+        workers = Workers(queue, CPU)
+        workers.start()
+
+        def job(name: str, seconds: float) -> Job:
+            deadline = time.monotonic() + seconds
+            return Job(prepared(slow(name), is_slow=True), deadline, "", asyncio.get_running_loop())
+
+        try:
+            busy = [asyncio.ensure_future(workers.finish(job("busy", 60), [])) for _ in range(4)]
+            async with asyncio.timeout(20):
+                while len(begun) < 4:
+                    await asyncio.sleep(0.01)
+            late = asyncio.ensure_future(workers.finish(job("late", 0.05), []))
+            await asyncio.sleep(0.1)
+            go_on.set()
+            with pytest.raises(Expired, match="Its time was over") as refused:
+                await late
+            assert refused.value.retry_after and begun == ["busy"] * 4
+            await asyncio.gather(*busy)
         finally:
             go_on.set()
             await asyncio.to_thread(workers.stop)

@@ -152,6 +152,10 @@ class WorkQueue:
         """Seconds until what is here now will have been computed, as it seems."""
         return (self.waiting_tokens + self._in_flight) / self.rate
 
+    def expired(self) -> Expired:
+        """What a request is told whose deadline has passed. From any thread."""
+        return Expired("Its time was over before it was computed.", max(self.wait(), _SOONEST))
+
     # -- the workers' side: all under `changed` --------------------------------------------------------------
 
     def take(self, budget: int, now: float) -> Batch | None:
@@ -267,7 +271,7 @@ class WorkQueue:
         ]
         for job in late:
             self._remove(job)
-            job.fail(Expired("Its time was over before it was computed.", max(self.wait(), _SOONEST)))
+            job.fail(self.expired())
 
     def _remove(self, job: Job) -> None:
         client = self._clients.get(job.key)

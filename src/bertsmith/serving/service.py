@@ -115,7 +115,7 @@ class Service:
         try:
             results = await job.future
             if prepared.is_slow:
-                results = await self.workers.finish(prepared, results)
+                results = await self.workers.finish(job, results)
                 job.ended = time.monotonic()
         except asyncio.CancelledError:
             self.queue.cancel(job)

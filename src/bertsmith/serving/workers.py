@@ -10,8 +10,7 @@ import torch
 
 from bertsmith.data.batch import usual_batch_tokens
 from bertsmith.model.cpu.one_core_threads import start_one_core_threads
-from bertsmith.serving.operations.operation import Prepared
-from bertsmith.serving.queue import Batch, WorkQueue
+from bertsmith.serving.queue import Batch, Job, WorkQueue
 from bertsmith.serving.thread_priority import give_way
 
 _BUDGET = (
@@ -60,10 +59,17 @@ class Workers:
         if self._one_core is not None:
             self._one_core.shutdown()
 
-    async def finish(self, prepared: Prepared, kept: list[Any]) -> Any:
-        """What is slow to finish, as a search: beside the threads that compute."""
+    async def finish(self, job: Job, kept: list[Any]) -> Any:
+        """What is slow to finish, as a search: beside the threads that compute. Raises Expired where its
+        deadline passes before a thread begins with it.
+        """
         assert self._finishing is not None
-        return await asyncio.wrap_future(self._finishing.submit(prepared.finish, kept))
+        return await asyncio.wrap_future(self._finishing.submit(self._finish, job, kept))
+
+    def _finish(self, job: Job, kept: list[Any]) -> Any:
+        if job.deadline <= time.monotonic():
+            raise self.queue.expired()
+        return job.prepared.finish(kept)
 
     def _work(self, has_all_cores: bool) -> None:
         give_way()
