@@ -119,6 +119,20 @@ def test_few_texts_choose_the_method_and_calibrate(tiny_bert: Path) -> None:
     assert model.predictor_.task.confidence.examples == len(TEXTS)
 
 
+@pytest.mark.parametrize(("method", "settings"), [("contrastive", {"folds": 2}), ("linear", {})])
+def test_a_named_method_is_calibrated_by_what_its_folds_say(
+    tiny_bert: Path, method: str, settings: dict[str, int]
+) -> None:
+    model = BertClassifier(tiny_bert, **QUICK | {"method": method}, settings=settings).fit(TEXTS, LABELS)
+    assert [each["method"] for each in model.tried_] == [model.recipe_["method"]] == [method]
+    task = model.predictor_.task
+    assert task.confidence.examples == len(TEXTS)
+    assert task.temperature != 1
+    assert np.allclose(
+        model.decision_function(TEXTS) * task.temperature, model._outputs(TEXTS)[:, model._columns]
+    )
+
+
 def test_a_frozen_encoder_is_not_taught_by_pairs(tiny_bert: Path) -> None:
     frozen = {"freeze_layers": 2, "freeze_embeddings": True}
     model = BertClassifier(tiny_bert, **QUICK | {"method": "auto"}, settings=frozen).fit(TEXTS, LABELS)

@@ -87,13 +87,16 @@ def test_few_rows_choose_the_method_calibrate_and_all_train(model: Path, tmp_pat
 
 
 @pytest.mark.parametrize("method", ["linear", "contrastive", "full"])
-def test_a_named_method_is_trained_and_nothing_is_compared(model: Path, tmp_path: Path, method: str) -> None:
+def test_a_named_method_is_trained_once_and_compared_with_nothing(
+    model: Path, tmp_path: Path, method: str
+) -> None:
     train = write_rows(tmp_path / "train.csv", "")
     given = {"task": "classification", "model": str(model), "train": train, "out": "", "max_length": 12}
     recipe = make_finetune_recipe({**given, "epochs": 2, "method": method}, OVERRIDES)
     task = Classification(task_settings(recipe, Classification))
     trained = finetune_examples(task, recipe, model, task.read(train))
-    assert trained.choice is None
+    tried = [] if trained.choice is None else [each.method for each in trained.choice.tried]
+    assert tried == (["linear"] if method == "linear" else [])  # whose folds cost no training
     assert trained.recipe.method == method
     before = load_encoder(model).state_dict()
     after = trained.model.encoder.state_dict()

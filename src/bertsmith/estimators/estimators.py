@@ -204,10 +204,11 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
     class_weights: none, auto, or a weight a class.
 
     All of X is trained on. Of up to 2,000 texts cross-validation chooses the `method`, linear, contrastive or
-    full, and calibrates probabilities: `tried_` says what each reached. More are trained in full. These, and
-    the texts of a `method` that is named, have probabilities as the model gives them, not calibrated. With
-    `patience`, `validation_fraction` of X is held out instead: the best epoch's weights are kept, training
-    ends after so many epochs without a better one, and probabilities are calibrated by it.
+    full, and calibrates probabilities: `tried_` says what each reached. More are trained in full. A `method`
+    that is named trains once, and its probabilities are as the model gives them, not calibrated; but for
+    linear, and with `settings` {"folds": 5}, by which it is judged and calibrated too, in up to five more
+    trainings. With `patience`, `validation_fraction` of X is held out instead: the best epoch's weights are
+    kept, training ends after so many epochs without a better one, and probabilities are calibrated by it.
     """
 
     _task = "classification"

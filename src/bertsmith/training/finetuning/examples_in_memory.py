@@ -28,7 +28,7 @@ from bertsmith.training.machine import plain_machine
 @dataclass(frozen=True)
 class Trained:
     """The model, in evaluation mode on the host; the recipe with what was chosen for it, its method among
-    this; and, where few rows chose the method, what each reached.
+    this; and, where rows judged in turn, what each method reached.
     """
 
     model: TaskModel
@@ -46,8 +46,10 @@ def finetune_examples(
     """Trains on `train` and teaches `task` its labels.
 
     With `dev` the best evaluation's weights are kept, `recipe.patience` ends the run, and confidence is
-    calibrated. Without, a few rows choose the method by cross-validation, unless the recipe names it, and
-    calibrate; all of them train. The caller's torch generators stay as they were.
+    calibrated. Without, a few rows choose the method by cross-validation and calibrate; all of them train.
+    A method that the recipe names trains once, and is judged and calibrated by folds only where the recipe
+    asks for these, or where they cost next to nothing: for linear. The caller's torch generators stay as they
+    were.
     Raises InputError for labels nothing can be learnt of, RecipeError, and TrainingStopped.
     """
     if recipe.restarts > 1:
@@ -61,7 +63,7 @@ def finetune_examples(
             task, recipe, source, LabelledData(list(train), list(dev), None, ()), machine
         )
         method, choice = named_method(recipe), None
-        if method == AUTO and bench.folds is not None:
+        if bench.folds is not None and (method in (AUTO, LINEAR) or recipe.folds is not None):
             choice = bench.choose(recipe)
             method = choice.method
         elif method == AUTO:
