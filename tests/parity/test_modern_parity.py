@@ -10,12 +10,14 @@ import torch
 import transformers
 from model_parity import assert_parity, assert_same, random_sample, twin, with_large_weights
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from bertsmith.errors import ModelError
 from bertsmith.model.bert import Bert
-from bertsmith.model.checkpoint import load_encoder
+from bertsmith.model.checkpoint import load_encoder, read_checkpoint
 from bertsmith.model.config import make_config, preset
 from bertsmith.model.config_json import config_from_hugging_face, config_to_hugging_face
+from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 
 # hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, and what differs
 Shape = tuple[int, int, int, int, dict[str, Any]]
@@ -196,6 +198,33 @@ def test_nomic_settings_as_its_authors_spell_them_give_the_same_config() -> None
             config_from_hugging_face(spelled | {key: value}, "test")
     with pytest.raises(ModelError, match="head_dim is 24"):
         config_from_hugging_face(settings | {"head_dim": 24}, "test")
+
+
+def test_nomic_bert_is_read_with_its_head_in_the_layout_of_its_authors(tmp_path: Path) -> None:
+    """NomicBertForPreTraining of nomic-ai/contrastors: prefix "bert", no biases in the head, a decoder."""
+    theirs = nomic((24, 2, 2, 36, {}))
+    with torch.no_grad():
+        for bias in (theirs.cls.predictions.decoder.bias, theirs.cls.predictions.transform.dense.bias):
+            bias.zero_()
+    theirs.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["NomicBertForPreTraining"]}))
+    biases = ("cls.predictions.bias", "cls.predictions.decoder.bias", "cls.predictions.transform.dense.bias")
+    tensors = {
+        name.replace("nomic_bert.", "bert."): tensor
+        for name, tensor in load_file(tmp_path / "model.safetensors").items()
+        if name not in biases
+    }
+    tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].clone()
+    save_file(tensors, tmp_path / "model.safetensors")
+    ours, notes = load_pretraining_model(tmp_path)
+    assert notes == ()
+    assert_parity(theirs, ours, random_sample(ours.config, seed=0))
+    assert read_checkpoint(tmp_path).architecture == "NomicBertForMaskedLM"
+    del tensors["cls.predictions.transform.layer_norm.bias"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=r"missing cls\.predictions\.transform\.layer_norm\.bias"):
+        load_pretraining_model(tmp_path)
 
 
 @pytest.mark.parametrize("size", ["ettin-17m", "ettin-32m", "ettin-68m", "base", "large"])

@@ -49,7 +49,8 @@ def _written_out(family: str, count: int, *, adapters: bool = False) -> dict[str
 def from_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, where: str) -> Translated:
     """Their tensors under our names, those of a row with several modules stacked.
 
-    Accepts the encoder's names with and without the family's prefix, and the old spellings. Raises
+    Accepts the encoder's names with and without the family's prefix, the old spellings, and the files of a
+    family's authors where these differ. Raises
     ModelError for a name that is not in the table, for one given twice, for a stack with a missing or
     mis-shaped piece, and for a tied tensor that differs from its twin.
     """
@@ -62,7 +63,7 @@ def from_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, where: 
     carried = _carried(tensors, names)
     unexpected = []
     for name, tensor in tensors.items():
-        module, leaf = _canonical(name, names.prefix, places)
+        module, leaf = _canonical(name, names, places)
         if name.endswith(_INDEX_TABLES):
             continue
         if f"{module}.{leaf}" in names.tied:
@@ -85,6 +86,8 @@ def from_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, where: 
     for ours, pieces in stacks.items():
         result.tensors[ours] = _stack(pieces, file_names(ours, config), where)
     _settle_twins(result.tensors, twins, names.tied, where)
+    if names.authors_prefix and any(name.startswith(f"{names.authors_prefix}.") for name in tensors):
+        _add_zeros(result.tensors, names.authors_zeros)
     return result
 
 
@@ -139,11 +142,12 @@ def _carried(tensors: Iterable[str], family: Family) -> frozenset[str]:
     return alone | family.shared_heads if fine_tuned else alone
 
 
-def _canonical(name: str, prefix: str, places: Mapping[str, object]) -> tuple[str, str]:
+def _canonical(name: str, family: Family, places: Mapping[str, object]) -> tuple[str, str]:
     """(module, leaf) as the table spells them."""
     module, _, leaf = name.rpartition(".")
-    if f"{prefix}.{module}" in places:
-        module = f"{prefix}.{module}"
+    bare = module.removeprefix(f"{family.authors_prefix}.") if family.authors_prefix else module
+    if f"{family.prefix}.{bare}" in places:
+        module = f"{family.prefix}.{bare}"
     return module, _OLD_LEAVES.get(leaf, leaf)
 
 
@@ -176,3 +180,9 @@ def _settle_twins(
                 f"{where}: {name} differs from {tied[name]}. Bertsmith ties the masked-language head to the "
                 "token embeddings and gives it one bias; a checkpoint with separate ones can't be used."
             )
+
+
+def _add_zeros(tensors: dict[str, Tensor], biases: Mapping[str, str]) -> None:
+    """The biases of a head that its authors gave none, where it is there."""
+    if all(weight in tensors for weight in biases.values()) and not any(bias in tensors for bias in biases):
+        tensors |= {bias: torch.zeros(len(tensors[weight])) for bias, weight in biases.items()}

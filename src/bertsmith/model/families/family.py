@@ -97,6 +97,10 @@ class Family:
     sizes: Mapping[str, Size] = field(default_factory=lambda: BERT_SIZES)
     # Positions of the table start behind the row of padding (RoBERTa).
     positions_after_padding: bool = False
+    # Of its authors' own files, which are read and never written: what stands there for `prefix`; and biases
+    # of ours that they haven't, and are 0, by the weights that have as many rows.
+    authors_prefix: str = ""
+    authors_zeros: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def has_pooler(self) -> bool:

@@ -15,7 +15,8 @@ from bertsmith.model.families.registry import register
 from bertsmith.model.rotary_json import FOR_ALL_LAYERS
 
 # Nussbaum et al. 2024 (arXiv 2402.01613): BERT with rotary positions and SwiGLU, no biases in its products.
-# Its own code spells the settings as GPT-2 does, transformers as BERT does.
+# Its own code spells the settings as GPT-2 does, transformers as BERT does. Its models with a head call the
+# encoder "bert", and that for masked words has no biases (nomic-ai/contrastors, modeling_hf_nomic_bert).
 _GPT2_SPELLING = {
     "n_embd": "hidden_size",
     "n_layer": "num_hidden_layers",
@@ -62,6 +63,11 @@ NOMIC_BERT = register(
         tied={
             "cls.predictions.decoder.weight": TOKENS,
             "cls.predictions.decoder.bias": "masked_language.bias",
+        },
+        authors_prefix="bert",
+        authors_zeros={
+            "masked_language.dense.bias": "masked_language.dense.weight",
+            "masked_language.bias": TOKENS,
         },
         classes={
             "Model": frozenset(),
