@@ -97,24 +97,6 @@ def test_an_answer_that_raises_loses_no_others(tmp_path: Path) -> None:
     open_students.by_version[version].student.close()  # type: ignore[union-attr]
 
 
-def test_an_audit_that_cannot_be_compared_is_void(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_students, (one,) = comparing(tmp_path, "card", mode="live")
-    (students,) = open_students.by_version.values()
-
-    def broken(*_: object) -> bool:
-        raise ValueError("a fault of ours")
-
-    monkeypatch.setattr(StudentThread, "differs", broken)
-    sure = CallRouting(one.version, "x", values={}, is_sure=True, probability=0.05, least=0.05, audit="a")
-    ledger = Ledger()
-    ledger.outcome(replace(one, routing=sure))
-    folded = ledger.fold(open_students)
-    students.student.close()  # type: ignore[union-attr]
-    assert [each.outcome for each in folded.batches["x"].comparisons] == [VOID]
-    outcomes = {(of, outcome) for _, of, outcome in folded.tallies}
-    assert outcomes == {("", "void-mirror-error"), ("x", "live-failed")}
-
-
 def test_audits_that_say_nothing_of_the_student_are_void(tmp_path: Path) -> None:
     """Of a student that was replaced, of an LLM that was away, of a version that nobody answers any more."""
     open_students, (one,) = comparing(tmp_path, "card", mode="live")

@@ -20,7 +20,6 @@ from test_call_store import call_of
 from test_mirrored_clients import JSON_SCHEMA, messages
 
 from bertsmith.errors import InputError
-from bertsmith.serving.mirror.answering.accounts import accounts
 from bertsmith.serving.mirror.answering.evidence import Batch, Comparison
 from bertsmith.serving.mirror.answering.judging import Rules, judged
 from bertsmith.serving.mirror.answering.stage_store import StageStore
@@ -33,7 +32,6 @@ from bertsmith.serving.mirror.answering.stages import (
     promoted,
     rolled_back,
 )
-from bertsmith.serving.mirror.settings import PriceSettings
 from bertsmith.serving.mirror.stage_tables import AUDITS
 from bertsmith.serving.mirror.store import Store
 from bertsmith.serving.mirror.tables import META
@@ -449,7 +447,7 @@ def test_two_replicas_on_one_postgresql_agree(upstream: Upstream, tmp_path: Path
         assert evidence.audits.count <= shadowed + answered + relayed <= sent + 2
 
 
-def test_an_audit_that_a_killed_mirror_left_tells_nothing_of_the_student(
+def test_an_audit_that_a_killed_mirror_left_counts_as_a_disagreement(
     upstream: Upstream, calm: RunningMirror, tmp_path: Path
 ) -> None:
     student = begin(calm, tmp_path, "live")
@@ -457,12 +455,8 @@ def test_an_audit_that_a_killed_mirror_left_tells_nothing_of_the_student(
     calm.stages.draw("young", student.version, student.id, 0.05, 0.05)
     with calm.store.engine.begin() as connection:
         connection.execute(update(AUDITS).where(AUDITS.c.id == "lost").values(drawn=time.time() - 1000))
-    calm.follow()
-    assert calm.stages.audit_outcomes() == {(student.id, "void"): 1, (student.id, "open"): 1}
-    evidence = calm.stages.evidence()[student.id]
-    assert (evidence.audits.count, evidence.in_stage) == (0, 0)
-    (account,) = accounts(calm.stages, PriceSettings())
-    assert (account.compared, account.differs, account.void) == (0, None, {"lost": 1})
+    assert compared(calm, student, 1).audits.rate() == 1
+    assert calm.stages.audit_outcomes() == {(student.id, "failed"): 1, (student.id, "open"): 1}
 
 
 def test_a_student_that_cannot_be_opened_leaves_the_calls_to_the_llm(

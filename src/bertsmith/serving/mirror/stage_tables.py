@@ -80,7 +80,7 @@ AUDITS = Table(
     Column("drawn", Float, nullable=False),
     Column("probability", Float, nullable=False),
     Column("least", Float, nullable=False),
-    Column("outcome", Text),  # agrees, differs, failed, void; NULL until it is known
+    Column("outcome", Text),  # agrees, differs, failed; NULL until it is known
     Index("mirror_audits_open", "outcome", "drawn"),
 )
 TRAININGS = Table(

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from bertsmith.serving.json_log import LOG
 from bertsmith.serving.mirror.answering.evidence import VOID
 from bertsmith.serving.mirror.answering.known_keys import KnownKeys
-from bertsmith.serving.mirror.answering.ledger import OWN_FAULT, Ledger
+from bertsmith.serving.mirror.answering.ledger import Ledger
 from bertsmith.serving.mirror.answering.reconciler import AUDIT_PATIENCE
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.call import Asked
@@ -36,7 +36,7 @@ _AT_ONCE = 8  # audits that the LLM is asked at a time
 _TRYING = 0.9  # of the audit's patience: after all of it nobody knows what became of it
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds before the LLM or the store is tried again
 # Why an audit is void, beside the LLM's status.
-_AWAY, _STOPPED = "no-connection", "mirror-stopped"
+_AWAY, _STOPPED, _OWN_FAULT = "no-connection", "mirror-stopped", "mirror-error"
 
 
 class _NoAnswer(Exception):
@@ -125,7 +125,7 @@ class Audits:
         except Exception as error:
             LOG.error("an audit could not be made: %s", type(error).__name__)
             # A fault of ours is no evidence against the student.
-            self.ledger.outcome(Outcome(routing.version, None, routing, reason=VOID, cause=OWN_FAULT))
+            self.ledger.outcome(Outcome(routing.version, None, routing, reason=VOID, cause=_OWN_FAULT))
         finally:
             self.waiting -= 1
             self._bytes -= len(request.content)

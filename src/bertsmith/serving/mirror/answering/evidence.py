@@ -9,8 +9,8 @@ from bertsmith.metrics.guarantees.audit import Audits, Decision
 from bertsmith.metrics.guarantees.drift import Drift
 
 _REFERENCE = 200  # confidences that drift is measured from
-# Of an audit that tells nothing of the student: the LLM was away, the mirror was stopped or killed, what came
-# could not be read, or the student was replaced meanwhile. It is settled, and no evidence.
+# Of an audit that tells nothing of the student: the LLM was away, the mirror was stopped, or the student was
+# replaced meanwhile. It is settled, and no evidence.
 VOID = "void"
 _DRIFT_DELTA = 0.01  # of a false alarm, over all time
 

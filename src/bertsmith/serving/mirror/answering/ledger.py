@@ -6,7 +6,7 @@ Bounded: where more comes than can be compared, the oldest go, whatever they say
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bertsmith.serving.json_log import LOG
@@ -18,7 +18,6 @@ from bertsmith.serving.mirror.llm_refusals import is_refusal
 
 _MOST = 10_000  # events that wait
 _AT_ONCE = 64  # texts that a student is asked together
-OWN_FAULT = "mirror-error"  # why an audit is void
 REFUSED, VOIDED = "refused-", "void-"  # before why: counts of calls that the LLM refused, and of audits
 
 
@@ -102,10 +101,11 @@ class _ByStudent(NamedTuple):
         _compare_student(some, self.version, self.students, folded)
 
     def give_up(self, one: Outcome, folded: Folded) -> None:
-        """An audit that can't be compared is void: the fault is ours, and no evidence against the student."""
+        """An audit that can't be read counts as a disagreement."""
         stage = self.students.stage
         if (routing := one.routing) is not None and routing.audit:
-            _settle_without_evidence(replace(one, cause=OWN_FAULT), routing, folded)
+            failed = Comparison(True, routing.probability, routing.least, routing.audit, "failed")
+            folded.batch(routing.student).comparisons.append(failed)
         folded.count(stage.version, stage.student, f"{stage.mode}-failed")
 
 

@@ -18,9 +18,9 @@ from sqlalchemy.exc import DBAPIError
 
 from bertsmith.errors import BertsmithError
 from bertsmith.serving.json_log import LOG
-from bertsmith.serving.mirror.answering.evidence import VOID, Batch, Comparison, Evidence
+from bertsmith.serving.mirror.answering.evidence import Batch, Comparison, Evidence
 from bertsmith.serving.mirror.answering.judging import Rules, judged, wants_training
-from bertsmith.serving.mirror.answering.ledger import VOIDED, Folded, Ledger
+from bertsmith.serving.mirror.answering.ledger import Folded, Ledger
 from bertsmith.serving.mirror.answering.open_students import OpenStudents, VersionStudents, with_merged
 from bertsmith.serving.mirror.answering.stage_store import StageStore, VersionFacts
 from bertsmith.serving.mirror.answering.stages import Stage, Student
@@ -29,8 +29,7 @@ from bertsmith.serving.mirror.answering.training_process import Trainer
 from bertsmith.serving.mirror.settings import MirrorSettings
 from bertsmith.serving.mirror.student_file import require_student
 
-AUDIT_PATIENCE = 900.0  # seconds after which an audit of which nothing is known is void
-_LOST = "lost"  # why such an audit is void
+AUDIT_PATIENCE = 900.0  # seconds after which an audit of which nothing is known has failed
 OpenStudent = Callable[[Path], StudentLike]
 
 
@@ -229,12 +228,11 @@ class Reconciler:
         return failed is None or time.monotonic() - failed >= self.pace.between_openings
 
     def _expire_audits(self) -> None:
-        """What was drawn by a mirror that was killed, or whose answer nobody could read, tells nothing."""
+        """What was drawn by a mirror that was killed counts as a disagreement."""
         for row in self.store.unsettled(time.time() - AUDIT_PATIENCE):
             if (student := self._students.get(row.student)) is not None:
-                lost = Comparison(True, row.probability, row.least, row.id, VOID)
-                self.store.fold(student, Batch([lost]))
-                self.store.tally({(row.version, "", VOIDED + _LOST): (1, 0.0)})
+                failed = Comparison(True, row.probability, row.least, row.id, "failed")
+                self.store.fold(student, Batch([failed]))
 
     def _train(self) -> None:
         if self._found is None:
