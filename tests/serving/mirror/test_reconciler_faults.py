@@ -151,7 +151,7 @@ def test_one_fault_does_not_keep_a_demotion_from_the_panel(
     stage = stage_of(mirror.stages, call.version)
     assert mirror.stages.change(stage, replace(stage, mode="record", share=0.0), "hand", "a test")
     wait_until(lambda: not mirror.app.reconciler.open_students.answers, 10)
-    assert mirror.app.reconciler._problems["train"] == "RuntimeError"
+    wait_until(lambda: mirror.app.reconciler._problems.get("train") == "RuntimeError", 10)
 
 
 def test_a_student_that_could_not_be_opened_is_tried_again(upstream: Upstream, tmp_path: Path) -> None:
