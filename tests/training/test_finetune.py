@@ -1,7 +1,9 @@
 """Whole runs in the small: they learn, say what they found, and leave a model that predicts the same."""
 
+import gc
 import json
 import shutil
+import weakref
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -18,6 +20,7 @@ from bertsmith.errors import InputError, ModelError, RecipeError, TrainingStoppe
 from bertsmith.files import sha256
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import encoder_of, read_checkpoint, save_checkpoint
+from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.finetuning import Finetuning
 from bertsmith.tasks.heads.linear_start import LinearStart
 from bertsmith.tasks.registry import find_task
@@ -27,6 +30,7 @@ from bertsmith.training.finetune_recipe import make_finetune_recipe, task_settin
 from bertsmith.training.finetuning.best import Best
 from bertsmith.training.finetuning.finetune import FinetuneResult
 from bertsmith.training.finetuning.start import start_model
+from bertsmith.training.finetuning.task_run import TaskRun
 
 LAYER = "bert.encoder.layer.{}.output.dense.weight"
 
@@ -525,3 +529,25 @@ def test_a_label_that_training_never_showed_is_refused_by_line(encoder: Path, tm
     (tmp_path / "dev.jsonl").write_text('{"text": "bano", "label": "neither"}\n')
     with pytest.raises(InputError, match=r"dev\.jsonl, line 1: the label 'neither'"):
         run("classification", encoder, tmp_path, dev=tmp_path / "dev.jsonl")
+
+
+def test_a_finished_restart_leaves_no_weights_in_memory(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without help from the garbage collector, which may not come for a hundred restarts."""
+    models: list[weakref.ref[TaskModel]] = []
+    made = TaskRun.__init__
+
+    def watched(self: TaskRun, task: Any, model: TaskModel, *given: Any, **named: Any) -> None:
+        assert all(each() is None for each in models)
+        models.append(weakref.ref(model))
+        made(self, task, model, *given, **named)
+
+    monkeypatch.setattr(TaskRun, "__init__", watched)
+    gc.collect()
+    gc.disable()
+    try:
+        run("classification", encoder, tmp_path, "epochs=1", "restarts=3")
+    finally:
+        gc.enable()
+    assert len(models) == 3

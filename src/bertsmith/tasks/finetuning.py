@@ -6,6 +6,7 @@ The order is a pure function of (seed, epoch), so that a cursor of two numbers n
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, chain
 from typing import Any
 
@@ -116,6 +117,8 @@ class Finetuning:
 
     def __post_init__(self) -> None:
         self.task.bind(self.model.head)
+        # Bound to what it needs, and not to this object: held by each other, they would outlive their run.
+        self._outputs = partial(_outputs, self.model, self.train, self.device)
         self._cache = GradientCache(self._outputs, self.device)
 
     @property
@@ -182,16 +185,20 @@ class Finetuning:
         task.calibrate(outputs, self.dev.examples, self.dev.encoded)
         return task.metrics(task.decode(outputs, self.dev.examples, self.dev.encoded), self.dev.examples)
 
-    def _outputs(self, sequences: Sequences) -> Tensor:
-        layout = Layout(self._examples(sequences), self.device)
-        outputs: Tensor = self.model(PackedBatch.of(sequences, self.device), layout)
-        return outputs
-
     def _examples(self, sequences: Sequences) -> list[Encoded]:
-        """The examples of a batch in its order: windows of one are neighbours and have one key."""
-        keys = sequences.keys.astype(np.int64)
-        firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-        return [self.train.encoded[number] for number in keys[firsts].tolist()]
+        return _examples(self.train, sequences)
+
+
+def _outputs(model: TaskModel, train: EncodedExamples, device: torch.device, sequences: Sequences) -> Tensor:
+    outputs: Tensor = model(PackedBatch.of(sequences, device), Layout(_examples(train, sequences), device))
+    return outputs
+
+
+def _examples(train: EncodedExamples, sequences: Sequences) -> list[Encoded]:
+    """The examples of a batch in its order: windows of one are neighbours and have one key."""
+    keys = sequences.keys.astype(np.int64)
+    firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    return [train.encoded[number] for number in keys[firsts].tolist()]
 
 
 def _order(examples: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:

@@ -40,11 +40,11 @@ class TaskRun:
         `should_stop` is asked after each evaluation; True ends the run there.
         """
         self.best = Best(folder / "best", task.main_metric, settings.patience)
-        self._should_stop, self._machine = should_stop, machine
+        self._judge, self._machine = _Judge(self.best, model, machine, should_stop), machine
         self._measure_first, self._has_dev, self._resumable = measure_first, dev is not None, resumable
         objective = Finetuning(task, model, train, dev, settings.batch_size, settings.seed, machine.device)
         checkpoints = folder if resumable else None
-        self.loop = Loop(objective, settings, machine, checkpoints, observer, self._after_evaluation)
+        self.loop = Loop(objective, settings, machine, checkpoints, observer, self._judge.hear)
 
     @property
     def step(self) -> int:
@@ -62,21 +62,33 @@ class TaskRun:
         if self.best.stopped:
             return
         if self._measure_first and self._has_dev and self.step == 0 and not self.best.history:
-            self._after_evaluation(0, self.loop.evaluate())
+            self._judge.hear(0, self.loop.evaluate())
         self.loop.run()
         if not self._has_dev and self._resumable:
             self.best.keep(self.step, self.loop.task.model, self._machine.ranks.is_first)
         elif self._has_dev and not self.best.stopped and not self.best.has(self.step):
-            self._after_evaluation(self.step, self.loop.evaluate())
+            self._judge.hear(self.step, self.loop.evaluate())
 
-    def _after_evaluation(self, step: int, metrics: Metrics) -> bool:
+
+class _Judge:
+    """What the loop tells its evaluations. It doesn't know its run: where a run and its loop held each other,
+    the weights and moments of one run after another would stay until Python looks for such rings.
+    """
+
+    def __init__(
+        self, best: Best, model: TaskModel, machine: Machine, should_stop: Callable[[Best], bool]
+    ) -> None:
+        self._best, self._model, self._machine, self._should_stop = best, model, machine, should_stop
+
+    def hear(self, step: int, metrics: Metrics) -> bool:
+        """Keeps the weights if none were better; whether the run ends here."""
         if not metrics:  # without a dev there is nothing to choose by
             return False
         # Each rank has measured for itself: by another last bit, one of them would stop or gather alone.
-        agreed = from_first(metrics[self.best.metric], self._machine.device)
-        scores = metrics | {self.best.metric: agreed}
-        self.best.consider(step, scores, self.loop.task.model, self._machine.ranks.is_first)
-        return self._should_stop(self.best) or self.best.stopped
+        agreed = from_first(metrics[self._best.metric], self._machine.device)
+        scores = metrics | {self._best.metric: agreed}
+        self._best.consider(step, scores, self._model, self._machine.ranks.is_first)
+        return self._should_stop(self._best) or self._best.stopped
 
 
 class Silent:
