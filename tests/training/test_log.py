@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,6 +20,8 @@ from tensorboardX.proto.event_pb2 import Event
 
 from bertsmith.errors import InputError
 from bertsmith.training.log import RunLog
+from bertsmith.training.observer import RunObserver
+from bertsmith.training.recipe import check_recipe
 
 
 def steps(folder: Path) -> list[int]:
@@ -168,6 +172,38 @@ def test_tensorboard_does_not_slow_down_quick_steps(tmp_path: Path) -> None:
         log.write("evaluation", 99, mlm_accuracy=0.5)
     tags = [value.tag for event in events(tmp_path) for value in event.summary.value]
     assert tags == ["train/loss", "heldout/mlm_accuracy"]
+
+
+def test_a_disk_without_room_for_events_neither_holds_the_run_up_nor_shows_a_traceback(
+    tmp_path: Path,
+) -> None:
+    program = (
+        "import resource, sys; from pathlib import Path; from bertsmith.training.log import RunLog\n"
+        "log = RunLog(Path(sys.argv[1]), append=True, events_interval=0.0)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"  # the log stays below, the events don't
+        "for n in range(40): log.write('step', n, loss=1., mfu=1., mlm_loss=1., nsp_loss=1.)\n"
+        "log.rewind(39)\n"
+        "print(log.new_complaint(), log.new_complaint())\n"
+        "log.close()"
+    )
+    command = [sys.executable, "-c", program, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert "TensorBoard shows no more of this run until it is resumed None" in done.stdout
+    assert done.stderr == ""
+    assert steps(tmp_path) == list(range(40))
+
+
+def test_a_run_whose_events_cannot_be_written_warns_once(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").write_text("in the way")
+    machine = cast(Any, SimpleNamespace(ranks=SimpleNamespace(is_first=True)))
+    recipe = check_recipe({"steps": 3, "optimizer": {"warmup": 0}}, "the test")
+    observer = RunObserver(tmp_path, "A run", {}, recipe, machine, None)
+    with observer.open(0):
+        for step in range(3):
+            observer.record("step", step, loss=1.0)
+    (warning,) = [record for record in RunLog.read(tmp_path) if record["kind"] == "warning"]
+    assert warning["message"].startswith(str(tmp_path / "tensorboard"))
+    assert steps(tmp_path) == [0, 1, 2]
 
 
 def test_a_start_says_when(tmp_path: Path) -> None:

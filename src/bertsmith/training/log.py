@@ -31,6 +31,7 @@ from typing import IO, Any, Self
 
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_write
+from bertsmith.training.events import EventFile
 
 Record = dict[str, Any]
 
@@ -74,7 +75,8 @@ class RunLog:
     """Writes the log of one run; every line has reached the operating system when `write` returns.
 
     A line therefore survives the death of the process; the lines before a checkpoint line also survive
-    the loss of power, so that the log is never older than the checkpoint a run resumes from.
+    the loss of power, so that the log is never older than the checkpoint a run resumes from. Events that
+    can't be written any more are left out, and `new_complaint` says so.
 
     folder: the run's folder, made when missing.
     append: False for a new run; True to go on with the log that is there (or to begin one).
@@ -107,7 +109,8 @@ class RunLog:
         if self.path.exists():
             _cut_lines_after(step, self.path)
         self._file: IO[bytes] = self.path.open("ab")
-        self._open_events(purge_from=step + 1 if append else None)
+        self._events = EventFile(self._events_folder, step + 1 if append else None)
+        self._events_lost = False
 
     @staticmethod
     def read(folder: Path) -> list[Record]:
@@ -142,12 +145,20 @@ class RunLog:
         _cut_lines_after(step, self.path)
         self._file = self.path.open("ab")
         self._events.close()
-        self._open_events(purge_from=step + 1)
+        if self._events.failure is None:
+            self._events = EventFile(self._events_folder, step + 1)
+
+    def new_complaint(self) -> str | None:
+        """Why events are no longer written, told once; None otherwise. The lines are written all the same."""
+        if self._events_lost or self._events.failure is None:
+            return None
+        self._events_lost = True
+        return self._events.failure
 
     def close(self) -> None:
         """Flushes and closes the files; a second call does nothing."""
-        self._file.close()
         self._events.close()
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -157,16 +168,6 @@ class RunLog:
     ) -> None:
         self.close()
 
-    def _open_events(self, purge_from: int | None) -> None:
-        from tensorboardX import SummaryWriter  # takes a second to import
-
-        # The name of an event file has a resolution of one second: without the suffix, two short runs
-        # within one second would share a file and the second would empty it.
-        suffix = f".{time.time_ns()}"
-        self._events: Any = SummaryWriter(
-            str(self._events_folder), purge_step=purge_from, filename_suffix=suffix, flush_secs=10
-        )
-
     def _write_events(self, record: Record) -> None:
         tags = TAGS.get(record["kind"])
         if record["kind"] == "evaluation" and "mlm_loss" not in record:
@@ -175,7 +176,7 @@ class RunLog:
             return
         for name, tag in tags.items():
             if record.get(name) is not None:
-                self._events.add_scalar(tag, record[name], record["step"])
+                self._events.add(tag, record[name], record["step"])
 
     def _is_time_for_events(self, kind: str) -> bool:
         if kind != "step":

@@ -53,6 +53,9 @@ class RunObserver:
         record = self._log.write(kind, step, **values)
         if self._view is not None:
             self._view.show(record)
+        complaint = self._log.new_complaint()
+        if complaint is not None:
+            self.record("warning", step, message=complaint)
 
     def rewind(self, step: int) -> None:
         """Takes back the lines after `step`."""
