@@ -13,20 +13,25 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from model_folders import SPECIAL, tiny_config
 from safetensors.torch import load_file
 
 from bertsmith.errors import InputError, ModelError
+from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.model_kind import model_kind
 from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.model.config_json import config_to_hugging_face
 from bertsmith.model.legacy import import_legacy, read_legacy_tensors
 from bertsmith.model.weights import to_hugging_face
+from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
+from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
+from random_encoder import random_encoder
 
 Save = Callable[[Any, Path], None]
 
@@ -254,3 +259,71 @@ def test_no_damage_gives_anything_but_a_sentence(tmp_path: Path, save: Save) -> 
         except ModelError:
             refused += 1
     assert refused > 0, "no byte that was altered mattered"
+
+
+def make_embedding_folders(folder: Path, *, dense: bool, deeper: bool) -> tuple[Path, Path]:
+    """The same embedding model with safetensors, and as sentence-transformers left it in 2020."""
+    new, old = folder / "new", folder / "old"
+    encoder = random_encoder(folder / "encoder", list("abcdef"))
+    shutil.copytree(encoder, new)
+    (new / "bertsmith.json").unlink()
+    torch.manual_seed(2)
+    projection = torch.nn.Linear(16, 4) if dense else None
+    config, prompts = read_checkpoint(encoder).config, {"query": "a b "}
+    write_sentence_folder(new, config, "cls", 8, normalise=True, prompts=prompts, projection=projection)
+    settings = new / "sentence_bert_config.json"
+    settings.write_text(json.dumps({"max_seq_length": 8, "do_lower_case": True}))
+    shutil.copytree(new, old)
+    for path in old.rglob("model.safetensors"):
+        torch.save(load_file(path), path.with_name("pytorch_model.bin"))
+        path.unlink()
+    (old / f"{3 if dense else 2}_Normalize").rmdir()  # as after git
+    if deeper:
+        (old / "0_Transformer").mkdir()
+        for path in [each for each in old.iterdir() if each.is_file()]:
+            if path.name not in ("modules.json", "config_sentence_transformers.json"):
+                path.rename(old / "0_Transformer" / path.name)
+        modules = json.loads((old / "modules.json").read_text())
+        modules[0]["path"] = "0_Transformer"
+        (old / "modules.json").write_text(json.dumps(modules))
+    return new, old
+
+
+@pytest.mark.parametrize(("dense", "deeper"), [(False, False), (True, False), (True, True)])
+def test_an_imported_embedding_model_gives_the_same_vectors(
+    tmp_path: Path, dense: bool, deeper: bool
+) -> None:
+    new, old = make_embedding_folders(tmp_path, dense=dense, deeper=deeper)
+    imported = import_legacy(old, tmp_path / "imported")
+    assert imported.with_tokenizer
+    assert not [*(tmp_path / "imported").rglob("*.bin")]
+    texts = ["A b c", "d e f a b c d e f a b c", "f"]
+    before, after = Embedder(new), Embedder(tmp_path / "imported")
+    assert before.documents(texts).shape == (3, 4 if dense else 16)
+    np.testing.assert_array_equal(after.documents(texts), before.documents(texts))
+    np.testing.assert_array_equal(after.queries(texts), before.queries(texts))
+    found = read_sentence_settings(tmp_path / "imported")
+    assert (found.pooling, found.max_length, found.lowercase, found.query_prefix) == ("cls", 8, True, "a b ")
+
+
+def test_a_part_that_cannot_be_carried_is_refused_by_name(tmp_path: Path) -> None:
+    _, old = make_embedding_folders(tmp_path, dense=True, deeper=False)
+    (old / "2_Dense" / "weights.npz").write_bytes(b"x")
+    with pytest.raises(ModelError, match=r"weights\.npz belongs to a part of an embedding model"):
+        import_legacy(old, tmp_path / "imported")
+    (old / "2_Dense" / "weights.npz").unlink()
+    save_zip({"linear.weight": RunsCode(tmp_path / "ran")}, old / "2_Dense" / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="could run code, so it was refused"):
+        import_legacy(old, tmp_path / "imported")
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "imported").exists()
+
+
+def test_an_imported_tokenizer_cuts_texts_where_the_old_one_did(tmp_path: Path) -> None:
+    old = random_encoder(tmp_path / "old", ["a", "b"])  # with 64 positions
+    torch.save(load_file(old / "model.safetensors"), old / "pytorch_model.bin")
+    for name in ("model.safetensors", "bertsmith.json"):
+        (old / name).unlink()
+    (old / "tokenizer_config.json").write_text('{"model_max_length": 16, "do_lower_case": true}')
+    import_legacy(old, tmp_path / "new")
+    assert read_sentence_settings(tmp_path / "new").max_length == 16

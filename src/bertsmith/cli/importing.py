@@ -11,7 +11,8 @@ def import_checkpoint(folder: Path, *, out: Out) -> None:
     It reads pytorch_model.bin, Google's TensorFlow files (bert_model.ckpt.index with its data) and
     flax_model.msgpack, without those frameworks. A pytorch_model.bin is a pickle, which can run code when it
     is opened: only its tensors are read, and everything else is refused. Bertsmith and transformers open the
-    result. No weight is lost: the head of a fine-tuned model is kept under its own name.
+    result. No weight is lost: the head of a fine-tuned model is kept under its own name, and of an embedding
+    model (modules.json) its pooling, last product, longest text and prompts.
 
     Parameters
     ----------

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from bertsmith.door import door, place
 from bertsmith.errors import ModelError, TokenizerError
-from bertsmith.files import sha256
+from bertsmith.files import read_json, sha256, write_json
 from bertsmith.model.checkpoint import CONFIG, WEIGHTS, Checkpoint, encoder_of, interpret, save_checkpoint
 from bertsmith.model.flax_msgpack import read_flax_tensors
 from bertsmith.model.manifest import IMPORTED
 from bertsmith.model.own_tokenizer import read_own_tokenizer
+from bertsmith.model.sentence_files import copy_sentence_files, encoder_folder
 from bertsmith.model.tensorflow.bundle import INDEX, read_bundle
 from bertsmith.model.tensorflow.names import is_weight, to_hugging_face_names
 from bertsmith.model.untrusted import plain_file, read_settings
@@ -36,6 +37,8 @@ MAX_PICKLE_BYTES = 16 << 20
 GOOGLE_CONFIG = "bert_config.json"
 
 FLAX_WEIGHTS = "flax_model.msgpack"
+
+_TOKENIZER_CONFIG = "tokenizer_config.json"
 
 # Where other frameworks' weights show themselves, and what they are called.
 _FOREIGN = {
@@ -62,17 +65,25 @@ def import_legacy(folder: Path | str, out: Path | str) -> Imported:
     files, whose config may be called bert_config.json; of several such in a folder, `folder` names one, as
     FOLDER/PREFIX.
     Every tensor is kept: heads that Bertsmith has no part for go into the new file under their own names,
-    with their labels. Raises ModelError when the file holds anything but tensors, is cut, or doesn't fit
-    its config.json; InputError when `out` exists. Nothing half-written is left.
+    with their labels. Of an embedding model its pooling, last product, longest text and prompts are kept too.
+    Raises ModelError when a file holds anything but tensors, is cut, doesn't fit its config.json or can't be
+    kept; InputError when `out` exists. Nothing half-written is left.
     """
     folder, out = Path(folder), Path(out)
-    weights, read = _find_legacy_weights(folder)
+    source = folder
+    weights, read = _find_legacy_weights(encoder_folder(folder))
     folder = weights.parent
     settings = read_settings(_find_config(folder))
     checkpoint = interpret(read(weights), settings, str(weights))
     encoder_of(checkpoint, str(weights))  # refuses what would be refused when the new folder is opened
     tokenizer, tokenizer_note = _read_tokenizer(folder, checkpoint)
     labels = _numbered_labels(checkpoint)
+
+    def write_beside(partial: Path) -> None:
+        copy_sentence_files(source, partial, read_legacy_tensors)
+        if tokenizer is not None:
+            _keep_longest(folder, partial)
+
     save_checkpoint(
         out,
         checkpoint.tensors,
@@ -83,6 +94,7 @@ def import_legacy(folder: Path | str, out: Path | str) -> Imported:
         provenance={"imported_from": f"{folder.name}/{weights.name}", "sha256": sha256(weights)},
         carried=checkpoint.carried,
         labels=checkpoint.labels | labels,
+        write_extra_files=write_beside,
     )
     labels_note = _labels_note(labels) if labels else ()
     notes = (*checkpoint.notes, *_carried_note(checkpoint), *labels_note, *tokenizer_note)
@@ -239,6 +251,16 @@ def _read_tokenizer(folder: Path, checkpoint: Checkpoint) -> tuple[Tokenizer | N
             f"Remove the pieces from {tokenizer.id_to_token(rows)!r} on and import again",
         )
     return tokenizer, ()
+
+
+def _keep_longest(source: Path, folder: Path) -> None:
+    """The longest text that the old tokenizer cut to, where it is less than the model can take."""
+    if not (source / _TOKENIZER_CONFIG).exists():
+        return
+    longest = read_settings(plain_file(source, _TOKENIZER_CONFIG)).get("model_max_length")
+    settings = read_json(folder / _TOKENIZER_CONFIG)
+    if isinstance(longest, int) and 0 < longest < settings["model_max_length"]:
+        write_json(folder / _TOKENIZER_CONFIG, settings | {"model_max_length": longest})
 
 
 def _carried_note(checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -18,12 +18,13 @@ from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import atomic_folder, atomic_write, read_json, refuse_existing, write_json
 from bertsmith.model.added_rows import resized, with_rows, without_rows
 from bertsmith.model.checkpoint import WEIGHTS, Checkpoint, read_checkpoint, save_checkpoint
-from bertsmith.model.locate import SENTENCE_SETTINGS, locate_model
+from bertsmith.model.legacy import read_legacy_tensors
+from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
+from bertsmith.model.sentence_files import copy_sentence_files
 from bertsmith.model.untrusted import plain_file
 from bertsmith.progress import Progress
 from bertsmith.reporting.extension_report import extension_page
-from bertsmith.tasks.checkpoints.sentence_settings import module_folders
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.extension import (
     Extension,
@@ -37,8 +38,7 @@ from bertsmith.validation import first_problem
 EXTENSION = "extension.json"
 REPORT = "report.html"
 _LEGACY_WEIGHTS = "pytorch_model.bin"  # of a folder that read_checkpoint refuses with the way on
-#: Of a model's folder, what has nothing to do with its vocabulary: a head of ours, pooling, prompts.
-_KEPT = ("head.safetensors", "modules.json", "config_sentence_transformers.json", *SENTENCE_SETTINGS)
+_HEAD = "head.safetensors"
 
 
 @dataclass(frozen=True)
@@ -198,11 +198,7 @@ def _write(
 
 
 def _copy_kept(source: Path, folder: Path) -> None:
-    for name in _KEPT:
-        if (source / name).exists():
-            shutil.copyfile(plain_file(source, name), folder / name)
-    for inner in module_folders(source):
-        (folder / inner.name).mkdir()
-        for each in sorted(inner.iterdir()):
-            if each.suffix in (".json", ".safetensors"):
-                shutil.copyfile(plain_file(inner, each.name), folder / inner.name / each.name)
+    """Of a model's folder, what has nothing to do with its vocabulary: a head of ours, pooling, prompts."""
+    if (source / _HEAD).exists():
+        shutil.copyfile(plain_file(source, _HEAD), folder / _HEAD)
+    copy_sentence_files(source, folder, read_legacy_tensors)

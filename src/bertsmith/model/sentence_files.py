@@ -1,0 +1,99 @@
+"""What makes an embedding model of an encoder, in sentence-transformers' files: from one folder to another.
+
+modules.json and the folders of its parts (1_Pooling, 2_Dense, …), the longest text, small letters, prompts.
+What they mean is read by `tasks/checkpoints/sentence_settings.py`; here they are only kept, weights as
+safetensors.
+"""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from bertsmith.errors import ModelError
+from bertsmith.files import write_json
+from bertsmith.model.checkpoint import WEIGHTS
+from bertsmith.model.locate import SENTENCE_SETTINGS
+from bertsmith.model.untrusted import plain_file, read_small_json
+
+MODULES = "modules.json"
+_PROMPTS = "config_sentence_transformers.json"
+_OLD_WEIGHTS = "pytorch_model.bin"
+
+
+def encoder_folder(folder: Path) -> Path:
+    """Where an embedding model has its encoder: `folder` itself or, as first versions left it, one deeper.
+
+    Raises ModelError for a modules.json that isn't one.
+    """
+    inside = [each["path"] for each in _modules(folder) if _is_encoder(each)]
+    return folder / inside[0] if inside else folder
+
+
+def copy_sentence_files(source: Path, out: Path, read_weights: Callable[[Path], dict[str, Tensor]]) -> None:
+    """All of them into `out`, whose encoder lies in `out` itself; of a plain encoder there are none.
+
+    `read_weights` reads a part's weights of old, which become safetensors. Raises ModelError for a part's
+    file that can't be carried: without it the vectors would be others.
+    """
+    encoder = encoder_folder(source)
+    for folder, names in ((source, (MODULES, _PROMPTS)), (encoder, SENTENCE_SETTINGS)):
+        for name in names:
+            if (folder / name).exists():
+                shutil.copyfile(plain_file(folder, name), out / name)
+    modules = _modules(source)
+    for module in modules:
+        if not _is_encoder(module) and module["path"]:
+            _copy_part(source, module["path"], out, read_weights)
+    if encoder != source:
+        write_json(out / MODULES, [each | {"path": ""} if _is_encoder(each) else each for each in modules])
+
+
+def _copy_part(source: Path, name: str, out: Path, read_weights: Callable[[Path], dict[str, Tensor]]) -> None:
+    """Git and the hub keep no empty folders: where a part has none, it has no files."""
+    (out / name).mkdir()
+    files = sorted((source / name).iterdir()) if (source / name).is_dir() else []
+    is_safe = (source / name / WEIGHTS).exists()
+    for each in files:
+        path = plain_file(source / name, each.name)
+        if each.name == _OLD_WEIGHTS and not is_safe:
+            tensors = {key: tensor.contiguous() for key, tensor in read_weights(path).items()}
+            save_file(tensors, out / name / WEIGHTS, metadata={"format": "pt"})
+        elif each.suffix in (".json", ".safetensors"):
+            shutil.copyfile(path, out / name / each.name)
+        elif each.name != _OLD_WEIGHTS:
+            raise ModelError(
+                f"{path} belongs to a part of an embedding model that can't be carried over: expected .json, "
+                f"{WEIGHTS} or {_OLD_WEIGHTS}. If its vectors don't need the file, remove it and try again."
+            )
+
+
+def _modules(folder: Path) -> list[dict[str, Any]]:
+    """The parts in their order; none of a plain encoder."""
+    if not (folder / MODULES).exists():
+        return []
+    path = plain_file(folder, MODULES)
+    found = read_small_json(path)
+    if not isinstance(found, list) or not all(map(_is_module, found)):
+        raise ModelError(
+            f"{path} is not a list of parts, each with its type and a folder beside it. It may have been "
+            "altered."
+        )
+    return found
+
+
+def _is_module(found: object) -> bool:
+    return (
+        isinstance(found, dict)
+        and isinstance(found.get("type"), str)
+        and isinstance(found.get("path"), str)
+        and re.fullmatch(r"[\w-]*", found["path"]) is not None
+    )
+
+
+def _is_encoder(module: dict[str, Any]) -> bool:
+    return str(module["type"]).rpartition(".")[2] == "Transformer"
