@@ -11,7 +11,7 @@ import torch
 from bertsmith.cli.main import main
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import StoreError
-from bertsmith.inference.masked_language import MaskedLanguageModel
+from bertsmith.inference.masked_language import MaskedLanguageModel, measured_split
 from bertsmith.model.config import make_config
 from bertsmith.model.cpu import kernels
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
@@ -45,16 +45,17 @@ def corpus_with(heldout: float, folder: Path) -> Corpus:
     return build_corpus([str(folder / "text.txt")], folder / "corpus", settings=settings, workers=1)
 
 
-@pytest.mark.parametrize(("heldout", "read"), [(0.3, ["heldout"]), (0.0, ["heldout", "train"])])
+@pytest.mark.parametrize(("heldout", "read"), [(0.3, "heldout"), (0.04, "heldout"), (0.0, "train")])
 def test_no_more_of_a_corpus_is_read_than_is_measured(
     model: MaskedLanguageModel,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     heldout: float,
-    read: list[str],
+    read: str,
 ) -> None:
     corpus = corpus_with(heldout, tmp_path)
-    assert (corpus.manifest.splits["heldout"].counts.documents >= 2) == (heldout > 0)
+    documents_held_out = corpus.manifest.splits["heldout"].counts.documents
+    assert min(documents_held_out, 2) == {0.3: 2, 0.04: 1, 0.0: 0}[heldout]
     tokenize_corpus(corpus, model.tokenizer, tmp_path / "store")
     expected = model.evaluate(tmp_path / "store")
     begun, documents = list[str](), Corpus.documents
@@ -65,7 +66,8 @@ def test_no_more_of_a_corpus_is_read_than_is_measured(
 
     monkeypatch.setattr(Corpus, "documents", noted)
     assert model.evaluate(corpus.path) == expected
-    assert begun == read
+    assert begun == [read]
+    assert measured_split(corpus.path) == measured_split(tmp_path / "store") == read
 
 
 @pytest.mark.parametrize(("order", "pair"), [(False, "nsp"), (True, "sop")])
@@ -95,9 +97,21 @@ def test_the_command_measures_in_float32(tmp_path: Path, capsys: pytest.CaptureF
     save_pretraining_model(tmp_path / "model", model.model, model.tokenizer, {})
     assert main(["evaluate", folder, corpus, "--json"]) == 0
     exact = MaskedLanguageModel.load(folder, compute_dtype=torch.float32).evaluate(corpus)
-    assert json.loads(capsys.readouterr().out) == exact
+    assert json.loads(capsys.readouterr().out) == {"split": "heldout"} | exact
     if kernels.has_kernels():
         assert MaskedLanguageModel.load(folder, "cpu").evaluate(corpus)["mlm_loss"] != exact["mlm_loss"]
+
+
+def test_the_command_says_when_it_measures_training_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = model_of(16)
+    save_pretraining_model(tmp_path / "model", model.model, model.tokenizer, {})
+    asked = ["evaluate", str(tmp_path / "model"), str(corpus_with(0.0, tmp_path).path)]
+    assert main(asked) == 0
+    assert "its training text: nothing is held out" in " ".join(capsys.readouterr().out.split())
+    assert main([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["split"] == "train"
 
 
 def test_a_store_without_its_heldout_part_is_damaged(model: MaskedLanguageModel, tmp_path: Path) -> None:

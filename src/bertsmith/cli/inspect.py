@@ -58,7 +58,8 @@ def evaluate(
     model
         A folder such as runs/NAME/model, or a model's name on the hub.
     data
-        Labelled rows in any format of training; or a corpus (see `bertsmith corpus build`), or a token store.
+        Labelled rows in any format of training; or a corpus (see `bertsmith corpus build`), or a token store,
+        of which the held-out part is measured, or the training text if nothing is held out.
     train
         Rows for the baselines to learn from. By default the file that the model was trained on, if it still
         exists.
@@ -84,14 +85,16 @@ def evaluate(
     if data.is_dir():
         import torch
 
-        from bertsmith.inference.masked_language import MaskedLanguageModel
+        from bertsmith.inference.masked_language import MaskedLanguageModel, measured_split
 
         opened = MaskedLanguageModel.load(model, compute_dtype=torch.float32)  # as training's own figures
         metrics = opened.evaluate(data, tokens, sequence_length)
+        split = measured_split(data)
         if json:
-            print_json(metrics)
+            print_json({"split": split} | metrics)
         else:
-            print_table(("figure", "value"), list(metrics.items()), title=f"{model} on {data}")
+            part = "its held-out part" if split == "heldout" else "its training text: nothing is held out"
+            print_table(("figure", "value"), list(metrics.items()), title=f"{model} on {data}, {part}")
         return
     _evaluate_rows(model, data, train, task, json, given(columns, layout))
 

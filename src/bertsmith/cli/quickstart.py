@@ -155,10 +155,13 @@ def _questions(source: str, run: Path) -> list[str]:
 
 
 def _show(model: "MaskedLanguageModel", corpus: "Corpus", questions: list[str]) -> None:
+    from bertsmith.inference.masked_language import measured_split
+
     _step(4, "What it has learned")
     figures = model.evaluate(corpus.path, max_tokens=100_000)
+    measured = "held-out" if measured_split(corpus.path) == "heldout" else "training"
     _tell(
-        f"held-out text: {figures['mlm_accuracy']:.1%} of masked pieces guessed right "
+        f"{measured} text: {figures['mlm_accuracy']:.1%} of masked pieces guessed right "
         f"({figures['mlm_majority']:.1%} by always giving the most frequent one), "
         f"perplexity {figures['mlm_perplexity']:.1f}"
     )

@@ -19,10 +19,9 @@ from bertsmith.tasks.pretraining.fill_mask import fill_mask as fill
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.tasks.pretraining.table_reconstruction import reconstruction_of
+from bertsmith.text.corpus.manifest import Split
 from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
-
-_FEWEST = 2  # held-out documents that are measured alone: of one, no pair of two could be made
 
 
 @dataclass(frozen=True)
@@ -72,32 +71,30 @@ class MaskedLanguageModel:
         vocabularies can be compared: `mlm_loss_per_character` is of single pieces, which may see the rest of
         their word, `whole_word_loss_per_character` of words of which all pieces are hidden.
 
-        `data` is a corpus or a token store; its held-out part is used where it has one. A row of a table is
-        never divided, whatever the `sequence_length`. The masks are the same at every call. Raises InputError
-        when there is nothing to measure, StoreError for a store that is damaged or of another tokenizer.
+        `data` is a corpus or a token store; its held-out part is used where it has one (`measured_split`). Of
+        a single document there are no figures of pairs. A row of a table is never divided, whatever the
+        `sequence_length`. The masks are the same at every call. Raises InputError when there is nothing to
+        measure, StoreError for a store that is damaged or of another tokenizer.
         """
         path = Path(data)
-        if (path / "train" / "tokens.bin").exists():
-            return self._evaluate_store(path, max_tokens, sequence_length)
+        split = measured_split(path)
+        if _is_store(path):
+            return self._evaluate_store(path, split, max_tokens, sequence_length)
         # here, since filling a mask needs none of what reads text in all its forms
         from bertsmith.data.tokenizing import tokenize_corpus
         from bertsmith.text.corpus.corpus import Corpus
 
-        corpus = Corpus.open(path)
         with TemporaryDirectory() as folder:
-            store = Path(folder) / "heldout"
-            tokenize_corpus(corpus, self.tokenizer, store, splits=["heldout"])
-            if len(TokenStore.open(store / "heldout")) < _FEWEST:
-                store = Path(folder) / "train"
-                tokenize_corpus(corpus, self.tokenizer, store, splits=["train"])
-            return self._evaluate_store(store, max_tokens, sequence_length)
+            store = Path(folder) / "store"
+            tokenize_corpus(Corpus.open(path), self.tokenizer, store, splits=[split])
+            return self._evaluate_store(store, split, max_tokens, sequence_length)
 
-    def _evaluate_store(self, path: Path, max_tokens: int, sequence_length: int) -> dict[str, float]:
+    def _evaluate_store(
+        self, path: Path, split: Split, max_tokens: int, sequence_length: int
+    ) -> dict[str, float]:
         from bertsmith.data.sequences.codec import table_row_length  # here for the same reason
 
-        store = TokenStore.open(path / "heldout", self.tokenizer)
-        if len(store) < _FEWEST:
-            store = TokenStore.open(path / "train", self.tokenizer)
+        store = TokenStore.open(path / split, self.tokenizer)
         if len(store) == 0:
             raise InputError(f"{path} has no text to measure on.")
         store.verify()
@@ -129,3 +126,18 @@ class MaskedLanguageModel:
             if found["mlm_characters"]:
                 metrics[name] = found["mlm_loss"] / found["mlm_characters"]
         return metrics
+
+
+def measured_split(data: Path) -> Split:
+    """What `evaluate` measures of a corpus or a token store: its held-out part, or train if there is none."""
+    from bertsmith.text.corpus.corpus import Corpus  # here for the same reason
+
+    if _is_store(data):
+        documents = len(TokenStore.open(data / "heldout"))
+    else:
+        documents = Corpus.open(data).manifest.splits["heldout"].counts.documents
+    return "heldout" if documents else "train"
+
+
+def _is_store(path: Path) -> bool:
+    return (path / "train" / "tokens.bin").exists()
