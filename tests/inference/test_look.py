@@ -48,6 +48,28 @@ def test_neighbours_are_the_nearest_words_of_the_other_texts(models: dict[str, P
     assert "delo" in words  # in the embeddings it is near its own spelling
 
 
+def test_long_texts_are_compared_a_few_at_a_time_with_the_same_result(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = Features(models["masked"], pooling="words")
+    draw, words = np.random.default_rng(0), " ".join(OTHERS).split()
+    texts = [" ".join(draw.choice(words, 900)) for _ in range(10)]
+    read, all_layers = list[int](), Features.layer_by_layer
+
+    def noted(self: Features, texts: Any) -> Any:
+        read.append(len(" ".join(texts).split()))
+        return all_layers(self, texts)
+
+    monkeypatch.setattr(Features, "layer_by_layer", noted)
+    found = word_neighbours(features, TEXT, "delo", texts)
+    assert max(read) <= 8192 < 900 * len(texts)
+    monkeypatch.setattr("bertsmith.inference.looking.word_neighbours._WORDS_AT_A_TIME", 10**6)
+    whole = word_neighbours(features, TEXT, "delo", texts)
+    assert max(read) == 900 * len(texts)
+    for one, other in zip(found.layers, whole.layers, strict=True):
+        assert [each.cosine for each in one] == pytest.approx([each.cosine for each in other], abs=1e-5)
+
+
 def test_texts_that_come_one_by_one_and_again_are_the_same_texts(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

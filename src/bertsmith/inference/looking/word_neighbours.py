@@ -19,7 +19,9 @@ from bertsmith.inference.features import Features
 from bertsmith.progress import Progress
 from bertsmith.tasks.examples.tagged_example import example_of_text
 
-_AT_A_TIME = 256  # texts
+_AT_A_TIME = 256  # texts, of which equal ones count once
+# Whose vectors of all layers are held, 0.3 GB of a BERT-base; a longer text goes alone.
+_WORDS_AT_A_TIME = 8192
 _AROUND = 8  # words shown on either side
 _TINY = 1e-12
 
@@ -56,25 +58,27 @@ def word_neighbours(
 
     Cosines are of vectors less the mean of the first 256 texts' words, for most of what raw vectors have in
     common says nothing of the word. Equal texts count once. Texts are read as they come: memory grows with
-    `count` alone. Raises InputError for a word that isn't there, texts without words, and what is no text.
+    `count` and the longest text alone. Raises InputError for a word that isn't there, texts without words,
+    and what is no text.
     """
     place = place_of(word, text)
-    wanted = np.stack([layer[0][place] for layer in _layers(features, [text])])  # (L + 1, H)
-    centre: Floats | None = None
+    wanted = [layer[0][place] for layer in _layers(features, [text])]  # L + 1 times (H,)
+    centre: list[Floats] | None = None
     best: list[list[_Found]] = [[] for _ in wanted]
     done, total = 0, len(among) if isinstance(among, Sized) else None
     for done, texts in _batches(among):
-        texts = [each for each in texts if each != text and _words(each)]
-        if texts:
-            layers = _layers(features, texts)
+        parts = _parts([each for each in texts if each != text and _words(each)])
+        kept = [_layers(features, parts[0])] if len(parts) == 1 else None  # several are computed again
+        if centre is None and parts:
+            centre = _mean(kept or (_layers(features, part) for part in parts))
+        for part, layers in zip(parts, kept or (_layers(features, part) for part in parts), strict=True):
             places = [
-                (each, at) for each, found in zip(texts, layers[0], strict=True) for at in range(len(found))
+                (each, at) for each, found in zip(part, layers[0], strict=True) for at in range(len(found))
             ]
-            flat = np.stack([np.concatenate(layer) for layer in layers])  # (L + 1, W, H)
-            centre = flat.mean(1, keepdims=True) if centre is None else centre
-            cosines = _cosines(wanted - centre[:, 0], flat - centre)
-            for number, row in enumerate(cosines):
-                best[number] = _nearest(best[number], row, places, count)
+            for number, layer in enumerate(layers):
+                assert centre is not None
+                cosines = _cosines(wanted[number] - centre[number], np.concatenate(layer) - centre[number])
+                best[number] = _nearest(best[number], cosines, places, count)
         if progress is not None:
             progress(done, total, "texts")
     if centre is None:
@@ -115,6 +119,20 @@ def _batches(among: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
         yield done, list(some)
 
 
+def _parts(texts: list[str]) -> list[list[str]]:
+    """The texts in their order, in runs of so few words that their vectors fit into memory."""
+    parts: list[list[str]] = []
+    room = 0
+    for each in texts:
+        count = len(_words(each))
+        if not parts or count > room:
+            parts.append([])
+            room = _WORDS_AT_A_TIME
+        parts[-1].append(each)
+        room -= count
+    return parts
+
+
 def place_of(word: str, text: str) -> int:
     """The number of the first such word, in any case. Raises InputError where there is none."""
     words = [each.lower() for each in _words(text)]
@@ -128,11 +146,19 @@ def _layers(features: Features, texts: Sequence[str]) -> list[list[Vectors]]:
     return [list(each) for each in features.layer_by_layer(list(texts))]
 
 
+def _mean(parts: Iterable[list[list[Vectors]]]) -> list[Floats]:
+    """Of all words, in each layer: (H,)."""
+    sums, words = [], 0
+    for layers in parts:
+        sums.append(np.stack([np.concatenate(layer).sum(0, dtype=np.float64) for layer in layers]))
+        words += sum(map(len, layers[0]))
+    return list(np.asarray(sum(sums) / words, np.float32))
+
+
 def _cosines(wanted: Floats, others: Floats) -> Floats:
-    """(L + 1, H) and (L + 1, W, H) -> (L + 1, W)."""
-    products = np.einsum("lh,lwh->lw", wanted, others)
-    lengths = np.linalg.norm(wanted, axis=1)[:, None] * np.linalg.norm(others, axis=2)
-    return np.asarray(products / np.maximum(lengths, _TINY))
+    """(H,) and (W, H) -> (W,)."""
+    lengths = np.linalg.norm(wanted) * np.linalg.norm(others, axis=1)
+    return np.asarray(others @ wanted / np.maximum(lengths, _TINY))
 
 
 def _around(text: str, place: int) -> tuple[str, str, str]:
