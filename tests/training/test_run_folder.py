@@ -69,3 +69,28 @@ def test_a_run_goes_on_with_other_micro_batches_but_not_with_other_batches(tmp_p
     assert open_run(recipe(batch_size=64, micro_batch_tokens=512), resume=True) == tmp_path
     with pytest.raises(RecipeError, match=r"other settings: data\.batch_size\."):
         open_run(recipe(batch_size=32, micro_batch_tokens=512), resume=True)
+
+
+def test_a_run_that_was_moved_does_not_begin_anew_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_reached(*_: object) -> None:
+        raise Stopped
+
+    monkeypatch.setattr(pretrain, "as_begun", not_reached)
+    monkeypatch.chdir(tmp_path)
+    recipe = check_recipe({"steps": 10, "optimizer": {"warmup": 1}, "out": "runs/law"}, "test")
+    write_recipe(recipe, Path("runs/law"))
+    Path("runs/law/checkpoints").mkdir()
+    with pytest.raises(Stopped):
+        pretrain.pretrain("runs/law/recipe.toml", resume=True)
+    Path("runs/law").rename("moved")
+    moved = "lies beside the checkpoints of a run, but names runs/law as its folder. Give out=moved to go on"
+    with pytest.raises(RecipeError, match=moved):
+        pretrain.pretrain("moved/recipe.toml", resume=True)
+    for overrides, resume in ((["out=moved"], True), ([], False)):
+        with pytest.raises(Stopped):
+            pretrain.pretrain("moved/recipe.toml", *overrides, resume=resume)
+    Path("moved/checkpoints").rmdir()  # a recipe alone
+    with pytest.raises(Stopped):
+        pretrain.pretrain("moved/recipe.toml", resume=True)

@@ -54,6 +54,7 @@ from bertsmith.training.recipe import Recipe, read_recipe
 from bertsmith.training.run_folder import (
     as_begun,
     open_run,
+    require_its_own_folder,
     require_same_data,
     write_data_hashes,
     write_recipe,
@@ -93,7 +94,9 @@ def pretrain(
     the guard ends the run.
     """
     if isinstance(recipe, str):
-        recipe = read_recipe(recipe, list(overrides))
+        name, recipe = recipe, read_recipe(recipe, list(overrides))
+        if resume and not any(each.startswith("out=") for each in overrides):
+            require_its_own_folder(Path(name), recipe)
     elif overrides:
         raise RecipeError(
             "Overrides go with a recipe's name or file. With a Recipe, change its own settings instead."

@@ -29,6 +29,18 @@ def open_run(recipe: Recipe, resume: bool) -> Path:
     return open_folder(Path(recipe.out), recipe, lambda path: read_recipe(str(path), []), resume, again)
 
 
+def require_its_own_folder(file: Path, recipe: Recipe) -> None:
+    """Raises RecipeError where a recipe that is to be resumed lies in a run's folder, but names another as
+    its `out`: since the run was moved, another one would begin there, from step 0.
+    """
+    folder = file.parent
+    if recipe.out and (folder / "checkpoints").is_dir() and folder.resolve() != Path(recipe.out).resolve():
+        raise RecipeError(
+            f"{file} lies beside the checkpoints of a run, but names {recipe.out} as its folder. Give "
+            f"out={folder} to go on with the run there, or out={recipe.out} to use that folder."
+        )
+
+
 def as_begun(recipe: Recipe, resume: bool) -> Recipe:
     """A run that goes on keeps the checkpoint it was begun from, where `decay_from` names its run alone."""
     stored = Path(recipe.out or "") / "recipe.toml"
