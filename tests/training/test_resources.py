@@ -99,14 +99,32 @@ def test_on_a_gpu_its_own_memory_counts(model: PretrainingModel, tmp_path: Path)
         require_resources(model, recipe_of(), machine, small, tmp_path)
 
 
-def test_the_disk_must_hold_one_checkpoint_more_than_are_kept(
-    model: PretrainingModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes that were asked to be free."""
+    found: list[int] = []
     monkeypatch.setattr(
         "bertsmith.training.resources.require_free_space",
-        lambda _, bytes_needed, __: asked.append(bytes_needed),
+        lambda _, bytes_needed, __: found.append(bytes_needed),
     )
+    return found
+
+
+def test_the_disk_must_hold_one_checkpoint_more_than_are_kept(
+    model: PretrainingModel, tmp_path: Path, asked: list[int]
+) -> None:
     require_resources(model, recipe_of(), MACHINE, hardware_with(10**12), tmp_path)
     weights = sum(parameter.numel() for parameter in model.parameters())
     assert asked == [3 * 12 * weights + 4 * weights]  # weights and two moments, and the model
+
+
+def test_checkpoints_that_stand_already_need_no_more_room(
+    model: PretrainingModel, tmp_path: Path, asked: list[int]
+) -> None:
+    """A resumed run fits where it was begun; at least one more is written before an older one goes."""
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    for number in range(3):
+        (tmp_path / "checkpoints" / f"step-{number}").mkdir(parents=True)
+        (tmp_path / "checkpoints" / f"step-{number}" / "weights.safetensors").write_bytes(b"x" * 12 * weights)
+        require_resources(model, recipe_of(), MACHINE, hardware_with(10**12), tmp_path)
+    assert asked == [2 * 12 * weights + 4 * weights, *[12 * weights + 4 * weights] * 2]

@@ -1,5 +1,6 @@
 """Whether a run fits before it begins: memory for weights and a step, disk for its checkpoints. Bytes."""
 
+import contextlib
 from pathlib import Path
 
 from bertsmith.errors import ResourceError
@@ -19,7 +20,8 @@ def require_resources(
     """Raises ResourceError with what is needed and what there is."""
     weights = sum(parameter.numel() for parameter in model.parameters())
     checkpoint = _CHECKPOINT_BYTES * weights
-    on_disk = (recipe.checkpoint.keep + 1) * checkpoint + 4 * weights
+    lacking = (recipe.checkpoint.keep + 1) * checkpoint - _size_of(out / "checkpoints")
+    on_disk = max(lacking, checkpoint) + 4 * weights  # the next one is written before an older one goes
     require_free_space(out, on_disk, "The run's checkpoints and model")
     needed = step_memory(model, recipe, machine).total
     if machine.device.type == "cpu":
@@ -32,3 +34,12 @@ def require_resources(
             f"{machine.micro_batch_tokens:,} tokens at a time), but {where} {available / 1e9:.1f} GB. "
             "Choose a smaller model.size or data.micro_batch_tokens."
         )
+
+
+def _size_of(folder: Path) -> int:
+    """Bytes of all files in it that stand; another process may be taking partial ones away."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
