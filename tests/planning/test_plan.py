@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.data.sequences.building import SequenceSettings, build_sequences
+from bertsmith.data.store import TokenStore
+from bertsmith.data.stream import Cursor, PretrainingStream
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.model.bert import Bert
@@ -117,6 +120,28 @@ def test_a_store_of_sequences_is_planned_by_its_own_tokenizer_whether_it_is_name
         made = plan(recipe_of(corpus=store, data=data, **named), hardware=GPU)
         assert not any("vocabulary" in note or "full" in note for note in made.notes)
         assert made.phases[0].step.mean_length < 16 and made.epochs is not None
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_epochs_are_how_often_the_run_reads_the_corpus(inputs: dict[str, str], share: float) -> None:
+    """Special tokens are no text of it, nor is general text. The run's own stream counts what it reads."""
+    steps, rows = 60, {0.0: 8, 0.5: 4}[share]
+    data = {"batch_size": 8, "sequence_lengths": [16], "sequence_shares": [1.0], "next_sentence": False}
+    recipe = recipe_of(**inputs, steps=steps, data=data | {"general_share": share}, general=inputs["corpus"])
+    made = plan(recipe, hardware=GPU)
+    tokenizer = Tokenizer.load(inputs["tokenizer"])
+    store = TokenStore.open(Path(inputs["corpus"]) / "train", tokenizer)
+    stream = PretrainingStream(
+        store, tokenizer, recipe.seed, False, 16, rows * 16, recipe.data.short_seq_prob
+    )
+    *_, last = islice(stream.batches(Cursor()), steps)
+    assert made.epochs is not None and last.end.epoch >= 2
+    assert last.end.epoch <= made.epochs <= last.end.epoch + 1
+    assert made.tokens == pytest.approx(8 * 16 * steps, rel=0.1)  # general text is trained on too
+    unknown = plan(recipe.model_copy(update={"general": inputs["tokenizer"]}), hardware=GPU)
+    assert unknown.epochs == pytest.approx(made.epochs)
+    assert unknown.tokens == pytest.approx(made.tokens, rel=0.1)
+    assert any("holds no token store: its sequences" in note for note in unknown.notes) == (share > 0)
 
 
 def test_evaluation_reads_no_more_held_out_text_than_there_is(inputs: dict[str, str]) -> None:

@@ -39,7 +39,8 @@ class Plan:
     """What `plan` predicts. `parts` are of the whole run, and `hours` their sum, off by `error` at most; of a
     run of given hours (`in_time`) its steps and tokens are.
 
-    `cost` is None without a price, `epochs` without a token store. `share` is the products' of the peak.
+    `cost` is None without a price, `epochs` without a token store; these are of the corpus's own text.
+    `share` is the products' of the peak.
     """
 
     recipe: Recipe
@@ -106,6 +107,7 @@ def plan(
     parts = (*training, *cost.pauses_bill(steps))
     hours = sum(part.seconds for part in parts) / 3600
     trained = sum(phase.tokens for phase in phases)
+    own_text = sum(phase.steps * phase.step.own_text for phase in phases)
     memory = step_memory(inputs.model, recipe, machine)
     return Plan(
         recipe=recipe,
@@ -118,7 +120,7 @@ def plan(
         steps=steps,
         tokens=trained,
         tokens_per_second=trained / sum(part.seconds for part in training),
-        epochs=None if inputs.store is None else trained / max(len(inputs.store.tokens), 1),
+        epochs=None if inputs.store is None else own_text / max(len(inputs.store.tokens), 1),
         share=accelerator.share(inputs.config.hidden_size),
         weights=inputs.weights,
         micro_batch_tokens=tokens_at_once(recipe, machine),

@@ -29,6 +29,7 @@ class PlanInputs:
     store: TokenStore | None
     tokenizer: Tokenizer | None
     notes: tuple[str, ...]
+    general: TokenStore | None = None
 
     @property
     def config(self) -> BertConfig:
@@ -58,7 +59,7 @@ class PlanInputs:
         """What a step of this phase holds: sampled from the store, or full."""
         if self.store is None or self.tokenizer is None:
             return full_step(recipe, phase)
-        return sampled_step(recipe, phase, self.store, self.tokenizer)
+        return sampled_step(recipe, phase, self.store, self.tokenizer, self.general)
 
 
 def find_inputs(recipe: Recipe) -> PlanInputs:
@@ -72,13 +73,20 @@ def find_inputs(recipe: Recipe) -> PlanInputs:
     tokenizer, notes = _tokenizer(recipe)
     config = _config(recipe, tokenizer)
     require_fit(recipe, config, config.vocab_size if tokenizer is None else tokenizer.vocab_size)
-    store, more = _store(recipe, tokenizer)
+    store, more = _store(recipe.corpus, tokenizer)
+    general = None
+    if recipe.general is not None and recipe.data.general_share and store is not None:
+        general, lacking = _store(recipe.general, tokenizer)
+        if lacking:
+            more.append(
+                f"{recipe.general} holds no token store: its sequences are taken to be like the corpus's."
+            )
     objective, choices = OBJECTIVES[recipe.objective], recipe.objective_choices()
     model = meta_init(lambda: objective.build(config, choices))
     if recipe.replaced.generator is not None:
         share = recipe.replaced.generator_share
         more.append(f"replaced.generator isn't looked at: a share of {share:g} of the width is assumed.")
-    return PlanInputs(model, store, tokenizer, (*notes, *more))
+    return PlanInputs(model, store, tokenizer, (*notes, *more), general)
 
 
 def _tokenizer(recipe: Recipe) -> tuple[Tokenizer | None, list[str]]:
@@ -114,8 +122,8 @@ def _usual_vocabulary(recipe: Recipe) -> int:
     return BertConfig(model_type=recipe.model.model_type).vocab_size
 
 
-def _store(recipe: Recipe, tokenizer: Tokenizer | None) -> tuple[TokenStore | None, list[str]]:
-    path = Path(recipe.corpus) if recipe.corpus else None
+def _store(corpus: str | None, tokenizer: Tokenizer | None) -> tuple[TokenStore | None, list[str]]:
+    path = Path(corpus) if corpus else None
     if path is None or tokenizer is None or not (path / "train" / "tokens.bin").exists():
         where = "" if path is None else f" {path} holds none."
         return None, [
