@@ -18,7 +18,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from starlette.testclient import TestClient
 
-from bertsmith import BertClassifier, BertFeatures
+from bertsmith import BertClassifier, BertFeatures, look
+from bertsmith.cli.main import main
 from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.inference.attribution import Explainer
 from bertsmith.inference.export.source import open_source
@@ -232,6 +233,22 @@ def test_the_words_of_a_text_are_explained_beside_its_columns(trained: FinetuneR
     found = Explainer(trained.model, "cpu").attributions(given)
     assert found.target == "bad paid"  # the empty text is answered "good": there is something to credit
     assert found.tokens[int(found.scores.argmax())] == "awful"
+
+
+def test_the_page_of_a_look_shows_the_columns(trained: FinetuneResult, tmp_path: Path) -> None:
+    given = {"age": 30, "text": "bano awful delo", "plan": "paid"}
+    look(trained.model, given).save(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert '<p class="given">bano awful delo · age: 30 · plan: paid</p>' in page
+
+
+def test_the_command_that_looks_says_where_columns_can_be_given(
+    trained: FinetuneResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["look", str(trained.model), "bano awful", "--out", str(tmp_path / "page.html")]) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert "reads columns beside the text (age, plan), which it can be given from Python only" in message
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_in_scikit_learn_rows_have_their_columns_by_name(encoder: Path) -> None:

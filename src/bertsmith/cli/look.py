@@ -63,6 +63,7 @@ def look(
     from bertsmith.text.labelled.rows import stream_texts
 
     require_output(out, overwrite, [] if among is None else [among])
+    _refuse_columns(model)
     texts = None if among is None else stream_texts(among, column, **given(layout))
     with progress_bar("Looking") as progress:
         found = look_at(
@@ -76,6 +77,21 @@ def look(
     _show(model, found)
     found.save(out, overwrite=overwrite)
     print_paths(page=out)
+
+
+def _refuse_columns(model: str) -> None:
+    """Raises InputError for a model that reads columns beside the text: a command line has no place for them."""
+    from bertsmith.errors import InputError
+    from bertsmith.model.locate import locate_model
+    from bertsmith.model.manifest import stated_manifest
+
+    manifest = stated_manifest(locate_model(model).folder)
+    settings = {} if manifest is None else manifest.settings.get("settings", {})
+    if isinstance(settings, dict) and (columns := settings.get("features")):
+        raise InputError(
+            f"{model} reads columns beside the text ({', '.join(map(str, columns))}), which it can be given from Python only: "
+            'bertsmith.look(model, {"text": …, "COLUMN": …}).save("look.html").'
+        )
 
 
 def _show(model: str, found: "Look") -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,22 @@ def render_look(
     return render_page(
         "look.html.jinja",
         model=model,
-        given=given if isinstance(given, str) else " · ".join(map(str, given)),
+        given=_heading(given),
         data=data,
         style=inline_style("paper.css"),
         script=inline_scripts("dom.js", "attributions.js", "attention.js", "look.js"),
     )
+
+
+def _heading(given: Any) -> str:
+    """What was looked at: a text, several, or a text with the columns beside it."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, Mapping):
+        texts = [str(given[role]) for role in ("text", "text_pair") if role in given]
+        cells = [f"{name}: {cell}" for name, cell in given.items() if name not in ("text", "text_pair")]
+        return " · ".join([*texts, *cells])
+    return " · ".join(map(str, given))
 
 
 def _attention(found: AttentionWeights, tokenizer: Tokenizer) -> dict[str, Any]:
