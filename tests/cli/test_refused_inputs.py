@@ -37,6 +37,19 @@ REFUSED = [
         "optimizer.learning_rate: expected less than or equal to 1, found 1e+30.",
     ),
     (["finetune", "regression", *TUNED, "r"], "rows.csv, line 2: expected a number within"),
+    (
+        ["evaluate", "model", "corpora/mistyped"],
+        "corpora/mistyped does not exist. Name a file of labelled rows, or the folder of a corpus",
+    ),
+    (
+        ["evaluate", "model", ".", "--train", "rows.csv", "--text-pair", "b", "--task", "m:T"],
+        ". is a folder, so it is measured as a corpus or a token store: leave out --train and --task and "
+        "--text-pair, for labelled rows alone.",
+    ),
+    (
+        ["evaluate", "model", "rows.csv", "--sequence-length", "64"],
+        "rows.csv is a file, so it is measured as labelled rows: leave out --sequence-length, for a corpus",
+    ),
 ]
 
 

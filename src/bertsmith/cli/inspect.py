@@ -4,6 +4,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns, given
+from bertsmith.errors import InputError
+
+_TOKENS, _LENGTH = 1_000_000, 128  # of a corpus
 
 
 def fill_mask(model: str, text: str, *, top: int = 5, json: Flag = False) -> None:
@@ -46,8 +49,8 @@ def evaluate(
     train: Path | None = None,
     columns: Annotated[LabelledColumns | None, AS_TRAINED] = None,
     layout: Annotated[FileLayout | None, AS_TRAINED] = None,
-    tokens: int = 1_000_000,
-    sequence_length: int = 128,
+    tokens: int = _TOKENS,
+    sequence_length: int = _LENGTH,
     task: str | None = None,
     json: Flag = False,
 ) -> None:
@@ -82,6 +85,8 @@ def evaluate(
     """
     from bertsmith.cli.screen import print_json, print_table
 
+    reading = given(columns, layout)
+    _require_its_options(data, {"train": train, "task": task} | reading, tokens, sequence_length)
     if data.is_dir():
         import torch
 
@@ -96,7 +101,25 @@ def evaluate(
             part = "its held-out part" if split == "heldout" else "its training text: nothing is held out"
             print_table(("figure", "value"), list(metrics.items()), title=f"{model} on {data}, {part}")
         return
-    _evaluate_rows(model, data, train, task, json, given(columns, layout))
+    _evaluate_rows(model, data, train, task, json, reading)
+
+
+def _require_its_options(data: Path, of_rows: dict[str, Any], tokens: int, sequence_length: int) -> None:
+    """Raises InputError for what isn't there, and for an option that says nothing about it."""
+    if not data.exists():
+        raise InputError(
+            f"{data} does not exist. Name a file of labelled rows, or the folder of a corpus or a token store."
+        )
+    if data.is_dir():
+        what, other = "a folder, so it is measured as a corpus or a token store", "labelled rows"
+        said = [name for name, value in of_rows.items() if value is not None]
+    else:
+        what, other = "a file, so it is measured as labelled rows", "a corpus"
+        given_now = {"tokens": tokens != _TOKENS, "sequence_length": sequence_length != _LENGTH}
+        said = [name for name, is_given in given_now.items() if is_given]
+    if said:
+        options = " and ".join(f"--{name.replace('_', '-')}" for name in said)
+        raise InputError(f"{data} is {what}: leave out {options}, for {other} alone.")
 
 
 def _evaluate_rows(
