@@ -60,7 +60,7 @@ from bertsmith.training.run_folder import (
     write_recipe,
 )
 from bertsmith.training.run_lock import sole_run
-from bertsmith.training.run_summary import write_summary
+from bertsmith.training.run_summary import left_out, write_summary
 from bertsmith.training.sharding import whole_tensors
 from bertsmith.training.stable_checkpoint import require_same_text, run_of, with_stable_checkpoint
 from bertsmith.training.whole_rows import learned_row_length, rows_provenance
@@ -159,7 +159,8 @@ def _run(
         at_first = _measured_before(recipe, out, loop)
         loop.run()
         metrics = loop.evaluate()
-        for warning in (*_baseline_warnings(metrics), *forgetting_warnings(at_first, metrics)):
+        warnings = (*_baseline_warnings(metrics), *forgetting_warnings(at_first, metrics), *left_out(recipe))
+        for warning in warnings:
             loop_observer.record("warning", loop.progress.step, message=warning)
         loop_observer.record("end", loop.progress.step, elapsed=loop.progress.elapsed, reason="finished")
     weights = whole_tensors(inputs.model.state_dict(), keep=first)
