@@ -196,3 +196,18 @@ def test_two_hundred_tokens_of_twelve_layers_do_not_stutter(tmp_path: Path, brow
         })()"""
     )
     assert milliseconds < 150  # 20 on a quiet machine; a frame that people see as one is 100
+
+
+def test_an_argument_that_is_not_utf8_is_read_as_far_as_it_can_be(
+    models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The shell hands such bytes on as lone surrogates, which neither tokenizers nor pages take."""
+    assert main(["fill-mask", str(models["masked"]), "bano caf\udce9 [MASK]"]) == 0
+    assert "bano caf\ufffd [MASK]" in capsys.readouterr().out
+    (tmp_path / "others.txt").write_text("\n".join(OTHERS[:4]))
+    files = ["--among", str(tmp_path / "others.txt"), "--out", str(tmp_path / "page.html")]
+    asked = ["look", str(models["masked"]), "bano delo\udce9 [MASK]", "--word", "delo\udce9", *files]
+    assert main(asked) == 0
+    assert '<p class="given">bano delo\ufffd [MASK]</p>' in (tmp_path / "page.html").read_text()
+    assert main(["look", str(models["classification"]), "bano", "--target", "\udce9"]) == 2
+    assert "Traceback" not in capsys.readouterr().err

@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns, given
+from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns, ReadableText, given
 from bertsmith.errors import InputError
 
 _TOKENS, _LENGTH = 1_000_000, 128  # of a corpus
 
 
-def fill_mask(model: str, text: str, *, top: int = 5, json: Flag = False) -> None:
+def fill_mask(model: str, text: ReadableText, *, top: int = 5, json: Flag = False) -> None:
     """Guess the words behind one or more [MASK], with their probabilities.
 
     Parameters
@@ -108,7 +108,8 @@ def _require_its_options(data: Path, of_rows: dict[str, Any], tokens: int, seque
     """Raises InputError for what isn't there, and for an option that says nothing about it."""
     if not data.exists():
         raise InputError(
-            f"{data} does not exist. Name a file of labelled rows, or the folder of a corpus or a token store."
+            f"{data} does not exist. Name a file of labelled rows, or the folder of a corpus or of a token "
+            "store."
         )
     if data.is_dir():
         what, other = "a folder, so it is measured as a corpus or a token store", "labelled rows"

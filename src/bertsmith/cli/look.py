@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, Out, given
+from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, Out, ReadableText, given
 
 if TYPE_CHECKING:
     from bertsmith.inference.looking.look import Look
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 def look(
     model: str,
-    text: str,
-    second: str | None = None,
+    text: ReadableText,
+    second: ReadableText | None = None,
     *,
-    target: str | None = None,
-    word: str | None = None,
+    target: ReadableText | None = None,
+    word: ReadableText | None = None,
     among: Path | None = None,
     column: str | None = None,
     layout: Annotated[FileLayout | None, AS_NAMED] = None,
@@ -80,7 +80,7 @@ def look(
 
 
 def _refuse_columns(model: str) -> None:
-    """Raises InputError for a model that reads columns beside the text: a command line has no place for them."""
+    """Raises InputError for a model that reads columns beside the text: a command has no place for them."""
     from bertsmith.errors import InputError
     from bertsmith.model.locate import locate_model
     from bertsmith.model.manifest import stated_manifest
@@ -88,8 +88,9 @@ def _refuse_columns(model: str) -> None:
     manifest = stated_manifest(locate_model(model).folder)
     settings = {} if manifest is None else manifest.settings.get("settings", {})
     if isinstance(settings, dict) and (columns := settings.get("features")):
+        names = ", ".join(map(str, columns))
         raise InputError(
-            f"{model} reads columns beside the text ({', '.join(map(str, columns))}), which it can be given from Python only: "
+            f"{model} reads columns beside the text ({names}), which it can be given from Python only: "
             'bertsmith.look(model, {"text": …, "COLUMN": …}).save("look.html").'
         )
 

@@ -1,5 +1,6 @@
 """Options that several commands share, each named and explained once."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,12 @@ def _place(kind: type[Path], tokens: Sequence[Token]) -> Path:
     return kind(tokens[0].value)
 
 
+def _readable(kind: type[str], tokens: Sequence[Token]) -> str:
+    """Bytes that are no UTF-8 come as lone surrogates, which no tokenizer takes: � stands for each."""
+    return kind(re.sub("[\ud800-\udfff]", "\ufffd", tokens[0].value))
+
+
+ReadableText = Annotated[str, Parameter(converter=_readable)]
 Out = Annotated[Path, Parameter(converter=_place)]
 OutOrDash = Annotated[Path, Parameter(converter=_place, allow_leading_hyphen=True)]
 

@@ -6,7 +6,7 @@ from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bertsmith.cli.options import Flag
+from bertsmith.cli.options import Flag, ReadableText
 from bertsmith.terminal import printable
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _SHOWN = 600  # characters of a passage; --json has all of it
 
 def search(
     index: Path,
-    query: str,
+    query: ReadableText,
     *,
     mode: Literal["hybrid", "vector", "text"] = "hybrid",
     k: int = 10,
