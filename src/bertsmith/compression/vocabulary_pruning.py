@@ -24,12 +24,14 @@ from bertsmith.inference.text_list import require_texts
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from bertsmith.model.config import BertConfig
-from bertsmith.model.locate import SENTENCE_SETTINGS, locate_model
+from bertsmith.model.legacy import read_legacy_tensors
+from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import read_manifest, stated_manifest
 from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
+from bertsmith.model.sentence_files import copy_sentence_files
 from bertsmith.model.static_table import StaticTable, is_static, load_static, read_longest, save_static
 from bertsmith.model.untrusted import plain_file
-from bertsmith.tasks.checkpoints.sentence_settings import module_folders, read_prompts
+from bertsmith.tasks.checkpoints.sentence_settings import read_prompts
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.task import Task
@@ -40,7 +42,6 @@ _PREFIXES = ("query_prefix", "document_prefix")  # settings of a task
 _OF_MANIFEST = {"embedding": "encoder", "masked-language": "pretraining"}
 # What sentence-transformers needs beside the weights: nothing of it counts pieces.
 _PROMPTS = "config_sentence_transformers.json"
-_BESIDE = ("modules.json", *SENTENCE_SETTINGS, _PROMPTS)
 
 
 @dataclass(frozen=True)
@@ -218,13 +219,7 @@ def _save_plain(
     """An encoder, with its head for masked words or with what sentence-transformers needs."""
 
     def write_extra_files(partial: Path) -> None:
-        beside = [folder / name for name in _BESIDE if (folder / name).exists()]
-        for inner in module_folders(folder):
-            (partial / inner.name).mkdir()  # of normalisation, it is empty
-            beside += inner.iterdir()
-        for path in beside:
-            name = path.relative_to(folder)
-            (partial / name).write_bytes(plain_file(folder, str(name)).read_bytes())
+        copy_sentence_files(folder, partial, read_legacy_tensors)
 
     manifest = checkpoint.manifest
     before = {} if manifest is None else manifest.provenance

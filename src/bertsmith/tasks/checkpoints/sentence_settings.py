@@ -98,14 +98,6 @@ def read_pooling(folder: Path) -> Pooling | None:
     return _pooling(folder, _read_modules(folder, {"Dense"})["Pooling"], has_prompts=False)
 
 
-def module_folders(folder: Path) -> list[Path]:
-    """Of an embedding model's parts behind its encoder, which lies in `folder` itself, by modules.json."""
-    found = read_small_json(plain_file(folder, _MODULES)) if (folder / _MODULES).exists() else []
-    modules = found if isinstance(found, list) else []
-    names = {str(each.get("path")) for each in modules if isinstance(each, dict)}
-    return [inner for inner in sorted(folder.iterdir()) if inner.is_dir() and inner.name in names]
-
-
 def _parts(folder: Path) -> tuple[dict[str, str], int]:
     """Kind -> subfolder, and how many modules there are."""
     path = plain_file(folder, _MODULES)
