@@ -269,6 +269,15 @@ def test_an_impossible_search_is_refused(change: str, message: str) -> None:
         make_search(VALUES, [change])
 
 
+def test_more_frozen_layers_than_the_model_has_are_refused_before_anything_is_written(
+    files: dict[str, str], tmp_path: Path
+) -> None:
+    expected = r"^search\.freeze_layers = \[0,12\], but the model has 2 layers\. Give bounds up to 2\.$"
+    with pytest.raises(RecipeError, match=expected):
+        search(files, tmp_path / "search", "search.freeze_layers=[0,12]")
+    assert not (tmp_path / "search").exists()
+
+
 def test_without_optuna_the_install_line_is_given(
     files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

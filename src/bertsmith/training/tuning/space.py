@@ -74,10 +74,18 @@ class Search:
         return {name: value for name, value in values.items() if name not in self.fixed}
 
     def distributions(self, layers: int) -> dict[str, Any]:
-        """What optuna draws from, by dotted name, for a model of so many layers."""
+        """What optuna draws from, by dotted name, for a model of so many layers. Raises RecipeError when more
+        of them might be frozen than there are.
+        """
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         bounds, baseline = self.settings.search, self.baseline(layers)
+        if bounds.freeze_layers is not None and bounds.freeze_layers[1] > layers:
+            lowest, most = bounds.freeze_layers
+            raise RecipeError(
+                f"search.freeze_layers = [{lowest},{most}], but the model has {layers} layers. Give bounds "
+                f"up to {layers}."
+            )
         found: dict[str, Any] = {}
         for name, value in baseline.items():
             given = getattr(bounds, name.rpartition(".")[2])
