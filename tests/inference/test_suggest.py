@@ -246,3 +246,79 @@ def test_json_lines_with_null_for_no_label(tiny_bert: Path, tmp_path: Path) -> N
     path.write_text("\n".join(json.dumps(row) for row in rows))
     found = suggest(tiny_bert, path, count=3)
     assert len(found.rows) == 3 and found.without_label == len(found.doubts) == 18
+
+
+def read_csv(path: Path) -> list[list[str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return [*csv.reader(file)]
+
+
+def test_the_columns_of_an_encoder_are_called_as_in_the_file(tiny_bert: Path, tmp_path: Path) -> None:
+    """Of pairs each value stands under its own name."""
+    labels = [*map(colour, TEXTS[:18]), *[""] * 18]
+    pairs = [(text, f"a {text}", label) for text, label in zip(TEXTS, labels, strict=True)]
+    named = ("sentence1", "sentence2", "label")
+    path, out = write(tmp_path / "pairs.csv", pairs, named), tmp_path / "next"  # type: ignore[arg-type]
+    assert main(["suggest", str(tiny_bert), str(path), "--count", "3", "--out", str(out)]) == 0
+    header, *rows = read_csv(out / "rows.csv")
+    assert header == ["sentence1", "sentence2", "label", "guess", "confidence"]
+    assert len(rows) == 3 and {(row[0], row[1], row[2]) for row in rows} <= set(pairs)
+    header, *rows = read_csv(out / "labels.csv")
+    assert header == ["sentence1", "sentence2", "label", "guess", "confidence", "doubtful", "where"]
+    assert {(row[0], row[1], row[2]) for row in rows} == set(pairs[:18])
+    single = write(tmp_path / "single.csv", [*zip(TEXTS, labels, strict=True)], ("sentence", "intent"))
+    assert suggest(tiny_bert, single, count=3).columns == ("sentence", "intent")
+
+
+def test_more_labelled_rows_may_have_columns_of_other_names(tiny_bert: Path, tmp_path: Path) -> None:
+    """What is filled in is to stand beside them."""
+    more = write(tmp_path / "more.csv", [(text, colour(text)) for text in TEXTS[:18]], ("sentence", "intent"))
+    own = [(text, colour(text) if number % 2 else "") for number, text in enumerate(TEXTS[18:])]
+    found = suggest(tiny_bert, write(tmp_path / "rows.csv", own, ("review", "class")), labelled=more, count=3)
+    assert found.columns == ("sentence", "intent")
+    assert (found.without_label, len(found.doubts)) == (9, 27)
+    pairs = write(tmp_path / "pairs.csv", own, ("sentence1", "sentence2"))
+    with pytest.raises(
+        InputError, match=r"pairs\.csv, line 2 is a pair of texts, but .*more\.csv, line 2 is one"
+    ):
+        suggest(tiny_bert, pairs, labelled=more)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json"])
+@pytest.mark.parametrize("labelled_first", [False, True])
+def test_an_object_without_the_labels_key_has_no_label(
+    ending: str, labelled_first: bool, tiny_bert: Path, tmp_path: Path
+) -> None:
+    rows = [{"text": text} for text in TEXTS[24:]]
+    labelled = [{"text": text, "label": colour(text)} for text in TEXTS[:24]]
+    rows = [*labelled, *rows] if labelled_first else [*rows, *labelled]
+    path = tmp_path / f"rows.{ending}"
+    path.write_text(json.dumps(rows) if ending == "json" else "\n".join(map(json.dumps, rows)))
+    found = suggest(tiny_bert, path, count=3)
+    assert (found.without_label, len(found.doubts), found.columns) == (12, 24, ("text", "label"))
+    with pytest.raises(InputError, match="no column '2'"):  # objects have no numbers
+        suggest(tiny_bert, path, label="2")
+
+
+def test_a_row_trained_on_counts_once_with_the_label_of_the_file(tiny_bert: Path, tmp_path: Path) -> None:
+    rows = [(text, colour(text)) for text in TEXTS[:24]]
+    rows[3] = (rows[3][0], "green")  # it is red
+    train = write(tmp_path / "rows.csv", rows)
+    run = finetune(
+        "classification",
+        *("method=linear", "max_length=16", "hardware.threads=1"),
+        model=str(tiny_bert),
+        train=str(train),
+        out=str(tmp_path / "run"),
+    )
+    assert colour(rows[3][0]) == "red"
+    corrected = [(rows[3][0], "red"), rows[0], *((text, "") for text in TEXTS[24:])]
+    found = suggest(run.model, write(tmp_path / "pool.csv", corrected), count=3)
+    assert found.contradictions == []
+    assert sorted((doubt.example.text, doubt.example.label) for doubt in found.doubts) == sorted(
+        (text, colour(text)) for text in TEXTS[:24]
+    )
+    objects = [{"text": text} for text in TEXTS[24:]] + [{"text": "a new red cat", "label": "red"}]
+    path = tmp_path / "pool.jsonl"
+    path.write_text("\n".join(map(json.dumps, objects)))
+    assert len(suggest(run.model, path, count=3).doubts) == 25

@@ -109,17 +109,15 @@ def suggest(
     `model`: a fine-tuned one of classification or multi-label, or any encoder, under which a linear model
     learns from the labelled rows for `task`. A row of `file` without a label may be suggested; one that has a
     label is learned from, and doubted, as are those of `labelled`, by default what the model was fine-tuned
-    on, if it still is where it was. Labels are doubted by cross-validation: by a linear model of the
-    pre-trained encoder's features that has not seen them. `columns` as for `Predictor.predict_file`, and
-    label. Raises InputError, ModelError and RecipeError.
+    on, if it still is where it was. Of a row that the model was fine-tuned on too, the label in `file`
+    counts. Labels are doubted by cross-validation: by a linear model of the pre-trained encoder's features
+    that has not seen them. `columns` as for `Predictor.predict_file`, and label. Raises InputError,
+    ModelError and RecipeError.
     """
     folder = locate_model(model).folder
     trained = _trained_model(folder)
     reading = _task(trained, task, columns)
-    rows = reading.read_partly_labelled(file)
-    known, notes = _labelled_rows(trained, folder, reading, file, labelled)
-    known += [row for row in rows if row.label is not None]
-    pool = [row for row in rows if row.label is None]
+    known, pool, notes = _read(trained, folder, reading, file, labelled)
     unlabelled = len(pool)
     if unlabelled > MOST_READ:
         pool = random.Random(seed).sample(pool, MOST_READ)
@@ -180,25 +178,55 @@ def _task(trained: AnsweringModel | None, task: str, columns: dict[str, Any]) ->
     return type(trained.task)(settings, trained.task.labels)
 
 
-def _labelled_rows(
+def _read(
     trained: AnsweringModel | None,
     folder: Path,
     reading: TextTask,
     file: Path | str,
     labelled: Path | str | None,
+) -> tuple[list[TextExample], list[TextExample], list[str]]:
+    """The rows with a label, those of `file` last; those without; and sentences on what is missing."""
+    asked = reading.settings
+    rows = reading.read_partly_labelled(file)
+    own = [row for row in rows if row.label is not None]
+    known, notes = list[TextExample](), list[str]()
+    if labelled is not None and Path(labelled).resolve() != Path(file).resolve():
+        reading.settings = asked  # its columns may be called otherwise
+        known = reading.read(labelled)
+    elif labelled is None and trained is not None:
+        known, notes = _rows_trained_on(trained, folder, file)
+        newer = {_content(row) for row in own}
+        known = [row for row in known if _content(row) not in newer]
+    _require_alike([*known, *rows])
+    return [*known, *own], [row for row in rows if row.label is None], notes
+
+
+def _rows_trained_on(
+    trained: AnsweringModel, folder: Path, file: Path | str
 ) -> tuple[list[TextExample], list[str]]:
-    """Besides those of `file`, and sentences on what is missing."""
-    if labelled is not None:
-        if Path(labelled).resolve() == Path(file).resolve():
-            return [], []
-        return reading.read(labelled), []
-    source = TrainedOn.of_folder(folder) if trained is not None else None
+    """And sentences on what is missing; no rows where they are those of `file`, or where nobody knows."""
+    source = TrainedOn.of_folder(folder)
     if source is None or source.path.resolve() == Path(file).resolve():
         return [], []
     if not source.is_at(source.path):
         return [], [f"{source.path}, which the model was fine-tuned on, is not there, or was changed"]
-    assert trained is not None
     return source.rows(trained.task, source.path), []  # by the columns that it was trained on
+
+
+def _require_alike(rows: Sequence[TextExample]) -> None:
+    """Raises InputError where some rows are pairs and others are not: no model learns from both."""
+    one = next((row for row in rows if row.text_pair is None), None)
+    two = next((row for row in rows if row.text_pair is not None), None)
+    if one is not None and two is not None:
+        raise InputError(
+            f"{two.where} is a pair of texts, but {one.where} is one text. Name the columns with --text and, "
+            "for pairs, --text-pair."
+        )
+
+
+def _content(row: TextExample) -> tuple[Any, ...]:
+    """All but its label."""
+    return row.text, row.text_pair, row.columns
 
 
 def _column_names(task: TextTask) -> list[str]:

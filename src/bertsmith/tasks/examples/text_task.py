@@ -26,7 +26,14 @@ from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.task import Prediction, Task, TaskSettings
 from bertsmith.text.files.columns import guess_columns, guess_label, listed, named_column
 from bertsmith.text.files.values import as_text, shown
-from bertsmith.text.labelled.rows import LINES_HAVE, are_lines, read_column_names, read_rows
+from bertsmith.text.labelled.rows import (
+    LINES_HAVE,
+    are_lines,
+    are_objects,
+    read_column_names,
+    read_keys,
+    read_rows,
+)
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizer import ValuePieces
@@ -145,38 +152,55 @@ class TextTask(Task[TextExample]):
         return [self._example(*self._divided(named, values, len(roles)), where) for values, where in rows]
 
     def read_partly_labelled(self, path: Path | str) -> list[TextExample]:
-        """One example a row; its label is None where its cell is blank, or there is no such column. Raises as
-        `read` does.
+        """One example a row; its label is None where its cell is blank, or there is no such column or, in a
+        JSON object, no such key. The settings keep the columns that were guessed. Raises as `read` does.
         """
-        settings, columns = self.settings, None
+        settings = self.settings
         lines = are_lines(path, format=settings.format, encoding=settings.encoding)
-        if not lines and self._has_label(self._names(path), str(path)):
-            columns = self._columns(path, True)
-        if columns is None:
+        label = None if lines else self._label_of_any_row(path)
+        if label is not None:
+            self.settings = settings.model_copy(update={"label": label})
+        columns = self._columns(path, label is not None)
+        if settings.text is None:
+            self.settings = self.settings.model_copy(update=columns)
+        if label is None:
             return self.read(path, labelled=False)
+        by_key = are_objects(path, format=settings.format, encoding=settings.encoding)
+        by_key = by_key and not str(label).isdecimal()  # objects have no numbers: an error says so
+        needed = [column for role, column in columns.items() if role != "label" or not by_key]
         rows = read_rows(
             path,
-            [*columns.values(), *self.column_names],
+            [*needed, *self.column_names],
             format=settings.format,
             header=settings.header,
             encoding=settings.encoding,
+            optional=[str(label)] if by_key else [],
         )
         found = []
         for values, where in rows:
-            named, cells = self._divided([*columns], values, len(columns))
+            named, cells = self._divided([*columns], values, len(needed))
             if named["label"] is None or (isinstance(named["label"], str) and not named["label"].strip()):
                 del named["label"]
             found.append(self._example(named, cells, where))
         return found
 
-    def _has_label(self, names: Sequence[str], path: str) -> bool:
-        """Whether the column that was named for the label, or one that is called so, is there."""
+    def _label_of_any_row(self, path: Path | str) -> str | int | None:
+        """As the first row has it or, where rows are objects with keys of their own, one of the others."""
+        settings = self.settings
+        label = self._label_among(self._names(path), str(path))
+        if label is None and are_objects(path, format=settings.format, encoding=settings.encoding):
+            keys = read_keys(path, format=settings.format, encoding=settings.encoding)
+            label = self._label_among(keys, str(path))
+        return label
+
+    def _label_among(self, names: Sequence[str], path: str) -> str | int | None:
+        """The column that was named for the label, or one that is called so, if it is there."""
         settings = self.settings
         if settings.label is not None:
-            return named_column(settings.label, names) is not None
+            return None if named_column(settings.label, names) is None else settings.label
         taken = [named_column(each, names) for each in (settings.text, settings.text_pair)]
         free = [name for name in names if name not in (*taken, *self.column_names)]
-        return guess_label(free, path) is not None
+        return guess_label(free, path)
 
     def _divided(
         self, named: Sequence[str], values: Sequence[Any], roles: int

@@ -148,10 +148,16 @@ def read_column_names(
     return names
 
 
-def are_objects(path: str | Path, *, encoding: str = "utf-8") -> bool:
+def are_objects(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> bool:
     """Whether the rows are JSON objects, each of which may have other keys."""
-    with _opened(path, None, encoding) as table:
+    with _opened(path, format, encoding) as table:
         return table.format in ("json", "jsonl")
+
+
+def read_keys(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> list[str]:
+    """The keys of all objects of a .jsonl or .json file, in the order in which they come."""
+    with _opened(path, format, encoding) as table:
+        return list(dict.fromkeys(key for record in records(table) for key in record.fields))
 
 
 def stream_objects(path: str | Path, *, encoding: str = "utf-8") -> Iterator[Record]:
