@@ -1,12 +1,17 @@
 """Confident learning, by its definition and beside cleanlab; and rows drawn as their gradients lie."""
 
+import random
+
 import numpy as np
 import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
 
 from bertsmith.arrays import Floats, Ints
 from bertsmith.inference.suggesting.label_doubts import class_thresholds, find_doubts, off_diagonal
-from bertsmith.inference.suggesting.near_copies import Characters
+from bertsmith.inference.suggesting.label_judge import find_contradictions
+from bertsmith.inference.suggesting.near_copies import SAME, Characters
 from bertsmith.inference.suggesting.next_rows import choose_rows
+from bertsmith.tasks.examples.text_task import TextExample
 
 
 def drawn(rows: int, classes: int, seed: int, surer: float = 2) -> tuple[Floats, Ints]:
@@ -85,3 +90,60 @@ def test_near_copies_are_found_by_their_characters() -> None:
     assert characters.first_of_each([0, 1, 2], []) == [0, 2]
     assert characters.first_of_each([2, 1], [0]) == [2]
     assert list(Characters(["", " "]).pairs()) == []
+
+
+def texts_with_copies(rows: int, seed: int = 0) -> list[str]:
+    """Half are copies of the others with some words replaced, or all words kept."""
+    draw = random.Random(seed)
+    words = ["".join(draw.choices("abcdefgh", k=draw.randint(1, 9))) for _ in range(400)]
+    weights = [1 / (place + 1) for place in range(400)]  # Zipf's law
+    texts = [draw.choices(words, weights, k=draw.choice((3, 12, 60))) for _ in range(rows // 2)]
+    for text in texts[:]:
+        changed = {place: draw.choice(words) for place in draw.sample(range(len(text)), draw.randrange(3))}
+        texts.append([changed.get(place, word) for place, word in enumerate(text)])
+    return [" ".join(text) for text in texts]
+
+
+def test_the_near_copies_are_those_of_all_pairs() -> None:
+    """Whatever wasn't compared whole."""
+    texts = texts_with_copies(600)
+    found = {(pair.first, pair.second): pair.likeness for pair in Characters(texts).pairs()}
+    vectors = TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 5)).fit_transform(texts)
+    cosines = np.triu((vectors @ vectors.T).toarray(), 1)
+    first, second = np.nonzero(cosines >= SAME)
+    assert len(first) > 100 and list(found) == list(zip(first.tolist(), second.tolist(), strict=True))
+    assert [*found.values()] == pytest.approx(cosines[first, second].tolist(), abs=1e-5)
+    kinds = [row % 3 for row in range(len(texts))]
+    unlike = [pair for pair in found if kinds[pair[0]] != kinds[pair[1]]]
+    assert [(first, second) for first, second, _ in Characters(texts).pairs(kinds)] == unlike
+    known, rows = range(100), range(100, 600)
+    kept = list[int]()
+    for row in rows:
+        if not any((other, row) in found for other in (*known, *kept)):
+            kept.append(row)
+    assert Characters(texts).first_of_each(rows, known) == kept
+
+
+def test_few_of_the_pairs_of_long_texts_are_compared_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them would be 20,000 rows of 200 words for a quarter of an hour."""
+    draw = np.random.default_rng(0)
+    texts = [" ".join(str(word) for word in draw.zipf(1.3, 200)) for _ in range(200)]
+    compared, whole = [], Characters._likeness
+
+    def counted(self: Characters, row: int, others: Ints) -> Floats:
+        compared.append(len(others))
+        return whole(self, row, others)
+
+    monkeypatch.setattr(Characters, "_likeness", counted)
+    found = list(Characters([*texts, texts[7]]).pairs())
+    assert [(pair.first, pair.second) for pair in found] == [(7, 200)]
+    assert sum(compared) < 200 * 199 / 2 / 20
+
+
+def test_several_labels_contradict_each_other_as_sets() -> None:
+    def row(*labels: str) -> TextExample:
+        return TextExample("My card has not arrived yet", None, labels, "here")
+
+    assert find_contradictions([row("red", "cat"), row("cat", "red")]) == []
+    assert len(find_contradictions([row("red", "cat"), row("cat", "dog"), row("dog", "cat")])) == 2
+    assert find_contradictions([]) == []

@@ -6,7 +6,7 @@ E rows, C labels.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -127,11 +127,14 @@ class LabelJudge:
 def find_contradictions(rows: Sequence[TextExample]) -> list[Contradiction]:
     """The likest first. Of very many rows the first are compared."""
     compared = rows[:MOST_COMPARED]
-    pairs = Characters([joined(row) for row in compared]).pairs() if compared else []
+    labels = dict[Any, int]()  # several labels are a set: their order says nothing
+    kinds = [
+        labels.setdefault(frozenset(row.label) if isinstance(row.label, tuple) else row.label, len(labels))
+        for row in compared
+    ]
     found = [
         Contradiction(compared[first], compared[second], likeness)
-        for first, second, likeness in pairs
-        if compared[first].label != compared[second].label
+        for first, second, likeness in Characters([joined(row) for row in compared]).pairs(kinds)
     ]
     return sorted(found, key=lambda each: -each.likeness)
 
