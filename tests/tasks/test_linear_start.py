@@ -12,7 +12,8 @@ from small_tasks import VALUES, WORDS, examples_of, make_task, random_model, spl
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.heads import linear_start
 from bertsmith.tasks.heads.classifier_head import ClassifierHead
-from bertsmith.tasks.heads.linear_start import LinearStart, features_of, fit_linear_start
+from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, features_of, fit_linear_start
+from bertsmith.tasks.tagging import TaggingHead
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 LINEAR = ["classification", "multi-label", "regression", "tagging", "reranking"]
@@ -136,3 +137,27 @@ def test_rare_labels_leave_no_fold_without_a_loss(tokenizer: Tokenizer) -> None:
     assert start is not None
     assert start.weight.shape[0] == len(VALUES["classification"]) + 1
     assert start.weight.isfinite().all()
+
+
+def test_a_trained_crf_changes_nothing_of_the_linear_model_beside_it(tokenizer: Tokenizer) -> None:
+    """Folds are judged again after training, when the task decodes by the trained transitions."""
+    task = make_task("tagging", crf=True)
+    examples = examples_of(task, WORDS, 30, longest=12)
+    model = random_model(task, tokenizer)
+    probe = LinearProbe.of(task, model, split_of(task, examples, tokenizer))
+    assert probe is not None
+    folds = np.arange(30) % 3
+    before = probe.judge(folds, 0.06)
+    trained = random_model(task, tokenizer)
+    assert isinstance(trained.head, TaggingHead) and trained.head.crf is not None
+    with torch.no_grad():
+        trained.head.crf.transitions.normal_(0, 5)
+    task.bind(trained.head)
+    for ours, theirs in zip(probe.judge(folds, 0.06), before, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert np.array_equal(task.bound_weights()["transitions"], trained.head.crf.transitions.detach().numpy())
+
+
+def test_a_crf_has_no_gradient_of_the_linear_model_when_its_training_begins(tokenizer: Tokenizer) -> None:
+    _, model, _, _ = start_of("tagging", tokenizer, count=12, crf=True)
+    assert all(parameter.grad is None for parameter in model.parameters())

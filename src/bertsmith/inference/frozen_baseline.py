@@ -40,6 +40,7 @@ def frozen_predictions(
     `task` is used up: its confidence isn't to be the fine-tuned model's.
     """
     model = begin_task_model(source, task).model.eval().to(device)
+    task.bind(model.head)
     tokenizer = load_own_tokenizer(source, model.config)
     learned = sample(encode_examples(task, train, tokenizer))
     probe = LinearProbe.of(task, model, learned)

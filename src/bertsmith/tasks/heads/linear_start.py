@@ -10,6 +10,7 @@ E examples, R rows that the head answers for, F features, C outputs.
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,7 +106,8 @@ class LinearProbe:
         seconds: float,
     ) -> None:
         """`features` (F,) of each example, or (R, F). See `of`."""
-        self._task, self._head, self._examples = task, head, examples
+        self._task, self._head, self._examples = copy(task), head, examples
+        self._task.bind(head)  # and stays so: the task may be bound to a trained one by the time of `judge`
         self._features, self._targets, self.seconds = features, targets, seconds
         self._scale = _mean_lengths(features, head.columns)
 
@@ -124,7 +126,6 @@ class LinearProbe:
         head, begun = model.head, time.monotonic()
         if not isinstance(head, ClassifierHead) or len(train) < 2:
             return None
-        task.bind(head)
         chosen = sample(train, most)
         features = features_of(model, chosen.encoded, progress)
         targets = [each.target for each in chosen.encoded]
@@ -308,7 +309,7 @@ def minimise(
     def closure() -> Tensor:
         optimizer.zero_grad()
         found = total()
-        found.backward()
+        found.backward(inputs=weights)  # and not of a CRF, whose training would begin with it
         return found
 
     optimizer.step(closure)
