@@ -238,6 +238,33 @@ def test_a_fold_is_decoded_by_the_transitions_of_its_own_model(
             assert set(prediction["tags"]) == {"B-BAD" if folds[row] == 4 else "O"}
 
 
+@pytest.mark.parametrize("folds", [5, 40], ids=["five folds", "a fold for each row"])
+@pytest.mark.parametrize(("name", "learned"), [("regression", "score"), ("similarity", "similarity")])
+def test_numbers_that_are_no_better_than_their_mean_are_told(
+    tmp_path: Path, name: str, learned: str, folds: int
+) -> None:
+    """The mean of the other folds is low where a fold is high, and yet it is worth no less than nothing."""
+    kind = find_task(name)
+    task = kind(kind.Settings())
+    rows = task.read(write_rows(tmp_path / "rows.jsonl", name, 40))
+    task.fit(rows)
+    parts, train = np.arange(40) * folds // 40, EncodedExamples(rows, rows)
+    outputs = [np.array([0.5 + 0.01 * (row % 2)], np.float32) for row in range(40)]
+    gold = [example.label for example in rows]
+    said = task.metrics([{learned: float(each[0])} for each in outputs], rows)["spearman"]
+    if said > 0:
+        outputs = [1 - each for each in outputs]
+    choice = Choice(FULL, (), np.arange(40), outputs)
+    found = choosing.evaluate_choice(task, choice, train, parts)
+    mean = found.baselines["mean"]
+    assert (mean["spearman"], mean["pearson"]) == (0, 0)
+    if name == "regression":
+        expected = float(np.abs(np.array(gold) - np.mean(gold)).mean())
+        assert mean["mean_absolute_error"] == pytest.approx(expected)
+    assert found.model["spearman"] < 0
+    assert any("it has learned nothing" in each for each in found.warnings(CROSS_VALIDATION, "spearman"))
+
+
 # -- who judges ----------------------------------------------------------------------------------------------
 
 

@@ -217,12 +217,30 @@ def evaluate_choice(task: Task[Any], choice: Choice, train: EncodedExamples, fol
         learned = [train.examples[row] for row in np.flatnonzero(folds != fold).tolist()]
         for name, guesses in task.baselines(learned, [train.examples[row] for row in held]).items():
             guessed.setdefault(name, {}).update(zip(held, guesses, strict=True))
-    baselines = {
-        name: task.metrics([found[row] for row in choice.rows.tolist()], judged.examples)
+    answers = {
+        name: [found[row] for row in choice.rows.tolist()]
         for name, found in guessed.items()
         if len(found) == len(judged)
     }
+    if answers:
+        name = next(iter(answers))  # the most frequent answer
+        answers[name] = _one_constant(answers[name], folds[choice.rows])
+    baselines = {name: task.metrics(given, judged.examples) for name, given in answers.items()}
     return Evaluation(task.metrics(predictions, judged.examples), baselines, predictions, judged)
+
+
+def _one_constant(answers: list[Prediction], folds: Ints) -> list[Prediction]:
+    """A number that is the same for all rows of a fold, made the same for all folds; other answers as they
+    are. The mean of the other folds is low where a fold's own numbers are high: its correlation with them
+    would be below 0, what a constant is worth.
+    """
+    if not all(isinstance(value, float) for each in answers for value in each.values()):
+        return answers
+    different = {(fold, *each.values()) for fold, each in zip(folds.tolist(), answers, strict=True)}
+    if len(different) > len(set(folds.tolist())):
+        return answers
+    mean = {name: float(np.mean([each[name] for each in answers])) for name in answers[0]}
+    return [mean] * len(answers)
 
 
 def write_choice(out: Path, choice: Choice) -> None:
