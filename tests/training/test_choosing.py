@@ -1,6 +1,8 @@
 """Few rows, no dev: methods are compared by cross-validation, and the final model learns from all rows."""
 
 import json
+import shlex
+import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +38,7 @@ from bertsmith.training.finetuning.methods import (
     SELF_TRAINING,
     UPPER,
 )
+from bertsmith.training.finetuning.report import command
 from bertsmith.training.finetuning.self_training import SelfTraining, drawn
 
 FOREVER = 1e9
@@ -408,6 +411,57 @@ def test_a_cloze_is_learned_from_an_encoder_that_fills_gaps(
     ).read_bytes()
 
 
+# -- the same run again --------------------------------------------------------------------------------------
+
+
+def typed_again(command: str, out: Path) -> Any:
+    """The run of a report's command, in another folder."""
+    _, _, task, *words = shlex.split(command)
+    files = {}
+    while words[0].startswith("--"):
+        name, path, *words = words
+        files[name.removeprefix("--")] = path
+    return finetune.finetune(task, *words, **(files | {"out": str(out)}))
+
+
+@pytest.mark.parametrize(
+    ("given", "method"), [("method=contrastive", CONTRASTIVE), ("method=lora", LORA), ("minutes=5", UPPER)]
+)
+def test_recipe_provenance_and_command_are_those_of_the_run(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, method: str
+) -> None:
+    """A method has its own epochs, rates and rank: those of full training would make another model."""
+    reported: list[Any] = []
+    monkeypatch.setattr(finetune, "write_finetune_report", lambda *given: reported.append(given))
+    monkeypatch.setattr(choosing, "expected_gain", lambda tried: float(tried.method == method))
+    files = {"model": str(encoder), "train": str(write_rows(tmp_path / "train.jsonl", "classification", 18))}
+    settings = ("max_length=32", "batch_size=9", "hardware.threads=1", "folds=2", "minutes=5", given)
+    first = finetune.finetune("classification", *settings, **files, out=str(tmp_path / "first"))
+    assert first.results.method == method
+    _, trained, _, typed = reported.pop()
+    again = typed_again(command(typed), tmp_path / "again")
+    assert again.results.evaluations[CROSS_VALIDATION].model == first.results.evaluations[CROSS_VALIDATION].model
+    for name in ("model/model.safetensors", "model/head.safetensors"):
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    for name in ("model/bertsmith.json", "recipe.toml"):
+        ours, theirs = ((tmp_path / run / name).read_text() for run in ("first", "again"))
+        assert ours.replace("/first", "/again") == theirs
+    stored = tomllib.loads((tmp_path / "first" / "recipe.toml").read_text())
+    provenance = json.loads((first.model / "bertsmith.json").read_text())["provenance"]["recipe"]
+    for recipe in (stored, provenance, trained.model_dump()):
+        assert recipe["method"] == method
+        assert 2 * recipe["epochs"] == first.results.restarts[0].steps  # batches of an epoch
+        assert recipe["lora"]["rank"] == (8 if method == LORA else 0)
+        assert recipe["optimizer"]["layer_decay"] == (1.0 if method == LORA else 0.75)
+        assert recipe["freeze_layers"] == (1 if method == UPPER else 0)
+
+
+def test_a_dev_share_that_is_given_is_typed_again(encoder: Path, tmp_path: Path) -> None:
+    """It has the value of the default, and yet few rows would judge in turn without it."""
+    assert "dev_share" not in command(recipe_of())
+    assert "dev_share=0.1" in command(recipe_of("dev_share=0.1"))
+
+
 # -- texts without labels ------------------------------------------------------------------------------------
 
 
@@ -629,7 +683,7 @@ def test_an_interrupted_run_comes_to_the_same_model(
 def test_a_method_goes_on_by_its_own_epochs_and_rates(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...]
 ) -> None:
-    """The stored recipe has those of full training, where nobody gave any."""
+    """And not by those of full training, where nobody gave any."""
     train = write_rows(tmp_path / "train.jsonl", "classification", 40)
     usual = [each for each in SMALL_RUN if not each.startswith("optimizer.")]
 
@@ -651,6 +705,33 @@ def test_a_method_goes_on_by_its_own_epochs_and_rates(
     assert [each.steps for each in again.results.restarts] == [each.steps for each in whole.results.restarts]
     stored = (tmp_path / "whole" / "recipe.toml").read_text()
     assert (tmp_path / "parts" / "recipe.toml").read_text().replace("parts", "whole") == stored
+
+
+@pytest.mark.parametrize(("given", "killed_in"), [((), "_train_once"), (("method=upper",), "write_choice")])
+def test_a_run_goes_on_by_the_method_that_it_has_settled_on(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], killed_in: str
+) -> None:
+    """Chosen or named when it began: it needn't be named again, and can't become another."""
+    monkeypatch.setattr(choosing, "expected_gain", lambda tried: float(tried.method == UPPER))
+    train = write_rows(tmp_path / "train.jsonl", "classification", 18)
+    settings = ("folds=2", "minutes=5", "epochs=2")
+    whole = few_rows(encoder, tmp_path / "whole", *settings, *given, train=train)
+
+    def killed(*given: Any) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
+        patch.setattr(finetune, killed_in, killed)
+        few_rows(encoder, tmp_path / "parts", *settings, *given, train=train)
+    with pytest.raises(RecipeError, match="begun with other settings: method"):
+        few_rows(encoder, tmp_path / "parts", *settings, "method=full", train=train, resume=True)
+    if not given:
+        monkeypatch.setattr(finetune.FinetuneSession, "choose", killed)  # it was made
+    again = few_rows(encoder, tmp_path / "parts", *settings, train=train, resume=True)
+    assert again.results.method == UPPER
+    for name in ("model/model.safetensors", "recipe.toml", "model/bertsmith.json"):
+        ours, theirs = ((tmp_path / each / "run" / name).read_bytes() for each in ("whole", "parts"))
+        assert ours.replace(b"/whole", b"/parts") == theirs
 
 
 def test_equal_texts_are_judged_together(encoder: Path, tmp_path: Path) -> None:

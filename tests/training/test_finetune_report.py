@@ -157,7 +157,7 @@ def run(tmp_path: Path) -> FinetuneRecipe:
             'lora.targets=["query"]',
             "stride=16",
         ],
-    )
+    ).completed(384, 12, 100)
 
 
 def results_of(task: Task[Any], dev: Evaluation, restarts: int = 1, **evaluations: Evaluation) -> Results:

@@ -9,6 +9,7 @@ import pytest
 from bertsmith.errors import RecipeError
 from bertsmith.training import pretrain
 from bertsmith.training.distributed import Ranks
+from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning import finetune
 from bertsmith.training.recipe import check_recipe
 from bertsmith.training.run_folder import open_run, write_recipe
@@ -47,8 +48,8 @@ def test_all_ranks_have_looked_before_pretraining_writes(events: list[str]) -> N
 def test_all_ranks_have_looked_before_finetuning_writes(
     events: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe: Any = SimpleNamespace(completed=lambda *_: recipe, resolved=lambda *_: None, seed=0, restarts=1)
-    bench = SimpleNamespace(width=16, layers=2, steps_per_epoch=lambda _: 3, folds=None)
+    recipe = FinetuneRecipe(task="classification", model="m", train="t", out="o")
+    bench = SimpleNamespace(completed=lambda *_: recipe, steps_per_epoch=lambda _: 30, folds=None)
     machine: Any = SimpleNamespace(ranks=Ranks(0, 2))
     monkeypatch.setattr(finetune, "FinetuneSession", SimpleNamespace(open=lambda *_, folds: bench))
     monkeypatch.setattr(finetune, "data_hashes", lambda _: {})

@@ -157,8 +157,13 @@ class FinetuneRecipe(RunSettings):
         return self.model_copy(update=chosen)
 
     def chosen_as(self, other: "FinetuneRecipe") -> "FinetuneRecipe":
-        """What `completed` would choose is as in the other recipe."""
-        chosen: dict[str, Any] = {}
+        """What a run chooses is as in the other recipe: the method, and what nobody gave of its settings."""
+        method = other.method if self.method == "auto" else self.method
+        chosen: dict[str, Any] = {"method": method}
+        if method == "upper":
+            chosen |= {name: getattr(other, name) for name in ("freeze_embeddings", "freeze_layers")}
+        if method == "lora" and not self.lora.rank:
+            chosen["lora"] = self.lora.model_copy(update={"rank": other.lora.rank})
         if "learning_rate" not in self.optimizer.model_fields_set:
             rates = {name: getattr(other.optimizer, name) for name in ("learning_rate", "layer_decay")}
             given = {name: rates[name] for name in rates if name not in self.optimizer.model_fields_set}

@@ -20,7 +20,7 @@ from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import Choice
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.labelled_data import LabelledData
-from bertsmith.training.finetuning.methods import AUTO, FULL, LINEAR, TRAINED, named_method, recipe_of
+from bertsmith.training.finetuning.methods import AUTO, FULL, LINEAR, TRAINED, named_method
 from bertsmith.training.finetuning.task_run import Silent, TaskRun
 from bertsmith.training.machine import plain_machine
 
@@ -68,9 +68,7 @@ def finetune_examples(
             method = choice.method
         elif method == AUTO:
             method = FULL
-        completed = recipe_of(method, recipe, bench.layers).completed(
-            bench.width, bench.layers, bench.steps_per_epoch(recipe)
-        )
+        completed = bench.completed(method, recipe)
         if method in TRAINED and dev:
             model = _best_on_dev(bench, completed)
         else:

@@ -20,7 +20,12 @@ from bertsmith.machine.hardware import Hardware
 from bertsmith.model.adaptation import trained_share
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.training.distributed import leave, wait
-from bertsmith.training.finetune_recipe import FinetuneRecipe, FinetuneRun, make_finetune_recipe
+from bertsmith.training.finetune_recipe import (
+    MADE_FROM_EPOCHS,
+    FinetuneRecipe,
+    FinetuneRun,
+    make_finetune_recipe,
+)
 from bertsmith.training.finetuning.adaptation import adapt
 from bertsmith.training.finetuning.best import WORST, Best
 from bertsmith.training.finetuning.choosing import Choice, as_sentence, read_choice, write_choice
@@ -33,14 +38,13 @@ from bertsmith.training.finetuning.methods import (
     TRAINED,
     UNTRAINED,
     named_method,
-    recipe_of,
 )
 from bertsmith.training.finetuning.report import write_finetune_report
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, leading, write_results
 from bertsmith.training.finetuning.task_run import TaskRun
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver, run_facts
-from bertsmith.training.run_folder import begin_folder, open_finetuning, require_same_data
+from bertsmith.training.run_folder import begin_folder, open_finetuning, require_same_data, write_recipe
 from bertsmith.training.run_lock import sole_run
 
 
@@ -110,25 +114,29 @@ def _run(
     that goes on, `recipe` has what was chosen when it began.
     """
     keep_memory()
-    bench = FinetuneSession.open(recipe, machine, folds=machine.ranks.count == 1)
-    steps = bench.steps_per_epoch(recipe)
-    recipe = recipe.completed(bench.width, bench.layers, steps)
-    recipe.resolved(steps, recipe.seed)  # refuses, before anything is written
+    given = given.model_copy(update={"method": recipe.method})  # the one that the run has settled on
+    bench = FinetuneSession.open(given, machine, folds=machine.ranks.count == 1)
+    steps, named = bench.steps_per_epoch(recipe), named_method(recipe)
+    method = FULL if named == AUTO else named
+    trained = bench.completed(method, recipe)
+    trained.resolved(steps, recipe.seed)  # refuses, before anything is written
     first, hashes = machine.ranks.is_first, data_hashes(recipe)
     require_same_data(out, hashes)
     wait()  # a rank that comes late must not find the run that the first one is about to begin
     if first:
-        begin_folder(recipe, out, hashes)
+        begin_folder(trained, out, hashes)
     if recipe.unlabelled is not None:
         bench = adapt(given, bench, out, resume, console)
     choice = None if bench.folds is None else _choose(given, bench, out, resume, console)
-    named = named_method(recipe)
-    method = choice.method if choice else FULL if named == AUTO else named
-    trained = recipe_of(method, given, bench.layers).completed(bench.width, bench.layers, steps)
+    if choice is not None:
+        method = choice.method
+        if recipe.method == AUTO:  # until now the folder had what full training would have
+            trained = bench.completed(method, given).model_copy(update={"method": method})
+            write_recipe(trained, out, without=MADE_FROM_EPOCHS)
     restarts: list[Restart] = []
-    for number in range(recipe.restarts if method not in UNTRAINED else 1):
+    for number in range(trained.restarts if method not in UNTRAINED else 1):
         folder = _restart_folder(out, number + 1)
-        settings = trained.resolved(steps, recipe.seed + number)
+        settings = trained.resolved(steps, trained.seed + number)
         restarts.append(_train_once(trained, settings, bench, method, choice, folder, resume, console))
         # Until here a rank may still read the checkpoint that is now removed; after it all read the best
         # weights, which the first one alone wrote, maybe a moment ago.
@@ -137,13 +145,22 @@ def _run(
             _keep_best_only(out, restarts)
     adapter = out / "adapter" if trained.lora.rank and first and method not in UNTRAINED else None
     model = bench.finish(trained, _restart_folder(out, leading(restarts) + 1), adapter, method)
-    results = measure(bench, recipe, model, restarts, choice, method)
+    results = measure(bench, given, model, restarts, choice, method)
     if first:
-        bench.save(out / "model", model, recipe, results, method=method, judged_by=results.judge)
-        write_results(out, recipe, results)
-        write_finetune_report(out, recipe, results)
+        bench.save(out / "model", model, trained, results, method=method, judged_by=results.judge)
+        write_results(out, trained, results)
+        write_finetune_report(out, trained, results, _as_typed(given, trained, choice))
     wait()
     return FinetuneResult(out / "model", out / "report.html", results)
+
+
+def _as_typed(given: FinetuneRecipe, trained: FinetuneRecipe, choice: Choice | None) -> FinetuneRecipe:
+    """What brings the same run about again. A method brings its own settings, beside which it isn't to be
+    given them; and where rows judge in turn, each fold has epochs of its own unless they are given.
+    """
+    if choice is not None:
+        return given.model_copy(update={"method": choice.method})
+    return given.model_copy(update={"epochs": trained.epochs, "optimizer": trained.optimizer})
 
 
 def _choose(

@@ -96,6 +96,11 @@ class FinetuneSession:
         """How many batches of the recipe's size an epoch is divided into."""
         return steps_of_epoch(self.task, self.train, recipe.batch_size)
 
+    def completed(self, method: str, recipe: FinetuneRecipe) -> FinetuneRecipe:
+        """What the method trains by on all rows."""
+        steps = self.steps_per_epoch(recipe)
+        return recipe_of(method, recipe, self.layers).completed(self.width, self.layers, steps)
+
     @classmethod
     def open(cls, recipe: FinetuneRecipe, machine: Machine, *, folds: bool = False) -> "FinetuneSession":
         """Reads, checks and encodes: refuses what can't be trained before anything is written. `folds`: few
@@ -171,11 +176,8 @@ class FinetuneSession:
         def train(method: str, rows: EncodedExamples) -> TaskModel:
             return self.learn(method, recipe, rows)
 
-        steps = self.steps_per_epoch(recipe)
         costs = {
-            method: 0.0
-            if method in UNTRAINED
-            else recipe_of(method, recipe, self.layers).completed(self.width, self.layers, steps).epochs
+            method: 0.0 if method in UNTRAINED else self.completed(method, recipe).epochs
             for method in methods
         }
         judged = (

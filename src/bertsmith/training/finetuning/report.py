@@ -27,18 +27,23 @@ Pictures = list[tuple[str, Any]]
 TEMPLATE = "finetune.html.jinja"
 
 
-def write_finetune_report(out: Path, recipe: FinetuneRecipe, results: Results) -> Path:
+def write_finetune_report(
+    out: Path, recipe: FinetuneRecipe, results: Results, typed: FinetuneRecipe | None = None
+) -> Path:
     """Writes the page into the run's folder and returns its path; the same results give the same bytes.
+    `recipe` is what was trained by; `typed` is what brings the run about again, where that is another.
 
     Curves come from out/restarts/N/log.jsonl. Raises ResourceError when the disk is full or the folder can't
     be written.
     """
     path = Path(out) / REPORT_FILE
-    atomic_write(path, render_finetune(out, recipe, results))
+    atomic_write(path, render_finetune(out, recipe, results, typed))
     return path
 
 
-def render_finetune(out: Path, recipe: FinetuneRecipe, results: Results) -> str:
+def render_finetune(
+    out: Path, recipe: FinetuneRecipe, results: Results, typed: FinetuneRecipe | None = None
+) -> str:
     """The page as text. What comes from data, such as texts and labels, is escaped."""
     logs = [read_log(out / "restarts" / str(number + 1)) for number in range(len(results.restarts))]
     return render_page(
@@ -48,7 +53,7 @@ def render_finetune(out: Path, recipe: FinetuneRecipe, results: Results) -> str:
         headline=figures.headline(results),
         warnings=[*results.warnings, *_log_warnings(logs)],
         settings=_settings(recipe, results),
-        command=command(recipe),
+        command=command(typed or recipe),
         environment=run_environment(recipe.seed, logs, data_hashes(recipe)),
         **shown_results(results, logs),
     )
@@ -91,21 +96,29 @@ def shown_results(results: Results, logs: Sequence[Sequence[Record]]) -> dict[st
 
 
 def command(recipe: FinetuneRecipe) -> str:
-    """What to type to get this run again: the settings that differ from their defaults, and those that would
-    be chosen anew if they weren't given.
+    """What to type to get this run again: the settings that differ from their defaults, and of those that
+    mean something else where nobody gives them, those that were given or chosen.
     """
     files = {"train": recipe.train, "dev": recipe.dev, "test": recipe.test}
     words = ["bertsmith", "finetune", recipe.task, "--model", recipe.model]
     for name, path in files.items():
         words += [f"--{name}", path] if path is not None else []
     words += ["--out", "runs/again"]
-    usual = dict(tables.flatten(_plain_recipe(_usual(recipe))))
+    usual, given = dict(tables.flatten(_plain_recipe(_usual(recipe)))), _given(recipe)
     for name, value in (*tables.flatten(_plain_recipe(recipe)), *recipe.settings.items()):
         if value is None or name in (*files, "task", "model", "out"):
             continue
-        if usual.get(name) != value or name in CHOSEN:
+        if usual.get(name) != value or name in given:
             words.append(f"{name}={as_override(value)}")
     return shlex.join(words)
+
+
+def _given(recipe: FinetuneRecipe) -> set[str]:
+    """Dotted names of settings whose default value isn't what comes of leaving them out: a length and rates
+    are chosen then, and few rows judge in turn.
+    """
+    found = recipe.model_fields_set | {f"optimizer.{name}" for name in recipe.optimizer.model_fields_set}
+    return found & {*CHOSEN, "dev_share"}
 
 
 def _more_rows(results: Results) -> Pictures:
