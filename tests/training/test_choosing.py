@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,12 @@ from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.heads.linear_start import FROZEN, LinearProbe
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.tagging import TaggingHead
+from bertsmith.training.distributed import Ranks
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning import adaptation, choosing, finetune, finetune_session
 from bertsmith.training.finetuning.choosing import Choice, choose, gain_of, read_choice, write_choice
+from bertsmith.training.finetuning.finetune_session import FinetuneSession
+from bertsmith.training.finetuning.labelled_data import read_labelled_data
 from bertsmith.training.finetuning.learning_curve import draw_learning_curve
 from bertsmith.training.finetuning.methods import (
     CLOZE,
@@ -295,6 +299,42 @@ def test_few_rows_judge_in_turn_and_many_are_held_out() -> None:
 def test_folds_and_a_dev_exclude_each_other(other: str) -> None:
     with pytest.raises(RecipeError, match="each row trains and judges"):
         recipe_of("folds=5", other)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "processes", "message"),
+    [
+        ("question-answering", (), 1, "folds = 3 is not for this question-answering"),
+        ("retrieval", (), 1, "folds = 3 is not for this retrieval"),
+        ("reranking", (), 1, "folds = 3 is not for this reranking"),
+        ("similarity", ("target=class",), 1, "of scores, not of classes"),
+        ("classification", ("reinit_layers=1",), 1, "folds = 3 can't be used with reinit_layers"),
+        ("classification", (), 2, "folds = 3 is for one process, and torchrun started 2"),
+    ],
+)
+def test_folds_are_not_ignored_where_rows_cant_judge(
+    task: str, settings: tuple[str, ...], processes: int, message: str
+) -> None:
+    machine: Any = SimpleNamespace(ranks=Ranks(0, processes))
+    with pytest.raises(RecipeError, match=message) as refused:
+        FinetuneSession.open(recipe_of("folds=3", *settings, task=task), machine, folds=processes == 1)
+    assert "eave folds out" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "folds", "message"),
+    [
+        (9, 3, "folds = 3 takes 10 different texts or more, and .* has 9. Give more rows"),
+        (12, 20, "folds = 20 takes 20 different texts or more, and .* has 12. Give folds=12 or fewer"),
+    ],
+)
+def test_folds_are_not_ignored_where_texts_are_too_few(
+    tmp_path: Path, rows: int, folds: int, message: str
+) -> None:
+    kind = find_task("classification")
+    train = write_rows(tmp_path / "rows.jsonl", "classification", rows)
+    with pytest.raises(RecipeError, match=message):
+        read_labelled_data(kind(kind.Settings()), recipe_of(f"folds={folds}", train=str(train)), folds=True)
 
 
 # -- whole runs ----------------------------------------------------------------------------------------------

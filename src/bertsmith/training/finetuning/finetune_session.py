@@ -36,7 +36,12 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe, task_settings
 from bertsmith.training.finetuning.best import Best
 from bertsmith.training.finetuning.choosing import Choice, Judged, choose
-from bertsmith.training.finetuning.labelled_data import LabelledData, can_be_folded, read_labelled_data
+from bertsmith.training.finetuning.labelled_data import (
+    LabelledData,
+    can_be_folded,
+    read_labelled_data,
+    require_enough_texts,
+)
 from bertsmith.training.finetuning.methods import (
     AUTO,
     FULL,
@@ -47,6 +52,7 @@ from bertsmith.training.finetuning.methods import (
     compared_methods,
     possible_methods,
     recipe_of,
+    require_folds_suit,
     require_possible,
     suits_folds,
     teaching_of,
@@ -108,6 +114,7 @@ class FinetuneSession:
         """
         kind = find_task(recipe.task)
         task = kind(task_settings(recipe, kind))
+        require_folds_suit(recipe, task, machine.ranks.count)
         source = locate_model(recipe.model).folder
         data = read_labelled_data(task, recipe, folds=folds and suits_folds(task, recipe))
         return cls.prepare(task, recipe, source, data, machine)
@@ -117,6 +124,8 @@ class FinetuneSession:
         cls, task: Task[Any], recipe: FinetuneRecipe, source: Path, data: LabelledData, machine: Machine
     ) -> "FinetuneSession":
         """The same for data in memory. Where dev is empty, and they are few, the rows judge in turn."""
+        require_folds_suit(recipe, task)
+        require_enough_texts(task, recipe, data.train)
         choose_pooling(task, source)
         start = start_model(recipe, task, source)
         tokenizer = load_own_tokenizer(source, start.model.config)

@@ -38,6 +38,7 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe, *, folds: bool =
     train and judge in turn, and `folds` allows it. Raises InputError naming file and line.
     """
     train = task.read(Path(recipe.train))
+    require_enough_texts(task, recipe, train)
     if folds and recipe.folds_of(len(train)) and can_be_folded(task, train):
         _require_labels_twice(task, recipe, train)
         dev: list[Any] = []
@@ -115,7 +116,23 @@ def _unlabelled(task: Task[Any], recipe: FinetuneRecipe, labelled: Sequence[Sequ
 
 def can_be_folded(task: Task[Any], train: Sequence[Any]) -> bool:
     """Whether there are enough texts, those of one fold counted once: too few are refused as ever."""
-    return len({group_of(task, example) for example in train}) >= FEWEST_TEXTS
+    return _texts_apart(task, train) >= FEWEST_TEXTS
+
+
+def require_enough_texts(task: Task[Any], recipe: FinetuneRecipe, train: Sequence[Any]) -> None:
+    """Raises RecipeError where the recipe asks for folds, and there are too few texts to be divided so."""
+    needed = max(FEWEST_TEXTS, recipe.folds or 0)
+    if recipe.folds is None or (texts := _texts_apart(task, train)) >= needed:
+        return
+    fewer = f"Give folds={texts} or fewer" if texts >= FEWEST_TEXTS else "Give more rows, or leave folds out"
+    raise RecipeError(
+        f"folds = {recipe.folds} takes {needed:,} different texts or more, and {recipe.train} has {texts:,}. "
+        f"{fewer}."
+    )
+
+
+def _texts_apart(task: Task[Any], train: Sequence[Any]) -> int:
+    return len({group_of(task, example) for example in train})
 
 
 def _require_text(task: Task[Any], train: Sequence[Any]) -> None:

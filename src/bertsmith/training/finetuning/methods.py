@@ -106,6 +106,27 @@ def suits_folds(task: Task[Any], recipe: FinetuneRecipe) -> bool:
     return few and not recipe.reinit_layers
 
 
+def require_folds_suit(recipe: FinetuneRecipe, task: Task[Any], processes: int = 1) -> None:
+    """Raises RecipeError for `folds` that are asked for where rows can't judge in turn."""
+    if recipe.folds is None:
+        return
+    folds, instead = f"folds = {recipe.folds}", "leave folds out: a dev set judges then."
+    if processes > 1:
+        raise RecipeError(
+            f"{folds} is for one process, and torchrun started {processes}. Start without it, or {instead}"
+        )
+    if recipe.reinit_layers:
+        raise RecipeError(
+            f"{folds} can't be used with reinit_layers: each fold begins with a linear model of the layers as "
+            f"they were pre-trained. Set reinit_layers=0, or {instead}"
+        )
+    if not suits_folds(task, recipe):
+        raise RecipeError(
+            f"{folds} is not for this {task.name}: rows judge in turn in classification, multi-label, "
+            f"regression, tagging and similarity (of scores, not of classes). {instead.capitalize()}"
+        )
+
+
 def require_possible(recipe: FinetuneRecipe, task: Task[Any], possible: Sequence[str]) -> None:
     """Raises RecipeError for a named method that doesn't suit the task."""
     method, few = recipe.method, recipe.batch_size < FEWEST_A_BATCH
