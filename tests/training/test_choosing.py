@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 from finetune_toys import SMALL_RUN, run, tiny_encoder, write_rows
+from rich.console import Console
 from safetensors.torch import load_file
 
-from bertsmith.errors import InputError, RecipeError
+from bertsmith.errors import InputError, RecipeError, TrainingStopped
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.checkpoint import read_checkpoint
@@ -30,6 +31,7 @@ from bertsmith.training.distributed import Ranks
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning import adaptation, choosing, finetune, finetune_session
 from bertsmith.training.finetuning.choosing import Choice, choose, gain_of, read_choice, write_choice
+from bertsmith.training.finetuning.figures import tried_table
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.labelled_data import read_labelled_data
 from bertsmith.training.finetuning.learning_curve import draw_learning_curve
@@ -44,6 +46,7 @@ from bertsmith.training.finetuning.methods import (
 )
 from bertsmith.training.finetuning.report import command
 from bertsmith.training.finetuning.self_training import SelfTraining, drawn
+from bertsmith.training.loss_guard import Guard
 
 FOREVER = 1e9
 
@@ -99,14 +102,19 @@ def choose_by(
     right: dict[str, float],
     seconds: float = FOREVER,
     look: float | None = None,
+    diverging: tuple[str, int] | None = None,
 ) -> tuple[Choice, list[tuple[str, int]], np.ndarray]:
-    """Methods that are right on the first so many of a fold's rows; what each was trained on, by size."""
+    """Methods that are right on the first so many of a fold's rows; what each was trained on, by size. One
+    may be `diverging` in a fold of its own count.
+    """
     task, train = examples(tmp_path, 40)
     folds = folds_of(task, train.examples, 5)
     trained: list[tuple[str, int]] = []
 
     def train_part(method: str, rows: EncodedExamples) -> Any:
         trained.append((method, len(rows)))
+        if diverging == (method, [each for each, _ in trained].count(method)):
+            raise TrainingStopped("Step 7: the loss is nan. Lower the learning rate.")
         return method
 
     def outputs_of(method: Any, encoded: list[Any]) -> list[Any]:
@@ -182,6 +190,34 @@ def test_without_time_the_first_alone_is_tried(monkeypatch: pytest.MonkeyPatch, 
     assert choice.method == "a"
     assert {method for method, _ in trained} == {"a"}
     assert choice.tried[1].score is None
+
+
+@pytest.mark.parametrize("fold", [1, 3])
+def test_what_diverges_is_left_out_and_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fold: int
+) -> None:
+    known = {"a": 0.5, "b": 1.0, "c": 0.9}
+    choice, trained, _ = choose_by(monkeypatch, tmp_path, known, diverging=("b", fold))
+    assert choice.method == "c"
+    assert [method for method, _ in trained].count("b") == fold
+    write_choice(tmp_path, choice)
+    for each in (choice, read_choice(tmp_path)):
+        assert each is not None
+        assert [tried.score is None for tried in each.tried] == [False, True, False]
+        said = choosing.as_sentence(each.tried[1], "accuracy")
+        assert said == f"b: diverged in fold {fold} and left out; try a lower learning rate"
+
+
+def test_what_others_are_compared_with_may_not_diverge(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A named method is alone, and so the first."""
+    with pytest.raises(TrainingStopped) as stopped:
+        choose_by(monkeypatch, tmp_path, {"a": 0.5}, diverging=("a", 2))
+    assert str(stopped.value) == (
+        "a diverged in fold 2 of 5 of its cross-validation. Step 7: the loss is nan. To go on, begin again "
+        "in another folder with a lower optimizer.learning_rate, or by another method."
+    )
 
 
 def test_a_longer_look_is_for_a_first_fold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -419,6 +455,24 @@ def test_lora_as_a_method_has_its_usual_rank_and_an_adapter(encoder: Path, tmp_p
     assert settings["r"] == 8
 
 
+def test_a_run_goes_on_without_methods_that_diverge(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Guard, "verdict", lambda *given: "the loss is nan")
+    train = write_rows(tmp_path / "train.jsonl", "classification", 18)
+    found = few_rows(encoder, tmp_path, "minutes=5", train=train, console=Console()).results
+    assert found.method == LINEAR
+    assert "full: diverged in fold 1 and left out" in capsys.readouterr().out
+    cells = {row[0]: row[3] for row in tried_table(found).rows}
+    assert cells[FULL] == cells[CONTRASTIVE] == "diverged in fold 1: left out"
+    with pytest.raises(
+        TrainingStopped, match=r"full diverged in fold 1 of 5.* in another folder with a lower"
+    ):
+        few_rows(encoder, tmp_path / "named", "method=full", train=train)
+    with pytest.raises(RecipeError, match="already holds a run"):
+        few_rows(encoder, tmp_path / "named", "method=linear", train=train)
+
+
 def test_methods_that_seldom_win_wait_for_time(encoder: Path, tmp_path: Path) -> None:
     by_itself = few_rows(encoder, tmp_path, "epochs=1")
     assert [each.method for each in by_itself.results.tried] == [LINEAR, CONTRASTIVE, FULL]
@@ -480,7 +534,9 @@ def test_recipe_provenance_and_command_are_those_of_the_run(
     assert first.results.method == method
     _, trained, _, typed = reported.pop()
     again = typed_again(command(typed), tmp_path / "again")
-    assert again.results.evaluations[CROSS_VALIDATION].model == first.results.evaluations[CROSS_VALIDATION].model
+    assert (
+        again.results.evaluations[CROSS_VALIDATION].model == first.results.evaluations[CROSS_VALIDATION].model
+    )
     for name in ("model/model.safetensors", "model/head.safetensors"):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
     for name in ("model/bertsmith.json", "recipe.toml"):
@@ -755,7 +811,7 @@ def test_a_run_goes_on_by_the_method_that_it_has_settled_on(
     monkeypatch.setattr(choosing, "expected_gain", lambda tried: float(tried.method == UPPER))
     train = write_rows(tmp_path / "train.jsonl", "classification", 18)
     settings = ("folds=2", "minutes=5", "epochs=2")
-    whole = few_rows(encoder, tmp_path / "whole", *settings, *given, train=train)
+    few_rows(encoder, tmp_path / "whole", *settings, *given, train=train)
 
     def killed(*given: Any) -> None:
         raise RuntimeError("killed")

@@ -17,6 +17,7 @@ import numpy as np
 from safetensors.numpy import load_file, save
 
 from bertsmith.arrays import Ints
+from bertsmith.errors import BertsmithError, NotFinite, TrainingStopped
 from bertsmith.files import atomic_write, read_json, write_json
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.evaluating.evaluation import Evaluation
@@ -34,7 +35,8 @@ _FOLD = "fold"  # in choice.safetensors, of what is a fold's and not a row's
 @dataclass(frozen=True)
 class Tried:
     """A method's score on the rows it was judged by, and by how much it beats the simplest one there, with
-    the standard error of this difference. Without a score it wasn't tried: time was up.
+    the standard error of this difference. Without a score it `diverged` in the fold of this number, or wasn't
+    tried: time was up.
     """
 
     method: str
@@ -43,6 +45,7 @@ class Tried:
     error: float | None = None
     rows: int = 0
     seconds: float = 0.0
+    diverged: int | None = None
 
 
 class Judged(NamedTuple):
@@ -90,7 +93,8 @@ def choose(
     In a round each is judged by one more fold, the most promising first; one that is clearly worse than the
     simplest is given up. What a method takes is known from its last fold, and beforehand from forward passes.
     The simplest is always judged by two folds, or `judged` has what it says of all. `on_fold` hears which
-    method begins its fold of this number.
+    method begins its fold of this number. A method that diverges is left out; raises TrainingStopped where it
+    is the first, beside which the others are judged.
     The one chosen has the largest expected gain over the simplest: what was measured, shrunk towards what is
     usual by how uncertain it is, so that chance on a few rows doesn't decide.
     """
@@ -130,6 +134,7 @@ class _Race:
         self.bound: dict[str, dict[int, Bound]] = {method: {} for method in methods}
         self._seconds = {method: judged[method].seconds if method in judged else 0.0 for method in methods}
         self._done = dict.fromkeys(methods, 0)
+        self._diverged: dict[str, int] = {}  # in which of its folds
         self._standing: dict[str, Tried] = {}  # since its last fold: a bootstrap takes its time
         passes = list(judged.values())
         self._forward, self._forward_rows = sum(of.pass_seconds for of in passes), len(train) * len(passes)
@@ -147,14 +152,19 @@ class _Race:
                 if not beside or (late and not needed):
                     running.remove(method)
                     continue
-                self._judge(method, fold)
-            running = [method for method in running if not self._hopeless(method)]
+                begun = time.monotonic()
+                try:
+                    self._judge(method, fold)
+                except (TrainingStopped, NotFinite) as error:
+                    self._seconds[method] += time.monotonic() - begun
+                    self._give_up(method, error)
+            running = [each for each in running if each not in self._diverged and not self._hopeless(each)]
             running.sort(key=lambda each: -expected_gain(self.tried(each)))
 
     def tried(self, method: str) -> Tried:
         """How it stands."""
         if not self.outputs[method]:
-            return Tried(method)
+            return Tried(method, seconds=self._seconds[method], diverged=self._diverged.get(method))
         if method not in self._standing:
             outputs = self.outputs[method], self.outputs[self._first]
             bound = self.bound[method], self.bound[self._first]
@@ -174,6 +184,23 @@ class _Race:
         self._forward, self._forward_rows = self._forward + over - trained, self._forward_rows + len(held)
         self._seconds[method] += over - begun
         self._done[method] += 1
+        self._standing.pop(method, None)
+
+    def _give_up(self, method: str, error: BertsmithError) -> None:
+        """It diverged, and what it said of other folds counts no more."""
+        if not self._epochs[method]:  # what was not trained came so
+            raise error
+        fold = self._done[method] + 1
+        if method == self._first:
+            reason, folds = str(error).partition(". ")[0], len(self._numbers)
+            raise TrainingStopped(
+                f"{method} diverged in fold {fold} of {folds} of its cross-validation. {reason}. "
+                "To go on, begin again in another folder with a lower optimizer.learning_rate, or by another "
+                "method."
+            ) from error
+        self._diverged[method] = fold
+        self.outputs[method].clear()
+        self.bound[method].clear()
         self._standing.pop(method, None)
 
     def _cost(self, method: str) -> float:
@@ -274,6 +301,8 @@ def read_choice(out: Path) -> Choice | None:
 
 def as_sentence(tried: Tried, metric: str) -> str:
     """'contrastive: accuracy 0.8410 (+0.0073 ± 0.0081) on 496 rows, 41 s'."""
+    if tried.diverged is not None:
+        return f"{tried.method}: diverged in fold {tried.diverged} and left out; try a lower learning rate"
     if tried.score is None:
         return f"{tried.method}: not tried, no time left; minutes=10 gives more"
     gain = "" if tried.gain is None else f" ({tried.gain:+.4f} ± {tried.error:.4f})"

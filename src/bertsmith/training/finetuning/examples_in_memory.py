@@ -56,8 +56,8 @@ def finetune_examples(
         raise RecipeError("restarts are for runs with files. Train once for each seed instead.")
     if recipe.folds is not None and (dev or named_method(recipe) != AUTO):
         raise RecipeError(
-            f"folds = {recipe.folds} compares methods here: leave it out where a dev set judges or the method "
-            "is named."
+            f"folds = {recipe.folds} compares methods here: leave it out where a dev set judges or the "
+            "method is named."
         )
     task.fit(train)
     task.check([*train, *dev])

@@ -20,6 +20,7 @@ from bertsmith.tasks.evaluating.error_analysis import Answer, Confusion, ErrorAn
 from bertsmith.tasks.evaluating.evaluation import Evaluation
 from bertsmith.tasks.evaluating.uncertainty import groups_of, score_of
 from bertsmith.tasks.task import Task
+from bertsmith.training.finetuning.choosing import Tried
 from bertsmith.training.finetuning.column_study import ColumnStudy
 from bertsmith.training.finetuning.results import Results
 
@@ -153,12 +154,18 @@ def tried_table(results: Results) -> Table:
             each.method,
             formatting.UNKNOWN if each.score is None else figure(metric, each.score),
             formatting.UNKNOWN if each.gain is None else figure(metric, each.gain, each.error),
-            f"{each.rows:,}" if each.score is not None else "not tried: no time left",
+            _rows_judged(each),
             formatting.duration(each.seconds),
         ]
         for each in results.tried
     ]
     return Table("", ["Method", metric_name(metric), "Gain over the first", "Rows judged", "Time"], rows)
+
+
+def _rows_judged(tried: Tried) -> str:
+    if tried.diverged is not None:
+        return f"diverged in fold {tried.diverged}: left out"
+    return f"{tried.rows:,}" if tried.score is not None else "not tried: no time left"
 
 
 def column_tables(study: ColumnStudy, metric: str) -> list[Table]:

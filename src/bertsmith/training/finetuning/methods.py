@@ -117,8 +117,8 @@ def require_folds_suit(recipe: FinetuneRecipe, task: Task[Any], processes: int =
         )
     if recipe.reinit_layers:
         raise RecipeError(
-            f"{folds} can't be used with reinit_layers: each fold begins with a linear model of the layers as "
-            f"they were pre-trained. Set reinit_layers=0, or {instead}"
+            f"{folds} can't be used with reinit_layers: each fold begins with a linear model of the layers "
+            f"as they were pre-trained. Set reinit_layers=0, or {instead}"
         )
     if not suits_folds(task, recipe):
         raise RecipeError(
