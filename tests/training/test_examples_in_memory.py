@@ -113,11 +113,12 @@ def test_restarts_are_refused(model: Path, tmp_path: Path) -> None:
         finetune_examples(task, recipe, model, task.read(train))
 
 
-def test_folds_beside_a_named_method_are_refused(model: Path, tmp_path: Path) -> None:
-    """Nothing is compared then."""
+def test_folds_beside_a_dev_set_are_refused(model: Path, tmp_path: Path) -> None:
+    """One of them judges."""
     train = write_rows(tmp_path / "train.csv", "")
     given = {"task": "classification", "model": str(model), "train": train, "out": "", "max_length": 12}
-    recipe = make_finetune_recipe({**given, "method": "full", "folds": 3}, [])
+    recipe = make_finetune_recipe(given | {"folds": 3}, [])
     task = Classification(task_settings(recipe, Classification))
-    with pytest.raises(RecipeError, match="folds = 3 compares methods here"):
-        finetune_examples(task, recipe, model, task.read(train))
+    rows = task.read(train)
+    with pytest.raises(RecipeError, match="folds = 3 would judge where a dev set does"):
+        finetune_examples(task, recipe, model, rows, rows)

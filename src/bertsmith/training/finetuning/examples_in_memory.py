@@ -54,11 +54,8 @@ def finetune_examples(
     """
     if recipe.restarts > 1:
         raise RecipeError("restarts are for runs with files. Train once for each seed instead.")
-    if recipe.folds is not None and (dev or named_method(recipe) != AUTO):
-        raise RecipeError(
-            f"folds = {recipe.folds} compares methods here: leave it out where a dev set judges or the "
-            "method is named."
-        )
+    if recipe.folds is not None and dev:
+        raise RecipeError(f"folds = {recipe.folds} would judge where a dev set does: leave one of them out.")
     task.fit(train)
     task.check([*train, *dev])
     machine = plain_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
