@@ -3,6 +3,7 @@
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,9 +150,7 @@ def with_negatives(loss: str) -> Finetuning:
     """Rows that all have a negative."""
     made = objective(0.0)
     kept = [n for n, each in enumerate(made.train.encoded) if len(each.target.documents) > 1]
-    made.train = type(made.train)(
-        [made.train.examples[n] for n in kept], [made.train.encoded[n] for n in kept]
-    )
+    made = replace(made, train=made.train.some(np.array(kept)))
     made.task.settings = made.task.settings.model_copy(update={"loss": loss})
     return made
 
