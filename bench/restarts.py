@@ -3,14 +3,12 @@
     python bench/restarts.py [--data sst2 rte] [--size 16] [--restarts 100] [--measured-rows 500]
 
 Rows of each class are drawn as in few_rows.py, `bertsmith finetune restarts=…` trains that many seeds on them
-with its defaults, and rows of test are their dev. A restart is degenerate where it does no better there than
-always giving the most frequent answer: by the weights that it kept, which may be those of the linear start,
+with its defaults, and rows of test are their dev. A restart is degenerate where it always gives one answer
+there, whose Matthews correlation is 0: by the weights that it kept, which may be those of the linear start,
 and by those of its last step. An interrupted run goes on; --again repeats those that are kept.
 """
 
 import argparse
-import json
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -44,47 +42,49 @@ def main() -> None:
 
 
 def _row(answer: dict[str, Any]) -> dict[str, str]:
-    majority, kept, last = (answer[each] for each in ("majority", "kept", "last"))
+    kept, last = ([one["accuracy"] for one in answer[each]] for each in ("kept", "last"))
     return {
         "data": answer["request"]["name"],
         "trained on": f"{answer['train_rows']:,}",
         "restarts": f"{len(kept):,}",
-        "majority": f"{majority:.2%}",
-        "degenerate": f"{_degenerate(kept, majority)}",
+        "majority": f"{answer['majority']:.2%}",
+        "degenerate": f"{_degenerate(answer['kept'])}",
         "accuracy": mean_and_error(kept),
         "worst": f"{min(kept):.2%}",
-        "degenerate at the last step": f"{_degenerate(last, majority)}",
+        "degenerate at the last step": f"{_degenerate(answer['last'])}",
         "accuracy there": mean_and_error(last),
         "worst there": f"{min(last):.2%}",
         "seconds each": f"{mean(answer['seconds']):.1f}",
     }
 
 
-def _degenerate(scores: list[float], majority: float) -> int:
-    return sum(score <= majority + 1e-6 for score in scores)
+def _degenerate(restarts: list[dict[str, float]]) -> int:
+    return sum(each["matthews"] == 0 for each in restarts)
 
 
 def train_restarts(request: dict[str, Any]) -> dict[str, Any]:
-    """The score of each seed by the weights kept and by the last ones, and the most frequent answer's."""
+    """What each seed has by the weights kept and by the last ones, and the most frequent answer's score."""
+    from bertsmith.training.log import RunLog
+
     data = DATA[request["name"]]
     with run_folder(__file__, "ours", request) as folder:
         files, out = draw_rows(request, folder), folder / "run"
         given = {"train": files["train"], "dev": files["test"]}
         results = finetune_in(out, data.task, {"restarts": request["restarts"]}, **given)
-        last = [_last_score(out / "restarts" / str(n + 1)) for n in range(request["restarts"])]
+        logs = [RunLog.read(out / "restarts" / str(n + 1)) for n in range(request["restarts"])]
     (dev,) = results["evaluations"].values()
     return {
-        "kept": [each["score"] for each in results["restarts"]],
-        "last": last,
+        "kept": [_measured(log, each["step"]) for log, each in zip(logs, results["restarts"], strict=True)],
+        "last": [_measured(log, each["steps"]) for log, each in zip(logs, results["restarts"], strict=True)],
         "majority": next(iter(dev["baselines"].values()))[data.metric],
         "seconds": [each["seconds"] for each in results["restarts"]],
         "train_rows": results["train_rows"],
     }
 
 
-def _last_score(restart: Path) -> float:
-    history = json.loads((restart / "best" / "history.json").read_text())["history"]
-    return float(history[-1][1])
+def _measured(log: list[dict[str, Any]], step: int) -> dict[str, float]:
+    (found,) = (each for each in log if each["kind"] == "evaluation" and each["step"] == step)
+    return {name: found[name] for name in ("accuracy", "matthews")}
 
 
 if __name__ == "__main__":
