@@ -53,6 +53,12 @@ def test_other_languages_keep_their_words() -> None:
     assert (search.scores(["die"]) > 0).tolist() == [[False, True]]
 
 
+def test_vowel_signs_are_part_of_a_word() -> None:
+    search = LexicalSearch(["की किताब", "के राष्ट्रपति"], Bm25Settings(english=False))
+    assert (search.scores(["कि"]) > 0).tolist() == [[False, False]]
+    assert (search.scores(["राष्ट्रपति"]) > 0).tolist() == [[False, True]]
+
+
 def test_documents_without_words_score_nothing() -> None:
     assert LexicalSearch(["", "the"]).scores(["the wing"]).tolist() == [[0, 0]]
 

@@ -115,6 +115,18 @@ def test_the_file_of_words_gives_the_same_numbers(tmp_path: Path) -> None:
         WordModel.load(tmp_path)
 
 
+def test_marks_belong_to_words_but_not_in_students_of_before(tmp_path: Path) -> None:
+    calls = [learned(text, "card" if n % 2 else "other", n) for n, text in enumerate(["कि", "के"] * 20)]
+    model = fit_words(calls, heads_of(SHAPE, calls), SHAPE)
+    assert model is not None and set(model.places) == {"कि", "के"}
+    model.save(tmp_path)
+    assert WordModel.load(tmp_path).places == model.places
+    (tmp_path / "words.json").write_text('["क", "ि"]')
+    before = WordModel.load(tmp_path)
+    before.save(tmp_path)
+    assert [WordModel.load(tmp_path)._vector("कि")[0], before._vector("कि")[0]] == [[0, 1], [0, 1]]
+
+
 def test_a_number_that_is_answered_is_one_that_the_teacher_has_said() -> None:
     shape = AnswerShape(fields=(Field(keys=("n",), kind="number"),), order=(("n",),))
     said = [3 * number for number in range(90)]

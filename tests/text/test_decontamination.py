@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
@@ -192,6 +193,20 @@ def test_pieces_are_short_enough_for_one_word_in_ten() -> None:
 )
 def test_words_are_compared_without_case_and_punctuation(text: str, separated: str, joined: str) -> None:
     assert (separated_words(text), joined_words(text)) == (separated.split(), joined.split())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["संयुक्त राज्य अमेरिका के", "தமிழ்நாடு மாநிலம்", "ประเทศไทยมีที่ดิน", "مُحَمَّدٌ رَسُولُ", "שָׁלוֹם עֲלֵיכֶם", "cafe\u0301 x\u0323"],
+)
+def test_marks_are_part_of_their_word(text: str) -> None:
+    words = unicodedata.normalize("NFKC", text).casefold().split()
+    assert separated_words(text) == joined_words(f"({text})") == words
+
+
+def test_how_an_emoji_is_drawn_is_no_word() -> None:
+    assert separated_words("1\ufe0f\u20e3 good \u2764\ufe0f") == ["1", "good"]
+    assert joined_words("1\ufe0f\u20e3 good \u2764\ufe0f") == ["1", "good"]
 
 
 def test_any_number_of_workers_finds_the_same(tmp_path: Path) -> None:

@@ -235,6 +235,15 @@ def test_the_report_counts_what_it_says(tmp_path: Path) -> None:
     assert report.alphabet == 3
 
 
+def test_the_report_takes_vowel_signs_for_parts_of_words(tmp_path: Path) -> None:
+    words = ["संयुक्त", "राज्य", "अमेरिका", "के", "राष्ट्रपति"]
+    corpus = corpus_of(tmp_path / "corpus", iter([" ".join(words)] * 3), heldout=0)
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, *words]))
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    report = vocabulary_report(Tokenizer.load(tmp_path / "vocab.txt"), corpus)
+    assert (report.whole_words, report.unknown_words, report.words % len(words)) == (1, 0, 0)
+
+
 def test_byte_level_words_are_measured_with_the_space_before_them(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path / "c", iter(["he he"]), heldout=0)
     report = vocabulary_report(Tokenizer.load(byte_level_files(tmp_path / "t")), corpus)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from bertsmith.arrays import Bools, Floats, Ints
 from bertsmith.metrics.thresholds import best_f1_cuts
+from bertsmith.text.words import WORD_PATTERN
 
 Text = str | tuple[str, str]  # a text, or a pair of them
 Answers = TypeVar("Answers")
@@ -28,7 +29,7 @@ MOST_FEATURES = 200_000
 MOST_WEIGHTS = 20_000_000  # features times classes: 160 MB
 
 # Words, and each other sign by itself: "?" tells much, and a text of emoji alone still has features.
-TOKEN = r"\w+|[^\w\s]"
+TOKEN = rf"{WORD_PATTERN}|[^\w\s]"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import log
 
 from bertsmith.metrics.baselines import Baseline
+from bertsmith.text.words import WORD
 
 _FUNCTION_WORDS = """a about after all also an and any are as at be been before being between both but by can
     could did do does during each for from had has have he her him his how if in into is it its many may more
@@ -26,7 +27,6 @@ ASKS_FOR_A_NUMBER = re.compile(
     re.IGNORECASE,
 )
 SENTENCE = re.compile(r"[^\s].*?(?:[.!?](?=\s)|\Z|\n)", re.DOTALL)
-WORD = re.compile(r"\w+")
 NUMBER = re.compile(r"\$?\d[\d.,:/–-]*(?<![.,])%?")
 # "the Norman conquest of England" is no name, "University of Notre Dame" is one.
 NAME = re.compile(r"[A-Z][\w'’.-]*(?:\s+(?:of|the|and|de|von|&)(?:\s+the)?(?=\s+[A-Z])|\s+[A-Z][\w'’.-]*)*")

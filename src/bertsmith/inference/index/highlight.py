@@ -3,7 +3,8 @@
 import re
 import unicodedata
 
-_WORD = re.compile(r"(?:\w[\u0300-\u036f]*)+")  # combining marks are no letters of their own
+from bertsmith.text.words import WORD
+
 _ENDINGS = re.compile(r"(?:ing|edly|ed|ies|es|ly|s|y|e)$")
 # English ones. They stand in nearly every passage, and full-text search leaves them out as well.
 _STOP_WORDS = frozenset(
@@ -22,9 +23,9 @@ def matching_spans(passage: str, query: str, language: str = "en") -> list[tuple
     """
     form = _english if language == "en" else _folded
     ignored = _STOP_WORDS if language == "en" else frozenset()
-    words = _WORD.findall(query)
+    words = WORD.findall(query)
     wanted = {form(word) for word in words if _folded(word) not in ignored} or set(map(form, words))
-    return [found.span() for found in _WORD.finditer(passage) if form(found.group()) in wanted]
+    return [found.span() for found in WORD.finditer(passage) if form(found.group()) in wanted]
 
 
 def _folded(word: str) -> str:

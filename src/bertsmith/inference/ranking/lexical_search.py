@@ -6,7 +6,6 @@ where mean is the documents' mean length in words and idf = ln(1 + (E - df + 0.5
 Q queries, E documents.
 """
 
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertsmith.errors import InputError, require
-
-_WORD = re.compile(r"\w+")
+from bertsmith.text.words import WORD
 
 
 @dataclass(frozen=True)
@@ -70,14 +68,14 @@ class LexicalSearch:
 
 def _splitter(settings: Bm25Settings) -> Callable[[str], list[str]]:
     if not settings.english:
-        return lambda text: _WORD.findall(text.lower())
+        return lambda text: WORD.findall(text.lower())
     from Stemmer import Stemmer
 
     stop_words, stemmer = frozenset(_bm25s().stopwords.STOPWORDS_EN), Stemmer("english")
 
     def split(text: str) -> list[str]:
         stems: list[str] = stemmer.stemWords(
-            [word for word in _WORD.findall(text.lower()) if word not in stop_words]
+            [word for word in WORD.findall(text.lower()) if word not in stop_words]
         )
         return stems
 

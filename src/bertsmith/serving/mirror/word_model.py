@@ -1,6 +1,6 @@
 """The cheapest student: a linear model of a text's words and pairs of words, weighed by TF-IDF.
 
-words.json          words and pairs of them, in the order of the weights' rows
+words.json          words and pairs of them, in the order of the weights' rows, and what counts as a word
 words.safetensors   how rare each is, and the weights of each field's outputs
 
 E texts, F features, C outputs.
@@ -23,7 +23,9 @@ from bertsmith.files import read_json, tensors_written_to, write_json
 from bertsmith.metrics.baselines import TOKEN
 
 _WORDS, _WEIGHTS = "words.json", "words.safetensors"
-_TOKEN = re.compile(TOKEN)
+# What a word is, by the name that words.json has for it. A student answers by those it was proven by.
+_TOKENS = {"without marks": re.compile(r"\w+|[^\w\s]"), "with marks": re.compile(TOKEN)}
+_NOW, _UNNAMED = "with marks", "without marks"  # unnamed: words.json was a list
 _Weights = npt.NDArray[np.float32]
 
 
@@ -33,11 +35,16 @@ class WordModel:
     """
 
     def __init__(
-        self, features: Sequence[str], rarity: npt.ArrayLike, weights: Mapping[str, _Weights]
+        self,
+        features: Sequence[str],
+        rarity: npt.ArrayLike,
+        weights: Mapping[str, _Weights],
+        token: str = _NOW,
     ) -> None:
         self.places = {feature: place for place, feature in enumerate(features)}
         self.rarity = np.asarray(rarity, np.float32)
         self.weights = dict(weights)
+        self.token = token
 
     def logits(self, texts: Sequence[str]) -> dict[str, Floats]:
         """(E, C) by the field's path. A text without a known word gets what all texts have."""
@@ -50,7 +57,7 @@ class WordModel:
 
     def _vector(self, text: str) -> tuple[list[int], _Weights]:
         """Which features a text has, and their weights: 1 + log of how often, by rarity, of length 1."""
-        words = _TOKEN.findall(text.lower())
+        words = _TOKENS[self.token].findall(text.lower())
         pairs = (f"{first} {second}" for first, second in pairwise(words))
         counts = Counter(place for each in (*words, *pairs) if (place := self.places.get(each)) is not None)
         if not counts:
@@ -61,7 +68,7 @@ class WordModel:
 
     def save(self, folder: Path) -> None:
         """Two files."""
-        write_json(folder / _WORDS, list(self.places))
+        write_json(folder / _WORDS, {"token": self.token, "features": list(self.places)})
         tensors = {f"weights:{path}": np.ascontiguousarray(each) for path, each in self.weights.items()}
         with tensors_written_to(folder / _WEIGHTS):
             save_file({"rarity": self.rarity} | tensors, folder / _WEIGHTS)
@@ -69,7 +76,10 @@ class WordModel:
     @classmethod
     def load(cls, folder: Path) -> "WordModel":
         """Raises ModelError for files that are missing or don't fit each other."""
-        features = read_json(folder / _WORDS)
+        found = read_json(folder / _WORDS)
+        if not isinstance(found, dict):
+            found = {"token": _UNNAMED, "features": found}
+        token, features = str(found.get("token")), found.get("features")
         try:
             tensors = load_file(folder / _WEIGHTS)
         except (OSError, SafetensorError) as error:
@@ -83,10 +93,11 @@ class WordModel:
         }
         rows = {len(each) for each in weights.values()}
         if (
-            not isinstance(features, list)
+            token not in _TOKENS
+            or not isinstance(features, list)
             or not all(isinstance(each, str) for each in features)
             or tensors.get("rarity", np.empty(0)).shape != (len(features),)
             or rows != {len(features) + 1}
         ):
             raise ModelError(f"{folder}: the words and their weights don't fit. Train the student again.")
-        return cls(features, tensors["rarity"], weights)
+        return cls(features, tensors["rarity"], weights, token)

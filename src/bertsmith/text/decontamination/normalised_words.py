@@ -16,11 +16,12 @@ import re
 import unicodedata
 from collections.abc import Callable
 
+from bertsmith.text.words import MARKS, WITHOUT_BLANKS, word_pattern
+
 SHORTEST = 3  # words of a text that is looked for
-_WITHOUT_BLANKS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # kana, and Chinese characters
-_WORD = re.compile(f"[{_WITHOUT_BLANKS}]|[^\\W_{_WITHOUT_BLANKS}]+")
+_WORD = re.compile(f"[{WITHOUT_BLANKS}]|" + word_pattern(f"[^\\W_{WITHOUT_BLANKS}]"))
 _APOSTROPHES = str.maketrans("", "", "'\u2018\u2019\u02bc\u00b4`")
-_NO_LETTERS = re.compile(r"[^\w\s]+|_+")
+_NO_LETTERS = re.compile(rf"[^\w\s{MARKS}]+|_+")
 
 
 def separated_words(text: str) -> list[str]:

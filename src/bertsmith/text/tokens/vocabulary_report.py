@@ -1,6 +1,5 @@
 """How well a vocabulary fits a corpus: how far words are broken up, and what is lost as unknown."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -10,12 +9,12 @@ from bertsmith.errors import CorpusError
 from bertsmith.progress import Progress
 from bertsmith.text.corpus.manifest import Split
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.words import WORD
 from bertsmith.validation import Strict
 
 if TYPE_CHECKING:
     from bertsmith.text.corpus.corpus import Corpus
 
-WORD = re.compile(r"\w+")
 MAX_SENTENCES = 100_000
 SENTENCES_AT_ONCE = 4_096
 LENGTHS = (128, 512)
@@ -32,7 +31,8 @@ class SplitWord(Strict):
 
 
 class VocabularyReport(Strict):
-    """Figures on the words (runs of letters, digits and _) and the sentences of one split of a corpus.
+    """Figures on the words (runs of letters, digits and _, with their marks) and the sentences of one split
+    of a corpus.
 
     `pieces_per_word` is also called fertility. `whole_words` is the share of words that are one piece,
     `unknown_words` and `unknown_tokens` the shares with an [UNK]. `sentences_within` maps a length in

@@ -1,0 +1,42 @@
+r"""What a word is in any script: letters, digits and _, with the marks that stand on them.
+
+`\w` alone knows no combining marks: vowel signs of Hindi, Tamil and Thai, vowel points of Arabic and Hebrew,
+and accents that are characters of their own would end a word.
+"""
+
+import re
+import unicodedata
+
+# Below U+0300 there are none, above U+1FFFF only variation selectors.
+_SEARCHED = range(0x300, 0x20000)
+# They choose how a sign is drawn, mostly behind emoji, and are part of no word.
+_VARIATION_SELECTORS = range(0xFE00, 0xFE10)
+
+# Kana, and Chinese characters: scripts without blanks, where a character stands for a word.
+WITHOUT_BLANKS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+
+
+def _marks() -> str:
+    """All of Unicode's categories Mn and Mc, as what stands in the brackets of a regular expression."""
+    categories = map(unicodedata.category, map(chr, _SEARCHED))
+    found = [
+        code
+        for code, category in zip(_SEARCHED, categories, strict=True)
+        if category in ("Mn", "Mc") and code not in _VARIATION_SELECTORS
+    ]
+    firsts = [code for code, before in zip(found, [0, *found]) if code != before + 1]
+    lasts = [code for code, behind in zip(found, [*found[1:], 0]) if code + 1 != behind]
+    return "".join(f"{chr(first)}-{chr(last)}" for first, last in zip(firsts, lasts, strict=True))
+
+
+MARKS = _marks()
+
+
+def word_pattern(letters: str) -> str:
+    r"""A run of `letters`, of which each may carry marks; it begins with one of them."""
+    # What is looked at first spares English the way through all marks at the end of every word.
+    return f"{letters}+(?:(?=[^\\x00-\u02ff])[{MARKS}]+{letters}*)*"
+
+
+WORD_PATTERN = word_pattern(r"\w")
+WORD = re.compile(WORD_PATTERN)
