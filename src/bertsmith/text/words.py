@@ -40,3 +40,9 @@ def word_pattern(letters: str) -> str:
 
 WORD_PATTERN = word_pattern(r"\w")
 WORD = re.compile(WORD_PATTERN)
+_WITHOUT_BLANKS = re.compile(f"[{WITHOUT_BLANKS}]")
+
+
+def spaced_words(text: str) -> list[str]:
+    """What stands between blanks, punctuation included; each character of Chinese or Japanese by itself."""
+    return (text if text.isascii() else _WITHOUT_BLANKS.sub(r" \g<0> ", text)).split()

@@ -10,7 +10,7 @@
 
 A table needs no header: a first row whose every field is shorter than three words is taken for one, and any
 other is a row like those below it. A column is running text when its values have three words or more on
-average, so that labels and ids are none.
+average, so that labels and ids are none; a character of Chinese or Japanese is a word.
 """
 
 import json
@@ -23,12 +23,13 @@ from typing import Any, NamedTuple
 from bertsmith.errors import InputError
 from bertsmith.files import sha256
 from bertsmith.text.files import tables
-from bertsmith.text.files.columns import column_number, listed, unknown_column
+from bertsmith.text.files.columns import BY_SEMICOLONS, column_number, listed, unknown_column
 from bertsmith.text.files.table_file import TableFile, open_table
 from bertsmith.text.labelled import rows
 from bertsmith.text.labelled.conll import Sentence, read_tagged
 from bertsmith.text.labelled.squad import read_squad
 from bertsmith.text.retrieval.layouts import read_retrieval_data
+from bertsmith.text.words import spaced_words
 
 LEAST_MEAN_WORDS = 3  # of a column that is taken for text
 _LOOKED_AT = 1000  # values of a column, when it is judged which columns are text
@@ -145,11 +146,22 @@ def _separated_rows(path: Path, format: str, encoding: str) -> list[_Row]:
         found = [each for each in tables.separated_rows(table.lines(), table.name, format) if each[1]]
     if not found:
         return []
+    if _has_semicolons([fields for _, fields in found]):
+        raise InputError(f"{path}: expected columns, found one in the first row. {BY_SEMICOLONS}")
     width = max(len(fields) for _, fields in found)
     names, is_header = [str(number) for number in range(1, width + 1)], _is_header(found[0][1])
     if is_header:
         names[: len(found[0][1])] = [field.strip() for field in found[0][1]]
     return [_Row(dict(zip(names, fields)), f"{path}, line {line}") for line, fields in found[is_header:]]
+
+
+def _has_semicolons(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether they separate the columns: of a header, or of all rows."""
+    if len(rows[0]) > 1 or ";" not in rows[0][0]:
+        return False
+    columns = rows[0][0].count(";")
+    as_many = (",".join(fields).count(";") >= columns for fields in rows)
+    return _is_header(rows[0][0].split(";")) or (len(rows) > 1 and all(as_many))
 
 
 def _is_header(first: Sequence[str]) -> bool:
@@ -239,7 +251,7 @@ def _named(column: str, names: Sequence[str], where: str) -> str:
 
 def _is_running_text(values: Iterable[Any]) -> bool:
     filled = (text for value in values if (text := _text_of(value)))
-    lengths = [len(text.split()) for text in islice(filled, _LOOKED_AT)]
+    lengths = [len(spaced_words(text)) for text in islice(filled, _LOOKED_AT)]
     return bool(lengths) and sum(lengths) >= LEAST_MEAN_WORDS * len(lengths)
 
 

@@ -45,6 +45,7 @@ LABELS = (
 
 
 _LONGEST_SHOWN = 80  # characters
+BY_SEMICOLONS = "It looks separated by semicolons: save it with commas or tabs."
 
 
 class Columns(NamedTuple):
@@ -166,7 +167,7 @@ def unknown_column(column: str | int, names: Sequence[str], where: str) -> Input
         column = column[:_LONGEST_SHOWN] + "…"
     meant = did_you_mean(str(column), names)
     if len(names) == 1 and ";" in names[0]:
-        meant = " It looks separated by semicolons: save it with commas or tabs."
+        meant = f" {BY_SEMICOLONS}"
     return InputError(f"{where}: no column {column!r}. There are: {listed(names)}.{meant}")
 
 
