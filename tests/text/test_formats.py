@@ -19,6 +19,7 @@ from bertsmith.text.corpus.reading import Reader
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files import plain
 from bertsmith.text.files.sources import find_sources
+from bertsmith.text.labelled.rows import read_rows
 from bertsmith.text.prose.sentences import RawDocument
 
 LINES = "First sentence here.\nSecond one.\n\nAnother document.\nIt goes on.\n"
@@ -168,6 +169,16 @@ def test_outside_of_articles_there_is_no_document_and_nothing_is_kept() -> None:
     lines = ["before", "</doc>", '<doc id="" title="T">', "T", "One.", "</doc>", "between", "</doc>"]
     assert list(plain.wikiextractor(lines)) == [("", "One.")]
     assert list(plain.wikiextractor(lines[:5])) == [("", "One.")]
+
+
+def test_bytes_that_are_no_utf8_in_parquet_are_named_by_column_and_row(tmp_path: Path) -> None:
+    column = pa.array([b"a", None, b"caf\xe9"]).view(pa.string())
+    pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
+    message = r"a\.parquet, row 3: expected UTF-8 in the column 'text'.*0xe9"
+    with pytest.raises(InputError, match=message):
+        texts(tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=message):
+        read_rows(tmp_path / "a.parquet", ["text"])
 
 
 def test_a_number_column_is_refused(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def parquet(file: Any, name: str, column: str) -> Iterator[Text]:
 
     row = 0
     for batch in record_batches(file, name, the_column):
-        for text in batch.column(0).to_pylist():
+        for text in column_values(batch, column, name, row):
             yield str(row), text or ""
             row += 1
 
@@ -120,6 +120,26 @@ def record_batches(
         table = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
         columns = list(choose(table.schema_arrow))
         yield from table.iter_batches(batch_size=ROWS_AT_A_TIME, columns=columns, use_threads=False)
+
+
+def column_values(batch: pa.RecordBatch, column: str, name: str, before: int) -> list[Any]:
+    """One column of a batch of a Parquet file, in front of which there were `before` rows.
+
+    Raises InputError for text that is no UTF-8, which not every writer makes sure of.
+    """
+    values = batch.column(column)
+    try:
+        return list(values.to_pylist())
+    except UnicodeDecodeError:
+        for row, value in enumerate(values, start=before + 1):
+            try:
+                value.as_py()
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{name}, row {row}: expected UTF-8 in the column {column!r}, found other bytes "
+                    f"({error}). Write the file again with text in UTF-8."
+                ) from error
+        raise
 
 
 def parquet_columns(file: Any, name: str) -> list[str]:

@@ -279,7 +279,10 @@ def _parquet(table: TableFile, wanted: _Wanted) -> Iterator[LabelledRow]:
     with table.binary() as file:
         for batch in tables.record_batches(file, table.name, choose):
             nothing = [None] * batch.num_rows
-            for values in zip(*(batch.column(name).to_pylist() if name else nothing for name in chosen)):
+            columns = (
+                tables.column_values(batch, name, table.name, row) if name else nothing for name in chosen
+            )
+            for values in zip(*columns):
                 row += 1
                 yield LabelledRow(values, f"{table.name}, row {row}")
 

@@ -162,6 +162,8 @@ def _parquet(table: TableFile) -> Iterator[tuple[dict[str, Any], str]]:
     number = 0
     with table.binary() as file:
         for batch in tables.record_batches(file, table.name, choose):
-            for fields in batch.to_pylist():
+            names = batch.schema.names
+            columns = [tables.column_values(batch, name, table.name, number) for name in names]
+            for values in zip(*columns):
                 number += 1
-                yield fields, f"{table.name}, row {number}"
+                yield dict(zip(names, values)), f"{table.name}, row {number}"
