@@ -9,6 +9,7 @@ from pathlib import Path
 import fsspec
 import pytest
 import zstandard
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from bertsmith.errors import InputError
@@ -201,6 +202,26 @@ def test_what_is_no_file_in_a_folder_is_named_and_can_be_left_out(
         find_sources([str(folder)], CorpusSettings())
     found = find_sources([str(folder)], CorpusSettings(exclude=("odd",)))
     assert [source.name for source in found.sources] == ["texts/a.txt", "texts/linked.txt"]
+
+
+def test_a_folder_that_cannot_be_read_is_named_and_can_be_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.txt", "inside/secret/b.txt", "inside/.secret/c.txt"):
+        (tmp_path / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "texts" / name).write_text("text")
+    listed = LocalFileSystem.ls
+
+    def ls(self: LocalFileSystem, path: str, **options: bool) -> list[dict[str, object]]:
+        if path.endswith("secret"):  # root could read any folder
+            raise PermissionError(13, "Permission denied", path)
+        return listed(self, path, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "ls", ls)
+    with pytest.raises(InputError, match=r"texts/inside/secret cannot be read: .*Permission.*--exclude"):
+        find_sources([str(tmp_path / "texts")], CorpusSettings())
+    found = find_sources([str(tmp_path / "texts")], CorpusSettings(exclude=("secret",)))
+    assert [source.name for source in found.sources] == ["texts/a.txt"]
 
 
 def test_a_pipe_is_not_said_to_be_missing(tmp_path: Path) -> None:

@@ -35,9 +35,9 @@ def find_sources(sources: Sequence[str], settings: CorpusSettings, leave_out: Pa
     A SOURCE is a file, a folder (searched through, hidden names left out), an address fsspec understands
     (s3://…, memory://…), or `pydocs:` with, optionally, names of packages behind the colon. What lies in the
     folder `leave_out` is passed over where a folder is searched through.
-    Raises InputError for a SOURCE that does not exist or holds no file, and for what is neither file nor
-    folder in a folder: a link to a folder, which could lead in circles, a broken link, a pipe, whose writer
-    might never come.
+    Raises InputError for a SOURCE that does not exist or holds no file, for a folder that can't be read, and
+    for what is neither file nor folder in a folder: a link to a folder, which could lead in circles, a broken
+    link, a pipe, whose writer might never come.
     """
     found = Found()
     for source in sources:
@@ -64,7 +64,7 @@ def _find_files(
         if not filesystem.isdir(root):
             there = "is neither a file nor a folder" if filesystem.exists(root) else "does not exist"
             raise InputError(f"The source {source} {there}. Name a file or a folder to read.")
-        listing = filesystem.find(root, detail=True)
+        listing = _files_below(root, filesystem, settings)
     except OSError as error:
         raise InputError(f"The source {source} cannot be read: {error}.") from error
     if leave_out is not None and isinstance(filesystem, LocalFileSystem):
@@ -80,6 +80,31 @@ def _find_files(
             f"The folder {source} holds no file to read (hidden and excluded ones are left out)."
         )
     return files
+
+
+def _files_below(root: str, filesystem: Any, settings: CorpusSettings) -> dict[str, Any]:
+    """By path. fsspec's `find` would leave out what is in a folder that can't be read."""
+    found: dict[str, Any] = {}
+    folders = [root]
+    while folders:
+        folder = folders.pop()
+        try:
+            entries = filesystem.ls(folder, detail=True)
+        except OSError as error:
+            names = folder[len(root.rstrip("/")) + 1 :].split("/")
+            if any(name.startswith(".") or _matches(name, settings.exclude) for name in names):
+                continue
+            raise InputError(
+                f"The folder {folder} cannot be read: {error}. Make it readable, or leave it out with "
+                "--exclude."
+            ) from error
+        for entry in entries:
+            path = entry["name"].rstrip("/")
+            if entry["type"] != "directory":
+                found[entry["name"]] = entry
+            elif path != folder.rstrip("/"):  # some list the folder itself
+                folders.append(path)
+    return found
 
 
 def _without(listing: Mapping[str, Any], root: str, folder: Path) -> dict[str, Any]:
