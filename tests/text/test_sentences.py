@@ -1,7 +1,12 @@
 """Paragraphs and sentences: where a line end breaks, and where a full stop does not."""
 
+from random import Random
+
+import pytest
+import sentencex
 from hypothesis import given
 from hypothesis import strategies as st
+from sentencex import segment
 
 from bertsmith.text.prose.paragraphs import paragraphs
 from bertsmith.text.prose.sentences import LineLayout, RawDocument, sentences, split
@@ -62,6 +67,36 @@ def test_abbreviations_and_dotted_names_do_not_end_a_sentence() -> None:
 
 def test_scripts_without_spaces_are_split_at_their_own_full_stops() -> None:
     assert split("今日は晴れです。明日は雨です。", "ja") == ["今日は晴れです。", "明日は雨です。"]
+
+
+@pytest.mark.parametrize("language", ["zh", "ja", "en"])
+def test_a_long_paragraph_without_spaces_is_split_as_the_library_does_and_in_linear_time(
+    language: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = [
+        "今天天气很好。",
+        "我们去公园！",
+        "真的？",
+        "（他说。真的。）好。",
+        "“走！我们走。”",
+        '"走。走"，',
+        "ガ！？",
+        "3。",
+        "他说",
+    ]
+    text = "".join(Random(0).choices(some, k=900))
+    parts: list[int] = []
+
+    def measured(language: str, text: str) -> list[str]:
+        parts.append(len(text))
+        return segment(language, text)
+
+    monkeypatch.setattr(sentencex, "segment", measured)
+    assert split(text, language) == [piece.strip() for piece in segment(language, text)]
+    assert max(parts) < 1100 and len(parts) > 3
+    parts.clear()
+    split("（" + "今天天气很好。" * 3000, language)  # a bracket that is never closed
+    assert max(parts) < 6000
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=300))
