@@ -290,6 +290,16 @@ def test_nothing_is_found_in_what_is_left(tmp_path: Path) -> None:
     ).read_bytes()
 
 
+def test_a_chinese_document_is_measured_in_characters_when_a_sentence_goes(tmp_path: Path) -> None:
+    letters = "".join(chr(0x4E00 + n) for n in range(36))
+    (tmp_path / "a.txt").write_text("。".join((letters[:12], letters[12:24], letters[24:])) + "。")
+    (tmp_path / "test.csv").write_text(f"text,label\n{letters[:12]},a\n")
+    settings = CorpusSettings(format="file", heldout=0, language="zh", min_words=10)
+    corpus = build_corpus([str(tmp_path / "a.txt")], tmp_path / "corpus", settings=settings, workers=1)
+    _, removed = write_decontaminated(check(corpus, tmp_path / "test.csv"), tmp_path / "clean")
+    assert (removed.documents, removed.sentences) == (0, 1)
+
+
 def test_examples_show_the_row_beside_the_corpus(tmp_path: Path) -> None:
     corpus, file, planted = contaminated(tmp_path)
     first, second = check(corpus, file).files[0].examples

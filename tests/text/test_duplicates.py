@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.text.corpus.choosing import held_out
+from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus.duplicates import SignatureFiles, first_of_equal, text_key
 from bertsmith.text.corpus.minhash import BANDS, HASHES, ROWS, RUN, band_keys, signature
+from bertsmith.text.corpus_settings import CorpusSettings
 
 VOCABULARY = [f"word{n}" for n in range(5000)]
 
@@ -67,6 +69,19 @@ def test_scripts_without_spaces_are_compared_by_characters() -> None:
     text = "".join(chr(0x4E00 + n * 7 % 3000) for n in range(500))
     other = text[:250] + "囧" + text[251:]
     assert (signature([text]) == signature([other])).mean() > 0.9
+
+
+@pytest.mark.parametrize("length", [4, 12, 31])
+def test_near_copies_of_short_sentences_without_spaces_are_found(tmp_path: Path, length: int) -> None:
+    letters = "".join(chr(0x4E00 + n) for n in np.random.default_rng(4).permutation(3000)[: 20 * length])
+    other = letters[: 10 * length] + "囧" + letters[10 * length + 1 :]
+    for name, text in (("a", letters), ("b", other)):
+        sentences = (text[at : at + length] + "。" for at in range(0, len(text), length))
+        (tmp_path / f"{name}.txt").write_text("".join(sentences))
+    settings = CorpusSettings(format="file", heldout=0, language="zh", min_words=20)
+    sources = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
+    corpus = build_corpus(sources, tmp_path / "corpus", settings=settings, workers=1)
+    assert corpus.manifest.kept.documents == 1
 
 
 @given(st.lists(st.integers(0, 5), max_size=50))

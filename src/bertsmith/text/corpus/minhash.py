@@ -1,9 +1,10 @@
 """MinHash signatures: how alike two documents are, from 448 bytes each (Broder 1997).
 
-A document is the set of its runs of five words. For each of 112 hash functions the signature keeps the
-smallest hash of the set; the share of equal entries of two signatures estimates the Jaccard similarity of
-their sets, with a standard deviation of at most 0.05. Fourteen bands of eight entries are FineWeb's numbers
-(Penedo et al. 2024): of pairs at similarity 0.8, 92 % agree in some whole band; at 0.9, all but one in 2,000.
+A document is the set of its runs of five words; of Chinese and Japanese, characters. For each of 112 hash
+functions the signature keeps the smallest hash of the set; the share of equal entries of two signatures
+estimates the Jaccard similarity of their sets, with a standard deviation of at most 0.05. Fourteen bands of
+eight entries are FineWeb's numbers (Penedo et al. 2024): of pairs at similarity 0.8, 92 % agree in some whole
+band; at 0.9, all but one in 2,000.
 
 W words, S = W - 4 runs of words.
 """
@@ -18,7 +19,7 @@ RUN = 5  # words
 BANDS, ROWS = 14, 8
 HASHES = BANDS * ROWS
 RUNS_AT_A_TIME = 512  # 512 x 112 hashes of four bytes stay in the second-level cache
-LONGEST_WORD = 20  # mean characters; beyond it the script has no spaces, and characters stand in for words
+LONGEST_WORD = 20  # mean characters; beyond it, as in Thai, there are no spaces, and characters stand in
 
 UInt64s = npt.NDArray[np.uint64]
 UInt32s = npt.NDArray[np.uint32]

@@ -20,6 +20,7 @@ from bertsmith.text.corpus.reading import Batch
 from bertsmith.text.corpus.shards import SCHEMA
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.prose.sentences import sentences
+from bertsmith.text.words import spaced_words
 
 # 32 bytes a document: all that is kept of it in memory
 FACTS = np.dtype(
@@ -44,12 +45,15 @@ def prepare(batch: Batch, names: Mapping[int, str], settings: CorpusSettings, pa
     for document in batch.documents():
         found = sentences(document, settings.language)
         text = " ".join(found)
-        words = text.lower().split()
+        blank_separated = text.lower().split()
+        words = spaced_words(text.lower())
         if len(words) < settings.min_words:
             empty[document.source] += 1
             continue
         rows.append((document.id, names[document.source], found))
-        facts.append((text_key(words), len(text.encode()), document.source, len(found), len(words)))
+        facts.append(
+            (text_key(blank_separated), len(text.encode()), document.source, len(found), len(blank_separated))
+        )
         if settings.near_duplicates:
             signatures.append(signature(words))
     _write(rows, path)

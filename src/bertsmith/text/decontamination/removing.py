@@ -17,6 +17,7 @@ from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.corpus.manifest import CorpusManifest, Counts, Decontamination, Split, SplitEntry
 from bertsmith.text.corpus.shards import SCHEMA, ShardWriter, read_shard
 from bertsmith.text.decontamination.scanning import Places
+from bertsmith.text.words import spaced_words
 
 Removed = Counter[str]  # counts of Counts, by name
 LEAST_REMAINDER = 0.5  # of a document's words
@@ -92,7 +93,7 @@ def _without(
         left = sentences
         if row in concerned:
             left = [sentence for place, sentence in enumerate(sentences) if place not in concerned[row]]
-            if _words(left) < max(min_words, LEAST_REMAINDER * _words(sentences)):
+            if _length(left) < max(min_words, LEAST_REMAINDER * _length(sentences)):
                 left = []
             lost = _counts(sentences)
             lost.subtract(_counts(left))
@@ -102,6 +103,11 @@ def _without(
             kept.append((id, source, left))
     arrays = list(zip(*kept, strict=True)) or [(), (), ()]
     return pa.table([pa.array(each, field.type) for each, field in zip(arrays, SCHEMA)], schema=SCHEMA)
+
+
+def _length(sentences: Sequence[str]) -> int:
+    """In words, or in characters of Chinese and Japanese, as a build measures what is too short."""
+    return sum(len(spaced_words(sentence)) for sentence in sentences)
 
 
 def _words(sentences: Sequence[str]) -> int:
