@@ -82,6 +82,28 @@ def test_json_table_and_folder_agree(
     assert again in (out / "report.html").read_text()
 
 
+def test_results_hold_what_was_measured_beside_what_was_asked_for(
+    model: str, data: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rank", model, data, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["queries"], printed["most_queries"], printed["depth"]) == (6, None, 100)
+    assert main(["rank", model, data, "--queries", "500", "--k", "8", "--depth", "5", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["queries"], printed["most_queries"], printed["depth"]) == (6, 500, 8)
+
+
+def test_half_a_utf_16_pair_in_a_text_does_not_cost_the_folder(
+    model: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("corpus", "queries"):  # JSON may name a half, and the report shows all of these
+        path = Path(data) / f"{name}.jsonl"
+        path.write_text(path.read_text().replace('"text": "', '"text": "\\ud83d '))
+    out = tmp_path / "out"
+    assert main(["rank", model, data, "--out", str(out)]) == 0
+    assert "\ufffd" in (out / "report.html").read_text(encoding="utf-8")
+
+
 def test_the_reranker_reads_the_first_of_the_hybrid(
     model: str, reranker: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

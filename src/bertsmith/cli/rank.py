@@ -78,11 +78,12 @@ def rank(
     from bertsmith.inference.ranking.results import compare, metrics_for
     from bertsmith.text.retrieval.layouts import read_retrieval_data
 
+    kept = max(depth, k)  # documents a query, of each system
     options = {"reranker": reranker, "format": format, "split": split, "encoding": encoding, "k": k}
-    options |= {"depth": depth, "reranked": reranked, "queries": queries, "english": english}
+    options |= {"depth": kept, "reranked": reranked, "queries": queries, "english": english}
     if out is not None:  # before the work, not after it
         refuse_existing(out)
-    settings = RankingSettings(max(depth, k), reranked, bm25=Bm25Settings(english=english))
+    settings = RankingSettings(kept, reranked, bm25=Bm25Settings(english=english))
     collection = read_retrieval_data(data, format, split, encoding)
     if queries is not None:
         collection = collection.with_fewer_queries(queries)
@@ -90,7 +91,8 @@ def rank(
     with progress_bar("Ranking") as progress:
         reader = open_reranker(reranker) if reranker else None
         systems = rank_by_all(collection, Embedder(model), reader, settings, progress)
-    found = compare(systems, collection, metrics, {"model": model, **options})
+    noted = {"most_queries" if name == "queries" else name: value for name, value in options.items()}
+    found = compare(systems, collection, metrics, {"model": model, **noted})
     if out is not None:
         write_comparison(out, found, _command(model, data, options))
     if json:

@@ -64,13 +64,15 @@ class Comparison:
         return [*self.data.notes, f"{left_out:,} queries have no relevant document: they are left out."]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain values, the main metric for every query too."""
+        """All of it as plain values, the main metric for every query too. A fact of the name of a count, as
+        the option `queries` is, doesn't stand in its place.
+        """
         return {
+            **self.facts,
             "data": self.data.name,
             "documents": len(self.data.documents),
             "queries": len(self.queries),
             "notes": self.notes(),
-            **self.facts,
             "systems": {each.system.name: self._plain(each) for each in self.figures},
             "main_metric": self.main,
             "per_query": {

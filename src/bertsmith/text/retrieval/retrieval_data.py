@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from bertsmith.errors import InputError
-from bertsmith.text.tokens.tokenizer import LONE_SURROGATE
+from bertsmith.text.tokens.tokenizer import LONE_SURROGATE, without_surrogates
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,19 @@ class Gathering:
     judgements: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def add_document(self, id: str, text: str, where: str) -> None:
-        """Raises InputError for a second document of that id. An empty one stays: it could be retrieved."""
+        """Half a UTF-16 pair, which no file could hold, becomes U+FFFD.
+
+        Raises InputError for a second document of that id. An empty one stays: it could be retrieved.
+        """
         _check(id, text, "document", self.documents, where)
-        self.documents[id] = text.strip()
+        self.documents[id] = without_surrogates(text).strip()
 
     def add_query(self, id: str, text: str, where: str) -> None:
         """Raises InputError for a second query of that id and for an empty one."""
         _check(id, text, "query", self.queries, where)
         if not text.strip():
             raise InputError(f"{where}: query {id!r} is empty. Fill it in or remove it.")
-        self.queries[id] = text.strip()
+        self.queries[id] = without_surrogates(text).strip()
 
     def judge(self, query: str, document: str, grade: int, where: str) -> None:
         """Raises InputError when the same pair was given another grade before."""
