@@ -9,8 +9,8 @@ from bertsmith.tasks.finetuning import EncodedExamples
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (0.5, ["no better than always giving the most frequent answer (0.5000): it has learned nothing"]),
-        (0.4, ["no better than always giving the most frequent answer (0.5000): it has learned nothing"]),
+        (0.5, ["no better than the baseline 'majority' (0.5000): it has learned nothing"]),
+        (0.4, ["no better than the baseline 'majority' (0.5000): it has learned nothing"]),
         (0.6, ["on dev TF-IDF has accuracy 0.7000, the model 0.6000"]),
         (0.7, ["on dev TF-IDF has accuracy 0.7000, the model 0.7000"]),
         (0.71, []),

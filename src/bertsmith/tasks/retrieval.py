@@ -18,7 +18,7 @@ from bertsmith.errors import InputError
 from bertsmith.metrics.baselines import tfidf_vectors
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
-from bertsmith.tasks.evaluating.document_ranks import DEPTH, rank_metrics, ranks_of
+from bertsmith.tasks.evaluating.document_ranks import DEPTH, chance_metrics, rank_metrics, ranks_of
 from bertsmith.tasks.evaluating.error_analysis import Answer, ErrorAnalysis
 from bertsmith.tasks.examples.batch_division import apart
 from bertsmith.tasks.examples.encoding import Encoded, windows_apart
@@ -202,12 +202,14 @@ class Retrieval(Task[QueryExample]):
         return [{"similarity": s, "rank": rank} for s, rank in zip(similar, ranks, strict=True)]
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[QueryExample]) -> Metrics:
-        """MRR@10, nDCG@10 and recall@10 of each query's documents among all those of the examples."""
-        return rank_metrics(
-            [text_number(example.query) for example in examples],
-            [text_number(example.documents[0]) for example in examples],
-            [prediction["rank"] for prediction in predictions],
-        )
+        """MRR@10, nDCG@10 and recall@10 of each query's documents among all those of the examples; where the
+        order is random, what is expected of it.
+        """
+        queries = [text_number(example.query) for example in examples]
+        documents = [text_number(example.documents[0]) for example in examples]
+        if all("among" in prediction for prediction in predictions):
+            return chance_metrics(queries, documents, [prediction["among"] for prediction in predictions])
+        return rank_metrics(queries, documents, [prediction["rank"] for prediction in predictions])
 
     def error_analysis(
         self, predictions: Sequence[Prediction], examples: Sequence[QueryExample]
@@ -233,13 +235,13 @@ class Retrieval(Task[QueryExample]):
         name, queries, documents = tfidf_vectors(
             pairs, [example.query for example in dev], list(texts.values())
         )
-        ranks = {
-            "random order": np.random.default_rng(0).integers(1, len(texts) + 1, len(dev)),
-            name: ranks_of(
-                lambda start, end: (queries[start:end] @ documents.T).toarray(), positive, list(texts)
-            ),
+        ranks = ranks_of(
+            lambda start, end: (queries[start:end] @ documents.T).toarray(), positive, list(texts)
+        )
+        return {
+            "random order": [{"among": len(texts)}] * len(dev),
+            name: [{"rank": rank} for rank in ranks.tolist()],
         }
-        return {name: [{"rank": rank} for rank in found.tolist()] for name, found in ranks.items()}
 
     def config_labels(self) -> dict[str, Any]:
         return {}

@@ -7,6 +7,7 @@ E   examples, a query and its document each      D   distinct documents of them 
 """
 
 from collections.abc import Callable, Sequence
+from math import comb
 
 import numpy as np
 import numpy.typing as npt
@@ -51,3 +52,25 @@ def rank_metrics(queries: Sequence[int], documents: Sequence[int], ranks: Sequen
     graded = Graded(found, ideal)
     scores = {"mrr": mrr, "ndcg": ndcg, "recall": recall}
     return {f"{name}@{DEPTH}": float(score(graded, DEPTH).mean()) for name, score in scores.items()}
+
+
+def chance_metrics(queries: Sequence[int], documents: Sequence[int], among: Sequence[int]) -> Metrics:
+    """The same of a random order: the expectation over all orders of the `among` (E,) documents that each
+    row's query is asked of. One draw may lie at twice that where queries are few.
+    """
+    answers: dict[int, set[int]] = {}
+    for query, document in zip(queries, documents, strict=True):
+        answers.setdefault(query, set()).add(document)
+    asked = dict(zip(queries, among, strict=True))
+    found = [_by_chance(len(own), asked[query]) for query, own in answers.items()]
+    names = (f"mrr@{DEPTH}", f"ndcg@{DEPTH}", f"recall@{DEPTH}")
+    return {name: float(mean) for name, mean in zip(names, np.mean(found, axis=0), strict=True)}
+
+
+def _by_chance(relevant: int, documents: int) -> tuple[float, float, float]:
+    """MRR@10, nDCG@10 and recall@10 that are expected of one query."""
+    seen = range(1, min(DEPTH, documents) + 1)
+    first = (comb(documents - rank, relevant - 1) / rank for rank in seen)
+    gains = [float(1 / np.log2(rank + 1)) for rank in seen]
+    gained = relevant / documents * sum(gains)
+    return sum(first) / comb(documents, relevant), gained / sum(gains[:relevant]), len(seen) / documents

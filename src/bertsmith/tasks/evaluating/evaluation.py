@@ -25,16 +25,16 @@ class Evaluation:
         return len(self.split)
 
     def warnings(self, name: str, metric: str) -> list[str]:
-        """Those of the data, and a sentence when the model does no better than always giving the most
-        frequent answer, or than another baseline.
+        """Those of the data, and a sentence when the model does no better than the first baseline, which
+        knows nothing, or than another one.
         """
         ours, scores = self.model[metric], {by: given.get(metric) for by, given in self.baselines.items()}
-        majority = next(iter(scores.values()), None)
-        if majority is not None and ours <= majority + 1e-6:
+        simplest, simple = next(iter(scores.items()), ("", None))
+        if simple is not None and ours <= simple + 1e-6:
             return [
                 *self.data_warnings,
-                f"on {name} the model's {metric} of {ours:.4f} is no better than always giving the most "
-                f"frequent answer ({majority:.4f}): it has learned nothing",
+                f"on {name} the model's {metric} of {ours:.4f} is no better than the baseline "
+                f"{simplest!r} ({simple:.4f}): it has learned nothing",
             ]
         beaten = [
             f"on {name} {by} has {metric} {score:.4f}, the model {ours:.4f}: train longer, or at a higher "
