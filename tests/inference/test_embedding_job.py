@@ -135,6 +135,12 @@ def test_a_blank_line_is_an_empty_text_so_that_ids_are_numbers_of_lines(
     np.testing.assert_allclose(found.vectors, embedder.documents(["red cat", "", "old dog"]), atol=1e-6)
 
 
+def test_an_id_that_only_a_later_row_of_a_file_has_is_not_dropped(embedder: Embedder, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "red"}\n{"id": 5, "text": "cat"}\n')
+    with pytest.raises(InputError, match="a.jsonl, line 1: .*'id'"):
+        run(embedder, tmp_path / "a.jsonl", tmp_path / "out.parquet")
+
+
 def test_ids_that_the_first_row_of_a_stream_has_are_asked_of_all(
     embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,18 @@ def test_files_of_another_encoding_are_read_when_it_is_named(tmp_path: Path) -> 
         make_task("retrieval").read(tmp_path / "a.csv")
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_objects_may_leave_negatives_and_scores_out(tmp_path: Path, turned: bool) -> None:
+    path = tmp_path / "a.jsonl"
+    lines = [
+        '{"query": "q", "positive": "p"}',
+        '{"query": "q2", "positive": "p2", "negatives": ["n"], "scores": [2, 1]}',
+    ]
+    path.write_text("\n".join(reversed(lines) if turned else lines))
+    found = sorted(make_task("retrieval").read(path), key=lambda each: each.query)
+    assert [(each.documents, each.scores) for each in found] == [(("p",), None), (("p2", "n"), (2, 1))]
+
+
 def test_columns_by_number_and_a_limit_of_negatives(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("x\twho?\tann\tbob\n")

@@ -134,6 +134,29 @@ def test_a_table_that_cannot_be_read_names_the_place(
         read(write(tmp_path / name, content))
 
 
+def test_a_title_may_be_left_out_of_the_first_object(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text": "red cat"}\n{"title": "Dogs", "text": "blue dog", "n": 1}\n')
+    assert [(each.title, each.text, each.metadata) for each in read(path)] == [
+        ("", "red cat", {}),
+        ("Dogs", "blue dog", {"n": 1}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("later", "complaint"),
+    [
+        ('{"id": 5, "text": "b"}', "line 2: found an id in 'id', which the rows before it don't have"),
+        ('{"text": "b", "body": "c"}', "line 2: text, body could all be the text"),
+    ],
+)
+def test_a_later_object_that_plays_another_part_is_refused(
+    tmp_path: Path, later: str, complaint: str
+) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text": "a"}\n' + later + "\n")
+    with pytest.raises(InputError, match=complaint):
+        read(path)
+
+
 def test_a_broken_encoding_names_file_and_byte_and_can_be_replaced(tmp_path: Path) -> None:
     path = tmp_path / "old.txt"
     path.write_bytes("caf\u00e9 au lait".encode("latin-1"))

@@ -20,7 +20,7 @@ from bertsmith.inference.embedding.vectors import Int8Ranges, Loss, Precision, V
 from bertsmith.inference.lock import sole_writer
 from bertsmith.output_file import behind_links, is_standard_output, is_stream, require_no_loss
 from bertsmith.text.files.columns import LABELS, guess_columns
-from bertsmith.text.labelled.rows import LabelledRow, read_column_names, stream_rows
+from bertsmith.text.labelled.rows import LabelledRow, are_objects, read_column_names, read_keys, stream_rows
 from bertsmith.text.ray_engine import Engine, ordered_by_ray, require_engine
 
 SHARD_ROWS = 4096
@@ -255,12 +255,13 @@ def _rows(
         columns, more = [text or "text", *([id] if id else [])], [] if id else [_ID]
         found = stream_rows(input, columns, optional=more, blank_lines=True, **layout)
         return found if id else _with_ids_if_any(found)
-    columns = _columns(read_column_names(input, **layout), text, id, str(input))
+    names = read_column_names(input, **layout)
+    columns = _columns(names, text, id or _id_of(names) or _id_of_any(input, layout), str(input))
     return stream_rows(input, columns, blank_lines=True, **layout)
 
 
 def _with_ids_if_any(rows: Iterator[LabelledRow]) -> Iterator[LabelledRow]:
-    """(text, id or None): the first row says whether there are ids, as a file's first row does."""
+    """(text, id) of each, or (text,): the first row of a stream says whether there are ids."""
     first = next(rows)
     has_ids = first.values[1] is not None
     for row in chain([first], rows):
@@ -276,6 +277,14 @@ def _columns(
         text, pair, _ = guess_columns(texts, input, labelled=False)
         if pair is not None:
             raise InputError(f"{input}: the text could be {text} or {pair}. Name it with --text.")
-    if id is None:
-        id = next((name for name in names if name.lower() == _ID), None)
     return [text, *([id] if id else [])]
+
+
+def _id_of(names: Sequence[str]) -> str | None:
+    return next((name for name in names if name.lower() == _ID), None)
+
+
+def _id_of_any(input: Path | str, layout: dict[str, Any]) -> str | None:
+    """Objects may leave keys out, and ids that only some rows have are an error there."""
+    of_objects = {name: layout[name] for name in ("format", "encoding")}
+    return _id_of(read_keys(input, **of_objects)) if are_objects(input, **of_objects) else None

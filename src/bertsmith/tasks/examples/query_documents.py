@@ -7,7 +7,8 @@
 | negatives | negative, negatives, negative_1, negative_2 …: a text each, or a list of them |
 | scores | scores: a teacher's, of the positive and of each negative, in that order |
 
-Queries and positives may also have the names of any pair (see bertsmith.text.files.columns).
+Queries and positives may also have the names of any pair (see bertsmith.text.files.columns). Objects of JSON may
+leave negatives and scores out: those that any object has are read.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ from typing import Any
 from bertsmith.errors import InputError
 from bertsmith.text.files.columns import guess_columns
 from bertsmith.text.files.values import as_number, as_text
-from bertsmith.text.labelled.rows import read_column_names, read_rows
+from bertsmith.text.labelled.rows import are_objects, read_column_names, read_keys, read_rows
 
 Column = str | int
 QUERIES = ("query", "question", "anchor")
@@ -44,12 +45,13 @@ class QueryExample:
 
 @dataclass(frozen=True)
 class QueryColumns:
-    """Which columns play which role."""
+    """Which columns play which role. `by_key`: rows are objects, whose negatives and scores may be missing."""
 
     query: Column
     positive: Column
     negatives: tuple[Column, ...] = ()
     scores: Column | None = None
+    by_key: bool = False
 
 
 def text_number(text: str) -> int:
@@ -74,16 +76,21 @@ def read_query_documents(
     labelled: bool = True,
 ) -> list[QueryExample]:
     """A row each; of its negatives the first `most_negatives`. Raises InputError naming file and line."""
-    wanted: list[Column] = [columns.query, columns.positive, *columns.negatives]
-    if columns.scores is not None:
-        wanted.append(columns.scores)
+    wanted: list[Column] = [columns.query, columns.positive]
+    more = [*columns.negatives, *([] if columns.scores is None else [columns.scores])]
+    layout: dict[str, Any] = {"format": format, "header": header, "encoding": encoding}
+    if columns.by_key:
+        layout["optional"] = more
+    else:
+        wanted += more
     found = []
-    for values, where in read_rows(path, wanted, format=format, header=header, encoding=encoding):
+    for values, where in read_rows(path, wanted, **layout):
         query, positive = (as_text(value, where) for value in values[:2])
         cells = values[2 : 2 + len(columns.negatives)]
         negatives = [text for cell in cells for text in _texts(cell, where)]
         documents = (positive, *negatives)
-        scores = None if columns.scores is None else _scores(values[-1], len(documents), where)
+        has_scores = columns.scores is not None and not (columns.by_key and values[-1] is None)
+        scores = _scores(values[-1], len(documents), where) if has_scores else None
         most = None if most_negatives is None else 1 + most_negatives
         kept = None if scores is None else scores[:most]
         found.append(QueryExample(query, documents[:most], where, kept, labelled))
@@ -115,8 +122,11 @@ def find_query_columns(
         query, positive = _pair(names, query, positive, str(path))
     if not labelled:
         return QueryColumns(query, positive)
+    by_key = not negatives and are_objects(path, format=format, encoding=encoding)
+    if by_key:
+        names = read_keys(path, format=format, encoding=encoding)
     negatives = negatives or tuple(name for name in names if is_negative(name))
-    return QueryColumns(query, positive, negatives, "scores" if "scores" in names else None)
+    return QueryColumns(query, positive, negatives, "scores" if "scores" in names else None, by_key)
 
 
 def _pair(

@@ -8,7 +8,8 @@ A document's columns are named, or found by their usual names:
 | the text | text, content, body, document, passage, sentence, abstract |
 | the title | title |
 
-Every other column is metadata, to filter by.
+Every other column is metadata, to filter by. Objects of JSON may leave keys out: a title may appear in any row,
+and ids are in all of them or in none.
 """
 
 import json
@@ -78,9 +79,11 @@ def read_table(
     path = file.path if local else file.filesystem.unstrip_protocol(file.path)
     encoding, errors = reading.encoding, reading.encoding_errors
     with open_table(path, format, encoding, FORMATS, None, encoding_errors=errors) as table:
-        columns: _Columns | None = None
+        columns, names = None, dict[str, None]()
         for number, (fields, where) in enumerate(_records(table), start=1):
-            columns = columns or _choose(list(fields), wanted, file.name)
+            if columns is None or not fields.keys() <= names.keys():
+                names |= dict.fromkeys(fields)
+                columns = _chosen_anew(columns, list(names), wanted, file.name if number == 1 else where)
             yield _row(fields, columns, where, number)
 
 
@@ -112,6 +115,17 @@ def _scalar(value: Any) -> Any:
     if isinstance(value, list | dict | tuple):
         return without_surrogates(json.dumps(value, ensure_ascii=False, default=str))
     return str(value)
+
+
+def _chosen_anew(before: _Columns | None, names: Sequence[str], wanted: Wanted, where: str) -> _Columns:
+    """With what a row has that those before it lacked."""
+    columns = _choose(names, wanted, where)
+    if before is not None and before.id != columns.id:
+        raise InputError(
+            f"{where}: found an id in {columns.id!r}, which the rows before it don't have. Give every row an "
+            "id, or give that column another name."
+        )
+    return columns
 
 
 def _choose(names: Sequence[str], wanted: Wanted, where: str) -> _Columns:
