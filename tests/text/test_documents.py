@@ -75,7 +75,7 @@ def test_the_rows_of_every_kind_of_table(tmp_path: Path, ending: str) -> None:
         ("two", "", "It snows."),
     ]
     assert [None if (year := each.metadata["year"]) is None else int(year) for each in found] == [2015, None]
-    assert all(each.line is None and each.source.startswith("rows.") for each in found)
+    assert all(each.line is None and each.source == f"{tmp_path}/rows.{ending}" for each in found)
 
 
 def table(path: Path, rows: list[dict[str, object]]) -> Path:
@@ -107,7 +107,7 @@ def test_columns_by_name_and_by_number_and_the_rest_as_metadata(tmp_path: Path) 
     )
     assert isinstance(found.metadata["kind"], Cell), "CSV doesn't say whether it is a number"
     (numbered,) = read(path, text="words")
-    assert numbered.id == "rows.csv#1"
+    assert numbered.id == f"{path}#1"
 
 
 @pytest.mark.parametrize(
@@ -213,6 +213,20 @@ def test_a_file_name_that_is_no_utf8_is_spelled_by_its_bytes(tmp_path: Path, end
             each.encode()
 
 
+def test_a_file_that_is_named_itself_goes_by_the_path_as_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("a", "b"):
+        write(tmp_path / folder / "README.md", folder)
+    monkeypatch.chdir(tmp_path)
+    found = Documents(["a/README.md", "./b/README.md"])
+    assert [(each.id, each.source, each.text) for each in found] == [
+        ("a/README.md", "a/README.md", "a"),
+        ("b/README.md", "b/README.md", "b"),
+    ]
+    assert [each.id for each in Documents(["a/"])] == ["a/README.md"], "as in its folder"
+
+
 def test_a_json_file_in_a_folder_is_no_table(tmp_path: Path) -> None:
     write(tmp_path / "docs" / "settings.json", '{"indent": 2}\n')
     assert [each.text for each in read(tmp_path / "docs")] == ['{"indent": 2}\n']
@@ -224,8 +238,8 @@ def test_a_long_text_comes_in_parts_that_know_their_place(tmp_path: Path) -> Non
     path = write(tmp_path / "book.txt", whole)
     found = read(path)
     assert len(found) == len(whole) // LONGEST + 1
-    assert [each.id for each in found[:2]] == ["book.txt", "book.txt#part2"]
-    assert {part_of(each.id) for each in found} == {"book.txt"}
+    assert [each.id for each in found[:2]] == [f"{path}", f"{path}#part2"]
+    assert {part_of(each.id) for each in found} == {str(path)}
     assert "".join(each.text for each in found) == whole
     for each in found:
         assert whole[each.start : each.start + len(each.text)] == each.text

@@ -17,7 +17,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -150,7 +150,9 @@ class Documents:
         )
         found = find_sources(list(sources), self._reading, leave_out)
         self._hidden, self._excluded = found.hidden, found.excluded
-        self.files = [_only_file(source) for source in found.sources]
+        files = [_only_file(source) for source in found.sources]
+        self._named = {_as_named(file).name for file in files if "/" not in file.name}
+        self.files = [_as_named(file) if "/" not in file.name else file for file in files]
         self.skipped = Skipped()
 
     @property
@@ -188,7 +190,7 @@ class Documents:
 
     def _table_format(self, file: SourceFile) -> str | None:
         """A .json in a folder is a program's settings more often than a table."""
-        named_itself, said = "/" not in file.name, self.settings.format
+        named_itself, said = file.name in self._named, self.settings.format
         if named_itself and said in CONVENTIONS:
             return None
         if named_itself and (said or file.suffix == ".json"):
@@ -319,6 +321,11 @@ def _only_file(source: object) -> SourceFile:
     if not isinstance(source, SourceFile):
         raise InputError("pydocs: is a source of corpora only. Name files, folders or addresses to search.")
     return source
+
+
+def _as_named(file: SourceFile) -> SourceFile:
+    """A file that was named itself goes by its path as named: its last part alone might be another's."""
+    return replace(file, name=file.origin if "://" in file.origin else Path(file.origin).as_posix())
 
 
 def _counted(count: int, kind: str, names: Sequence[str] = ()) -> str:
