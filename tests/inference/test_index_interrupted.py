@@ -56,3 +56,16 @@ def test_an_interrupted_add_is_completed_by_the_next(docs: Path) -> None:
     assert (index.info.complete, index.info.documents) == (False, 2)
     assert index.add([docs]).new == 3
     assert (index.info.complete, index.info.documents) == (True, 5)
+
+
+def test_an_interrupted_add_is_completed_by_no_other_add_and_no_build(docs: Path) -> None:
+    first = write_files(docs.parent / "first", {"a.txt": "A red cat."})
+    build(first, WordEmbedder())
+    with pytest.raises(KeyboardInterrupt):
+        Index.open(docs.parent / "index", embedder=Dying()).add([docs])
+    index = Index.open(docs.parent / "index", embedder=WordEmbedder())
+    index.add([write_files(docs.parent / "other", {"b.txt": "A blue dog."})])
+    assert (index.info.complete, index.info.documents, index.info.to_add) == (False, 4, (str(docs),))
+    assert build(first, WordEmbedder()).info.complete is False
+    index.add([docs])
+    assert (index.info.complete, index.info.documents, index.info.to_add) == (True, 6, ())

@@ -226,6 +226,8 @@ def _print_info(index: "Index") -> None:
     }
     if not noted.complete:
         facts["interrupted"] = "yes: run the same `bertsmith index build` or `add` again, it goes on"
+    if noted.to_add:
+        facts["still to add"] = ", ".join(noted.to_add)
     print_facts(f"Index {index.path}", facts)
 
 

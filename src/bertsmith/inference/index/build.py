@@ -48,12 +48,13 @@ def update(
     """Makes the index hold `documents`: instead of all that earlier builds took in, or with `added` besides.
 
     `settled`: what index.json is to say from now on, besides. An `add` doesn't complete what an interrupted
-    build left to do. With `engine` "ray" a cluster cuts and embeds them; whatever is written is written here.
+    build left to do, nor either what an interrupted `add` of other sources did. With `engine` "ray" a cluster cuts and embeds them; whatever is written is written here.
     Raises InputError, having changed nothing, when the sources hold no document or one that can't be read.
     """
     columns = MetadataColumns(writer.manifest.metadata)
     plan = survey(documents, writer.known, columns, added, progress)
-    completes = not added or writer.manifest.complete or writer.manifest.adding
+    built = not added or writer.manifest.complete or writer.manifest.adding
+    left = tuple(source for source in writer.manifest.to_add if source not in sources)
     if not plan.wanted and not plan.unchanged:
         raise InputError(f"No document was found in {', '.join(sources)}. {plan.skipped.sentence()}".rstrip())
     embedded = 0
@@ -61,9 +62,11 @@ def update(
         writer.add_columns(columns.kinds)
         writer.remove(plan.vanished)
         writer.keep(plan.adopted)
-        writer.commit(complete=False, adding=added and completes, **settled)
+        pending = (*left, *sources) if added else writer.manifest.to_add
+        writer.commit(complete=False, adding=added and built, to_add=pending, **settled)
         embedded = _embed(writer, documents, plan, embedder, engine, progress)
-    noted = {"complete": completes, **settled} | ({} if added else {"sources": tuple(sources)})
+    state = {"complete": built and not left, "adding": built and bool(left), "to_add": left}
+    noted = state | settled | ({} if added else {"sources": tuple(sources)})
     _settle(writer, noted)
     return Changes(*plan.counts(), embedded, plan.skipped.sentence())
 
