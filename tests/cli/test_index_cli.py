@@ -101,6 +101,19 @@ def test_a_score_says_what_it_is(
     assert f"  {kind} " in printed(capsys, "search", str(index), "leave", "--mode", mode).splitlines()[0]
 
 
+def test_search_as_json_writes_nothing_that_is_no_json(
+    docs: Path, index: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = docs.parent / "prices.jsonl"
+    note.write_text(
+        '{"id": "p1", "text": "A tea.", "price": NaN}\n{"id": "p2", "text": "A tea.", "price": -Infinity}\n'
+    )
+    printed(capsys, "index", "add", str(index), str(note))
+    found = printed(capsys, "search", str(index), "tea", "--where", "document_id LIKE 'p_'", "--json")
+    hits = [json.loads(line, parse_constant=pytest.fail) for line in found.splitlines()]
+    assert [hit["metadata"]["price"] for hit in hits] == [None, None]
+
+
 def test_search_as_json_has_all_of_each_hit(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, "search", str(index), "the office", "--json", "--k", "1").splitlines()
     (hit,) = map(json.loads, lines)

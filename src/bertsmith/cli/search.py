@@ -3,6 +3,7 @@
 import sys
 from dataclasses import asdict
 from json import dumps
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -76,7 +77,14 @@ def search(
 
 def _print_json(hits: "list[Hit]") -> None:
     for hit in hits:
-        sys.stdout.write(printable(dumps(asdict(hit) | {"place": hit.place}, ensure_ascii=False)) + "\n")
+        metadata = {name: None if _is_no_json(value) else value for name, value in hit.metadata.items()}
+        fields = asdict(hit) | {"metadata": metadata, "place": hit.place}
+        sys.stdout.write(printable(dumps(fields, ensure_ascii=False, allow_nan=False)) + "\n")
+
+
+def _is_no_json(value: object) -> bool:
+    """NaN and Infinity, which a column of numbers may hold."""
+    return isinstance(value, float) and not isfinite(value)
 
 
 def _heading(rank: int, hit: "Hit", kind: str) -> "Text":
