@@ -48,3 +48,16 @@ def test_two_columns_that_would_have_one_name_are_refused(tmp_path: Path) -> Non
     (tmp_path / "rows.jsonl").write_text('{"id": "1", "text": "red cat", "a.b": 1, "a`b": 2}\n')
     with pytest.raises(InputError, match=r"the columns 'a\.b' and 'a`b' would both be called 'a_b'"):
         Index.build([tmp_path / "rows.jsonl"], tmp_path / "index", embedder=WordEmbedder())
+
+
+def test_a_column_of_nothing_gets_its_kind_with_its_first_values(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = ['{"id": "1", "text": "red", "year": null}\n', '{"id": "2", "text": "blue", "year": 2020}\n']
+    path.write_text(rows[0])
+    embedder = WordEmbedder()
+    assert Index.build([path], tmp_path / "index", embedder=embedder).info.metadata == {}
+    path.write_text("".join(rows))
+    index = Index.build([path], tmp_path / "index", embedder=embedder)
+    assert index.info.metadata == {"year": "whole numbers"}
+    assert [hit.document_id for hit in index.search("red", where="year >= 2020")] == ["2"]
+    assert {hit.document_id: hit.metadata for hit in index.search("red")}["1"] == {"year": None}

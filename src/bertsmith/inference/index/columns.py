@@ -1,6 +1,6 @@
 """Metadata of documents as typed columns: what a filter like `year > 2015` needs.
 
-A column's kind is settled by all values of the build that brings it. CSV doesn't state kinds: a column whose
+A column's kind is settled by all values of the first build that brings any. CSV doesn't state kinds: a column whose
 every cell is spelled like a number is one ("007" is not). Kinds never change after that, because rows stand.
 """
 
@@ -44,8 +44,8 @@ class MetadataColumns:
 
     @property
     def kinds(self) -> dict[str, ColumnKind]:
-        """A column that never held a value is text."""
-        return self._settled | {name: kind or "text" for name, kind in self._learnt.items()}
+        """Without the columns that never held a value: a later build may settle those."""
+        return self._settled | {name: kind for name, kind in self._learnt.items() if kind is not None}
 
     def observe(self, document: Document) -> None:
         """Raises InputError for a value that a settled column can't hold."""
@@ -65,7 +65,11 @@ class MetadataColumns:
         """A document's metadata under the index's names, each value of its column's kind."""
         kinds = self.kinds
         named = {column_name(name): value for name, value in document.metadata.items()}
-        return {name: _convert(value, kinds[name], name, document.where) for name, value in named.items()}
+        return {
+            name: _convert(value, kinds[name], name, document.where)
+            for name, value in named.items()
+            if name in kinds
+        }
 
 
 def _kind(value: Any) -> ColumnKind | None:
