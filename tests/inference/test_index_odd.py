@@ -17,6 +17,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.index import passage_table
 from bertsmith.inference.index.document_shards import cut_and_embed
 from bertsmith.inference.index.index import Index
+from bertsmith.inference.index.text_embedder import room_of
 from bertsmith.text.retrieval.documents import Document
 from bertsmith.text.retrieval.passages import PassageSettings
 
@@ -135,6 +136,14 @@ def test_a_long_title_leaves_room_for_the_passage() -> None:
     assert 62 - 12 < max(tokens) <= 62
     assert {text.count("red red") > 0 for text in read} == {True, False}
     assert [text.count("blue") >= 50 for text in read].count(True) == len(read) / 3
+
+
+def test_a_prefix_takes_its_part_of_the_room() -> None:
+    reader = Reader()
+    reader.prefixes = {"document": "red " * 20}  # type: ignore[attr-defined]
+    assert room_of(reader) == 62 - 20
+    cut_and_embed(reader, SETTINGS, [("blue " * 50, sentences(1, 6))])
+    assert 42 - 12 < max(reader.tokens()) <= 42
 
 
 @pytest.mark.parametrize(

@@ -219,8 +219,6 @@ class Index:
         is_new: bool = False,
     ) -> Changes:
         embedder = self._checked_embedder()
-        noted = self._committed.manifest
-        _require_room(noted.passages, embedder, noted.model.name)
         with writing(self.path) as writer:
             try:
                 self.changes = update(

@@ -49,8 +49,10 @@ class TextEmbedder(Protocol):
 
 
 def room_of(embedder: TextEmbedder) -> int:
-    """Tokens of a text that the model reads: special ones are none of it."""
-    return embedder.max_length - special_tokens(embedder.tokenizer, 1)
+    """Tokens of a document's text that the model reads: special ones and the prefix are none of it."""
+    prefix = getattr(embedder, "prefixes", {}).get("document", "")
+    taken = len(embedder.tokenizer.encode_pieces([prefix])[0].ids) if prefix else 0
+    return embedder.max_length - special_tokens(embedder.tokenizer, 1) - taken
 
 
 def open_embedder(name: str) -> TextEmbedder:
