@@ -130,6 +130,19 @@ def test_what_cant_be_learnt_is_refused() -> None:
             task.example(wrong)
 
 
+def test_a_margin_is_learned_from_the_rows_that_have_negatives(tmp_path: Path) -> None:
+    """`bertsmith mine` writes rows without, where its guard passed over all candidates."""
+    path = tmp_path / "mined.jsonl"
+    path.write_text(
+        '{"query": "a", "positive": "b", "negatives": []}\n'
+        '{"query": "c", "positive": "d", "negatives": ["e"]}\n'
+    )
+    task = make_task("retrieval", loss="margin")
+    made = task.read(path)
+    task.fit(made)
+    assert task.warnings(made) == ["1 of 2 rows have no negative: loss=margin leaves them out"]
+
+
 # -- batches and negatives ---------------------------------------------------------------------------------
 
 

@@ -117,9 +117,11 @@ class Retrieval(Task[QueryExample]):
         self._require_what_the_loss_needs(train)
 
     def _require_what_the_loss_needs(self, train: Sequence[QueryExample]) -> None:
+        """With loss=margin rows without a negative give a loss of 0, where others have one."""
         loss = self.settings.loss
+        some = loss == "margin" and any(len(example.documents) > 1 for example in train)
         for example in train:
-            if loss != "softmax" and len(example.documents) < 2:
+            if loss != "softmax" and len(example.documents) < 2 and not some:
                 raise InputError(
                     f"{example.where}: loss={loss} needs a negative in each row, found none. Mine them first "
                     "(bertsmith mine), or train with loss=softmax."
@@ -137,6 +139,13 @@ class Retrieval(Task[QueryExample]):
                     f"{example.where}: expected a query and a document that answers it, perhaps negatives, "
                     "found an empty text. Mend or remove the row."
                 )
+
+    def warnings(self, examples: Sequence[QueryExample]) -> list[str]:
+        """How many rows of some have no negative to learn a margin from."""
+        without = sum(len(example.documents) < 2 for example in examples)
+        if self.settings.loss != "margin" or not 0 < without < len(examples):
+            return []
+        return [f"{without:,} of {len(examples):,} rows have no negative: loss=margin leaves them out"]
 
     def group_key(self, example: QueryExample) -> Sequence[str]:
         """All rows of a query: its answers would be known from train."""
