@@ -137,7 +137,7 @@ def test_a_blank_line_is_an_empty_text_so_that_ids_are_numbers_of_lines(
 
 def test_an_id_that_only_a_later_row_of_a_file_has_is_not_dropped(embedder: Embedder, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "red"}\n{"id": 5, "text": "cat"}\n')
-    with pytest.raises(InputError, match="a.jsonl, line 1: .*'id'"):
+    with pytest.raises(InputError, match=r"a\.jsonl, line 1: .*'id'"):
         run(embedder, tmp_path / "a.jsonl", tmp_path / "out.parquet")
 
 

@@ -262,9 +262,7 @@ def test_a_random_order_is_worth_the_mean_over_all_orders() -> None:
     task = make_task("retrieval")
     made = rows(("a", "d0"), ("a", "d1"), *((f"q{n}", f"d{n}") for n in range(2, 6)))
     expected = task.metrics(task.baselines(made, made)["random order"], made)
-    drawn = [
-        task.metrics([{"rank": place + 1} for place in order], made) for order in permutations(range(6))
-    ]
+    drawn = [task.metrics([{"rank": place + 1} for place in order], made) for order in permutations(range(6))]
     for name, value in expected.items():
         assert value == pytest.approx(np.mean([each[name] for each in drawn])), name
 

@@ -48,7 +48,8 @@ def update(
     """Makes the index hold `documents`: instead of all that earlier builds took in, or with `added` besides.
 
     `settled`: what index.json is to say from now on, besides. An `add` doesn't complete what an interrupted
-    build left to do, nor either what an interrupted `add` of other sources did. With `engine` "ray" a cluster cuts and embeds them; whatever is written is written here.
+    build left to do, nor what an interrupted `add` of other sources did. With `engine` "ray" a cluster cuts
+    and embeds them; whatever is written is written here.
     Raises InputError, having changed nothing, when the sources hold no document or one that can't be read.
     """
     columns = MetadataColumns(writer.manifest.metadata)
@@ -65,8 +66,8 @@ def update(
         pending = (*left, *sources) if added else writer.manifest.to_add
         writer.commit(complete=False, adding=added and built, to_add=pending, **settled)
         embedded = _embed(writer, documents, plan, embedder, engine, progress)
-    state = {"complete": built and not left, "adding": built and bool(left), "to_add": left}
-    noted = state | settled | ({} if added else {"sources": tuple(sources)})
+    noted = {"complete": built and not left, "adding": built and bool(left), "to_add": left, **settled}
+    noted |= {} if added else {"sources": tuple(sources)}
     _settle(writer, noted)
     return Changes(*plan.counts(), embedded, plan.skipped.sentence())
 

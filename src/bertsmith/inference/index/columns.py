@@ -1,7 +1,8 @@
 """Metadata of documents as typed columns: what a filter like `year > 2015` needs.
 
-A column's kind is settled by all values of the first build that brings any. CSV doesn't state kinds: a column whose
-every cell is spelled like a number is one ("007" is not). Kinds never change after that, because rows stand.
+A column's kind is settled by all values of the first build that brings any. CSV doesn't state kinds: a column
+whose every cell is spelled like a number is one ("007" is not). Kinds never change after that, because rows
+stand.
 """
 
 import re

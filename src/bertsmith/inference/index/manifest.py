@@ -57,7 +57,8 @@ class IndexManifest(Strict):
     """All that a reader has to know. `id`: drawn when it was made, so that a folder that was removed and
     built again is known for another index; `version`: of LanceDB's table; `complete`: nothing was
     interrupted; `adding`: what was is an `add` and no build; `to_add`: the sources of such, which the `add`
-    of the same finishes (indexes of older versions don't name them: there any does); `approximate_from`: rows from which on there is an approximate index.
+    of the same finishes (indexes of older versions don't name them: there any does); `approximate_from`: rows
+    from which on there is an approximate index.
     """
 
     format_version: Literal[1] = 1

@@ -7,8 +7,8 @@
 | negatives | negative, negatives, negative_1, negative_2 …: a text each, or a list of them |
 | scores | scores: a teacher's, of the positive and of each negative, in that order |
 
-Queries and positives may also have the names of any pair (see bertsmith.text.files.columns). Objects of JSON may
-leave negatives and scores out: those that any object has are read.
+Queries and positives may also have the names of any pair (see bertsmith.text.files.columns). Objects of JSON
+may leave negatives and scores out: those that any object has are read.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ class QueryExample:
 
 @dataclass(frozen=True)
 class QueryColumns:
-    """Which columns play which role. `by_key`: rows are objects, whose negatives and scores may be missing."""
+    """Which columns play which role. `by_key`: of objects, which may lack negatives and scores."""
 
     query: Column
     positive: Column

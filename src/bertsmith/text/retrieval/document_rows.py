@@ -8,8 +8,8 @@ A document's columns are named, or found by their usual names:
 | the text | text, content, body, document, passage, sentence, abstract |
 | the title | title |
 
-Every other column is metadata, to filter by. Objects of JSON may leave keys out: a title may appear in any row,
-and ids are in all of them or in none.
+Every other column is metadata, to filter by. Objects of JSON may leave keys out: a title may appear in any
+row, and ids are in all of them or in none.
 """
 
 import json
