@@ -41,7 +41,7 @@ def test_a_large_index_is_searched_approximately_as_well_as_was_measured(
     index.add([write_files(tmp_path, {"new.txt": "a small red zebra"}) / "new.txt"])
     assert index.info.approximate == noted, "a few more rows don't train it anew"
     (hit,) = index.search("small red zebra", k=1, mode="vector")
-    assert hit.document_id == "new.txt"
+    assert hit.document_id == str(tmp_path / "new.txt")
     vectors = np.concatenate(
         [np.stack(batch.column("vector").to_pylist()) for batch in index._committed.table.scan(["vector"])]
     )
