@@ -1,0 +1,98 @@
+"""The long run of docs/run-book.md: what its log says, and whether another run has the same losses.
+
+    python bench/run_book.py runs/book/run                 table, curve, and the losses of its first hour
+    python bench/run_book.py runs/again --beside FILE      how far another run's losses are from these
+
+FILE is the .losses.json under bench/results that the first command wrote. The other run has the same
+settings, steps= included, and may be stopped long before its end.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import accuracy_plot
+from bertsmith.training.log import RunLog
+from harness import report, result_path
+
+HOURS = (0.25, 0.5, 1, 2, 4, 6, 8, 12, 16)
+SHOWN_STEPS = (1, 10, 100, 200, 500, 1000, 2000)
+Record = dict[str, Any]
+
+
+def main() -> None:
+    """Parses, and describes a run or compares it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("run", type=Path, help="the folder of a run of `bertsmith pretrain`")
+    parser.add_argument("--beside", type=Path, help="losses to compare the run's with")
+    parser.add_argument("--hours", type=float, default=1.0, help="whose losses are kept, at full length")
+    options = parser.parse_args()
+    log = RunLog.read(options.run)
+    if options.beside is None:
+        _describe(log, options.hours)
+    else:
+        _compare(_losses(log), json.loads(options.beside.read_text()))
+
+
+def _describe(log: Sequence[Record], hours: float) -> None:
+    """Writes the table of evaluations, their curve, and beside them the losses of the first hours."""
+    evaluations = [each for each in log if each["kind"] == "evaluation"]
+    starts = sum(each["kind"] == "start" for each in log)
+    report("run-book", "A long run", [_row(each) for each in _spaced(evaluations)], [_pieces(starts)])
+    points = [(each["elapsed"] / 60, each["mlm_accuracy"]) for each in evaluations]
+    picture = accuracy_plot.draw({("held-out text", round(points[-1][0])): points}, None)
+    result_path("run-book", ".svg").write_text(picture)
+    first = _losses([each for each in log if each.get("elapsed", 0) <= 3600 * hours])
+    result_path("run-book", ".losses.json").write_text(json.dumps(first) + "\n")
+
+
+def _pieces(starts: int) -> str:
+    return "In one piece." if starts == 1 else f"In {starts} pieces; each but the last was interrupted."
+
+
+def _spaced(evaluations: Sequence[Record]) -> list[Record]:
+    """The first one at or after each of HOURS, and the last."""
+    found = [
+        next((each for each in evaluations if each["elapsed"] >= 3600 * hour), evaluations[-1])
+        for hour in HOURS
+    ]
+    steps = {each["step"]: each for each in [*found, evaluations[-1]]}
+    return list(steps.values())
+
+
+def _row(evaluation: Record) -> dict[str, str]:
+    return {
+        "hours": f"{evaluation['elapsed'] / 3600:.2f}",
+        "step": f"{evaluation['step']:,}",
+        "million tokens": f"{evaluation['tokens'] / 1e6:.1f}",
+        "held-out masks guessed right": f"{evaluation['mlm_accuracy']:.2%}",
+        "perplexity": f"{evaluation['mlm_perplexity']:.1f}",
+    }
+
+
+def _losses(log: Sequence[Record]) -> dict[str, float]:
+    """By step, as text: JSON has no other keys."""
+    return {str(each["step"]): each["loss"] for each in log if each["kind"] == "step"}
+
+
+def _compare(found: dict[str, float], published: dict[str, float]) -> None:
+    """Prints some of the losses that both have, and the greatest difference."""
+    common = [step for step in published if step in found]
+    if not common:
+        raise SystemExit("The two runs have no step in common.")
+    away = {step: abs(found[step] - published[step]) for step in common}
+    for step in [*(each for each in map(str, SHOWN_STEPS) if each in away), common[-1]]:
+        print(f"step {int(step):>6,}: {found[step]:.6f}, published {published[step]:.6f}")
+    other = next((step for step in common if away[step]), None)
+    if other is None:
+        print(f"All {len(common):,} losses are the same to the last bit.")
+    else:
+        farthest = max(common, key=away.__getitem__)
+        print(f"{len(common):,} losses; the first other one is step {int(other):,}'s.")
+        print(f"The farthest is step {int(farthest):,}'s, {away[farthest]:.6f} off.")
+
+
+if __name__ == "__main__":
+    main()
