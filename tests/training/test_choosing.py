@@ -449,10 +449,19 @@ def test_the_upper_layers_alone_are_trained(encoder: Path, tmp_path: Path) -> No
     assert changed and all(name.startswith("encoder.layer.1.") for name in changed)
 
 
-def test_lora_as_a_method_has_its_usual_rank_and_an_adapter(encoder: Path, tmp_path: Path) -> None:
-    few_rows(encoder, tmp_path, f"method={LORA}", "epochs=1")
-    settings = json.loads((tmp_path / "run" / "adapter" / "adapter_config.json").read_text())
-    assert settings["r"] == 8
+@pytest.mark.parametrize(("settings", "rank"), [((), 8), (("lora.rank=2",), 2)])
+def test_lora_as_a_method_has_its_usual_rank_or_yours_and_an_adapter(
+    encoder: Path, tmp_path: Path, settings: tuple[str, ...], rank: int
+) -> None:
+    few_rows(encoder, tmp_path, f"method={LORA}", "epochs=1", *settings)
+    adapter = json.loads((tmp_path / "run" / "adapter" / "adapter_config.json").read_text())
+    assert adapter["r"] == rank
+
+
+def test_the_upper_layers_are_half_of_all_or_what_you_leave(encoder: Path, tmp_path: Path) -> None:
+    few_rows(encoder, tmp_path, f"method={UPPER}", "epochs=1", "freeze_embeddings=true")
+    recipe = tomllib.loads((tmp_path / "run" / "recipe.toml").read_text())
+    assert (recipe["freeze_embeddings"], recipe["freeze_layers"]) == (True, 0)
 
 
 def test_a_run_goes_on_without_methods_that_diverge(

@@ -62,9 +62,11 @@ def possible_methods(
     if classes and isinstance(task, Classification) and can_be_gapped(task, source, tokenizer):
         found.append(CLOZE)
     found.append(FULL)
-    if not (recipe.lora.rank or recipe.freeze_embeddings or recipe.freeze_layers):
-        found += [UPPER] * (layers > 1) + [LORA]
-    return found
+    if recipe.lora.rank:
+        return found + [LORA] * (recipe.method == LORA)  # its settings make `full` the same
+    if _freezes(recipe):
+        return found + [UPPER] * (recipe.method == UPPER)
+    return [*found, *[UPPER] * (layers > 1), LORA]
 
 
 def compared_methods(recipe: FinetuneRecipe, possible: Sequence[str]) -> list[str]:
@@ -86,11 +88,15 @@ def recipe_of(method: str, recipe: FinetuneRecipe, layers: int) -> FinetuneRecip
     changes: dict[str, Any] = {}
     if method in (CONTRASTIVE, CLOZE) and "epochs" not in recipe.model_fields_set:
         changes["epochs"] = _TAUGHT_EPOCHS
-    if method == UPPER:
+    if method == UPPER and not _freezes(recipe):
         changes |= {"freeze_embeddings": True, "freeze_layers": layers // 2}
     if method == LORA and not recipe.lora.rank:
         changes["lora"] = recipe.lora.model_copy(update={"rank": _LORA_RANK})
     return recipe.model_copy(update=changes) if changes else recipe
+
+
+def _freezes(recipe: FinetuneRecipe) -> bool:
+    return recipe.freeze_embeddings or recipe.freeze_layers > 0
 
 
 def teaching_of(method: str, task: Task[Any], source: Path, tokenizer: Tokenizer) -> Teaching | None:
