@@ -41,8 +41,8 @@ def _describe(log: Sequence[Record], hours: float) -> None:
     evaluations = [each for each in log if each["kind"] == "evaluation"]
     starts = sum(each["kind"] == "start" for each in log)
     report("run-book", "A long run", [_row(each) for each in _spaced(evaluations)], [_pieces(starts)])
-    points = [(each["elapsed"] / 60, each["mlm_accuracy"]) for each in evaluations]
-    picture = accuracy_plot.draw({("held-out text", round(points[-1][0])): points}, None)
+    points = [(each["elapsed"] / 3600, each["mlm_accuracy"]) for each in evaluations]
+    picture = accuracy_plot.draw({("held-out text", round(points[-1][0], 1)): points}, unit="hours")
     result_path("run-book", ".svg").write_text(picture)
     first = _losses([each for each in log if each.get("elapsed", 0) <= 3600 * hours])
     result_path("run-book", ".losses.json").write_text(json.dumps(first) + "\n")
