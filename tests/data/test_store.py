@@ -109,6 +109,23 @@ def test_any_documents_come_back_without_what_is_empty(
     empty.verify()
 
 
+def test_long_documents_are_tokenized_some_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or memory would grow with the length of documents, up to 512 parts of novels."""
+    monkeypatch.setattr(tokenizing, "DOCUMENTS_AT_ONCE", 8)
+    documents = [*[["a " * 6000, "b"]] * 7, *[["a b"]] * 20]
+    read = list[int]()
+    tokenize_corpus(
+        Held(tmp_path / "corpus", documents),
+        TOKENIZER,
+        tmp_path / "store",
+        progress=lambda done, *_: read.append(done),
+    )
+    assert read == [3, 6, 14, 22, 27]  # of 32,000 characters, or of eight documents
+    assert len(TokenStore.open(tmp_path / "store" / "train")) == len(documents)
+
+
 def test_both_splits_hold_the_documents_of_the_corpus(corpus: Corpus, folder: Path) -> None:
     for split in ("train", "heldout"):
         store = TokenStore.open(folder / split, TOKENIZER)

@@ -155,6 +155,21 @@ def test_counts_are_those_of_the_slow_rules(tmp_path: Path) -> None:
     assert count_words(corpus, lowercase=False, sample_bytes=2**40).words["Don"] == 1
 
 
+def test_words_of_long_documents_are_counted_some_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"{'long ' * 500}{number}." for number in range(7)] + ["short."] * 3
+    corpus = corpus_of(tmp_path / "c", iter(texts), heldout=0)
+    once = count_words(corpus, lowercase=True, sample_bytes=2**40)
+    monkeypatch.setattr(word_counts, "CHARACTERS_AT_ONCE", 6_000)
+    read = list[int]()
+    found = count_words(
+        corpus, lowercase=True, sample_bytes=2**40, progress=lambda done, *_: read.append(done)
+    )
+    assert read == [3, 6]
+    assert found == once
+
+
 def test_words_without_blanks_are_split_some_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,8 @@ Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]  # see WordCache.
 
 DOCUMENTS_AT_ONCE = 512
 DOCUMENTS_OF_A_TASK = 4096  # each task of a cluster gets to know its words anew
+#: As many characters for each of these end a batch earlier: 512 parts of novels have hundreds of megabytes.
+CHARACTERS_A_DOCUMENT = 4_000
 #: English has about 4.5 bytes a token; a language that the vocabulary fits badly has fewer.
 BYTES_PER_TOKEN = 3
 
@@ -58,7 +60,7 @@ def tokenize_corpus(
     engine: Engine = "local",
     progress: Progress | None = None,
 ) -> None:
-    """Writes the token store of both splits, whole or not at all, with some hundred documents in memory.
+    """Writes the token store of both splits, whole or not at all, with some megabytes of text in memory.
 
     A split that isn't among `splits` is empty there. With `engine` "ray" a cluster tokenizes, and this
     process reads and writes. Sentences without a token (nothing but control characters) are dropped,
@@ -146,12 +148,23 @@ def _encoded(
     within = " " if tokenizer.family == "byte-level" else ""  # Ġ begins a word, unless it begins a text
 
     def texts() -> Iterator[tuple[list[str]]]:
-        for batch in iter(lambda: list(islice(stream, size)), []):
+        for batch in iter(lambda: _batch(stream, size), []):
             counts.append([len(document.sentences) for document in batch])
             yield ([text for document in batch for text in _texts(document, within)],)
 
     encoded = ordered_by_ray(encode, texts()) if engine == "ray" else ordered(encode, texts(), workers=1)
     return ((ids, counts.popleft()) for ids in encoded)
+
+
+def _batch(stream: Iterator[Document], most: int) -> list[Document]:
+    """The next documents, at most as many; they end where there is much text."""
+    batch, room = list[Document](), most * CHARACTERS_A_DOCUMENT
+    for document in islice(stream, most):
+        batch.append(document)
+        room -= sum(map(len, document.sentences))
+        if room <= 0:
+            break
+    return batch
 
 
 def _texts(document: Document, within: str) -> Iterator[str]:
