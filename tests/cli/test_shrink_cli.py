@@ -1,5 +1,6 @@
 """`bertsmith shrink` and `bertsmith distil --static` as a user runs them."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,13 +26,29 @@ def test_an_encoder_becomes_a_table_that_embeds_a_file(
     assert main([*command, "--resume"]) == 0
 
 
+def test_a_table_is_learned_from_a_column_in_another_encoding(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"red é cat {'dog ' * (n % 5)}runs {n}.\n" for n in range(300)]
+    (desk / "rows.csv").write_text("body\n" + "".join(rows), encoding="latin-1")
+    command = ["distil", "model", "--static", "--texts", "rows.csv", "--dimensions", "4", "--out", "table"]
+    assert main([*command, "--encoding", "latin-1"]) == 2
+    assert "(distil: --text)" in capsys.readouterr().err
+    assert main([*command, "--text", "body", "--encoding", "latin-1", "--language", "fr"]) == 0
+    assert "red é cat" in json.loads((desk / "table" / "texts.jsonl").read_text().splitlines()[0])["text"]
+
+
 @pytest.mark.parametrize(
     ("more", "why"),
     [
         (["--static", "--dimensions", "99"], "dimensions must be 1 to 16"),
         (["--static", "--layers", "1"], "Leave --layers out"),
         (["--static", "epochs=3"], "Leave epochs=3 out"),
+        (["--static", "--label", "kind"], "Leave --label out"),
+        (["--static", "--format", "csv"], "Leave --format out"),
+        (["--static", "--language", "German"], "expected a language's code"),
         (["--dimensions", "4"], "--dimensions is for --static"),
+        (["--language", "de"], "--language is for --static"),
         (["--static", "--texts", "nowhere.txt"], "does not exist"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ from static_samples import save_teacher, sentences
 from bertsmith.compression.static import distil_static as module
 from bertsmith.compression.static.distil_static import distil_static
 from bertsmith.compression.static.sampled_sentences import sample_sentences
-from bertsmith.errors import InputError, ModelError
+from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.model.manifest import read_manifest
+from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus_settings import CorpusSettings
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +131,48 @@ def test_sentences_are_drawn_from_all_of_the_sources_and_are_the_same_again(tmp_
         == sample_sentences([str(tmp_path)], 200, seed=3)
         != sample_sentences([str(tmp_path)], 200, seed=4)
     )
+
+
+def test_sentences_are_those_of_a_corpus_of_the_same_sources(tmp_path: Path) -> None:
+    """Lines joined where they were folded, cleaned, split by the language's rules."""
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "folded.txt").write_text(
+        "In the old house at the end of the long road lived an old man with\n"
+        "his daughter in the city. Later in the evening, when all of the\n"
+        "animals had gone to sleep, the old man wrote a letter to her.\n"
+    )
+    (sources / "dirty.jsonl").write_text(json.dumps({"text": "A dirty &amp; <br> naÃ¯ve line."}) + "\n")
+    (sources / "verse.txt").write_text(
+        "The cat runs on.\nThe dog sleeps.\n\nA bird is here.\nIt sings well.\n"
+    )
+    (sources / "zh.txt").write_text("今天天气很好。我们去公园。\n")
+    (sources / "german.txt").write_text("Er kam am 3. Mai gegen Abend an.\n")
+    settings = CorpusSettings(language="de", heldout=0, near_duplicates=False)
+    corpus = build_corpus([str(sources)], tmp_path / "corpus", settings=settings, workers=1)
+    built = {sentence for document in corpus.documents("train") for sentence in document.sentences}
+    drawn = {each for seed in range(9) for each in sample_sentences([str(sources)], 99, seed, settings)}
+    assert drawn == built
+    assert {
+        "A dirty & naïve line.",
+        "我们去公园。",
+        "The dog sleeps.",
+        "Er kam am 3. Mai gegen Abend an.",
+    } < built
+    assert any(text.endswith("lived an old man with his daughter in the city.") for text in built)
+
+
+def test_column_encoding_and_language_of_the_texts_can_be_said(tmp_path: Path, teacher: Path) -> None:
+    rows = [f"{number},{text[:-1]} am 3. Mai nahé.\n" for number, text in enumerate(sentences(300))]
+    (tmp_path / "rows.csv").write_text("text,body\n" + "".join(rows), encoding="latin-1")
+    said: dict[str, Any] = {"text_column": "body", "encoding": "latin-1", "language": "de"}
+    out = tmp_path / "out"
+    distil_static(teacher, out, [tmp_path / "rows.csv"], dimensions=8, **said)
+    drawn = [json.loads(line)["text"] for line in (out / "texts.jsonl").read_text().splitlines()]
+    assert drawn and all(text.endswith(" am 3. Mai nahé.") and text[0].isalpha() for text in drawn)
+    with pytest.raises(InputError, match="another language"):
+        distil_static(
+            teacher, out, [tmp_path / "rows.csv"], dimensions=8, resume=True, **{**said, "language": "en"}
+        )
+    with pytest.raises(RecipeError, match="a language's code"):
+        distil_static(teacher, tmp_path / "other", [tmp_path / "rows.csv"], language="German")

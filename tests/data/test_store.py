@@ -109,9 +109,7 @@ def test_any_documents_come_back_without_what_is_empty(
     empty.verify()
 
 
-def test_long_documents_are_tokenized_some_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_documents_are_tokenized_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or memory would grow with the length of documents, up to 512 parts of novels."""
     monkeypatch.setattr(tokenizing, "DOCUMENTS_AT_ONCE", 8)
     documents = [*[["a " * 6000, "b"]] * 7, *[["a b"]] * 20]

@@ -23,6 +23,7 @@ def distil(
     task: str | None = None,
     static: Flag = False,
     dimensions: int | None = None,
+    language: str | None = None,
     resume: Flag = False,
 ) -> None:
     """Teach a smaller, faster model what a fine-tuned model, an encoder or an embedding model knows.
@@ -74,9 +75,12 @@ def distil(
         The task that a file's answers are for: classification, tagging, … For a teacher with a task of your
         own: package.module:Class.
     static
-        Make a static table of an embedding model. --texts are then files and folders of running text.
+        Make a static table of an embedding model. --texts are then files and folders of running text, which
+        are read as `corpus build` reads them; --text and --encoding say how.
     dimensions
         Dimensions of the table's vectors, by default 256. (With --corpus this is a setting: dimensions=128.)
+    language
+        With --static: two-letter code, for splitting the texts into sentences. By default en.
     resume
         Resume an interrupted run, bit for bit; only with hours= the learning rate follows the clock.
 
@@ -101,17 +105,17 @@ def distil(
     from bertsmith.cli.screen import console, print_paths, progress_bar
     from bertsmith.compression.distilling.distil_task import distil_task
 
-    if static or dimensions is not None:
+    if static:
+        columns, layout = columns or LabelledColumns(), layout or FileLayout()
         beside: dict[str, object] = {"--corpus": corpus, "--train": train, "--dev": dev, "--test": test}
-        beside |= {
-            "--student": student,
-            "--layers": layers,
-            "--task": task,
-            "columns of a table": columns,
-            "layout": layout,
-        }
-        _as_table(teacher, texts or (), out, static, dimensions, overrides, resume, beside)
+        beside |= {"--student": student, "--layers": layers, "--task": task, "--label": columns.label}
+        beside |= {"--text-pair": columns.text_pair, "--header": layout.header, "--format": layout.format}
+        _refuse_beside_static(*(name for name, value in beside.items() if value is not None), *overrides)
+        reading = {"text_column": columns.text, "encoding": layout.encoding, "language": language}
+        _as_table(teacher, texts or (), out, dimensions, reading, resume)
         return
+    if dimensions is not None or language is not None:
+        _refuse_without_static(dimensions)
     if corpus is not None:
         others: dict[str, object] = {
             "--texts": texts,
@@ -175,29 +179,38 @@ def _refuse(*names: str) -> None:
         )
 
 
+def _refuse_beside_static(*said: str) -> None:
+    """Raises InputError for what doesn't go with --static."""
+    from bertsmith.errors import InputError
+
+    if said:
+        raise InputError(
+            "--static takes --texts with --text, --encoding and --language, --dimensions, and --resume. "
+            f"Leave {said[0]} out."
+        )
+
+
+def _refuse_without_static(dimensions: int | None) -> None:
+    """Raises InputError for what goes with --static alone."""
+    from bertsmith.errors import InputError
+
+    if dimensions is not None:
+        raise InputError("--dimensions is for --static. With --corpus it is a setting: dimensions=128.")
+    raise InputError("--language is for --static. Leave it out.")
+
+
 def _as_table(
     teacher: str,
     texts: Sequence[Path],
     out: Path,
-    static: bool,
     dimensions: int | None,
-    overrides: Sequence[str],
+    reading: dict[str, Any],
     resume: bool,
-    others: dict[str, object],
 ) -> None:
-    """Raises InputError for what doesn't go with --static."""
     from bertsmith.cli.distilled import show_table
     from bertsmith.cli.screen import print_paths, progress_bar
     from bertsmith.compression.static.distil_static import distil_static
-    from bertsmith.errors import InputError
 
-    if not static:
-        raise InputError("--dimensions is for --static. With --corpus it is a setting: dimensions=128.")
-    said = [*(name for name, value in others.items() if value is not None), *overrides]
-    if said:
-        raise InputError(
-            f"--static takes --texts, --dimensions and --resume, and nothing else. Leave {said[0]} out."
-        )
     with progress_bar("Static table") as progress:
         result = distil_static(
             teacher,
@@ -206,6 +219,7 @@ def _as_table(
             dimensions=dimensions,
             resume=resume,
             progress=progress,
+            **{name: value for name, value in reading.items() if value is not None},
         )
     show_table(result)
     print_paths(model=result.model)

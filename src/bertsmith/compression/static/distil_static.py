@@ -11,7 +11,7 @@ V pieces, E sentences, H the teacher's width, D that of the table.
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from bertsmith.compression.static.token_vectors import (
     token_vectors,
     weights,
 )
-from bertsmith.door import door, flag, function, optional, place, several, whole
+from bertsmith.door import door, flag, function, optional, place, several, text, whole
 from bertsmith.errors import InputError
 from bertsmith.files import make_folder, read_json, refuse_existing, write_json
 from bertsmith.inference.embedding.embedder import Embedder
@@ -41,6 +41,7 @@ from bertsmith.inference.lock import sole_writer
 from bertsmith.model.bert import Bert
 from bertsmith.model.static_table import LONGEST, save_static
 from bertsmith.progress import Progress
+from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.jsonl import write_jsonl
 
 DIMENSIONS = 256
@@ -73,6 +74,9 @@ class StaticResult:
     texts=several(place),
     dimensions=optional(whole(1)),
     sentences=whole(1),
+    text_column=text,
+    encoding=text,
+    language=text,
     resume=flag,
     progress=optional(function),
 )
@@ -83,20 +87,25 @@ def distil_static(
     *,
     dimensions: int | None = None,
     sentences: int = SENTENCES,
+    text_column: str = "text",
+    encoding: str = "utf-8",
+    language: str = "en",
     seed: int = 0,
     resume: bool = False,
     progress: Progress | None = None,
 ) -> StaticResult:
     """`texts` are files and folders as `corpus build` reads them, of which `sentences` are learned from;
-    without any the table is that of the token vectors alone, which is far behind. `dimensions` are 256 by
-    default, or as many as the teacher has.
+    without any the table is that of the token vectors alone, which is far behind. `text_column`, `encoding`
+    and `language` are those of `CorpusSettings`. `dimensions` are 256 by default, or as many as the teacher
+    has.
 
     With `resume` a killed run goes on: drawn sentences and finished shards of the teacher's vectors are kept,
     and a finished run is left as it is. Raises InputError for a teacher that is a table itself, dimensions
     that it doesn't have, texts without sentences, a folder that exists, and other settings than those it was
-    begun with; ModelError for a teacher that can't be opened.
+    begun with; RecipeError for what is no language's code; ModelError for a teacher that can't be opened.
     """
     started, out, sources = time.monotonic(), Path(out), list(map(str, texts))
+    reading = CorpusSettings(text_column=text_column, encoding=encoding, language=language)
     if not resume:
         refuse_existing(out)
     embedder = _opened(teacher)
@@ -104,13 +113,16 @@ def distil_static(
     asked = {
         "teacher": embedder.model_sha256,
         "texts": sources,
+        "text_column": text_column,
+        "encoding": encoding,
+        "language": language,
         "dimensions": dimensions,
         "sentences": sentences,
         "seed": seed,
     }
     if sources and sentences < _FEWEST:
         raise InputError(f"A table is learned from {_FEWEST} sentences or more, found {sentences}.")
-    drawn = _drawn(out, asked, sources, sentences, seed, progress)
+    drawn = _drawn(out, asked, lambda: sample_sentences(sources, sentences, seed, reading, progress))
     with sole_writer(out):
         if (out / "model").exists():
             return _finished(out)
@@ -153,11 +165,9 @@ def _dimensions(wanted: int | None, embedder: Embedder) -> int:
     return wanted
 
 
-def _drawn(
-    out: Path, asked: dict[str, Any], texts: Sequence[str], count: int, seed: int, progress: Progress | None
-) -> list[str]:
+def _drawn(out: Path, asked: dict[str, Any], draw: Callable[[], list[str]]) -> list[str]:
     """The sentences, drawn once. The folder is made when they are there."""
-    settings = out / "settings.json"
+    settings, texts = out / "settings.json", asked["texts"]
     if settings.exists():
         begun = read_json(settings)
         differ = [name for name, value in asked.items() if begun.get(name) != value]
@@ -178,7 +188,7 @@ def _drawn(
     )  # the latter two of a killed run, half-written
     if out.exists() and not all(entry.name.startswith(own) for entry in out.iterdir()):
         raise InputError(f"{out} holds something else than a run of this. Choose another folder.")
-    drawn = sample_sentences(texts, count, seed, progress=progress) if texts else []
+    drawn = draw() if texts else []
     if texts and len(drawn) < _FEWEST:
         raise InputError(
             f"{', '.join(texts)}: found {len(drawn)} sentences, one a paragraph; a table is learned from "

@@ -186,7 +186,9 @@ def require_different(names: Sequence[str], read: Iterable[str], where: str) -> 
 
 def _missing_column(where: str, column: str, columns: Iterable[str]) -> InputError:
     listed = ", ".join(columns) or "none"
-    return InputError(f"{where}: no column {column!r}. There are: {listed}. Choose one with --text-column.")
+    return InputError(
+        f"{where}: no column {column!r}. There are: {listed}. Choose one with --text-column (distil: --text)."
+    )
 
 
 def _text(value: Any, where: str, column: str) -> str:

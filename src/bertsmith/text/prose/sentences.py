@@ -29,19 +29,27 @@ _ENDS_AND_QUOTES = re.compile(
 _PARAGRAPHS: dict[LineLayout, Callable[[str], Iterator[str]]] = {
     "folded": paragraphs,
     "paragraph-lines": each_line,
+    "sentence-lines": each_line,
 }
 
 
 def sentences(document: RawDocument, language: str) -> list[str]:
     """Clean sentences, white space folded to single spaces, none empty. A paragraph's end ends a sentence."""
-    text = clean(document.text)
-    if document.layout == "sentence-lines":
-        return list(map(_single_spaced, each_line(text)))
     return [
         sentence
-        for paragraph in _PARAGRAPHS[document.layout](text)
-        for sentence in split(paragraph, language)
+        for paragraph in clean_paragraphs(document)
+        for sentence in sentences_of(paragraph, document.layout, language)
     ]
+
+
+def clean_paragraphs(document: RawDocument) -> Iterator[str]:
+    """Its paragraphs, without line ends; where a sentence is on each line, these."""
+    return _PARAGRAPHS[document.layout](clean(document.text))
+
+
+def sentences_of(paragraph: str, layout: LineLayout, language: str) -> list[str]:
+    """The sentences of one of a document's paragraphs."""
+    return [_single_spaced(paragraph)] if layout == "sentence-lines" else split(paragraph, language)
 
 
 def split(paragraph: str, language: str) -> list[str]:
