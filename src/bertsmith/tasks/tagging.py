@@ -25,14 +25,15 @@ from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError
 from bertsmith.metrics.baselines import frequent_tags
 from bertsmith.metrics.calibration import probabilities_of
-from bertsmith.metrics.entities import are_entity_tags, are_iob2_labels, entity_scores, spans_of_tags, to_iob2
+from bertsmith.metrics.entities import are_entity_tags, are_iob2_labels, entity_scores, to_iob2
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, tag_errors
-from bertsmith.tasks.examples.character_spans import character_spans
+from bertsmith.tasks.evaluating.tag_scores import tag_counts, tag_metrics
 from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens
 from bertsmith.tasks.examples.tagged_example import (
     TaggedExample,
     as_example,
+    entities_of,
     example_of_text,
     refuse_mistyped,
 )
@@ -252,17 +253,10 @@ class Tagging(Task[TaggedExample]):
         return found
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TaggedExample]) -> Metrics:
-        """Precision, recall and F1 of entities by conlleval's rules, and the words' accuracy; of other tags
-        this alone.
-        """
+        """See `tag_metrics`."""
         gold = [self._legal(example.tags or ()) for example in examples]
         guessed = [self._legal(prediction["tags"]) for prediction in predictions]
-        pairs = [pair for tags, others in zip(gold, guessed, strict=True) for pair in zip(tags, others)]
-        accuracy = sum(tag == other for tag, other in pairs) / max(len(pairs), 1)
-        if not self.entity_tags:
-            return {"accuracy": accuracy}
-        micro = entity_scores(gold, guessed).micro
-        return {"f1": micro.f1, "precision": micro.precision, "recall": micro.recall, "accuracy": accuracy}
+        return tag_metrics(gold, guessed, self.entity_tags)
 
     def scorer(
         self, predictions: Sequence[Prediction], examples: Sequence[TaggedExample]
@@ -270,7 +264,10 @@ class Tagging(Task[TaggedExample]):
         if type(self).metrics is not Tagging.metrics:  # a metric that may not follow from counts
             return super().scorer(predictions, examples)
         counts = np.array(
-            [self._counts(example.tags or (), said["tags"]) for example, said in zip(examples, predictions)]
+            [
+                tag_counts(self._legal(example.tags or ()), self._legal(said["tags"]), self.entity_tags)
+                for example, said in zip(examples, predictions)
+            ]
         )
 
         def score(rows: Ints) -> float:
@@ -278,14 +275,6 @@ class Tagging(Task[TaggedExample]):
             return right / both if both else 0.0
 
         return score
-
-    def _counts(self, gold: Sequence[str], guessed: Sequence[str]) -> tuple[int, int]:
-        """Of one sentence, what F1, or accuracy, is the quotient of."""
-        gold, guessed = self._legal(gold), self._legal(guessed)
-        if not self.entity_tags:
-            return sum(tag == other for tag, other in zip(gold, guessed, strict=False)), len(gold)
-        micro = entity_scores([gold], [guessed]).micro
-        return 2 * micro.correct, micro.predicted + micro.support
 
     def error_analysis(
         self, predictions: Sequence[Prediction], examples: Sequence[TaggedExample]
@@ -324,27 +313,8 @@ class Tagging(Task[TaggedExample]):
             "words": list(example.words),
             "tags": tags,
             "confidence": np.round(confidence, 6).tolist(),
-            "entities": self._entities(example, tags),
+            "entities": entities_of(example, tags) if self.entity_tags else [],
         }
-
-    def _entities(self, example: TaggedExample, tags: list[str]) -> list[dict[str, Any]]:
-        if not self.entity_tags:
-            return []
-        if example.text is not None:
-            return [
-                {"label": s.label, "start": s.start, "end": s.end, "text": example.text[s.start : s.end]}
-                for s in character_spans(tags, example.offsets)
-            ]
-        found = spans_of_tags(tags)
-        return [
-            {
-                "label": span.label,
-                "first_word": span.start,
-                "last_word": span.end - 1,
-                "text": " ".join(example.words[span.start : span.end]),
-            }
-            for span in found
-        ]
 
     def _paths(self, emissions: Tensor, lengths: tuple[int, ...]) -> Ints:
         """(W, C) -> (W,) the tags' numbers."""

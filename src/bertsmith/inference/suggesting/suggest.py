@@ -41,7 +41,7 @@ from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
-from bertsmith.tasks.heads.linear_start import features_of
+from bertsmith.tasks.heads.frozen_features import features_of
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.registry import find_task
 from bertsmith.validation import check

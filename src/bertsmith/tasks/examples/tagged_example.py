@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.metrics.entities import Span, are_entity_tags
-from bertsmith.tasks.examples.character_spans import tag_text, word_offsets
+from bertsmith.metrics.entities import Span, are_entity_tags, spans_of_tags
+from bertsmith.tasks.examples.character_spans import character_spans, tag_text, word_offsets
 from bertsmith.text.labelled.conll import MarkedText, Sentence
 
 
@@ -46,6 +47,24 @@ def as_example(found: Sentence | MarkedText, labelled: bool) -> TaggedExample:
         tagged.offsets,
         len(tagged.widened),
     )
+
+
+def entities_of(example: TaggedExample, tags: Sequence[str]) -> list[dict[str, Any]]:
+    """What such tags mark: by characters where the example has a text, else by words."""
+    if example.text is not None:
+        return [
+            {"label": s.label, "start": s.start, "end": s.end, "text": example.text[s.start : s.end]}
+            for s in character_spans(tags, example.offsets)
+        ]
+    return [
+        {
+            "label": span.label,
+            "first_word": span.start,
+            "last_word": span.end - 1,
+            "text": " ".join(example.words[span.start : span.end]),
+        }
+        for span in spans_of_tags(tags)
+    ]
 
 
 def refuse_mistyped(train: Sequence[TaggedExample]) -> None:

@@ -7,7 +7,6 @@ the examples.
 E examples, R rows that the head answers for, F features, C outputs.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
@@ -19,15 +18,12 @@ import torch
 from torch import Tensor
 
 from bertsmith.arrays import Ints
-from bertsmith.data.batch import PackedBatch
 from bertsmith.progress import Progress
-from bertsmith.tasks.computing.evaluation_mode import evaluating
-from bertsmith.tasks.computing.forward_passes import forward_passes
 from bertsmith.tasks.computing.task_model import TaskModel
-from bertsmith.tasks.examples.encoding import Layout
 from bertsmith.tasks.examples.folds import folds_of
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.classifier_head import ClassifierHead
+from bertsmith.tasks.heads.frozen_features import features_of, mean_lengths, text_and_columns
 from bertsmith.tasks.task import Outputs, Task
 
 FROZEN, FROZEN_ALONE = "frozen encoder + linear model", "frozen encoder"  # as tables call it
@@ -69,28 +65,6 @@ def fit_linear_start(task: Task[Any], model: TaskModel, train: EncodedExamples) 
     return None if probe is None else probe.best()
 
 
-def features_of(model: TaskModel, encoded: Sequence[Any], progress: Progress | None = None) -> list[Tensor]:
-    """(F,) of each example, or (R, F) where the head answers per row: what its last layer reads."""
-    head = model.head
-    assert isinstance(head, ClassifierHead)
-
-    def compute(batch: PackedBatch, layout: Layout) -> Tensor:
-        return head.features(model.states(batch, layout), layout).float()
-
-    found: list[Tensor | None] = [None] * len(encoded)
-    done = 0
-    with evaluating(model):
-        for numbers, layout, outputs in forward_passes(compute, encoded, next(model.parameters()).device):
-            ends = np.cumsum(layout.rows_of_example)[:-1] if head.per_row else None
-            pieces = outputs if ends is None else np.split(outputs, ends)
-            for number, piece in zip(numbers, pieces, strict=True):
-                found[number] = torch.from_numpy(piece)
-            done += len(numbers)
-            if progress is not None:
-                progress(done, len(encoded), "texts")
-    return [each for each in found if each is not None]
-
-
 class LinearProbe:
     """The task's loss on examples as a function of the head's last layer, whose features are computed once:
     a fold, or a part of the examples, costs no pass of its own. `seconds` is how long the pass took.
@@ -109,7 +83,7 @@ class LinearProbe:
         self._task, self._head, self._examples = copy(task), head, examples
         self._task.bind(head)  # and stays so: the task may be bound to a trained one by the time of `judge`
         self._features, self._targets, self.seconds = features, targets, seconds
-        self._scale = _mean_lengths(features, head.columns)
+        self._scale = mean_lengths(features, head.columns)
 
     @classmethod
     def of(
@@ -144,7 +118,7 @@ class LinearProbe:
         """
         whole = self._scale
         chosen, folds = self._judging()
-        of_columns = _parts(self._head.columns)[1]
+        of_columns = text_and_columns(self._head.columns)[1]
         scales, losses = [], []
         for share in _COLUMN_SHARES:
             self._scale = torch.as_tensor(whole).clone()
@@ -168,7 +142,7 @@ class LinearProbe:
 
     def without(self, *, text: bool = False, columns: bool = False) -> "LinearProbe":
         """The same examples without what the text says, or without what the columns beside it do."""
-        of_text, of_columns = _parts(self._head.columns)
+        of_text, of_columns = text_and_columns(self._head.columns)
         features = [each.clone() for each in self._features]
         for each in features:
             if text:
@@ -313,24 +287,6 @@ def minimise(
         return found
 
     optimizer.step(closure)
-
-
-def _mean_lengths(features: Sequence[Tensor], columns: int) -> float | Tensor:
-    """What makes features of mean square length 1 of them, so that strengths mean the same for every encoder:
-    one number or, where the last are those of columns beside the text, (F,): each part for itself.
-    """
-    if columns:
-        text, beside = ([each[..., place] for each in features] for place in _parts(columns))
-        both = [_mean_lengths(part, 0) for part in (text, beside)]
-        widths = torch.tensor([text[0].shape[-1], columns])
-        return torch.tensor(both).repeat_interleave(widths)
-    squares = sum(float(each.square().sum()) for each in features)
-    return math.sqrt(squares / sum(each.numel() // each.shape[-1] for each in features)) or 1.0
-
-
-def _parts(columns: int) -> tuple[slice, slice]:
-    """Where the text's features are, and those of columns beside it."""
-    return slice(None, -columns), slice(-columns, None)
 
 
 def _divided(rows: Ints, folds: Ints) -> Iterator[tuple[Ints, Ints]]:

@@ -27,7 +27,8 @@ from bertsmith.tasks.examples.columns import Columns
 from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.classifier_head import ClassifierHead
-from bertsmith.tasks.heads.linear_start import LinearProbe, features_of
+from bertsmith.tasks.heads.frozen_features import features_of
+from bertsmith.tasks.heads.linear_start import LinearProbe
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.task import Outputs, Prediction

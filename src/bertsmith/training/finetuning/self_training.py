@@ -19,7 +19,8 @@ from bertsmith.arrays import Ints
 from bertsmith.progress import Progress
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.finetuning import EncodedExamples
-from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, features_of, minimise
+from bertsmith.tasks.heads.frozen_features import features_of
+from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, minimise
 from bertsmith.tasks.task import Outputs
 
 _MOST_TEXTS = 5000  # of the unlabelled: more cost seconds a fold
