@@ -14,13 +14,16 @@ from bertsmith.data.sequences.codec import table_row_length
 from bertsmith.data.sequences.encoding import encode_sequences
 from bertsmith.errors import RecipeError
 from bertsmith.inference.masked_language import MaskedLanguageModel
+from bertsmith.model.config import preset
 from bertsmith.model.manifest import Manifest, write_manifest
 from bertsmith.planning.plan import plan
 from bertsmith.training.finetuning.adaptation import _sequence_length
 from bertsmith.training.finetuning.finetune import finetune
+from bertsmith.training.log import RunLog
+from bertsmith.training.loop import Loop
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.recipe import read_recipe
-from bertsmith.training.whole_rows import learned_row_length, rows_provenance
+from bertsmith.training.whole_rows import learned_row_length, note_on_places, rows_provenance
 
 COLUMNS = 14
 WHOLE = COLUMNS + 2  # with [CLS] and [SEP]
@@ -64,6 +67,35 @@ def test_only_rows_of_a_table_have_one_length(table: Path, tmp_path: Path) -> No
     (tmp_path / "rows.jsonl").write_text('{"events": ["a", "b"]}\n')
     build_sequences([tmp_path / "rows.jsonl"], tmp_path / "store", SequenceSettings(heldout=0))
     assert table_row_length(tmp_path / "store") is None
+
+
+def test_positions_that_only_tell_distances_are_warned_of_where_places_are_columns(
+    model: Path, table: Path, tmp_path: Path
+) -> None:
+    warnings = [each["message"] for each in RunLog.read(model.parent) if each["kind"] == "warning"]
+    assert any("tell only distances: model.model_type=bert learns more" in each for each in warnings)
+    rotary, learned = (preset("tiny", model_type=family) for family in ("nomic_bert", "bert"))
+    assert note_on_places(table / "store", rotary) and not note_on_places(table / "store", learned)
+    (tmp_path / "rows.jsonl").write_text('{"events": ["a", "b"]}\n')
+    build_sequences([tmp_path / "rows.jsonl"], tmp_path / "store", SequenceSettings(heldout=0))
+    assert not note_on_places(tmp_path / "store", rotary)
+
+
+@pytest.mark.parametrize(("numbers", "factor"), [("bins", 3.0), ("continuous", 30.0)])
+def test_a_loss_of_far_numbers_has_room_before_it_is_a_spike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: str, factor: float
+) -> None:
+    rows = "".join(json.dumps({"a": n, "b": 2 * n}) + "\n" for n in range(40))
+    (tmp_path / "rows.jsonl").write_text(rows)
+    settings = SequenceSettings.model_validate({"kind": "table", "numbers": numbers, "heldout": 0.2})
+    build_sequences([tmp_path / "rows.jsonl"], tmp_path / "store", settings)
+    made: list[Loop] = []
+    begun = Loop.run
+    monkeypatch.setattr(Loop, "run", lambda loop: (made.append(loop), begun(loop))[1])
+    given = *SHORT, f"corpus={tmp_path / 'store'}", f"out={tmp_path / 'run'}", "model.model_type=bert"
+    pretrain("quickstart", *given, "data.sequence_lengths=[8]")
+    assert made[0].guard.spike_factor == factor
+    assert read_recipe(str(tmp_path / "run" / "recipe.toml"), []).guard.spike_factor == 3.0
 
 
 @pytest.mark.parametrize(

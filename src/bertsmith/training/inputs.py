@@ -28,7 +28,7 @@ from bertsmith.training.distributed import Ranks, wait
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.resources import require_resources
-from bertsmith.training.whole_rows import require_room_for_rows
+from bertsmith.training.whole_rows import note_on_places, require_room_for_rows
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ def open_inputs(
     train, heldout = open_stores(_corpus(recipe), tokenizer, out / "tokens", machine.ranks, console)
     _check_text(recipe, train)
     measured, lacking = _measured(heldout, recipe.data.next_sentence)
-    found = Inputs(tokenizer, train, heldout, measured, model, (*notes, *lacking))
+    places = note_on_places(_corpus(recipe), model.config) if init is None else ()
+    found = Inputs(tokenizer, train, heldout, measured, model, (*notes, *lacking, *places))
     if recipe.general is None:
         return found
     general = recipe.general, tokenizer, out / "tokens-general", machine.ranks, console

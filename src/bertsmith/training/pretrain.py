@@ -66,6 +66,7 @@ from bertsmith.training.stable_checkpoint import require_same_text, run_of, with
 from bertsmith.training.whole_rows import learned_row_length, rows_provenance
 
 _EXAMPLES = 8
+_FAR_NUMBERS = 10  # how much farther their losses vary than those of text
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def _run(
     if recipe.decay_from is not None:
         facts["begun_from"] = f"decay from {recipe.decay_from}"
     loop_observer = RunObserver(out, "Pre-training", facts, recipe, machine, console if first else None)
-    loop = Loop(task, recipe, machine, out, loop_observer)
+    loop = Loop(task, _for_far_numbers(recipe, inputs), machine, out, loop_observer)
     notes = [*inputs.notes, *(loop.resume() if resume else [])]
     if recipe.decay_from is not None and loop.is_new:
         loop.begin_from(Path(recipe.decay_from))
@@ -193,6 +194,14 @@ def _objective(recipe: Recipe, inputs: Inputs) -> PretrainingObjective[Any]:
             "predicted, with data.next_sentence=false and without general."
         )
     return VALUES
+
+
+def _for_far_numbers(recipe: Recipe, inputs: Inputs) -> Recipe:
+    """A few numbers far from the mean make squared errors several times the usual ones, without a spike."""
+    if inputs.train.values is None:
+        return recipe
+    guard = recipe.guard.model_copy(update={"spike_factor": _FAR_NUMBERS * recipe.guard.spike_factor})
+    return recipe.model_copy(update={"guard": guard})
 
 
 def _measured_before(recipe: Recipe, out: Path, loop: Loop) -> dict[str, Any] | None:

@@ -1,14 +1,15 @@
 """A row of a table is one sequence: a length without room for all its cells is refused before training.
 
 The position of a cell is its column. Of a row that is cut or divided, cells would be lost, or stand at the
-positions of others.
+positions of others. A model that only knows distances between positions is warned of.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from bertsmith.data.sequences.codec import table_row_length
+from bertsmith.data.sequences.codec import has_fixed_places, table_row_length
 from bertsmith.errors import RecipeError
+from bertsmith.model.config import BertConfig
 from bertsmith.model.manifest import stated_manifest
 
 _KEY = "table_row_length"
@@ -21,6 +22,16 @@ def require_room_for_rows(store: Path | str, lengths: Sequence[int], setting: st
     needed = table_row_length(store)
     if needed is not None:
         _require(min(lengths), needed, f"the table {store}", setting)
+
+
+def note_on_places(store: Path | str, config: BertConfig) -> tuple[str, ...]:
+    """A sentence for a store whose places have a meaning of their own, which rotary positions don't tell."""
+    if config.position_embedding != "rotary" or not has_fixed_places(store):
+        return ()
+    return (
+        f"a place in a row of {store} is a column or a square, and the rotary positions of "
+        f"{config.model_type} tell only distances: model.model_type=bert learns more from such rows",
+    )
 
 
 def require_room_for_learned_rows(model: Path, max_length: int) -> None:

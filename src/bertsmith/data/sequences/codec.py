@@ -154,6 +154,11 @@ def table_row_length(folder: Path | str) -> int | None:
     return len(codec.columns) + _AROUND if codec.kind == "table" else None
 
 
+def has_fixed_places(folder: Path | str) -> bool:
+    """Whether each place of a row means one thing: a column of a table, a square of an image."""
+    return (Path(folder) / FILE).is_file() and read_codec(folder).kind in ("table", "images")
+
+
 def read_codec(store: Path | str) -> Codec:
     """The one of a store. Raises StoreError when it is missing or was altered."""
     path = Path(store) / FILE
