@@ -58,7 +58,8 @@ def build(
     print_facts(f"Sequences {out}", facts)
     if built.empty:
         print_warning(f"{built.empty:,} rows have no item and were left out.")
-    console.print(f"Pre-train on them with corpus={out} data.next_sentence=false", markup=False)
+    family = "model.model_type=bert " if built.codec.has_fixed_places else ""  # whose positions are learned
+    console.print(f"Pre-train on them with {family}corpus={out} data.next_sentence=false", markup=False)
 
 
 @app.command

@@ -48,6 +48,11 @@ class Codec(Strict):
         return self.kind in ("series", "images")
 
     @property
+    def has_fixed_places(self) -> bool:
+        """Whether each place of a row means one thing: a column of a table, a square of an image."""
+        return self.kind in ("table", "images")
+
+    @property
     def scales(self) -> NumberScales:
         """Of a table's columns whose numbers are read as they are, perhaps none."""
         return NumberScales(
@@ -152,11 +157,6 @@ def table_row_length(folder: Path | str) -> int | None:
         return None
     codec = read_codec(folder)
     return len(codec.columns) + _AROUND if codec.kind == "table" else None
-
-
-def has_fixed_places(folder: Path | str) -> bool:
-    """Whether each place of a row means one thing: a column of a table, a square of an image."""
-    return (Path(folder) / FILE).is_file() and read_codec(folder).kind in ("table", "images")
 
 
 def read_codec(store: Path | str) -> Codec:
