@@ -1,6 +1,7 @@
 """What a search finds: by vectors, by words, by both, filtered, read again, and marked."""
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,10 @@ pytest.importorskip("lancedb")
 from bertsmith.errors import InputError, ResourceError
 from bertsmith.inference.index.highlight import matching_spans
 from bertsmith.inference.index.index import Index
+from bertsmith.inference.index.manifest import MANIFEST
 from bertsmith.inference.index.passage_table import index_errors
+from bertsmith.inference.index.text_embedder import identify
+from bertsmith.inference.index.writer import create_index
 from bertsmith.inference.ranking.fusion import reciprocal_rank_fusion
 
 TEXTS = {
@@ -61,6 +65,59 @@ def test_a_word_of_any_length_is_found_by_text(tmp_path: Path) -> None:
     docs = write_files(tmp_path / "docs", {f"{n}.txt": f"It is {word}." for n, word in enumerate(words)})
     index = Index.build([docs], tmp_path / "index", embedder=WordEmbedder())
     assert [found(index, word, mode="text") for word in words] == [["docs/0.txt"], ["docs/1.txt"]]
+
+
+WITHOUT_BLANKS = {
+    "zh": ("我们在东京的公司有二十八天的年假。", "年假"),
+    "zh-hant": ("我們在東京的公司有二十八天的年假。", "公司 年假"),
+    "ja": ("東京の会社には休暇がある。", "休暇"),
+    "th": ("ฉันมีวันหยุดยี่สิบวันต่อปี", "วันหยุด"),
+}
+
+
+@pytest.mark.parametrize("language", WITHOUT_BLANKS)
+def test_words_without_blanks_around_them_are_found_and_marked(tmp_path: Path, language: str) -> None:
+    text, query = WITHOUT_BLANKS[language]
+    docs = write_files(tmp_path / "docs", {"a.txt": text, "b.txt": "Our ABC东京 has a cat."})
+    passages = SETTINGS.changed({"language": language, "tokens": 40})
+    index = Index.build([docs], tmp_path / "index", embedder=WordEmbedder(), passages=passages)
+    (hit,) = index.search(query, mode="text")
+    assert hit.document_id == "docs/a.txt"
+    if language != "th":
+        assert [hit.text[start:end] for start, end in hit.matches] == query.split()
+    assert found(index, "abc", mode="text") == found(index, "CATS cat", mode="text") == ["docs/b.txt"]
+
+
+ACCENTS = {"composed.txt": "L'\u00e9cole de Z\u00fcrich.", "apart.txt": "L'e\u0301cole de Zu\u0308rich."}
+
+
+@pytest.mark.parametrize("query", ["\u00e9cole", "e\u0301cole", "ecole", "Z\u00dcRICH", "Zu\u0308rich"])
+@pytest.mark.parametrize("language", ["fr", "cs"])
+def test_an_accent_is_the_same_however_it_was_typed(tmp_path: Path, query: str, language: str) -> None:
+    docs = write_files(tmp_path / "docs", ACCENTS)
+    passages = SETTINGS.changed({"language": language})
+    index = Index.build([docs], tmp_path / "index", embedder=WordEmbedder(), passages=passages)
+    hits = {hit.document_id: hit for hit in index.search(query, mode="text")}
+    assert set(hits) == {"docs/composed.txt", "docs/apart.txt"}
+    assert hits["docs/apart.txt"].text == ACCENTS["composed.txt"]
+    assert (hits["docs/apart.txt"].start, hits["docs/apart.txt"].end) == (0, len(ACCENTS["apart.txt"]))
+
+
+def test_an_index_of_before_goes_on_with_accents_as_they_came(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    embedder = WordEmbedder()
+    create_index(folder, identify("WordEmbedder", embedder), SETTINGS)
+    noted = json.loads((folder / MANIFEST).read_text())
+    assert noted.pop("composed") is True
+    (folder / MANIFEST).write_text(json.dumps(noted))
+    docs = write_files(tmp_path / "docs", ACCENTS)
+    index = Index.build([docs], folder, embedder=embedder)
+    assert {hit.document_id: hit.text for hit in index.search("cole cat", mode="vector")} == {
+        f"docs/{name}": text for name, text in ACCENTS.items()
+    }
+    assert found(index, "Zu\u0308rich", mode="text") == ["docs/apart.txt"]
+    assert found(index, "Z\u00fcrich", mode="text") == ["docs/composed.txt"]
+    assert not index.info.composed, "what was built since doesn't change it"
 
 
 @pytest.mark.parametrize(
@@ -245,6 +302,15 @@ def test_endings_and_stop_words_of_english_are_no_other_language_s() -> None:
     assert matching_spans("die Base", "Bases", "de") == []
 
 
+def test_of_a_language_without_blanks_pairs_of_characters_are_marked() -> None:
+    def marked(passage: str, query: str) -> list[str]:
+        return [passage[start:end] for start, end in matching_spans(passage, query, "zh")]
+
+    assert marked("公司有年假，年初没有。", "公司年假") == ["公司", "年假"]
+    assert marked("年假和年初", "年") == ["年", "年"], "a character by itself"
+    assert marked("ABC东京公司, abcd", "abc 东京公") == ["ABC", "东京公"]
+
+
 @given(rankings=st.lists(st.lists(st.integers(0, 12), unique=True, max_size=8), max_size=4))
 def test_fusion_adds_the_reciprocal_ranks(rankings: list[list[int]]) -> None:
     fused = reciprocal_rank_fusion(rankings)
@@ -264,8 +330,12 @@ def test_fusion_of_the_paper_by_hand() -> None:
 
 
 @settings(max_examples=40)
-@given(passage=st.text(max_size=60), query=st.text(max_size=20))
-def test_marks_are_words_of_the_passage(passage: str, query: str) -> None:
-    spans = matching_spans(passage, query)
+@given(
+    passage=st.text(max_size=60) | st.text("年假a ", max_size=20),
+    query=st.text(max_size=20) | st.text("年假a ", max_size=6),
+    language=st.sampled_from(["en", "ja"]),
+)
+def test_marks_are_words_of_the_passage(passage: str, query: str, language: str) -> None:
+    spans = matching_spans(passage, query, language)
     assert all(0 <= start < end <= len(passage) for start, end in spans)
-    assert spans == sorted(spans)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))

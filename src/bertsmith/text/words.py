@@ -15,6 +15,15 @@ _VARIATION_SELECTORS = range(0xFE00, 0xFE10)
 # Kana, and Chinese characters: scripts without blanks, where a character stands for a word.
 WITHOUT_BLANKS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 
+# Languages that put no blanks between words: Chinese and its kin, Japanese, Thai, Lao, Khmer, Burmese, Tibetan
+# and Dzongkha.
+_NO_BLANKS = frozenset({"zh", "yue", "wuu", "ja", "th", "lo", "km", "my", "bo", "dz"})
+
+
+def has_blanks(language: str) -> bool:
+    """Whether words of a language, by its code ("zh", "zh-hant"), stand between blanks."""
+    return language.partition("-")[0] not in _NO_BLANKS
+
 
 def _marks() -> str:
     """All of Unicode's categories Mn and Mc, as what stands in the brackets of a regular expression."""

@@ -4,7 +4,7 @@ E passages. An update embeds what is new or changed and nothing else. Killed, it
 commit when it is called again.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,7 +104,8 @@ def _embed(
     settings = writer.manifest.passages
     for cut, shard in embedded_shards(found, PASSAGES_AT_A_TIME, embedder, settings, engine):
         cuts = zip(shard, cut.passages, strict=True)
-        rows = [row for document, passages in cuts for row in _rows(document, passages, plan)]
+        words_of = writer.manifest.words_of
+        rows = [row for document, passages in cuts for row in _rows(document, passages, plan, words_of)]
         writer.replace(shard, rows, cut.vectors, plan.lasting)
         writer.commit()
         count, done = count + len(rows), done + len(shard)
@@ -113,8 +114,10 @@ def _embed(
     return count
 
 
-def _rows(document: Document, passages: Sequence[Passage], plan: IndexUpdate) -> Iterator[dict[str, Any]]:
-    """What the table holds of each passage, in order."""
+def _rows(
+    document: Document, passages: Sequence[Passage], plan: IndexUpdate, words_of: Callable[[str], str]
+) -> Iterator[dict[str, Any]]:
+    """What the table holds of each passage, in order. Places are those of the text as it came."""
     # Once a document: its hash is that of the whole text, which may have a thousand passages.
     shared = {
         "document_id": document.id,
@@ -131,7 +134,7 @@ def _rows(document: Document, passages: Sequence[Passage], plan: IndexUpdate) ->
             "start": document.start + passage.start,
             "end": document.start + passage.end,
             "line": None if document.line is None else document.line + lines_before,
-            "text": passage.text,
+            "text": words_of(passage.text),
         }
 
 

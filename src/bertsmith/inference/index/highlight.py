@@ -1,9 +1,12 @@
-"""Which words of a passage are words of the query: equal but for case and accents, and in English endings."""
+"""Which words of a passage are words of the query: equal but for case and accents, and in English endings.
+
+Of Chinese and Japanese, which have no blanks between words, two characters in a row that the query has too.
+"""
 
 import re
 import unicodedata
 
-from bertsmith.text.words import WORD
+from bertsmith.text.words import WITHOUT_BLANKS, WORD, has_blanks, word_pattern
 
 _ENDINGS = re.compile(r"(?:ing|edly|ed|ies|es|ly|s|y|e)$")
 # English ones. They stand in nearly every passage, and full-text search leaves them out as well.
@@ -14,6 +17,8 @@ _STOP_WORDS = frozenset(
     will with would you your
     """.split()  # noqa: SIM905
 )
+# Of a language without blanks: Chinese or Japanese up to the next sign, or a word of another script.
+_RUN = re.compile(f"([{WITHOUT_BLANKS}]+)|" + word_pattern(f"[^\\W{WITHOUT_BLANKS}]"))
 
 
 def matching_spans(passage: str, query: str, language: str = "en") -> list[tuple[int, int]]:
@@ -21,11 +26,38 @@ def matching_spans(passage: str, query: str, language: str = "en") -> list[tuple
 
     A query of stop words alone is looked for as it is. Stop words and endings are known of English only.
     """
+    if not has_blanks(language):
+        return _solid_spans(passage, query)
     form = _english if language == "en" else _folded
     ignored = _STOP_WORDS if language == "en" else frozenset()
     words = WORD.findall(query)
     wanted = {form(word) for word in words if _folded(word) not in ignored} or set(map(form, words))
     return [found.span() for found in WORD.finditer(passage) if form(found.group()) in wanted]
+
+
+def _solid_spans(passage: str, query: str) -> list[tuple[int, int]]:
+    """Words as elsewhere; of a run, all that lies in pairs of characters of the query's runs. A character that
+    stands alone in the query is looked for alone.
+    """
+    words, pieces = set[str](), set[str]()
+    for found in _RUN.finditer(query):
+        run = found.group()
+        if found[1] is None:
+            words.add(_folded(run))
+        else:
+            pieces.update(run[place : place + 2] for place in range(max(1, len(run) - 1)))
+    spans = list[tuple[int, int]]()
+    for found in _RUN.finditer(passage):
+        if found[1] is None:
+            spans += [found.span()] if _folded(found.group()) in words else []
+            continue
+        for place in range(*found.span()):
+            end = next((end for end in (place + 2, place + 1) if passage[place:end] in pieces), 0)
+            if end and spans and place < spans[-1][1]:
+                spans[-1] = spans[-1][0], max(end, spans[-1][1])
+            elif end:
+                spans.append((place, end))
+    return spans
 
 
 def _folded(word: str) -> str:

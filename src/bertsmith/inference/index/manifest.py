@@ -5,6 +5,7 @@ written after that and isn't named yet does not count. So several operations on 
 kill between them costs nothing but work.
 """
 
+import unicodedata
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -58,7 +59,8 @@ class IndexManifest(Strict):
     built again is known for another index; `version`: of LanceDB's table; `complete`: nothing was
     interrupted; `adding`: what was is an `add` and no build; `to_add`: the sources of such, which the `add`
     of the same finishes (indexes of older versions don't name them: there any does); `approximate_from`: rows
-    from which on there is an approximate index.
+    from which on there is an approximate index; `composed`: passages are stored, and words asked for, in
+    Unicode's composed form NFC (in indexes of older versions as they came, and so they stay).
     """
 
     format_version: Literal[1] = 1
@@ -76,11 +78,16 @@ class IndexManifest(Strict):
     to_add: tuple[str, ...] = ()
     approximate_from: Count = APPROXIMATE_FROM
     approximate: Approximate | None = None
+    composed: bool = False
 
     @property
     def commit(self) -> tuple[str, int]:
         """Which content of which index: wherever it is the same, so are the rows."""
         return self.id, self.version
+
+    def words_of(self, text: str) -> str:
+        """A passage or a query as full-text search reads it: é is one character, however it was typed."""
+        return unicodedata.normalize("NFC", text) if self.composed else text
 
 
 def read_index_manifest(folder: Path) -> IndexManifest:

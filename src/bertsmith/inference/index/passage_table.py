@@ -20,6 +20,7 @@ from bertsmith.errors import InputError, ResourceError, require
 from bertsmith.inference.index.columns import ARROW, OWN
 from bertsmith.inference.index.filter import problem_of
 from bertsmith.inference.index.manifest import ColumnKind
+from bertsmith.text.words import has_blanks
 
 Vectors = npt.NDArray[np.float32]
 TABLE = "passages"
@@ -54,6 +55,7 @@ _STEMMED = {
     "ta": "Tamil",
     "tr": "Turkish",
 }
+_ICU_WORDS = "icu/split"  # ICU's dictionaries find words where no blanks do; comes with LanceDB since 0.36
 
 
 class Known(NamedTuple):
@@ -85,6 +87,7 @@ class PassageTable:
             ascii_folding=True,
             with_position=False,
             max_token_length=_LONGEST_WORD,
+            base_tokenizer="simple" if has_blanks(language) else _ICU_WORDS,
         )
         with index_errors(folder):
             table = _connect(folder).create_table(TABLE, schema=_schema(dimension, metadata))

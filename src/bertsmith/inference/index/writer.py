@@ -38,7 +38,9 @@ def create_index(folder: Path, model: IndexModel, settings: PassageSettings) -> 
             raise InputError(f"{folder} exists and is no index. Choose another name for --out.")
         with atomic_folder(folder, replace=True) as partial:
             table = PassageTable.create(partial, model.dimension, {}, settings.language)
-            manifest = IndexManifest(id=uuid4().hex, model=model, passages=settings, version=table.version)
+            manifest = IndexManifest(
+                id=uuid4().hex, model=model, passages=settings, version=table.version, composed=True
+            )
             write_index_manifest(partial, manifest)
 
 

@@ -42,7 +42,7 @@ class PassageSettings(UserSettings):
     overlap: int = Field(
         default=40, ge=0, description="tokens that a passage repeats of the one before, at most"
     )
-    language: Language = Field(default="en", description="two-letter code: sentences, stems and stop words")
+    language: Language = Field(default="en", description="two-letter code: sentences, words and stems")
 
     def changed(self, values: Mapping[str, Any]) -> "PassageSettings":
         """The same with other values. Raises InputError for one that can't be."""
