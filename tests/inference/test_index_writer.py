@@ -2,10 +2,12 @@
 
 import contextlib
 import fcntl
+import random
 import shutil
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 from index_samples import SETTINGS, WordEmbedder, content, sentences, write_files
 
@@ -20,6 +22,7 @@ from bertsmith.inference.index.manifest import MANIFEST, IndexModel
 from bertsmith.inference.index.passage_table import PassageTable
 from bertsmith.inference.index.writer import create_index, writing
 from bertsmith.inference.lock import sole_writer
+from bertsmith.text.retrieval.documents import Document, part_of
 
 MODEL = IndexModel(name="none", sha256="", dimension=16)
 
@@ -120,3 +123,41 @@ def test_all_that_a_commit_names_was_forced_to_disk_before(
     assert content(index) == content(
         Index.build([docs], docs.parent / "fresh", embedder=WordEmbedder(), passages=SETTINGS)
     )
+
+
+NO_VECTORS = np.zeros((0, 16), np.float32)
+
+
+def blank(id: str) -> Document:
+    return Document(id, "", "", "", "")
+
+
+def test_documents_are_counted_right_whatever_was_put_in_and_removed(docs: Path) -> None:
+    """Parts of one that stand without its first among them, as where that is blank."""
+    draw = random.Random(0)
+    ids = ["a", "a#part2", "a#part3", "b#part2", "b#part3", "c", "d#1", "d#part", "e#partly"]
+    with writing(build(docs).path) as writer:
+        for _ in range(20):
+            chosen = draw.sample(ids, draw.randrange(1, 5))
+            if draw.random() < 0.5:
+                writer.replace([blank(id) for id in chosen], [], NO_VECTORS)
+            else:
+                writer.remove(chosen)
+            writer.commit()
+            assert writer.manifest.documents == len({part_of(id) for id in writer.known})
+
+
+def test_a_commit_does_not_count_all_documents_anew(docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a table without ids, say, which has a commit for every two thousand rows."""
+    looked_at = list[str]()
+
+    def noted(id: str) -> str:
+        looked_at.append(id)
+        return part_of(id)
+
+    monkeypatch.setattr(index_writer, "part_of", noted)
+    with writing(build(docs).path) as writer:
+        writer.replace([blank(f"t.csv#{number}") for number in range(200)], [], NO_VECTORS)
+        writer.commit()
+        assert writer.manifest.documents == 202
+    assert len(looked_at) < 200

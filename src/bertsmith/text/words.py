@@ -15,8 +15,7 @@ _VARIATION_SELECTORS = range(0xFE00, 0xFE10)
 # Kana, and Chinese characters: scripts without blanks, where a character stands for a word.
 WITHOUT_BLANKS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 
-# Languages that put no blanks between words: Chinese and its kin, Japanese, Thai, Lao, Khmer, Burmese, Tibetan
-# and Dzongkha.
+# Chinese and its kin, Japanese, Thai, Lao, Khmer, Burmese, Tibetan and Dzongkha.
 _NO_BLANKS = frozenset({"zh", "yue", "wuu", "ja", "th", "lo", "km", "my", "bo", "dz"})
 
 

@@ -36,8 +36,8 @@ def matching_spans(passage: str, query: str, language: str = "en") -> list[tuple
 
 
 def _solid_spans(passage: str, query: str) -> list[tuple[int, int]]:
-    """Words as elsewhere; of a run, all that lies in pairs of characters of the query's runs. A character that
-    stands alone in the query is looked for alone.
+    """Words as elsewhere; of a run, all that lies in pairs of characters of the query's runs. A character
+    that stands alone in the query is looked for alone.
     """
     words, pieces = set[str](), set[str]()
     for found in _RUN.finditer(query):

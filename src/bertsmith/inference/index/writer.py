@@ -1,6 +1,8 @@
 """The one writer of an index: what stands, what is committed, and how a killed build is taken up again."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,10 +54,13 @@ class IndexWriter:
         self.folder = folder
         self.manifest = manifest
         self.table = PassageTable.open(folder)
-        self._on_disk = set(folder.rglob("*"))  # before anything is written, the undoing too
+        with index_errors(folder):
+            self._on_disk = _all_in(str(folder))  # before anything is written, the undoing too
         if self.table.version != manifest.version:
             self.table.roll_back(manifest.version)
         self.known: dict[str, Known] = self.table.documents()
+        self._later_parts = Counter[str]()  # of each document: how many `known` has behind the first one
+        self._count_parts(self.known, 1)
 
     def add_columns(self, kinds: Mapping[str, ColumnKind]) -> None:
         """The kinds of all columns of metadata, those that are there among them."""
@@ -75,7 +80,9 @@ class IndexWriter:
         self.remove({document.id for document in documents} & self.known.keys())
         if rows:
             self.table.add(rows, vectors)
-        self.known |= {document.id: Known(document.sha256, document.id in lasting) for document in documents}
+        put = {document.id: Known(document.sha256, document.id in lasting) for document in documents}
+        self._count_parts(put, 1)
+        self.known |= put
 
     def keep(self, ids: Collection[str]) -> None:
         """Documents that stand outlast builds from now on, as those do that `add` embedded."""
@@ -87,13 +94,12 @@ class IndexWriter:
         """Their passages, if there are any."""
         if ids:
             self.table.remove(ids)
-            for id in ids:
-                self.known.pop(id, None)
+            gone = [id for id in ids if self.known.pop(id, None) is not None]
+            self._count_parts(gone, -1)
 
     def commit(self, **changes: Any) -> None:
         """From here on readers see what was done, and a kill no longer takes it away."""
-        documents = len({part_of(id) if "#" in id else id for id in self.known})
-        counts = {"documents": documents, "rows": self.table.rows(), "version": self.table.version}
+        counts = {"documents": self._documents(), "rows": self.table.rows(), "version": self.table.version}
         self.manifest = self.manifest.model_copy(update=counts | changes)
         self._force_to_disk()
         write_index_manifest(self.folder, self.manifest)
@@ -110,6 +116,18 @@ class IndexWriter:
         if self.table.version != self.manifest.version:
             self.commit()
 
+    def _documents(self) -> int:
+        """Kept by the way: counting all anew at each of many commits would take longer than embedding."""
+        parts = self._later_parts
+        return len(self.known) - parts.total() + sum(id not in self.known for id in parts)
+
+    def _count_parts(self, ids: Iterable[str], change: int) -> None:
+        for id in ids:
+            if "#part" in id and (whole := part_of(id)) != id:
+                self._later_parts[whole] += change
+                if not self._later_parts[whole]:
+                    del self._later_parts[whole]
+
     def _approximate(self) -> Approximate | None:
         """Trained when there are rows enough, and again when they have doubled."""
         rows, old = self.table.rows(), self.manifest.approximate
@@ -121,11 +139,21 @@ class IndexWriter:
 
     def _force_to_disk(self) -> None:
         """LanceDB doesn't: after a power cut a commit would name files that are empty."""
-        new = set(self.folder.rglob("*")) - self._on_disk
         with index_errors(self.folder):
-            for path in new | {path.parent for path in new}:
-                flush(path)
+            new = _all_in(str(self.folder)) - self._on_disk
+            for path in new | {os.path.dirname(path) for path in new}:
+                flush(Path(path))
         self._on_disk |= new
+
+
+def _all_in(folder: str) -> set[str]:
+    """Paths of all that a folder holds. As strings: LanceDB has files by the thousand, looked for each time."""
+    found = set[str]()
+    for entry in os.scandir(folder):
+        found.add(entry.path)
+        if entry.is_dir(follow_symlinks=False):
+            found |= _all_in(entry.path)
+    return found
 
 
 @contextmanager
