@@ -141,13 +141,14 @@ class IndexWriter:
         """LanceDB doesn't: after a power cut a commit would name files that are empty."""
         with index_errors(self.folder):
             new = _all_in(str(self.folder)) - self._on_disk
-            for path in new | {os.path.dirname(path) for path in new}:
-                flush(Path(path))
+            paths = set(map(Path, new))
+            for path in paths | {path.parent for path in paths}:
+                flush(path)
         self._on_disk |= new
 
 
 def _all_in(folder: str) -> set[str]:
-    """Paths of all that a folder holds. As strings: LanceDB has files by the thousand, looked for each time."""
+    """Paths of all that a folder holds. As strings, since LanceDB makes files by the thousand."""
     found = set[str]()
     for entry in os.scandir(folder):
         found.add(entry.path)
