@@ -247,6 +247,15 @@ def test_a_long_text_comes_in_parts_that_know_their_place(tmp_path: Path) -> Non
         assert len(each.text) <= LONGEST
 
 
+@pytest.mark.parametrize("name", ["rows.jsonl", "docs/a.txt#part2", "docs/a.html#part3"])
+def test_an_id_like_that_of_a_part_is_refused(tmp_path: Path, name: str) -> None:
+    rows = [{"id": "a#partly", "text": "red"}, {"id": "a#part2", "text": "blue"}]
+    path = write(tmp_path / name, "".join(json.dumps(row) + "\n" for row in rows))
+    where = ", line 2" if name == "rows.jsonl" else ""
+    with pytest.raises(InputError, match=rf"{path.name}{where}: found the id '.*a.*#part\d'.*another id"):
+        read(path)
+
+
 def test_a_file_of_one_line_comes_in_parts_of_its_own_text_in_bounded_memory(tmp_path: Path) -> None:
     whole = "a word without end " * 1_600_000
     path = write(tmp_path / "line.txt", whole)

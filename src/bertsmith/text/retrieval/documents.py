@@ -237,7 +237,8 @@ def _several(file: SourceFile, found: Iterable[Article]) -> Iterator[Document]:
     for id, title, text in found:
         where = f"{as_utf8(file.path)}, document {id}"
         for number, (start, part) in enumerate(_parts([text]), start=1):
-            yield Document(_part_id(f"{file.name}#{id}", number), part, title, file.name, where, start, None)
+            part_id = _part_id(f"{file.name}#{id}", number, where)
+            yield Document(part_id, part, title, file.name, where, start, None)
 
 
 def _text(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
@@ -245,7 +246,8 @@ def _text(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
     for number, (start, text) in enumerate(_parts(chunks), start=1):
         if number == 1 and file.suffix in _HEADED:
             title = _first_heading(text[:_TITLE_WITHIN])
-        yield Document(_part_id(file.name, number), text, title, file.name, as_utf8(file.path), start, line)
+        where = as_utf8(file.path)
+        yield Document(_part_id(file.name, number, where), text, title, file.name, where, start, line)
         line += text.count("\n")
 
 
@@ -272,13 +274,13 @@ def _page(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
         yield parser.take()
 
     for number, (start, text) in enumerate(_parts(pieces()), start=1):
-        id, where = _part_id(file.name, number), as_utf8(file.path)
-        yield Document(id, text, parser.title, file.name, where, start, None)
+        where = as_utf8(file.path)
+        yield Document(_part_id(file.name, number, where), text, parser.title, file.name, where, start, None)
 
 
 def _row_documents(row: DocumentRow, source: str) -> Iterator[Document]:
     for number, (start, text) in enumerate(_parts([without_surrogates(row.text)]), start=1):
-        id = _part_id(row.id or f"{source}#{row.number}", number)
+        id = _part_id(row.id or f"{source}#{row.number}", number, as_utf8(row.where))
         title = without_surrogates(row.title)
         yield Document(id, text, title, source, as_utf8(row.where), start, None, row.metadata)
 
@@ -308,7 +310,13 @@ def _cut_near(text: str, place: int) -> int:
     return next(filter(None, cuts), place)
 
 
-def _part_id(id: str, number: int) -> str:
+def _part_id(id: str, number: int, where: str) -> str:
+    """Raises InputError for an id like a later part's: the document would be removed with another one."""
+    if part_of(id) != id:
+        raise InputError(
+            f"{where}: found the id {id!r}, but #part and a number end an id only where a long text is in "
+            "parts. Give the document another id, or leave it out."
+        )
     return id if number == 1 else f"{id}#part{number}"
 
 
