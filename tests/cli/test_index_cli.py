@@ -1,6 +1,7 @@
 """`bertsmith index` and `bertsmith search`: what they print, their exit status, and what they refuse."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -222,3 +223,21 @@ def test_a_document_does_not_steer_the_terminal_and_marks_stay_in_place() -> Non
     shown = _passage(Hit(1.0, "a", "a", "", text, 0, len(text), 1, ((5, 8),), {}))
     assert shown.plain == "  [2Jold  tea\nhere"
     assert [shown.plain[span.start : span.end] for span in shown.spans if span.style] == ["old"]
+
+
+@pytest.mark.parametrize(("similarity", "is_said"), [("dot", True), ("cosine", False)])
+def test_it_is_said_that_a_model_of_dot_products_is_compared_by_cosine(
+    model: Path,
+    docs: Path,
+    trained_for: Callable[[str | Path, str], str],
+    similarity: str,
+    is_said: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    chosen, out = trained_for(model, similarity), str(docs.parent / "index")
+    for words in (
+        ["build", str(docs), "--model", chosen, "--out", out],
+        ["add", out, str(docs / "leave.md")],
+    ):
+        assert main(["index", *words]) == 0
+        assert ("trained for dot products" in " ".join(capsys.readouterr().out.split())) is is_said

@@ -1,6 +1,7 @@
 """`bertsmith mine` as a user runs it."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,17 @@ def test_an_output_that_cannot_be_made_is_refused_before_any_work(
     monkeypatch.setattr(Embedder, "__init__", lambda *_: pytest.fail("a model was opened"))
     assert main(["mine", "model", pairs, "--out", out]) == 2
     assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("similarity", "is_said"), [("dot", True), ("cosine", False), ("either", False)])
+def test_it_is_said_that_a_model_of_dot_products_is_compared_by_cosine(
+    desk: Path,
+    trained_for: Callable[[str | Path, str], str],
+    similarity: str,
+    is_said: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (desk / "pairs.tsv").write_text("query\tpositive\nred cat\tcat runs\nblue dog\tdog runs\n")
+    model = trained_for("model", similarity)
+    assert main(["mine", model, "pairs.tsv", "--out", "m.jsonl"]) == 0
+    assert ("trained for dot products" in capsys.readouterr().err) is is_said

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,19 @@ def test_mistakes_get_a_sentence_before_any_work(
     }.items():
         assert main(["rank", model, data, f"--{option}", "0"]) == 2
         assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("similarity", "is_said"), [("dot", True), ("cosine", False)])
+def test_it_is_noted_that_a_model_of_dot_products_is_compared_by_cosine(
+    model: str,
+    data: str,
+    trained_for: Callable[[str | Path, str], str],
+    similarity: str,
+    is_said: bool,
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out"
+    assert main(["rank", trained_for(model, similarity), data, "--out", str(out)]) == 0
+    notes = json.loads((out / "results.json").read_text())["notes"]
+    assert any("trained for dot products" in note for note in notes) is is_said
+    assert ("trained for dot products" in (out / "report.html").read_text()) is is_said

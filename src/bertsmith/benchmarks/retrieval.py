@@ -171,7 +171,7 @@ def _run_dataset(
     own_counts: bool,
     progress: Progress | None,
 ) -> None:
-    data = read_retrieval_data(path, split=_SPLITS.get(path.name.lower(), "test"))
+    data = read_retrieval_data(path, split=_SPLITS.get(path.name.lower(), "test")).noting(embedder.caveat)
     systems = rank_by_all(data, embedder, reranker, RankingSettings(_DEPTH + 1), progress)
     kept = [_cut(system, _DEPTH, own_counts) for system in systems]
     found = compare(kept, data, metrics_for(data, FIRST, _DEPTH), facts)

@@ -97,7 +97,7 @@ def build(
             progress=progress,
         )
     if index.changes is not None:
-        _print_changes(index.changes)
+        _print_changes(index.changes, index)
     _print_info(index)
 
 
@@ -138,7 +138,7 @@ def add(
     with progress_bar("Indexing") as progress:
         opened = Index.open(index, _embedder(compute_dtype, None, index))
         changes = opened.add(sources, documents=documents, engine=engine, progress=progress)
-    _print_changes(changes)
+    _print_changes(changes, opened)
 
 
 @app.command
@@ -203,12 +203,12 @@ def _embedder(compute_dtype: ComputeDtype | None, model: str | None, index: Path
     return Embedder(name, compute_dtype=getattr(torch, compute_dtype))
 
 
-def _print_changes(changes: "Changes") -> None:
+def _print_changes(changes: "Changes", index: "Index") -> None:
     counts = f"{changes.new:,} new, {changes.changed:,} changed, {changes.removed:,} removed"
     console.print(f"Documents: {counts}, {changes.unchanged:,} unchanged", markup=False)
     console.print(f"{formatting.counted(changes.passages, 'passage')} embedded", markup=False)
-    if changes.left_out:
-        console.print(changes.left_out, markup=False)
+    for sentence in filter(None, (changes.left_out, getattr(index.embedder, "caveat", ""))):
+        console.print(sentence, markup=False)
 
 
 def _print_info(index: "Index") -> None:

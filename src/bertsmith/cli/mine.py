@@ -63,7 +63,7 @@ def mine(
 
     bertsmith mine runs/search/model pairs.tsv --documents manual.csv --document-text body --out mined.jsonl
     """
-    from bertsmith.cli.screen import progress_bar
+    from bertsmith.cli.screen import error_console, progress_bar
     from bertsmith.inference.embedding.embedder import Embedder
     from bertsmith.inference.ranking.mining import Guard
     from bertsmith.inference.ranking.mining import mine as run
@@ -85,8 +85,11 @@ def mine(
         found = read_rows(documents, [document_text], header=settings.header, encoding=settings.encoding)
         searched = [as_text(values[0], where) for values, where in found]
     with progress_bar("Embedding") as progress:
+        embedder = Embedder(model)
+        if embedder.caveat:
+            error_console.print(embedder.caveat, markup=False, soft_wrap=True)
         mined = run(
-            Embedder(model),
+            embedder,
             rows,
             searched,
             negatives=negatives,

@@ -90,7 +90,9 @@ def rank(
     metrics = metrics_for(collection, k, settings.depth)
     with progress_bar("Ranking") as progress:
         reader = open_reranker(reranker) if reranker else None
-        systems = rank_by_all(collection, Embedder(model), reader, settings, progress)
+        embedder = Embedder(model)
+        collection = collection.noting(embedder.caveat)
+        systems = rank_by_all(collection, embedder, reader, settings, progress)
     noted = {"most_queries" if name == "queries" else name: value for name, value in options.items()}
     found = compare(systems, collection, metrics, {"model": model, **noted})
     if out is not None:

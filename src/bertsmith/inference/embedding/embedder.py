@@ -123,6 +123,7 @@ class Embedder:
         self.pooling: Pooling = found.pooling
         self.long_texts = long_texts
         self.normalise = normalise
+        self._by_dot = found.by_dot
         self.batch_tokens = batch_tokens or usual_forward_tokens(self.device)
         self.windows = TextWindows(
             self.tokenizer,
@@ -157,6 +158,17 @@ class Embedder:
         """Of all in the folder that texts become vectors by: of the weights, where there is nothing else."""
         found = [*map(sha256, self._weights), *(["lowercase"] if self.windows.lowercase else [])]
         return found[0] if len(found) == 1 else sha256_of(" ".join(found).encode()).hexdigest()
+
+    @property
+    def caveat(self) -> str:
+        """A sentence for whoever compares the vectors, where the model wasn't trained for how; else ''."""
+        if not (self._by_dot and self.normalise):
+            return ""
+        return (
+            f"{self.folder} was trained for dot products, and here its vectors are compared by cosine, in "
+            "which their lengths don't count: it may find less than it could. Prefer a model that was "
+            "trained for cosines, as by `bertsmith finetune retrieval` unless normalise=false."
+        )
 
     @property
     def width(self) -> int:

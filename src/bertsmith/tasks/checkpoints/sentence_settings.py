@@ -4,7 +4,7 @@ modules.json                        the parts in their order: encoder, pooling, 
                                     normalisation
 1_Pooling/config.json               how the hidden states of a text become one vector
 sentence_bert_config.json           the longest text, in tokens
-config_sentence_transformers.json   prompts, which stand before queries and documents
+config_sentence_transformers.json   prompts, which stand before queries and documents; cosine or dot product
 
 A folder without modules.json is a plain encoder: mean pooling, no prompts, as sentence-transformers takes it.
 """
@@ -30,13 +30,15 @@ _NO_LIMIT = 1_000_000  # transformers writes 10**30 for a tokenizer without a lo
 # What sentence-transformers' encode_document means to look for. In its version 6.2 it finds "document" only,
 # for there that name always exists, empty if need be: a "passage" prompt is then left out, here it is not.
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+_DOT = ("dot", "dot_product")
 
 
 @dataclass(frozen=True)
 class SentenceSettings:
     """How a folder's vectors are made. `max_length` in tokens with special ones, None where nothing is said;
     `encoder` is the folder of the encoder itself, which may lie one deeper; `projection` that of a product
-    that makes vectors of other dimensions of what was pooled (`read_projection`).
+    that makes vectors of other dimensions of what was pooled (`read_projection`); `by_dot` says that vectors
+    were trained to be compared by dot products, in which their lengths count.
     """
 
     encoder: Path
@@ -46,6 +48,7 @@ class SentenceSettings:
     query_prefix: str = ""
     document_prefix: str = ""
     projection: Path | None = None
+    by_dot: bool = False
 
 
 def read_sentence_settings(folder: Path) -> SentenceSettings:
@@ -65,6 +68,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         bool(settings.get("do_lower_case")),
         *_prefixes(prompts),
         folder / modules["Dense"] if "Dense" in modules else None,
+        "Normalize" not in modules and _said_of_use(folder).get("similarity_fn_name") in _DOT,
     )
 
 
@@ -193,10 +197,12 @@ def _tokenizer_limit(encoder: Path) -> int | None:
 
 def read_prompts(folder: Path) -> dict[str, str]:
     """By name: what stands before a text of some kind."""
-    if not (folder / _PROMPTS).exists():
-        return {}
-    path = plain_file(folder, _PROMPTS)
-    prompts = read_settings(path).get("prompts") or {}
+    prompts = _said_of_use(folder).get("prompts") or {}
     if not isinstance(prompts, dict):
+        path = folder / _PROMPTS
         raise ModelError(f"{path}: prompts must be an object, found {prompts!r}. It may have been altered.")
     return {str(name): str(text) for name, text in prompts.items() if text is not None}
+
+
+def _said_of_use(folder: Path) -> Mapping[str, Any]:
+    return read_settings(plain_file(folder, _PROMPTS)) if (folder / _PROMPTS).exists() else {}

@@ -29,6 +29,10 @@ class RetrievalData:
         relevant = {query for query, grades in self.judgements.items() if max(grades.values(), default=0) > 0}
         return {query: text for query, text in self.queries.items() if query in relevant}
 
+    def noting(self, sentence: str) -> "RetrievalData":
+        """The same with one note more, unless it's empty."""
+        return replace(self, notes=(*self.notes, sentence)) if sentence else self
+
     def with_fewer_queries(self, count: int, seed: int = 0) -> "RetrievalData":
         """The same collection with `count` of its judged queries, drawn at random, or all if it has no more.
 
