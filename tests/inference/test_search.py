@@ -308,6 +308,7 @@ def test_of_a_language_without_blanks_pairs_of_characters_are_marked() -> None:
 
     assert marked("公司有年假，年初没有。", "公司年假") == ["公司", "年假"]
     assert marked("年假和年初", "年") == ["年", "年"], "a character by itself"
+    assert matching_spans("新年", "年", "zh") == [(1, 2)], "and nothing behind the passage's end"
     assert marked("ABC东京公司, abcd", "abc 东京公") == ["ABC", "东京公"]
 
 

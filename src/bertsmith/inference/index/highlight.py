@@ -52,7 +52,8 @@ def _solid_spans(passage: str, query: str) -> list[tuple[int, int]]:
             spans += [found.span()] if _folded(found.group()) in words else []
             continue
         for place in range(*found.span()):
-            end = next((end for end in (place + 2, place + 1) if passage[place:end] in pieces), 0)
+            ends = (min(place + 2, found.end()), place + 1)
+            end = next((end for end in ends if passage[place:end] in pieces), 0)
             if end and spans and place < spans[-1][1]:
                 spans[-1] = spans[-1][0], max(end, spans[-1][1])
             elif end:
