@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from bertsmith.errors import ModelError
 from bertsmith.serving import models as models_module
+from bertsmith.serving import served_model
 from bertsmith.serving.app import make_app
 from bertsmith.serving.models import Models, probe_once
+from bertsmith.serving.operations.operation import Options
 from bertsmith.serving.protocols import openai
 from bertsmith.serving.refusals import Unsupported
 from bertsmith.serving.settings import read_settings
@@ -64,6 +67,61 @@ def test_a_link_that_leads_elsewhere_is_seen(folder: Path, tmp_path: Path) -> No
     link.unlink()
     link.symlink_to(other)
     assert models.replace("m").version == 2
+
+
+def answer(models: Models) -> Any:
+    return models["m"].operation("predict").prepare(["bano"], Options()).answer()[0]["probabilities"]
+
+
+def put(new: Path, folder: Path) -> None:
+    """In its place, as a deployment does: the former is beside it."""
+    folder.rename(folder.with_name(f"before-{new.name}"))
+    new.rename(folder)
+
+
+@pytest.mark.parametrize("step", ["load_task_model", "start_engine"])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_model_that_is_replaced_while_it_is_opened_is_the_one_that_is_served(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, mixed: bool
+) -> None:
+    """Whether or not the files of two models fit each other."""
+    models = opened(folder)
+    second, third = (save_fine_tuned(tmp_path / f"{n}", "classification", seed=n) for n in (9, 11))
+    wanted = answer(opened(third))
+    put(second, folder)
+    usual = getattr(served_model, step)
+
+    def slow(*arguments: Any) -> Any:
+        found = usual(*arguments)
+        if third.exists():
+            put(third, folder)
+            if mixed:
+                raise RuntimeError("shapes differ")
+        return found
+
+    monkeypatch.setattr(served_model, step, slow)
+    assert models.replace("m").version == 2
+    assert answer(models) == wanted
+    assert models["m"].files.are_still_there
+    assert models.replace("m").version == 2
+
+
+def test_a_model_whose_files_are_replaced_without_an_end_is_one_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models, usual, times = opened(folder), served_model.start_engine, list[int]()
+
+    def slow(*arguments: Any) -> Any:
+        times.append(1)
+        os.utime(folder / "model.safetensors", (len(times), len(times)))
+        return usual(*arguments)
+
+    monkeypatch.setattr(served_model, "start_engine", slow)
+    os.utime(folder / "model.safetensors")
+    with pytest.raises(ModelError, match="files were replaced each of the 5 times that it was opened"):
+        models.replace("m")
+    assert len(times) == 5
+    assert models["m"].version == 1
 
 
 def test_when_the_folder_was_written_is_known_while_it_is_away(folder: Path, tmp_path: Path) -> None:

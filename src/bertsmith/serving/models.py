@@ -94,7 +94,7 @@ class Models:
         """
         with self._changing:
             now = self[name]
-            if now.is_at_its_path:
+            if now.files.are_at(now.path):
                 return now
             version = self._versions[name] + 1
             new = self._opening.submit(_opened, self._settings[name], version, self.device).result()

@@ -1,22 +1,20 @@
 """A model's folder as the service has it: what it is called, what it is, and what it can be asked for."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.text_windows import TextWindows
 from bertsmith.inference.engine import Engine, start_engine
 from bertsmith.inference.index.index import Index
-from bertsmith.inference.index.manifest import MANIFEST as INDEX
 from bertsmith.inference.model_kind import model_kind
 from bertsmith.model.bert import Bert
-from bertsmith.model.locate import locate_model
 from bertsmith.serving.operations.embed import Embed, EmbedTokens, Similarity, TextEncoder
 from bertsmith.serving.operations.fill_mask import FillMask
 from bertsmith.serving.operations.operation import Operation
@@ -24,6 +22,7 @@ from bertsmith.serving.operations.predict import Predict
 from bertsmith.serving.operations.rerank import Rerank, ranks_pairs
 from bertsmith.serving.operations.search import Search
 from bertsmith.serving.refusals import Unsupported
+from bertsmith.serving.served_files import ServedFiles
 from bertsmith.serving.settings import ModelSettings
 from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
@@ -31,8 +30,7 @@ from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
-_State = tuple[tuple[object, ...], ...]
-_TELLING = (".safetensors", ".json", ".txt", ".model")  # files that decide what a model answers
+_TIMES = 5  # that a folder is opened whose files are replaced each time
 
 
 @dataclass(frozen=True)
@@ -40,13 +38,12 @@ class ServedModel:
     """One version of a model. `task` is classification, tagging, …, embedding, masked-language or search.
 
     `operations` by name, the usual one first. `max_length` in tokens. `opened` is the task of a model that
-    has a head; `encoder` is what makes vectors, where it does. `weights` is the folder that has them, where
-    it is another one than `folder`. `written`: when the folder was, in seconds since 1970.
+    has a head; `encoder` is what makes vectors, where it does. `files` as they were before they were read.
     """
 
     name: str
     path: str
-    folder: Path
+    files: ServedFiles
     version: int
     task: str
     operations: Mapping[str, Operation]
@@ -57,29 +54,11 @@ class ServedModel:
     module: nn.Module
     opened: Task[Any] | None = None
     encoder: TextEncoder | None = None
-    weights: Path | None = None
-    written: float = field(init=False)
-    _opened: _State = field(init=False)
-    _index: _State = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "written", self.folder.stat().st_mtime)
-        object.__setattr__(self, "_opened", _state(self.weights or self.folder))
-        object.__setattr__(self, "_index", _state_of_index(self.folder))
 
     @property
-    def is_in_its_folder(self) -> bool:
-        """Whether the folder still has the weights that are served: opened again, it would be the same."""
-        return self._opened == _state(self.weights or self.folder)
-
-    @property
-    def is_at_its_path(self) -> bool:
-        """Whether opening its path again would give the same: a link may lead elsewhere by now. Raises
-        ModelError where nothing is there.
-        """
-        path = Path(self.path)
-        folder = path if (path / INDEX).exists() else locate_model(self.path).folder
-        return self._opened == _state(self.weights or folder) and self._index == _state_of_index(folder)
+    def written(self) -> float:
+        """When its folder was, in seconds since 1970."""
+        return self.files.written
 
     def operation(self, name: str | None) -> Operation:
         """The usual one for None. Raises Unsupported."""
@@ -99,32 +78,53 @@ class ServedModel:
 
 
 def open_model(settings: ModelSettings, version: int, device: torch.device | str = "auto") -> ServedModel:
-    """By path, alias or hub name. Raises ModelError and InputError as the folder's kind does."""
-    path = Path(settings.path)
-    if (path / INDEX).exists():
-        return _open_index(settings, version, path)
-    folder = locate_model(settings.path).folder
+    """By path, alias or hub name. Where files are replaced while they are read, they are read again: it is
+    never a mixture of two models. Raises ModelError and InputError as the folder's kind does.
+    """
+    for _ in range(_TIMES):
+        files = ServedFiles.at(settings.path)
+        found: ServedModel | None = None  # not a second copy while it is opened again
+        try:
+            found = _open(settings, version, files, device)
+        except Exception:  # what a mixture of files raises may be anything
+            if files.are_still_there:
+                raise
+        if found is not None and files.are_still_there:
+            return found
+    raise ModelError(
+        f"{settings.path}: files were replaced each of the {_TIMES} times that it was opened. Let whatever "
+        "writes there finish, and have it opened again."
+    )
+
+
+def _open(
+    settings: ModelSettings, version: int, files: ServedFiles, device: torch.device | str
+) -> ServedModel:
+    if files.is_index:
+        return _open_index(settings, version, files)
+    folder = files.folder
     wanted = getattr(torch, settings.compute_dtype) if settings.compute_dtype else None
     kind = model_kind(folder)
     if kind == "embedding":
         found = text_encoder(settings.name, Embedder(folder, device=device, compute_dtype=wanted))
-        return _of_vectors(settings, folder, version, "embedding", vector_operations(found), found)
+        return _of_vectors(settings, files, version, "embedding", vector_operations(found), found)
     if kind == "masked-language":
         model, _ = load_pretraining_model(folder)
         engine = start_engine(model, folder, device, wanted)
         found = _beside_a_head(settings.name, folder, engine, model.encoder)
         operations = {"fill_mask": FillMask(settings.name, engine), **vector_operations(found)}
         return replace(
-            _of_vectors(settings, folder, version, kind, operations, found),
+            _of_vectors(settings, files, version, kind, operations, found),
             max_length=model.config.max_length,
             module=model,
         )
-    return _open_task(settings, version, folder, device, wanted)
+    return _open_task(settings, version, files, device, wanted)
 
 
 def _open_task(
-    settings: ModelSettings, version: int, folder: Path, device: torch.device | str, wanted: Any
+    settings: ModelSettings, version: int, files: ServedFiles, device: torch.device | str, wanted: Any
 ) -> ServedModel:
+    folder = files.folder
     model, task = load_task_model(folder)
     engine = start_engine(model, folder, device, wanted)
     predict = Predict(settings.name, engine, task)
@@ -138,7 +138,7 @@ def _open_task(
     return ServedModel(
         name=settings.name,
         path=settings.path,
-        folder=folder,
+        files=files,
         version=version,
         task=task.name,
         operations=operations,
@@ -152,20 +152,22 @@ def _open_task(
     )
 
 
-def _open_index(settings: ModelSettings, version: int, path: Path) -> ServedModel:
-    index = Index.open(path)
+def _open_index(settings: ModelSettings, version: int, files: ServedFiles) -> ServedModel:
+    index = Index.open(files.folder)
     embedder = index.embedder
     if not isinstance(embedder, Embedder):
-        raise InputError(f"{path} was built with an embedder of your own, which a service can't open.")
+        raise InputError(
+            f"{files.folder} was built with an embedder of your own, which a service can't open."
+        )
     found = text_encoder(settings.name, embedder)
     embed = Embed(found)
     operations: dict[str, Operation] = {"search": Search(index, embed), "embed": embed}
-    return replace(_of_vectors(settings, path, version, "search", operations, found), weights=embedder.folder)
+    return _of_vectors(settings, files, version, "search", operations, found)
 
 
 def _of_vectors(
     settings: ModelSettings,
-    folder: Path,
+    files: ServedFiles,
     version: int,
     task: str,
     operations: Mapping[str, Operation],
@@ -174,7 +176,7 @@ def _of_vectors(
     return ServedModel(
         name=settings.name,
         path=settings.path,
-        folder=folder,
+        files=files,
         version=version,
         task=task,
         operations=operations,
@@ -185,22 +187,6 @@ def _of_vectors(
         module=found.encoder,
         encoder=found,
     )
-
-
-def _state(folder: Path) -> _State:
-    """Of the files with weights, settings and vocabulary."""
-    return _seen(path for path in folder.rglob("*") if path.suffix in _TELLING)
-
-
-def _state_of_index(folder: Path) -> _State:
-    """() where it is none."""
-    return _seen(folder.glob(INDEX))
-
-
-def _seen(paths: Iterable[Path]) -> _State:
-    """Another file of the same name is told apart."""
-    found = [(path, path.stat()) for path in sorted(paths)]
-    return tuple((path.name, each.st_ino, each.st_size, each.st_mtime_ns) for path, each in found)
 
 
 def text_encoder(name: str, embedder: Embedder) -> TextEncoder:

@@ -136,14 +136,19 @@ class _Explanations:
             if served() is model and vectors == as_vectors:
                 return explainer
         self._opened = None  # else there were three copies for a while
-        if not model.is_in_its_folder:
-            raise Unsupported(
-                f"The folder of {model.name} has other weights than those that are served, which can't be "
-                "explained without their file. Let the service read it again."
-            )
-        explainer = Explainer(model.weights or model.folder, model.device, as_vectors=as_vectors)
+        _require_weights(model)
+        explainer = Explainer(model.files.weights, model.device, as_vectors=as_vectors)
+        _require_weights(model)  # else it may have read those of a newer one
         self._opened = ref(model), as_vectors, explainer
         return explainer
+
+
+def _require_weights(model: ServedModel) -> None:
+    if not model.files.are_still_there:
+        raise Unsupported(
+            f"The folder of {model.name} has other weights than those that are served, which can't be "
+            "explained without their file. Let the service read it again."
+        )
 
 
 def _attributions(
