@@ -1,6 +1,8 @@
-"""Processes that can't be begun again: what becomes of the others."""
+"""Processes that can't be begun again: what becomes of the others. Signals for those that aren't ready."""
 
 import logging
+import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -36,6 +38,18 @@ class Line:
 
     def poll(self) -> bool:
         return False
+
+
+class Speaking(Line):
+    """One that says when it is ready."""
+
+    ready = False
+
+    def poll(self) -> bool:
+        return self.ready
+
+    def recv(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -86,3 +100,27 @@ def test_one_that_cannot_begin_at_first_ends_all(watched: tuple[_Processes, list
     assert not alive.is_alive()
     assert not found._well
     assert tried == []
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="needs the signals of Unix")
+def test_one_that_is_told_to_reload_before_it_is_ready_is_told_again_when_it_is(
+    watched: tuple[_Processes, list[float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _ = watched
+    told = list[tuple[int, int]]()
+    monkeypatch.setattr(os, "kill", lambda pid, sig: told.append((pid, sig)))
+    serving, opening, says = Made(True), Made(True), Speaking()
+    serving.pid, opening.pid = 1, 2
+    found._workers = [
+        _Worker(serving, Line(), True),  # type: ignore[arg-type]
+        _Worker(opening, says),  # type: ignore[arg-type]
+    ]
+    found._pass_on(signal.SIGHUP, None)
+    found._look()
+    assert told == [(1, signal.SIGHUP)]
+    says.ready = True
+    found._look()
+    found._look()
+    assert told == [(1, signal.SIGHUP), (2, signal.SIGHUP)]
+    found._pass_on(signal.SIGHUP, None)
+    assert told[2:] == told[:2]

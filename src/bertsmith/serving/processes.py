@@ -1,7 +1,7 @@
 """Several processes that answer on one socket: begun, watched, and told to stop.
 
 SIGTERM, Ctrl-C   is passed on: each drains, then this one ends with status 0; a second one kills them
-SIGHUP            is passed on: each opens its models' folders again
+SIGHUP            is passed on: each opens its models' folders again; one that isn't ready, as soon as it is
 a dead one        another is begun in its place, after growing pauses where that one can't begin either; one
                   that dies before all were ready the first time ends all, with status 1
 """
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
@@ -49,11 +50,14 @@ def run_processes(settings: ServingSettings, listener: socket.socket, on_ready: 
 
 @dataclass
 class _Worker:
-    """`lifeline`: says when it is ready, and its end tells it that this process is gone."""
+    """`lifeline`: says when it is ready, and its end tells it that this process is gone. `owed`: SIGHUP came
+    before that, when it may have read some folders already.
+    """
 
     process: SpawnProcess
     lifeline: Connection
     ready: bool = False
+    owed: bool = False
 
 
 class _Processes:
@@ -95,6 +99,8 @@ class _Processes:
             if not worker.ready and worker.lifeline.poll():
                 worker.ready = _says_ready(worker.lifeline)
                 self._failures = 0 if worker.ready else self._failures
+                if worker.ready and worker.owed:
+                    _hang_up(worker)
             if not worker.process.is_alive():
                 self._replace(worker)
         for due in [each for each in self._due if each <= time.monotonic() and not self._stopping]:
@@ -138,8 +144,16 @@ class _Processes:
 
     def _pass_on(self, sig: int, frame: FrameType | None) -> None:
         for worker in list(self._workers):
-            if worker.ready and worker.process.pid is not None:
-                os.kill(worker.process.pid, sig)
+            if worker.ready:
+                _hang_up(worker)
+            else:
+                worker.owed = True
+
+
+def _hang_up(worker: _Worker) -> None:
+    if worker.process.pid is not None:
+        with suppress(ProcessLookupError):  # it died, and is replaced at the next look
+            os.kill(worker.process.pid, signal.SIGHUP)
 
 
 def _says_ready(lifeline: Connection) -> bool:
