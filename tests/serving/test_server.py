@@ -124,6 +124,48 @@ def test_a_model_is_replaced_under_load_without_one_failed_request(tmp_path: Pat
     assert all(results[version] == results[1 + (version - 1) % 2] for version in results)
 
 
+# The first SIGHUP comes while torch is imported, the second when the model was read; another one lies there.
+EARLY = """
+import os, signal, sys
+from bertsmith.cli.main import main
+
+def importing(event, arguments):
+    if event != "import" or arguments[0] not in awaited:
+        return
+    awaited.remove(arguments[0])
+    if arguments[0] == "torch":
+        os.kill(os.getpid(), signal.SIGHUP)
+    else:
+        models = sys.modules["bertsmith.serving.models"]
+        usual = models.open_model
+        def opened(*arguments):
+            found = usual(*arguments)
+            models.open_model = usual
+            os.replace(LINK + "-new", LINK)
+            os.kill(os.getpid(), signal.SIGHUP)
+            return found
+        models.open_model = opened
+
+awaited = ["torch", "bertsmith.serving.processes"]
+sys.addaudithook(importing)
+status = main()
+assert not awaited
+sys.exit(status)
+"""
+
+
+def test_a_signal_while_the_service_begins_is_a_look_at_the_models_when_it_has(tmp_path: Path) -> None:
+    versions = Versions(tmp_path)
+    versions.link.with_name("current-new").symlink_to(versions.folders[1])
+    script = tmp_path / "early.py"
+    script.write_text(EARLY.replace("LINK", repr(str(versions.link))))
+    with live_server(f"intents={versions.link}", before=(str(script),)) as server:
+        server.said("intents: version 2 is served")
+        assert server.ask(ROUTE, BODY).json()["version"] == 2
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(START) == 0
+
+
 def test_an_admin_replaces_a_model_and_rolls_it_back(tmp_path: Path) -> None:
     versions = Versions(tmp_path)
     keys = tmp_path / "keys"

@@ -1,5 +1,6 @@
 """`bertsmith serve`."""
 
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -115,6 +116,8 @@ def serve(
 
     bertsmith serve --config serving.toml --host 0.0.0.0 --keys-file keys.txt
     """
+    if hasattr(signal, "SIGHUP"):  # it asks for a look at the models, of which none is opened yet
+        signal.signal(signal.SIGHUP, lambda *_: None)
     from bertsmith.errors import require
     from bertsmith.serving.settings import read_settings
 

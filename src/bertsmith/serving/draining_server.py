@@ -1,14 +1,15 @@
 """The application under uvicorn in one process, until a signal comes.
 
 SIGTERM, Ctrl-C   ready turns red, what was accepted is answered, exit status 0; a second one ends at once
-SIGHUP            each model's folder is opened again, and served if it passes its probe
+SIGHUP            each model's folder is opened again, and served if it passes its probe; where it came while
+                  the service began, as soon as it has
 """
 
 import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 
 import uvicorn
@@ -32,11 +33,13 @@ def run_server(
     on_ready: Callable[[], None],
     *,
     is_worker: bool = False,
+    early: Sequence[int] = (),
 ) -> None:
     """Serves opened models until a signal comes. A worker is ended by the process that began it, so a second
-    signal says nothing new to it: Ctrl-C and a supervisor's signal reach both.
+    signal says nothing new to it: Ctrl-C and a supervisor's signal reach both. `early`: where SIGHUP is noted
+    until it is ours.
     """
-    server = DrainingServer(settings, models, on_ready, is_worker=is_worker)
+    server = DrainingServer(settings, models, on_ready, is_worker=is_worker, early=early)
     server.run(sockets=[listener])
     if server.force_exit:
         os._exit(1)  # the threads that compute would be waited for
@@ -46,7 +49,13 @@ class DrainingServer(uvicorn.Server):
     """uvicorn's own ends by the signal that it caught, with its status; ours drains and ends with 0."""
 
     def __init__(
-        self, settings: ServingSettings, models: Models, on_ready: Callable[[], None], *, is_worker: bool
+        self,
+        settings: ServingSettings,
+        models: Models,
+        on_ready: Callable[[], None],
+        *,
+        is_worker: bool,
+        early: Sequence[int] = (),
     ) -> None:
         self.app: FastAPI = make_app(settings, models)
         super().__init__(
@@ -60,6 +69,7 @@ class DrainingServer(uvicorn.Server):
             )
         )
         self.settings, self.models, self.on_ready, self.is_worker = settings, models, on_ready, is_worker
+        self._early = early
         self._loading: asyncio.Task[None] | None = None
         self._load_again = False
 
@@ -68,6 +78,8 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
         if hasattr(signal, "SIGHUP"):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+            if self._early:
+                self._reload()
         self.on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -166,6 +166,8 @@ def _says_ready(lifeline: Connection) -> bool:
 def _work(settings_json: str, listener: socket.socket, lifeline: Connection) -> None:
     """One process, with its share of the cores."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches us too; the other one passes it on
+    if hasattr(signal, "SIGHUP"):  # the same, of a whole group
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     settings = ServingSettings.model_validate_json(settings_json)
     torch.set_num_threads(max(1, Hardware.detect().threads // settings.workers))
     log_to_stderr()

@@ -1,6 +1,7 @@
 """`bertsmith serve`: the socket first, then the models, then one process or several that answer."""
 
 import json
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -24,6 +25,7 @@ def serve(settings: ServingSettings) -> None:
     """Serves until a signal comes. Raises InputError for an address that can't be used, for a file of keys
     that can't be read and for a model that is called as a route; as `open_model`.
     """
+    early = _noted_hang_ups()
     Keys(settings.keys_file)  # whatever is wrong is said before models are opened, which takes longest
     with socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET) as listener:
         _take_address(listener, settings)
@@ -38,10 +40,18 @@ def serve(settings: ServingSettings) -> None:
         except OSError as error:
             raise _unusable(settings, error) from None
         if settings.workers == 1:
-            run_server(settings, models, listener, announce)
+            run_server(settings, models, listener, announce, early=early)
         else:
             del models
             run_processes(settings, listener, announce)
+
+
+def _noted_hang_ups() -> list[int]:
+    """SIGHUP from now on: whoever takes it over finds those that came before."""
+    found = list[int]()
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, lambda number, _: found.append(number))
+    return found
 
 
 def _take_address(listener: socket.socket, settings: ServingSettings) -> None:
