@@ -50,6 +50,33 @@ def test_a_second_reload_of_the_same_folder_keeps_the_version_to_go_back_to(
         models.roll_back("m")
 
 
+def test_a_look_at_all_models_leaves_alone_what_was_rolled_back_until_other_files_lie_there(
+    folder: Path, tmp_path: Path
+) -> None:
+    models = opened(folder)
+    first = models["m"]
+    bad, good = (save_fine_tuned(tmp_path / f"{n}", "classification", seed=n) for n in (9, 11))
+    put(bad, folder)
+    assert models.refresh("m").version == 2
+    assert not models.was_rolled_back("m")
+    assert models.roll_back("m") is first
+    assert models.refresh("m") is first
+    assert models.was_rolled_back("m")
+    put(good, folder)
+    assert models.refresh("m").version == 3
+    assert not models.was_rolled_back("m")
+    assert models.roll_back("m") is first
+    assert models.replace("m").version == 4  # which names the model
+    assert models.roll_back("m") is first
+    folder.rename(tmp_path / "good")
+    folder.with_name("before-9").rename(folder)
+    assert models.refresh("m") is first
+    assert not models.was_rolled_back("m")
+    folder.rename(tmp_path / "first")
+    (tmp_path / "good").rename(folder)
+    assert models.refresh("m").version == 5  # it was put back on purpose
+
+
 @pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "bertsmith.json", "model.safetensors"])
 def test_another_file_of_a_model_is_seen(folder: Path, name: str) -> None:
     models = opened(folder)
@@ -194,7 +221,7 @@ def test_signals_that_come_while_models_are_opened_are_one_look_more(
         time.sleep(0.1)
         return models["m"]
 
-    monkeypatch.setattr(models, "replace", slow)
+    monkeypatch.setattr(models, "refresh", slow)
     settings = read_settings([f"m={folder}"], None, {}, {})
 
     async def ask() -> None:

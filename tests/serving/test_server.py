@@ -187,6 +187,8 @@ def test_an_admin_replaces_a_model_and_rolls_it_back(tmp_path: Path) -> None:
         assert server.ask(ROUTE, BODY, web).json()["results"] != first["results"]
         assert admin("rollback", operator) == (200, {**served, "version": 1})
         assert server.ask(ROUTE, BODY, web).json() == first
+        server.process.send_signal(signal.SIGHUP)
+        server.said("intents: version 1 is served still: its folder has what was rolled back")
         versions.serve(versions.broken)
         status, said = admin("reload", operator)
         assert (status, said["error"]["code"]) == (422, "unsupported")

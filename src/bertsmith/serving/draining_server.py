@@ -123,8 +123,10 @@ class DrainingServer(uvicorn.Server):
     async def _reload_all(self) -> None:
         for model in self.models:
             try:
-                new = await asyncio.to_thread(self.models.replace, model.name)
-                same = "" if new is not model else " still: its folder is as it was"
+                new = await asyncio.to_thread(self.models.refresh, model.name)
+                back = self.models.was_rolled_back(model.name)
+                why = "has what was rolled back" if back else "is as it was"
+                same = "" if new is not model else f" still: its folder {why}"
                 LOG.info("%s: version %d is served%s", new.name, new.version, same)
             except BertsmithError as error:
                 LOG.error("%s stays as it was: %s", model.name, error)

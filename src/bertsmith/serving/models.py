@@ -13,6 +13,7 @@ from bertsmith.machine.hardware import device_of
 from bertsmith.model.cpu.one_core_threads import start_one_core_threads
 from bertsmith.serving.operations.operation import Operation, Options
 from bertsmith.serving.refusals import UnknownModel, Unsupported
+from bertsmith.serving.served_files import ServedFiles
 from bertsmith.serving.served_model import ServedModel, open_model
 from bertsmith.serving.settings import ModelSettings, ServingSettings
 
@@ -35,6 +36,7 @@ class Models:
         self._settings = {each.name: each for each in settings.models}
         self._serving: dict[str, ServedModel] = {}
         self._before: dict[str, ServedModel] = {}
+        self._rolled_back: dict[str, ServedFiles] = {}
         self._versions = dict.fromkeys(self._settings, 1)
         self._changing = Lock()
         self._opening = start_one_core_threads(1, "models")
@@ -93,29 +95,49 @@ class Models:
         Raises UnknownModel, ModelError for one that doesn't pass, and as `open_model`.
         """
         with self._changing:
+            return self._replace(self[name])
+
+    def refresh(self, name: str) -> ServedModel:
+        """As `replace`, but files that were rolled back are left alone until others lie there: whoever asks
+        for a look at all models doesn't mean those.
+        """
+        with self._changing:
             now = self[name]
-            if now.files.are_at(now.path):
+            if self.was_rolled_back(name) and self._rolled_back[name].are_at(now.path):
                 return now
-            version = self._versions[name] + 1
-            new = self._opening.submit(_opened, self._settings[name], version, self.device).result()
-            if new.task != now.task:
-                raise ModelError(
-                    f"{self._settings[name].path} is a model for {new.task} now, but {name} is served for "
-                    f"{now.task}: its clients would break. Serve it by another name."
-                )
-            self._versions[name] = new.version
-            self._before[name], self._serving[name] = now, new
-            return new
+            return self._replace(now)
+
+    def was_rolled_back(self, name: str) -> bool:
+        """Whether its folder had, when it was last looked at, files that are served no more."""
+        return name in self._rolled_back
+
+    def _replace(self, now: ServedModel) -> ServedModel:
+        name = now.name
+        if now.files.are_at(now.path):
+            self._rolled_back.pop(name, None)
+            return now
+        version = self._versions[name] + 1
+        new = self._opening.submit(_opened, self._settings[name], version, self.device).result()
+        if new.task != now.task:
+            raise ModelError(
+                f"{self._settings[name].path} is a model for {new.task} now, but {name} is served for "
+                f"{now.task}: its clients would break. Serve it by another name."
+            )
+        self._versions[name] = new.version
+        self._before[name], self._serving[name] = now, new
+        self._rolled_back.pop(name, None)
+        return new
 
     def roll_back(self, name: str) -> ServedModel:
         """Serves the version before again. Raises UnknownModel, Unsupported where there is none."""
         with self._changing:
-            before = self._before.pop(self[name].name, None)
+            undone = self[name]
+            before = self._before.pop(name, None)
             if before is None:
                 raise Unsupported(
                     f"{name} was not replaced since the service began: there is nothing to go back to."
                 )
-            self._serving[name] = before
+            self._serving[name], self._rolled_back[name] = before, undone.files
             return before
 
 
