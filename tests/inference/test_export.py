@@ -14,6 +14,7 @@ from bertsmith.cli.main import main
 from bertsmith.errors import ExportRefused, InputError, ModelError
 from bertsmith.inference.export import quantise as quantising
 from bertsmith.inference.export import search
+from bertsmith.inference.export.decoding import decoding_facts
 from bertsmith.inference.export.export import export_model
 from bertsmith.inference.export.graph import make_graph, products
 from bertsmith.inference.export.limits import ExportLimits
@@ -48,6 +49,17 @@ def test_the_folder_has_the_graph_and_all_that_reads_it(desk: Path) -> None:
     assert parity["gate"]["agreeing"] == parity["gate"]["examples"] == ROWS
     assert parity["gate"]["largest_change"] < 1e-5
     assert "120 of 120" in (desk / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("name", "query"), [("similarity", ""), ("retrieval", "question: ")])
+def test_every_graph_of_vectors_says_what_a_text_becomes_before_it(
+    tmp_path: Path, name: str, query: str
+) -> None:
+    settings = {"query_prefix": query} if query else {}
+    source = open_source(saved_model(tmp_path / "model", name, **settings))
+    facts = decoding_facts(source, source.task)
+    said = [facts[each] for each in ("query_prefix", "document_prefix", "lowercase")]
+    assert said == [query, "", False]
 
 
 def test_the_graph_says_nothing_of_the_machine_and_names_its_products(desk: Path) -> None:

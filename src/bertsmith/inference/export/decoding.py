@@ -39,10 +39,11 @@ def decoding_facts(source: Source, task: Task[Any] | None) -> dict[str, Any]:
         "pad_token_id": source.tokenizer.pad_id,
         "probabilities": _PROBABILITIES.get(source.kind),
     }
-    if task is not None:
-        facts |= {"task": task.name, "labels": list(task.labels)} | _of_task(source, task)
     if isinstance(source.padded.head, Vectors):
         facts |= {"pooling": source.padded.head.pooling, "normalise": source.padded.head.normalise}
+        facts |= {"query_prefix": "", "document_prefix": "", "lowercase": False}  # unless said below
+    if task is not None:
+        facts |= {"task": task.name, "labels": list(task.labels)} | _of_task(source, task)
     if source.sentences is not None:
         facts |= {
             "query_prefix": source.sentences.query_prefix,
