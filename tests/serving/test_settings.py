@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bertsmith.cli.main import main
-from bertsmith.errors import BertsmithError
+from bertsmith.errors import BertsmithError, InputError
 from bertsmith.serving.app import make_app
 from bertsmith.serving.settings import ENVIRONMENT, ModelSettings, ServingSettings, read_settings, usual_name
 
@@ -78,9 +78,11 @@ def test_a_table_of_a_model_is_read_from_toml(tmp_path: Path) -> None:
         ("port = 99999", ["a"], {}, "port"),
         ('workers = "many"', ["a"], {}, "workers"),
         ("timeout_ms = nan", ["a"], {}, "timeout_ms"),
+        ("drain_seconds = inf", ["a"], {}, "drain_seconds: expected less than or equal to 86400"),
         ("", ["a/b", "c/b"], {}, "two models are called 'b'"),
         ("", ["../=x"], {}, "name"),
         ("", ["a b=x"], {}, "name"),
+        ("", ["runs/my model/model"], {}, "write NAME=FOLDER, found 'my model'"),
         ('[[models]]\nname = "n"\npath = "p"\ndtype = "int16"\n', [], {}, "dtype"),
     ],
 )
@@ -91,6 +93,11 @@ def test_a_wrong_setting_is_one_sentence(
         read_settings(models, written(tmp_path, toml), given, {})
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_folder_in_place_of_the_file_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"can't be read: .*Expected a TOML file"):
+        read_settings(["a"], tmp_path, {}, {})
 
 
 def test_the_nearest_setting_is_named(tmp_path: Path) -> None:

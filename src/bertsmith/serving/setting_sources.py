@@ -33,5 +33,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path} is not there. Expected a TOML file with the service's settings.") from None
+    except OSError as error:
+        raise InputError(
+            f"{path} can't be read: {error.strerror}. Expected a TOML file with the service's settings."
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is no TOML: {error}.") from None

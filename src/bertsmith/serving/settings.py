@@ -1,6 +1,7 @@
 """Every choice of a service: from the command line, from BERTSMITH_SERVE_… in the environment, from TOML."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,8 @@ from bertsmith.serving.setting_sources import gather
 from bertsmith.validation import check
 
 ENVIRONMENT = "BERTSMITH_SERVE_"
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+LONGEST_DRAIN = 86_400  # seconds: uvicorn takes a whole number, which infinity is not
 
 
 class ModelSettings(BaseModel):
@@ -20,9 +22,19 @@ class ModelSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(pattern=_NAME)
+    name: str
     path: str
     compute_dtype: Literal["float32", "int16"] | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _plain(cls, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                "expected up to 64 letters, digits, '.', '_' and '-', the first a letter or a digit; "
+                "to give a model a name of your own write NAME=FOLDER"
+            )
+        return name
 
 
 class ServingSettings(BaseModel):
@@ -47,7 +59,7 @@ class ServingSettings(BaseModel):
     max_request_tokens: int = Field(300_000, ge=8)
     queue_tokens: int = Field(1_000_000, ge=8)
     batch_tokens: int | None = Field(None, ge=8)
-    drain_seconds: float = Field(30, ge=1)
+    drain_seconds: float = Field(30, ge=1, le=LONGEST_DRAIN)
     drain_delay: float = Field(0, ge=0, le=600)
     log_texts: bool = False
     log_requests: bool = True

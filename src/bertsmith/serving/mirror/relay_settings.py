@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from bertsmith.errors import RecipeError
+from bertsmith.serving.settings import LONGEST_DRAIN
 
 _UPSTREAMS = ("upstream", "openai_base_url", "anthropic_base_url", "systemone_base_url")
 
@@ -24,7 +25,7 @@ class RelaySettings(BaseModel):
     host: str = "127.0.0.1"
     port: int = Field(8100, ge=0, le=65535)
     upstream_timeout_seconds: float = Field(600, gt=0)
-    drain_seconds: float = Field(30, ge=1)
+    drain_seconds: float = Field(30, ge=1, le=LONGEST_DRAIN)
     log_requests: bool = True
 
     @field_validator(*_UPSTREAMS)
