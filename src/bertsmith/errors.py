@@ -4,6 +4,7 @@
     ├── InputError        a source, a file or a text is not what was expected
     │   ├── CorpusError       a corpus folder is missing, altered, or lacks what the command needs
     │   ├── TokenizerError    a vocabulary is broken or does not fit
+    │   ├── FilterError       a filter of a search that isn't one, or names what there isn't
     │   └── StoreError        a token store is truncated, altered or made for another vocabulary
     ├── RecipeError       a setting is unknown or impossible
     ├── ModelError        a checkpoint is unsafe, incomplete or mis-shaped
@@ -36,6 +37,10 @@ class CorpusError(InputError):
 
 class TokenizerError(InputError):
     """A vocabulary is broken or does not fit."""
+
+
+class FilterError(InputError):
+    """A filter of a search that isn't one, or names what there isn't."""
 
 
 class StoreError(InputError):

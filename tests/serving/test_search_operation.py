@@ -6,18 +6,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertsmith.errors import InputError
+from bertsmith.errors import FilterError, InputError
 from bertsmith.serving.operations.operation import Options, Prepared
 from bertsmith.serving.operations.search import Search
-from bertsmith.serving.refusals import TooLarge, Unavailable
+from bertsmith.serving.refusals import IndexUnreadable, TooLarge
 
 
 class _Index:
-    """`is_another`: built again with another model."""
+    """`is_another`: built again with another model; `is_gone`: its folder isn't there."""
 
-    is_another = False
+    is_another = is_gone = False
 
     def refresh(self) -> bool:
+        if self.is_gone:
+            raise InputError("/srv/private does not exist.")
         return True
 
     @property
@@ -27,6 +29,8 @@ class _Index:
         return None
 
     def find(self, question: Any) -> list[Any]:
+        if question.where is not None:
+            raise FilterError("The filter can't be used.")
         return []
 
 
@@ -46,7 +50,26 @@ def test_an_index_that_was_built_with_another_model_meanwhile_is_not_searched() 
     prepared = search_of(index).prepare(["red cat"], Options(None, {}))
     assert prepared.finish([]) == [[]]
     index.is_another = True
-    with pytest.raises(Unavailable, match="another model meanwhile: reload it"):
+    with pytest.raises(IndexUnreadable, match="built anew with another model"):
+        prepared.finish([])
+
+
+def test_an_index_that_is_gone_is_the_services_fault_and_its_path_is_told_to_the_log_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    index = _Index()
+    prepared = search_of(index).prepare(["red cat"], Options(None, {}))
+    index.is_gone = True
+    with pytest.raises(IndexUnreadable) as caught:
+        prepared.finish([])
+    assert (caught.value.status, caught.value.code) == (503, "index_unreadable")
+    assert "/srv/private" not in str(caught.value)
+    assert "/srv/private does not exist" in caplog.text
+
+
+def test_a_filter_that_is_none_is_the_clients_fault() -> None:
+    prepared = search_of(_Index()).prepare(["red cat"], Options(None, {"where": "("}))
+    with pytest.raises(FilterError):
         prepared.finish([])
 
 

@@ -12,6 +12,7 @@
     ├── Unsupported      422  the model can't do this
     ├── Overloaded       429  it would not be done in time: come back after `retry_after` seconds
     ├── Unavailable      503  starting, stopping, or the model is being replaced
+    │   └── IndexUnreadable  503  an index that is served is gone or damaged
     └── Expired          504  its time was over before it was begun
 
 Each protocol has an envelope of its own for these (serving/protocols/).
@@ -105,6 +106,12 @@ class Unavailable(Refusal):
     """Starting or stopping."""
 
     status, code = 503, "unavailable"
+
+
+class IndexUnreadable(Unavailable):
+    """An index that is served is gone, damaged, or built anew with another model."""
+
+    code = "index_unreadable"
 
 
 class Expired(Refusal):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bertsmith.errors import BertsmithError, InputError
+from bertsmith.errors import BertsmithError, FilterError
 from bertsmith.serving.models import Models
 from bertsmith.serving.operations.operation import Options, Prepared
 from bertsmith.serving.queue import Job, WorkQueue
@@ -120,7 +120,7 @@ class Service:
         except asyncio.CancelledError:
             self.queue.cancel(job)
             raise
-        except InputError as error:  # a filter of a search is read when it is used
+        except FilterError as error:  # a filter of a search is read when it is used
             raise InvalidRequest(str(error)) from error
         timing = Timing(prepared_at - began, job.begun - prepared_at, job.ended - job.begun)
         return Answer(results, model, prepared.input_tokens, prepared.truncated, timing)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from bertsmith.errors import InputError, ResourceError, require
+from bertsmith.errors import FilterError, InputError, ResourceError, require
 from bertsmith.inference.index.columns import ARROW, OWN
 from bertsmith.inference.index.filter import problem_of
 from bertsmith.inference.index.manifest import ColumnKind
@@ -189,7 +189,7 @@ class PassageTable:
             self.table.optimize(cleanup_older_than=OLD_VERSIONS_STAY, delete_unverified=True)
 
     def check_filter(self, where: str | None) -> None:
-        """Raises InputError for a filter that isn't one expression of SQL, or names what there isn't."""
+        """Raises FilterError for a filter that isn't one expression of SQL, or names what there isn't."""
         if where is None or where == self._passed:
             return
         problem = problem_of(where)
@@ -221,9 +221,9 @@ class PassageTable:
     def _plan(self, where: str) -> None:
         self.table.search().where(where).limit(1).explain_plan()
 
-    def _filter_error(self, where: str, reason: str) -> InputError:
+    def _filter_error(self, where: str, reason: str) -> FilterError:
         names = ", ".join(name for name in self.table.schema.names if name != "vector")
-        return InputError(
+        return FilterError(
             f"The filter {where[:200]!r} can't be used: {reason}. Write it as SQL, such as \"year >= 2015 "
             f"AND source LIKE 'docs/%'\", with these columns: {names}; odd names in `backticks`."
         )

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, get_args
 
-from bertsmith.errors import InputError
+from bertsmith.errors import BertsmithError, FilterError, InputError
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.search import Mode, Question, check_question
+from bertsmith.serving.json_log import LOG
 from bertsmith.serving.operations.embed import Embed
 from bertsmith.serving.operations.operation import Options, Prepared
-from bertsmith.serving.refusals import TooLarge, Unavailable
+from bertsmith.serving.refusals import IndexUnreadable, TooLarge
 from bertsmith.tasks.task import Outputs
 
 _MOST = 1000  # hits of a query
@@ -45,15 +46,19 @@ class Search:
         prepared = self.embed.prepare(inputs, Options(options.long_text, {"kind": "query"}))
 
         def finish(outputs: Sequence[Outputs]) -> list[list[dict[str, Any]]]:
-            self.index.refresh()
-            try:
-                self.index.embedder  # noqa: B018, compares the model of what is committed now
-            except InputError as error:
-                raise Unavailable(
-                    f"The index was built with another model meanwhile: reload it. {error}"
-                ) from None
             vectors = prepared.finish(list(outputs))
             questions = [Question(*each, k, mode, where) for each in zip(inputs, vectors, strict=True)]
-            return [[asdict(hit) for hit in self.index.find(question)] for question in questions]
+            try:
+                self.index.refresh()
+                self.index.embedder  # noqa: B018, compares the model of what is committed now
+                return [[asdict(hit) for hit in self.index.find(question)] for question in questions]
+            except FilterError:
+                raise
+            except BertsmithError as error:  # it names folders, which are not the client's
+                LOG.error("an index that is served can't be searched: %s", error)
+                raise IndexUnreadable(
+                    "The index can't be searched now: it is gone, damaged, or built anew with another model. "
+                    "The service's log says more."
+                ) from None
 
         return replace(prepared, finish=finish, is_slow=True)
