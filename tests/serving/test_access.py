@@ -104,6 +104,23 @@ def test_without_a_file_everybody_may_ask_and_nobody_may_replace_models(folder: 
         assert server.ask("/admin/models/intents/reload", b"").status == 403
 
 
+def test_without_keys_other_peoples_pages_are_refused_on_this_machine_alone(folder: Path) -> None:
+    """A page whose name is bound anew to 127.0.0.1 is of the same origin, whatever its content-type."""
+
+    def statuses(host: str, origins: list[str]) -> set[int]:
+        settings = read_settings([f"intents={folder}"], None, {"host": host}, {})
+        with threaded_server(make_app(settings)) as server:
+            return {
+                server.ask("/v1/intents", {"inputs": "bano"}, {"origin": origin}).status for origin in origins
+            }
+
+    others = ["http://evil.example:8000", "null", "http://[", "", "http://127.0.0.1.evil.example"]
+    ours = ["http://127.0.0.1:8000", "http://localhost", "http://[::1]:8000", "https://models.example"]
+    assert statuses("127.0.0.1", others) == {403}
+    assert statuses("127.0.0.1", ours) == {200}
+    assert statuses("0.0.0.0", others) == {200}
+
+
 def test_one_of_several_processes_replaces_no_model(folder: Path, app: FastAPI) -> None:
     settings = app.state.service.settings.model_copy(update={"workers": 2})
     with threaded_server(make_app(settings)) as server:

@@ -76,7 +76,7 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
     for router in routers:
         app.include_router(router)
     app.add_middleware(BodyReading, most_bytes=settings.max_body_bytes, refuse=refuse_early)
-    app.add_middleware(Access, keys=Keys(settings.keys_file), refuse=refuse_early)
+    app.add_middleware(Access, keys=Keys(settings.keys_file), host=settings.host, refuse=refuse_early)
     app.add_middleware(RequestLog, settings=settings, metrics=metrics)
     return app
 

@@ -93,7 +93,8 @@ class Replica:
         torch.set_num_threads(max(1, int(cores)))
         log_to_stderr()
         settings = ServingSettings.model_validate_json(settings_json)
-        self.app = make_app(settings.model_copy(update={"workers": 2}))  # one of several, whatever number
+        # One of several, whatever number, behind a door that listens elsewhere.
+        self.app = make_app(settings.model_copy(update={"workers": 2, "host": "0.0.0.0"}))
         self._lifespan = self.app.router.lifespan_context(self.app)
         self._starting = asyncio.Lock()
         self._started = False

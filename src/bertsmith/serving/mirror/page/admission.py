@@ -6,12 +6,12 @@ is open in a browser here can neither read the state nor change a mode. The Host
 names can be bound anew, and what changes something must come from our own page, or from no page at all.
 """
 
-import ipaddress
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
+from bertsmith.serving.access import is_loopback
 from bertsmith.serving.keys import Client, Keys
 from bertsmith.serving.refusals import Forbidden
 
@@ -48,7 +48,7 @@ def _is_local(request: Request) -> bool:
         return False
     if request.scope.get("http_version") == "1.0":  # as nginx's proxy_pass speaks, and no browser
         return False
-    return _is_loopback(request.client.host) and _is_loopback(_host(request.headers))
+    return is_loopback(request.client.host) and is_loopback(_host(request.headers))
 
 
 def _host(headers: Headers) -> str:
@@ -56,12 +56,3 @@ def _host(headers: Headers) -> str:
         return urlsplit(f"//{headers.get('host', '')}").hostname or ""
     except ValueError:
         return ""
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
