@@ -1,5 +1,5 @@
-"""Nobody without a key gets further than the health of the service and the page's own files. A service of this
-machine alone, without keys, isn't asked by other people's web pages.
+"""Nobody without a key gets further than the health of the service and the page's own files. Without keys, a
+service of this machine alone isn't asked by other people's web pages.
 """
 
 import ipaddress

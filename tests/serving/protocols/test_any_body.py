@@ -144,6 +144,48 @@ def test_megabytes_of_nonsense_are_refused_soon(server: Running, path: str, body
     assert time.monotonic() - began < 10  # 20 to 60 s where every wrong element is told
 
 
+COMPARED = {"source_sentence": "bano", "sentences": ["delo"]}
+RANKED = {"model": "reranking", "query": "bano", "documents": ["bano", "delo"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "option"),
+    [
+        ("/v1/embeddings", {"model": "encoder", "input": "bano"}, {"dimension": 4}),
+        ("/v1/embeddings", {"model": "encoder", "input": "bano"}, {"truncate_prompt_tokens": 1}),
+        ("/embed?model=encoder", {"inputs": "bano"}, {"normalise": False}),
+        ("/similarity", {"model": "encoder", "inputs": COMPARED}, {"kind": "query"}),
+        ("/tokenize?model=encoder", {"inputs": "bano"}, {"lower": True}),
+        ("/v2/rerank", RANKED, {"truncate_prompt_tokens": 4}),
+        ("/v2/rerank", RANKED, {"top_n": 0}),
+        ("/rerank?model=reranking", {"query": "bano", "texts": ["bano"]}, {"top_n": 1}),
+        ("/models/classification", {"inputs": "bano"}, {"topk": 1}),
+        ("/models/encoder", {"inputs": "bano"}, {"normalise": False}),
+    ],
+)
+def test_an_option_that_the_route_does_not_know_is_refused_by_its_name(
+    server: Running, path: str, body: dict[str, Any], option: dict[str, Any]
+) -> None:
+    nothing = {"user": "u", "priority": 3, "timeout": None}
+    assert httpx.post(server.url + path, json=body | nothing).status_code == 200
+    refused = httpx.post(server.url + path, json=body | option)
+    assert 400 <= refused.status_code < 500 and next(iter(option)) in refused.text
+
+
+def test_a_parameter_is_read_beside_the_inputs_too(server: Running) -> None:
+    url = f"{server.url}/models/classification"
+    beside = httpx.post(url, json={"inputs": "bano", "top_k": 1}).json()
+    assert beside == httpx.post(url, json={"inputs": "bano", "parameters": {"top_k": 1}}).json()
+    assert beside != httpx.post(url, json={"inputs": "bano"}).json()
+
+
+@pytest.mark.parametrize("tokens", [[True, False], [["5", "6"]]])
+def test_only_whole_numbers_are_ids_of_tokens(server: Running, tokens: Any) -> None:
+    for path, name in (("/v1/embeddings", "input"), ("/embed", "inputs"), ("/decode", "ids")):
+        refused = httpx.post(server.url + path, json={"model": "encoder", name: tokens})
+        assert refused.status_code in (400, 422), path
+
+
 def test_a_body_that_is_sent_as_no_json_is_told_how(server: Running) -> None:
     response = httpx.post(f"{server.url}/embed", content='{"inputs": "bano"}')
     assert response.status_code == 422

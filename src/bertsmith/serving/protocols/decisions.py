@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, StrictStr, Tag
 
 from bertsmith.serving.protocols import openai
-from bertsmith.serving.protocols.routing import JsonResponse, ListOf, StrictBody, router_of
+from bertsmith.serving.protocols.routing import ClientsBody, JsonResponse, ListOf, StrictBody, router_of
 from bertsmith.serving.protocols.systemone import as_input, as_text, ask_heads, headers_of, model_named
 from bertsmith.serving.questions import DIGITS, Question, Reply, Unanswerable, find_heads, type_of
 from bertsmith.serving.refusals import InvalidRequest, Refusal, Unsupported
@@ -91,12 +91,10 @@ class Message(BaseModel):
     content: str | ListOf[dict[str, Any]] | None = None
 
 
-class DecisionsBody(BaseModel):
+class DecisionsBody(ClientsBody):
     """`input`: a text, or a user's messages. `model`: a served model, or auto, where each question finds its
     own.
     """
-
-    model_config = ConfigDict(extra="ignore")
 
     model: str
     input: str | ListOf[Message]

@@ -19,7 +19,7 @@ from bertsmith.serving.protocols.pipelines.masks_and_vectors import (
 from bertsmith.serving.protocols.pipelines.pipeline import Asked, Pipeline
 from bertsmith.serving.protocols.pipelines.spans import answer_questions, classify_tokens
 from bertsmith.serving.protocols.pipelines.text_labels import classify_by_entailment, classify_texts
-from bertsmith.serving.protocols.routing import json_response, note, router_of
+from bertsmith.serving.protocols.routing import CHANGES_NOTHING, json_response, note, router_of
 from bertsmith.serving.protocols.scored_labels import TASKS
 from bertsmith.serving.refusals import InvalidRequest, Refusal
 from bertsmith.serving.served_model import ServedModel
@@ -46,9 +46,7 @@ _PIPELINES = {
 _ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
 # By what a model is for; what has vectors first is asked for them.
 _USUAL = {"tagging": "token-classification", "question-answering": "question-answering"}
-_ROOT_PARAMETERS = frozenset(
-    {"normalize", "prompt_name", "truncate", "truncation_direction", "dimensions", "encoding_format"}
-)
+_NO_PARAMETERS = CHANGES_NOTHING | {"options"}  # of the hosted service: whether it waits, and its cache
 ModelName = Annotated[str, Path(max_length=64)]
 
 
@@ -66,7 +64,7 @@ class PipelineBody(BaseModel):
     def all_parameters(self) -> Mapping[str, Any]:
         """From both places."""
         beside = self.model_extra or {}
-        return {**{name: beside[name] for name in _ROOT_PARAMETERS & set(beside)}, **(self.parameters or {})}
+        return {**{name: beside[name] for name in set(beside) - _NO_PARAMETERS}, **(self.parameters or {})}
 
 
 def error_body(refusal: Refusal) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Path, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, StrictInt
 
 from bertsmith.serving.operations.operation import LongText
 from bertsmith.serving.protocols.routing import (
+    ClientsBody,
     InvalidBody,
     JsonResponse,
     ListOf,
@@ -35,15 +36,13 @@ _CODES = {
 }
 
 
-class EmbeddingsBody(BaseModel):
+class EmbeddingsBody(ClientsBody):
     """`input`: a text, its token ids, or several of either. `kind` and `long_text` are ours: query or
     document for a model that tells them apart, and what becomes of a text that is too long, an error unless
     said.
     """
 
-    model_config = ConfigDict(extra="ignore")
-
-    input: str | ListOf[int] | ListOf[str] | ListOf[ListOf[int]]
+    input: str | ListOf[StrictInt] | ListOf[str] | ListOf[ListOf[StrictInt]]
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1)

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, Discriminator, Field, Tag
 
 from bertsmith.serving.protocols import tei
-from bertsmith.serving.protocols.routing import JsonResponse, ListOf, ask, note, router_of
+from bertsmith.serving.protocols.routing import ClientsBody, JsonResponse, ListOf, ask, note, router_of
 from bertsmith.serving.protocols.scored_labels import labelled_logits
 from bertsmith.serving.refusals import Refusal, Unsupported
 from bertsmith.serving.service import Answer, Service
@@ -27,15 +27,13 @@ class Document(BaseModel):
     text: str
 
 
-class DocumentsBody(BaseModel):
+class DocumentsBody(ClientsBody):
     """What Cohere's two versions and those who follow them send."""
-
-    model_config = ConfigDict(extra="ignore")
 
     query: str
     documents: ListOf[str | Document]
     model: str | None = None
-    top_n: int | None = Field(None, ge=0)
+    top_n: int | None = Field(None, ge=1)
     return_documents: bool = False
     max_tokens_per_doc: int | None = Field(None, ge=1)
     max_chunks_per_doc: int | None = None
@@ -109,7 +107,7 @@ async def _rank(
     texts = [each if isinstance(each, str) else each.text for each in body.documents]
     answer, scores = await _scores(service, request, body.query, texts, model, None, body.raw_scores)
     results: list[dict[str, Any]] = []
-    for index in _best(scores)[: body.top_n or None]:
+    for index in _best(scores)[: body.top_n]:
         shown = {"document": {"text": texts[index]}} if body.return_documents else {}
         results.append({"index": index, "relevance_score": scores[index], **shown})
     units = -(-len(texts) // _DOCUMENTS_A_UNIT)

@@ -33,6 +33,9 @@ ListOf = Annotated[list[T], _First()]
 ErrorBody = Callable[[Refusal], Any]
 StatusOf = Callable[[Refusal], int]
 TIMEOUT = "x-timeout-ms"
+CHANGES_NOTHING = frozenset(
+    {"user", "priority", "request_id", "metadata", "safety_identifier", "service_tier"}
+)
 _FIELD = 2  # parts of a place in the body, "body" among them; below are the ways to read the field
 _DEEPEST = 64  # lists and objects within each other, in a body
 _MANY = 100_000  # numbers
@@ -119,6 +122,22 @@ class StrictBody(BaseModel):
                 if name not in cls.model_fields:
                     raise ValueError(f"there is no {str(name)[:80]!r} here: {', '.join(cls.model_fields)}")
         return given
+
+
+class ClientsBody(StrictBody):
+    """A body as another service's clients send it. What changes no answer is let pass, and so is null."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_what_changes_nothing(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        known = cls.model_fields
+        return {
+            name: value
+            for name, value in given.items()
+            if name in known or (value is not None and name not in CHANGES_NOTHING)
+        }
 
 
 class InvalidBody(InvalidRequest):

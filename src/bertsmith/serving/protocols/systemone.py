@@ -9,9 +9,17 @@ from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from bertsmith.serving.protocols.routing import InvalidBody, JsonResponse, StrictBody, ask, note, router_of
+from bertsmith.serving.protocols.routing import (
+    ClientsBody,
+    InvalidBody,
+    JsonResponse,
+    StrictBody,
+    ask,
+    note,
+    router_of,
+)
 from bertsmith.serving.questions import (
     DIGITS,
     Found,
@@ -90,10 +98,8 @@ def _require_few(given: Any) -> Any:
     return given
 
 
-class SystemOneBody(BaseModel):
+class SystemOneBody(ClientsBody):
     """`state`: a text, or JSON. `model`: a served model, or auto, where each question finds its own."""
-
-    model_config = ConfigDict(extra="ignore")
 
     state: str | dict[str, Any] | list[Any]
     questions: Annotated[dict[str, AnyQuestion], BeforeValidator(_require_few)]

@@ -11,12 +11,20 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field, StrictInt
 
 import bertsmith
 from bertsmith.errors import BertsmithError
 from bertsmith.serving.operations.operation import LongText
-from bertsmith.serving.protocols.routing import JsonResponse, ListOf, ask, json_response, note, router_of
+from bertsmith.serving.protocols.routing import (
+    ClientsBody,
+    JsonResponse,
+    ListOf,
+    ask,
+    json_response,
+    note,
+    router_of,
+)
 from bertsmith.serving.protocols.scored_labels import (
     TASKS,
     best_first,
@@ -32,10 +40,8 @@ Named = Annotated[str | None, Query(max_length=64)]
 Direction = Literal["left", "right", "Left", "Right"]
 
 
-class TruncatedBody(BaseModel):
+class TruncatedBody(ClientsBody):
     """What most bodies have. `model` is ours."""
-
-    model_config = ConfigDict(extra="ignore")
 
     truncate: bool | None = None
     truncation_direction: Direction | None = None
@@ -49,7 +55,7 @@ class TruncatedBody(BaseModel):
 class EmbedAllBody(TruncatedBody):
     """`inputs`: a text, its token ids, or several of either. `prompt_name`: query or document."""
 
-    inputs: str | ListOf[int] | ListOf[str | ListOf[int]]
+    inputs: str | ListOf[StrictInt] | ListOf[str | ListOf[StrictInt]]
     prompt_name: str | None = None
 
 
@@ -80,7 +86,7 @@ class SimilarityParameters(TruncatedBody):
     prompt_name: str | None = None
 
 
-class SimilarityBody(BaseModel):
+class SimilarityBody(ClientsBody):
     """As TEI and Hugging Face's pipelines have it."""
 
     inputs: Sentences
@@ -88,7 +94,7 @@ class SimilarityBody(BaseModel):
     model: str | None = None
 
 
-class TokenizeBody(BaseModel):
+class TokenizeBody(ClientsBody):
     """`inputs`: a text, or several."""
 
     inputs: str | ListOf[str]
@@ -97,10 +103,10 @@ class TokenizeBody(BaseModel):
     model: str | None = None
 
 
-class DecodeBody(BaseModel):
+class DecodeBody(ClientsBody):
     """`ids` of one text, or of several."""
 
-    ids: ListOf[int] | ListOf[ListOf[int]]
+    ids: ListOf[StrictInt] | ListOf[ListOf[StrictInt]]
     skip_special_tokens: bool = True
     model: str | None = None
 
