@@ -63,6 +63,26 @@ def test_what_a_living_process_is_writing_is_left_alone(tmp_path: Path) -> None:
     assert all(folder.exists() for folder in (*others, *strangers))
 
 
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    write(tmp_path / "elsewhere" / "model", "old")
+    link = tmp_path / "link"
+    link.symlink_to(Path("elsewhere") / "model")
+    write(link, "new")
+    assert link.is_symlink()
+    assert (tmp_path / "elsewhere" / "model" / "content").read_text() == "new"
+    assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["content", "elsewhere", "link", "model"]
+
+
+def test_a_link_that_was_put_aside_is_cleared_and_what_it_leads_to_left(tmp_path: Path) -> None:
+    write(tmp_path / "other", "kept")
+    (tmp_path / ".model.old-999999999").symlink_to("other")
+    write(tmp_path / "model", "new")
+    write(tmp_path / "model", "newer")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model", "other"]
+    assert (tmp_path / "other" / "content").read_text() == "kept"
+
+
 @pytest.mark.parametrize("name", ["a[b]c", "*", "model"])
 def test_names_are_taken_literally(tmp_path: Path, name: str) -> None:
     other = tmp_path / ".abc.partial-999999999"

@@ -29,9 +29,11 @@ def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
 
     Everything in it is flushed to disk first. On an error nothing remains; what a killed process left is
     cleared by the next that writes `path`. Raises InputError when `path` exists and `replace` is False, also
-    where it came to be while the block ran.
+    where it came to be while the block ran. A link stays, and what it leads to is written.
     """
     path = Path(path)
+    if path.is_symlink():
+        path = Path(os.path.realpath(path))
     _clear_remains(path)
     if not replace:
         refuse_existing(path)
@@ -83,7 +85,7 @@ def _clear_remains(path: Path) -> None:
             continue
         if kind == "old" and not path.exists():
             remains.rename(path)
-        elif remains.is_dir():
+        elif remains.is_dir() and not remains.is_symlink():
             shutil.rmtree(remains, ignore_errors=True)
         else:
             remains.unlink(missing_ok=True)
