@@ -63,7 +63,7 @@ def save_fine_tuned(
     if pair is not None:  # it knows by its columns what it reads
         settings = {**settings, "text": "text", "text_pair": "text_pair" if pair else None}
     pair = usual_pair if pair is None else pair
-    tokenizer, kind = _tokenizer(), find_task(name)
+    kind = find_task(name)
     lengths = {"max_length": 24} | ({"stride": 4} if name == "question-answering" else {})
     task = kind(kind.Settings(**lengths, **settings))
     if labels:
@@ -78,6 +78,26 @@ def save_fine_tuned(
             task.fit(
                 [dataclasses.replace(e, **{field: label}) for e, label in zip(examples, labels, strict=True)]
             )
+    return _save_task(folder, task, seed)
+
+
+def save_mixed(folder: Path) -> Path:
+    """Classes of a text with the columns age and plan beside it."""
+    kind = find_task("classification")
+    settings = {"text": "text", "label": "label", "features": ("age:number", "plan:category")}
+    task = kind(kind.Settings(max_length=24, **settings))
+    rows = [("stays", 1, "a"), ("leaves", 50, "b"), ("stays", 9, "a"), ("leaves", 30, "c")]
+    task.fit(
+        [
+            dataclasses.replace(task.example({"text": "bano", "age": age, "plan": plan}), label=label)
+            for label, age, plan in rows
+        ]
+    )
+    return _save_task(folder, task, 3)
+
+
+def _save_task(folder: Path, task: Any, seed: int) -> Path:
+    tokenizer = _tokenizer()
     config = _config(tokenizer)
     model = TaskModel(Bert(config), task.head(config))
     _randomise(model, seed)

@@ -7,7 +7,7 @@ import pytest
 from page_trials import Served
 
 from bertsmith import Index
-from served_models import MORE, TASKS, save_fine_tuned, save_pretrained, save_unanswerable
+from served_models import MORE, TASKS, save_fine_tuned, save_mixed, save_pretrained, save_unanswerable
 
 
 @pytest.fixture(scope="session")
@@ -15,6 +15,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("served")
     found = {name: save_fine_tuned(folder / name, name) for name in (*TASKS, *MORE)}
     found["masked-language"] = save_pretrained(folder / "pretrained")
+    found["mixed"] = save_mixed(folder / "mixed")
     found["unanswerable"] = save_unanswerable(folder / "unanswerable")
     (folder / "documents").mkdir()
     for number, text in enumerate(("bano delo firu .", "guma kano lelo .", "miru bano .")):

@@ -19,6 +19,7 @@ from chromium import Browser
 TEXT = "bano delo firus guma kano ."
 FILLED: dict[str, dict[str, str]] = {
     "classification/predict": {"text": TEXT},
+    "mixed/predict": {"text": TEXT, "beside-0": "30", "beside-1": ""},
     "multi-label/predict": {"text": TEXT},
     "regression/predict": {"text": TEXT},
     "tagging/predict": {"text": TEXT},

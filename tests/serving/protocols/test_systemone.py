@@ -3,16 +3,18 @@
 import asyncio
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from running_service import Running
+from running_service import Running, running
 from systemone import AsyncClient, Choice, Client, Noul, Score, SystemOneError
 from systemone.local import spread_confidence
 
 from bertsmith import Predictor
+from served_models import save_mixed
 
 TEXT = "bano delo firu"
 
@@ -149,6 +151,25 @@ def test_a_state_is_read_as_text(server: Running) -> None:
     found = ask(server, pair, {"nli": Choice("?", {"Entailment": 0, "Neutral": 0, "Contradiction": 0})})
     expected = probabilities(server, "nli", (TEXT, "guma"))
     assert found.choices["nli"].probabilities["Neutral"] == pytest.approx(expected["neutral"], abs=2e-6)
+
+
+def test_a_model_with_columns_beside_its_text_reads_them_from_the_state(tmp_path: Path) -> None:
+    state = {"text": "bano delo", "age": 30, "plan": "b"}
+    options = {"stays": 0, "leaves": 0}
+    (expected,) = Predictor.load(save_mixed(tmp_path / "mixed")).predict([state])
+    (other,) = Predictor.load(tmp_path / "mixed").predict([state | {"age": 1}])
+    assert abs(expected["probabilities"]["stays"] - other["probabilities"]["stays"]) > 1e-3
+    with running({"mixed": tmp_path / "mixed"}) as alone:
+        found = ask(alone, state, {"mixed": Choice("?", options)}).choices["mixed"]
+        assert found.probabilities["stays"] == pytest.approx(expected["probabilities"]["stays"], abs=2e-3)
+        part = {"type": "input_json", "data": state}
+        choices = [{"value": value} for value in options]
+        asked = {"type": "choice", "name": "mixed", "instructions": "?", "choices": choices}
+        body = {"model": "auto", "input": [{"role": "user", "content": [part]}], "questions": [asked]}
+        (answer,) = httpx.post(f"{alone.url}/v1/decisions", json=body).json()["answers"]
+        assert answer["probabilities"][0]["probability"] == found.probabilities["stays"]
+        with pytest.raises(SystemOneError, match="no column 'plan'"):
+            ask(alone, {"text": "bano", "age": 30}, {"mixed": Choice("?", options)})
 
 
 def test_the_asynchronous_client_too(server: Running) -> None:

@@ -76,6 +76,7 @@ def described(model: ServedModel) -> dict[str, Any]:
         "windows": bool(task is not None and (task.settings.stride is not None or task.is_pretokenized)),
         "scale": _scale(model),
         "columns": _columns(model),
+        "beside": list(getattr(task, "column_names", ())),  # columns that are read beside the text
     }
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, St
 
 from bertsmith.serving.protocols import openai
 from bertsmith.serving.protocols.routing import ClientsBody, JsonResponse, ListOf, StrictBody, router_of
-from bertsmith.serving.protocols.systemone import as_input, as_text, ask_heads, headers_of, model_named
+from bertsmith.serving.protocols.systemone import as_text, ask_heads, headers_of, model_named
 from bertsmith.serving.questions import DIGITS, Question, Reply, Unanswerable, find_heads, type_of
 from bertsmith.serving.refusals import InvalidRequest, Refusal, Unsupported
 from bertsmith.serving.service import Service
@@ -183,7 +183,7 @@ def _input(messages: Sequence[Message]) -> Any:
         )
         parts += [_part(each) for each in (message.content or [] if content is None else content)]
     if len(parts) == 1 and not isinstance(parts[0], str):
-        return as_input(parts[0])
+        return parts[0]
     if not parts:
         raise InvalidRequest("input has no text.")
     return "\n".join(as_text(part) for part in parts)

@@ -140,7 +140,7 @@ def routes(service: Service) -> APIRouter:
         questions = [each.question(name) for name, each in body.questions.items()]
         heads = find_heads(questions, service.models, body.model)
         _require_all(body.questions, heads)  # before anything is computed
-        found = await ask_heads(service, request, heads, as_input(body.state))
+        found = await ask_heads(service, request, heads, body.state)
         _require_all(body.questions, found.replies)
         answers = {
             name: _shown(each, said)
@@ -187,11 +187,21 @@ def _require_all(questions: Mapping[str, Any], found: Sequence[Any]) -> None:
         raise Unanswered(reasons)
 
 
-async def ask_heads(service: Service, request: Request, heads: Sequence[Found], given: Any) -> Replies:
-    """Each head once, all of them at the same time. Raises Refusal."""
+async def ask_heads(
+    service: Service,
+    request: Request,
+    heads: Sequence[Found],
+    given: str | Mapping[str, Any] | Sequence[Any],
+) -> Replies:
+    """Each head once, all of them at the same time. A head that reads columns beside its text gets an object
+    as it is. Raises Refusal.
+    """
+    as_text_or_pair = as_input(given)
 
     async def predict(model: ServedModel) -> Answer:
-        return await ask(service, request, [given], model.name, "predict")
+        by_name = isinstance(given, Mapping) and getattr(model.opened, "column_names", ())
+        read = dict(given) if by_name else as_text_or_pair  # type: ignore[call-overload]
+        return await ask(service, request, [read], model.name, "predict")
 
     return await reply(heads, predict)
 

@@ -62,8 +62,10 @@ export function fieldsOf(model, operation) {
       line("where", "Filter", "", `In SQL, such as source LIKE '%guide%'.${named} May be empty.`),
     ];
   }
-  return predicted(model);
+  return [...predicted(model), ...model.beside.map((name, number) => line(besideId(number), name, "", "A column beside the text. Empty where it is unknown."))];
 }
+
+const besideId = (number) => `beside-${number}`;
 
 function predicted(model) {
   if (model.task === "question-answering") {
@@ -102,7 +104,9 @@ function inputsOf(model, operation, values) {
   if (operation === "similarity" || operation === "embed") return apart(values.texts);
   if (operation === "search") return values.query;
   if (model.task === "question-answering") return { question: values.question, context: values.context };
-  return values.pair ? { text: values.text, text_pair: values.pair } : values.text;
+  const pair = values.pair || (model.beside.length && model.pairs) ? { text_pair: values.pair } : {};
+  const beside = model.beside.map((name, number) => [name, values[besideId(number)].trim() || null]);
+  return values.pair || beside.length ? { text: values.text, ...pair, ...Object.fromEntries(beside) } : values.text;
 }
 
 /** What may become of long texts, by the service's word for it. */
@@ -118,5 +122,6 @@ export function explainedOf(model, operation, values) {
   if (operation === "fill_mask") return values.text;
   if (operation !== "predict") return null;
   if (model.task === "question-answering") return [values.question, values.context];
+  if (model.beside.length) return inputsOf(model, operation, values);
   return values.pair ? [values.text, values.pair] : values.text;
 }
