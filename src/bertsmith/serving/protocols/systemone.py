@@ -199,8 +199,8 @@ async def ask_heads(
     as_text_or_pair = as_input(given)
 
     async def predict(model: ServedModel) -> Answer:
-        by_name = isinstance(given, Mapping) and getattr(model.opened, "column_names", ())
-        read = dict(given) if by_name else as_text_or_pair  # type: ignore[call-overload]
+        columns = getattr(model.opened, "column_names", ())
+        read = dict(given) if columns and isinstance(given, Mapping) else as_text_or_pair
         return await ask(service, request, [read], model.name, "predict")
 
     return await reply(heads, predict)
