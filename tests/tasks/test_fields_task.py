@@ -11,7 +11,8 @@ from small_tasks import random_model, split_of
 
 from bertsmith.errors import InputError, ModelError
 from bertsmith.tasks.computing.task_model import outputs_of
-from bertsmith.tasks.examples.text_task import PooledSettings, TextExample
+from bertsmith.tasks.examples.text_settings import PooledSettings
+from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.fields import Fields
 from bertsmith.text.tokens.tokenizer import Tokenizer
 

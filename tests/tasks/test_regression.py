@@ -6,7 +6,8 @@ import torch
 from small_tasks import WORDS, first_batch, objective_of, random_model, split_of
 
 from bertsmith.errors import InputError
-from bertsmith.tasks.examples.text_task import PooledSettings, TextExample
+from bertsmith.tasks.examples.text_settings import PooledSettings
+from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.regression import Regression
 from bertsmith.text.tokens.tokenizer import Tokenizer
 

@@ -30,7 +30,8 @@ from bertsmith.tasks.tagging import TaggingHead
 from bertsmith.training.distributed import Ranks
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning import adaptation, choosing, finetune, finetune_session
-from bertsmith.training.finetuning.choosing import Choice, choose, gain_of, read_choice, write_choice
+from bertsmith.training.finetuning.choice import Choice, Tried, as_sentence, read_choice, write_choice
+from bertsmith.training.finetuning.choosing import choose, gain_of
 from bertsmith.training.finetuning.figures import tried_table
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.labelled_data import read_labelled_data
@@ -154,14 +155,14 @@ def test_on_few_rows_what_is_usual_decides_and_on_many_what_is_measured() -> Non
     """One row more or less of a few says little; the simplest has a gain of 0 by definition."""
 
     def expected(gain: float, error: float) -> float:
-        return choosing.expected_gain(choosing.Tried("full", 0.7, gain, error, 20))
+        return choosing.expected_gain(Tried("full", 0.7, gain, error, 20))
 
     assert expected(0.0, 0.2) == pytest.approx(0.01, abs=1e-3)
     assert expected(-0.05, 0.2) > 0 > expected(-0.05, 0.02)
     assert expected(0.05, 0.005) == pytest.approx(0.05, abs=2e-3)
     assert expected(0.0, 0.0) == 0
-    assert choosing.expected_gain(choosing.Tried("linear", 0.7, rows=20)) == 0
-    assert choosing.expected_gain(choosing.Tried("full")) < 0
+    assert choosing.expected_gain(Tried("linear", 0.7, rows=20)) == 0
+    assert choosing.expected_gain(Tried("full")) < 0
 
 
 def test_what_is_clearly_worse_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -204,7 +205,7 @@ def test_what_diverges_is_left_out_and_told(
     for each in (choice, read_choice(tmp_path)):
         assert each is not None
         assert [tried.score is None for tried in each.tried] == [False, True, False]
-        said = choosing.as_sentence(each.tried[1], "accuracy")
+        said = as_sentence(each.tried[1], "accuracy")
         assert said == f"b: diverged in fold {fold} and left out; try a lower learning rate"
 
 
@@ -229,7 +230,7 @@ def test_a_longer_look_is_for_a_first_fold(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_a_choice_is_read_as_it_was_written(tmp_path: Path) -> None:
     outputs = [np.array([0.25, -1.5], np.float32), np.zeros((3, 2), np.float32)]
-    tried = (choosing.Tried("linear", 0.5, rows=12, seconds=1.5), choosing.Tried("full"))
+    tried = (Tried("linear", 0.5, rows=12, seconds=1.5), Tried("full"))
     bound = {3: {"transitions": np.full((2, 2), 0.5, np.float32), "end": np.ones(2, np.float32)}}
     choice = Choice("linear", tried, np.array([2, 11]), outputs, bound)
     assert read_choice(tmp_path) is None

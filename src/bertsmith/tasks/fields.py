@@ -26,7 +26,8 @@ from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.metrics.confidence import confidence_of
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.examples.encoding import Encoded
-from bertsmith.tasks.examples.text_task import PooledSettings, TextExample, TextTask, as_text_or_pair
+from bertsmith.tasks.examples.text_settings import PooledSettings
+from bertsmith.tasks.examples.text_task import TextExample, TextTask, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.text.files.values import as_label, shown

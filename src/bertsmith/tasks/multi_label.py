@@ -26,7 +26,8 @@ from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, label_set_errors
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
 from bertsmith.tasks.examples.encoding import Encoded
-from bertsmith.tasks.examples.text_task import MixedSettings, TextExample, as_text_or_pair
+from bertsmith.tasks.examples.text_settings import MixedSettings
+from bertsmith.tasks.examples.text_task import TextExample, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.task import Bound, Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.text.files.values import as_labels

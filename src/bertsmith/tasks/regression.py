@@ -17,7 +17,8 @@ from bertsmith.metrics.baselines import mean_number, tfidf_numbers
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, number_errors
 from bertsmith.tasks.examples.encoding import Encoded
-from bertsmith.tasks.examples.text_task import MixedSettings, TextExample, TextTask, as_text_or_pair
+from bertsmith.tasks.examples.text_settings import MixedSettings
+from bertsmith.tasks.examples.text_task import TextExample, TextTask, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.saved_state import require_number

@@ -34,7 +34,7 @@ from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
 from bertsmith.progress import Progress
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.examples.encoding import Encoded
-from bertsmith.tasks.examples.text_task import choose_pooling
+from bertsmith.tasks.examples.text_settings import choose_pooling
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.question_answering import QuestionAnswering

@@ -18,7 +18,8 @@ from bertsmith.machine.hardware import device_of
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model
 from bertsmith.tasks.examples.folds import folds_of
-from bertsmith.tasks.examples.text_task import TextExample, TextTask, choose_pooling
+from bertsmith.tasks.examples.text_settings import choose_pooling
+from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.heads.linear_start import LinearProbe
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.task import Outputs

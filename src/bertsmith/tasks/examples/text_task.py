@@ -4,15 +4,13 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from pydantic import field_validator
 
 from bertsmith.arrays import Float32s
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError, ModelError
-from bertsmith.tasks.checkpoints.sentence_settings import read_pooling
 from bertsmith.tasks.examples.columns import Cell, Columns, Wanted, as_cell, cells_of, require_apart
 from bertsmith.tasks.examples.encoding import (
     Encoded,
@@ -22,8 +20,8 @@ from bertsmith.tasks.examples.encoding import (
     single_windows,
     special_tokens,
 )
-from bertsmith.tasks.heads.pooling import Pooling
-from bertsmith.tasks.task import Prediction, Task, TaskSettings
+from bertsmith.tasks.examples.text_settings import MixedSettings
+from bertsmith.tasks.task import Prediction, Task
 from bertsmith.text.files.columns import guess_columns, guess_label, listed, named_column
 from bertsmith.text.files.values import as_text, shown
 from bertsmith.text.labelled.rows import (
@@ -56,53 +54,6 @@ class TextExample:
     where: str
     id: str | int | None = None
     columns: tuple[Cell, ...] = ()
-
-
-class PooledSettings(TaskSettings):
-    """`pooling` makes a text's hidden states one vector, which a linear layer reads: mean, cls or max.
-    published: the head of the family's class in transformers. None: training chooses, as the encoder suits.
-    """
-
-    pooling: Literal["mean", "cls", "max", "published"] | None = None
-
-    @property
-    def linear_pooling(self) -> Pooling | None:
-        """None for the published head, which is that of a model that says nothing."""
-        return None if self.pooling == "published" else self.pooling
-
-
-class MixedSettings(PooledSettings):
-    """`features` are columns that are read beside the text, such as age,plan: numbers and categories. What a
-    column is its values say, unless age:number or plan:category tells.
-    """
-
-    features: tuple[str, ...] = ()
-
-    @field_validator("features", mode="before")
-    @classmethod
-    def _several(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(","))
-        return tuple(value) if isinstance(value, list) else value
-
-    @field_validator("features")
-    @classmethod
-    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        names = [Wanted.of(each).name for each in value]
-        if not all(names):
-            raise ValueError(f"expected names of columns such as age,plan, found an empty one in {value}")
-        twice = [name for name in names if names.count(name) > 1]
-        if twice:
-            raise ValueError(f"the column {twice[0]!r} is named twice")
-        return value
-
-
-def choose_pooling(task: Task[Any], source: Path) -> None:
-    """Settles, where the user didn't, what a head of the task reads: the pooling that the encoder's folder
-    names, else the mean.
-    """
-    if isinstance(task.settings, PooledSettings) and task.settings.pooling is None:
-        task.settings = task.settings.model_copy(update={"pooling": read_pooling(source) or "mean"})
 
 
 class TextTask(Task[TextExample]):

@@ -20,7 +20,8 @@ from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe
-from bertsmith.training.finetuning.choosing import Tried, expected_gain, gain_of
+from bertsmith.training.finetuning.choice import Tried
+from bertsmith.training.finetuning.choosing import expected_gain, gain_of
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import LINEAR
 from bertsmith.training.finetuning.self_training import drawn

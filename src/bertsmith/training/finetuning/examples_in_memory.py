@@ -17,7 +17,7 @@ from bertsmith.model.lora import merge_lora
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetune_recipe import FinetuneRecipe
-from bertsmith.training.finetuning.choosing import Choice
+from bertsmith.training.finetuning.choice import Choice
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.labelled_data import LabelledData
 from bertsmith.training.finetuning.methods import AUTO, FULL, LINEAR, TRAINED, named_method

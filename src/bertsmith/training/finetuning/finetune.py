@@ -28,7 +28,7 @@ from bertsmith.training.finetune_recipe import (
 )
 from bertsmith.training.finetuning.adaptation import adapt
 from bertsmith.training.finetuning.best import WORST, Best
-from bertsmith.training.finetuning.choosing import Choice, as_sentence, read_choice, write_choice
+from bertsmith.training.finetuning.choice import Choice, as_sentence, read_choice, write_choice
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.measuring import measure
 from bertsmith.training.finetuning.methods import (

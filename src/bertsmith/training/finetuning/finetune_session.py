@@ -21,7 +21,8 @@ from bertsmith.tasks.checkpoints.task_checkpoint import head_tensors, save_task_
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.evaluating.evaluation import evaluate
 from bertsmith.tasks.examples.folds import folds_of
-from bertsmith.tasks.examples.text_task import TextTask, choose_pooling
+from bertsmith.tasks.examples.text_settings import choose_pooling
+from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
 from bertsmith.tasks.heads.linear_start import (
     MOST_EXAMPLES,
@@ -35,7 +36,8 @@ from bertsmith.tasks.teaching.teaching import Teaching
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe, task_settings
 from bertsmith.training.finetuning.best import Best
-from bertsmith.training.finetuning.choosing import Choice, Judged, choose
+from bertsmith.training.finetuning.choice import Choice
+from bertsmith.training.finetuning.choosing import Judged, choose
 from bertsmith.training.finetuning.labelled_data import (
     LabelledData,
     can_be_folded,

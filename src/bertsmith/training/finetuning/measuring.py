@@ -11,7 +11,8 @@ from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.heads.linear_start import FROZEN, FROZEN_ALONE, MOST_EXAMPLES, sample
 from bertsmith.tasks.task import Metrics, Prediction
 from bertsmith.training.finetune_recipe import FinetuneRecipe
-from bertsmith.training.finetuning.choosing import Choice, evaluate_choice
+from bertsmith.training.finetuning.choice import Choice
+from bertsmith.training.finetuning.choosing import evaluate_choice
 from bertsmith.training.finetuning.column_study import ColumnStudy, study_by_folds, study_on
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.learning_curve import LearningCurve, draw_learning_curve

@@ -20,7 +20,7 @@ from bertsmith.tasks.task import Metrics, Task
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.best import WORST
-from bertsmith.training.finetuning.choosing import Tried
+from bertsmith.training.finetuning.choice import Tried
 from bertsmith.training.finetuning.column_study import ColumnStudy
 from bertsmith.training.finetuning.expectation import Expectation, expect
 from bertsmith.training.finetuning.learning_curve import LearningCurve

@@ -24,7 +24,7 @@ from bertsmith.machine.hardware import Hardware
 from bertsmith.training.distributed import leave
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.best import Best
-from bertsmith.training.finetuning.choosing import read_choice, write_choice
+from bertsmith.training.finetuning.choice import read_choice, write_choice
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.measuring import measure
 from bertsmith.training.finetuning.methods import FULL

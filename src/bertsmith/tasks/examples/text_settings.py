@@ -1,0 +1,60 @@
+"""Settings of tasks on a text that give one answer for it: how its states become a vector, and which columns
+of the table stand beside it.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import field_validator
+
+from bertsmith.tasks.checkpoints.sentence_settings import read_pooling
+from bertsmith.tasks.examples.columns import Wanted
+from bertsmith.tasks.heads.pooling import Pooling
+from bertsmith.tasks.task import Task, TaskSettings
+
+
+class PooledSettings(TaskSettings):
+    """`pooling` makes a text's hidden states one vector, which a linear layer reads: mean, cls or max.
+    published: the head of the family's class in transformers. None: training chooses, as the encoder suits.
+    """
+
+    pooling: Literal["mean", "cls", "max", "published"] | None = None
+
+    @property
+    def linear_pooling(self) -> Pooling | None:
+        """None for the published head, which is that of a model that says nothing."""
+        return None if self.pooling == "published" else self.pooling
+
+
+class MixedSettings(PooledSettings):
+    """`features` are columns that are read beside the text, such as age,plan: numbers and categories. What a
+    column is its values say, unless age:number or plan:category tells.
+    """
+
+    features: tuple[str, ...] = ()
+
+    @field_validator("features", mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(","))
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("features")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        names = [Wanted.of(each).name for each in value]
+        if not all(names):
+            raise ValueError(f"expected names of columns such as age,plan, found an empty one in {value}")
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise ValueError(f"the column {twice[0]!r} is named twice")
+        return value
+
+
+def choose_pooling(task: Task[Any], source: Path) -> None:
+    """Settles, where the user didn't, what a head of the task reads: the pooling that the encoder's folder
+    names, else the mean.
+    """
+    if isinstance(task.settings, PooledSettings) and task.settings.pooling is None:
+        task.settings = task.settings.model_copy(update={"pooling": read_pooling(source) or "mean"})
