@@ -10,6 +10,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from small_tasks import VALUES, WORDS, examples_of, make_task, random_model, split_of
 
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
+from bertsmith.tasks.examples.folds import folds_of
 from bertsmith.tasks.heads import linear_start
 from bertsmith.tasks.heads.classifier_head import ClassifierHead
 from bertsmith.tasks.heads.frozen_features import features_of
@@ -162,3 +163,20 @@ def test_a_trained_crf_changes_nothing_of_the_linear_model_beside_it(tokenizer: 
 def test_a_crf_has_no_gradient_of_the_linear_model_when_its_training_begins(tokenizer: Tokenizer) -> None:
     _, model, _, _ = start_of("tagging", tokenizer, count=12, crf=True)
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["multi-label", "tagging"])
+def test_those_who_judge_some_learned_from_most(
+    name: str, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few are judged: thresholds of a model that knows less don't suit the final one."""
+    monkeypatch.setattr(linear_start, "_MOST_TO_CHOOSE_BY", 20)
+    task = make_task(name)
+    examples = examples_of(task, WORDS, 60, longest=12)
+    probe = LinearProbe.of(task, random_model(task, tokenizer), split_of(task, examples, tokenizer))
+    assert probe is not None
+    rows, said = probe.judge_some(0.25)
+    whole = probe.judge(folds_of(task, examples, 5), 0.25)
+    assert 20 <= len(rows) == len(said) < 60
+    for row, each in zip(rows.tolist(), said, strict=True):
+        np.testing.assert_allclose(each, whole[row], rtol=1e-4, atol=1e-5)

@@ -131,10 +131,10 @@ class LinearProbe:
                 losses[-1] += self.loss(weights, held)
         self._scale = scales[int(np.argmin(losses))]
 
-    def _judging(self, folds: int = _FOLDS) -> tuple[Ints, Ints]:
+    def _judging(self) -> tuple[Ints, Ints]:
         """Rows to choose by, and the fold of each."""
         chosen = _some(len(self._targets), _MOST_TO_CHOOSE_BY)
-        return chosen, folds_of(self._task, [self._examples[each] for each in chosen], folds)
+        return chosen, folds_of(self._task, [self._examples[each] for each in chosen], _FOLDS)
 
     def scaled(self, features: Tensor) -> Tensor:
         """(…, F) as `solve` takes them."""
@@ -184,15 +184,22 @@ class LinearProbe:
         return found
 
     def judge_some(self, strength: float) -> tuple[Ints, list[Outputs]]:
-        """The examples that the strength is chosen by, and what is said of each by the linear model that
-        learned from others: from as many of them as where methods are cross-validated.
+        """Some of the examples, and what is said of each by the linear model that learned from the other
+        folds: as many folds as where methods are cross-validated, one after another until there are enough.
+
+        Each learns from most of the examples, as the final model does. One that knows fewer examples is far
+        surer that a label it never saw isn't there, and thresholds chosen by it let the final one give that
+        label to every text.
         """
+        every = np.arange(len(self._targets))
         rows, said = list[int](), list[Outputs]()
-        for learned, held in _divided(*self._judging(_FOLDS_TO_JUDGE)):
+        for learned, held in _divided(every, folds_of(self._task, self._examples, _FOLDS_TO_JUDGE)):
             weights = self.begin()
             self.solve(weights, learned, strength)
             rows += held.tolist()
             said += self._outputs_of(weights, held)
+            if len(rows) >= _MOST_TO_CHOOSE_BY:
+                break
         return np.array(rows), said
 
     def _outputs_of(self, weights: tuple[Tensor, Tensor], rows: Ints) -> list[Outputs]:
