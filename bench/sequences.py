@@ -5,6 +5,7 @@
     digits      scikit-learn's digits, 8 x 8 pixels, as patches of 2 x 2: which digit?
     table       scikit-learn's breast-cancer table, 30 numbers in bins: malignant or benign?
     numbers     the same table, its numbers as they are
+    optical     UCI's optdigits, the digits as a table of 64 columns in bins: which digit?
     language    symbols of a synthetic language: which of four grammars made the sentence?
     series      a synthetic series in windows of 8 steps: how fast does its hidden phase turn?
 
@@ -86,6 +87,15 @@ def _breast_cancer(settings: SequenceSettings) -> Data:
     return _split(found.to_dict("records"), 169, settings, "classification", "accuracy", 32)
 
 
+def optical() -> Data:
+    from sklearn.datasets import load_digits
+
+    found = load_digits(as_frame=True).frame.rename(columns={"target": "label"})
+    found["label"] = found["label"].map(lambda digit: f"digit {digit}")
+    settings = SequenceSettings(kind="table", leave_out=("label",), bins=8, heldout=0.1)
+    return _split(found.to_dict("records"), 360, settings, "classification", "accuracy", 66)
+
+
 def language() -> Data:
     """Grammars of the same words equally often, told apart by which follows which at two places' distance."""
     random = np.random.default_rng(0)
@@ -118,6 +128,7 @@ DATA: dict[str, Callable[[], Data]] = {
     "digits": digits,
     "table": table,
     "numbers": numbers,
+    "optical": optical,
     "language": language,
     "series": series,
 }
