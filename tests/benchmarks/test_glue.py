@@ -18,6 +18,7 @@ from bertsmith.benchmarks.glue_tasks import GLUE
 from bertsmith.benchmarks.published import BM25
 from bertsmith.benchmarks.published import GLUE as PUBLISHED
 from bertsmith.errors import InputError
+from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.registry import find_task
 
 TASKS = {task.name: task for task in glue_tasks()}
@@ -212,6 +213,28 @@ def test_weights_are_chosen_by_glues_score(name: str) -> None:
     by = {"CoLA": Matthews, "MRPC": F1AndAccuracy, "QQP": F1AndAccuracy, "STS-B": PearsonAndSpearman}
     assert kind is by.get(name, kind)
     assert (kind.main_metric == measures[0]) or set(kind.main_metric.split("_and_")) == set(measures)
+
+
+def test_the_score_that_chooses_is_the_mean_of_both_measures() -> None:
+    pairs = F1AndAccuracy(F1AndAccuracy.Settings())
+    gold, said = ["no", "no", "no", "yes", "yes"], ["no", "no", "yes", "yes", "no"]
+    pairs.fit([TextExample("a", "b", label, "here") for label in gold])
+    found = pairs.metrics(
+        [{"label": each} for each in said], [TextExample("a", "b", each, "here") for each in gold]
+    )
+    assert found["f1"] == pytest.approx(0.5) and found["accuracy"] == pytest.approx(0.6)
+    assert found["f1_and_accuracy"] == pytest.approx(0.55)
+    numbers, guesses = [0.0, 1.0, 2.0, 5.0], [0.1, 0.3, 0.2, 4.0]
+    alike = PearsonAndSpearman(PearsonAndSpearman.Settings())
+    scored = alike.metrics(
+        [{"score": each} for each in guesses], [TextExample("a", "b", each, "here") for each in numbers]
+    )
+    pearson, spearman = (
+        stats.pearsonr(numbers, guesses).statistic,
+        stats.spearmanr(numbers, guesses).statistic,
+    )
+    assert abs(pearson - spearman) > 0.05
+    assert scored["pearson_and_spearman"] == pytest.approx((pearson + spearman) / 2)
 
 
 def test_what_is_handed_in_is_as_the_server_wants_it(tmp_path: Path) -> None:

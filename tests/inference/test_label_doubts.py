@@ -38,6 +38,20 @@ def test_a_class_the_model_is_never_sure_of_is_not_doubted_for_that() -> None:
     assert found.order[0] == 4 and found.wrong == 1
 
 
+def test_a_label_that_is_the_likeliest_of_all_is_not_counted_as_wrong() -> None:
+    """Row 2 reaches the threshold of 1 (0.45) and not that of its label 0 (0.83)."""
+    probabilities = np.array([[0.95, 0.05], [0.95, 0.05], [0.55, 0.45], [0.6, 0.4], [0.5, 0.5]])
+    labels = np.array([0, 0, 0, 1, 1])
+    assert off_diagonal(probabilities, labels).tolist() == [False] * 5
+
+
+def test_a_label_is_doubted_by_what_its_class_usually_has() -> None:
+    """Row 2 has 0.5 where its class has 0.8 usually, row 5 0.4 where its class has 0.45."""
+    probabilities = np.array([[0.95, 0.05], [0.95, 0.05], [0.5, 0.5], [0.55, 0.45], [0.5, 0.5], [0.6, 0.4]])
+    labels = np.array([0, 0, 0, 1, 1, 1])
+    assert find_doubts(probabilities, labels).order.tolist()[:2] == [2, 5]
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("classes", [2, 5, 20])
 def test_the_doubtful_are_cleanlabs(classes: int, seed: int) -> None:
