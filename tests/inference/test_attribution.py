@@ -11,6 +11,7 @@ from export_samples import task_of
 from bertsmith import Embedder, Explainer, InputError, MaskedLanguageModel, ModelError, Predictor
 from bertsmith.inference import explained_model
 from bertsmith.inference.answer_numbers import number_of
+from bertsmith.inference.attribution import AttentionWeights
 from bertsmith.model.layers import attention
 from bertsmith.tasks.examples.encoding import Encoded
 from served_models import TASKS, inputs_of, save_fine_tuned, save_pretrained, save_unanswerable
@@ -187,6 +188,19 @@ def test_attention_rows_add_up_whatever_the_task(fine_tuned: dict[str, Path]) ->
         np.testing.assert_allclose(found.weights.sum(-1), 1, rtol=1e-5)
         if task in ("similarity",):
             assert found.tokens == ("[CLS]", "guma", "bano", "kano", "[SEP]")  # the second, read by itself
+
+
+@pytest.mark.parametrize("tokens", [7, 32, 33, 200])
+def test_a_small_picture_shows_the_largest_of_what_falls_together(tokens: int) -> None:
+    weights = np.random.default_rng(0).random((2, 3, tokens, tokens)).astype(np.float32)
+    small = AttentionWeights(("a",) * tokens, (1,) * tokens, weights).thumbnails()
+    side = min(tokens, 32)
+    assert small.shape == (2, 3, side, side)
+    part = [slice(tokens * place // side, max(tokens * (place + 1) // side, 1)) for place in range(side)]
+    for row in (0, 5, side - 1):
+        for column in (0, 2, side - 1):
+            largest = weights[1, 2, part[row], part[column]].max()
+            assert small[1, 2, row, column] == np.round(largest * 255)
 
 
 def test_what_is_read_as_several_windows_or_is_too_long_is_refused(
