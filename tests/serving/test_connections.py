@@ -305,3 +305,51 @@ def test_gigabytes_are_thrown_away_in_bounded_memory(folder: Path) -> None:
             most = max(most, process.memory_info().rss)
             assert server.ask("/health/ready").status == 200
         assert most - before < 60_000_000
+
+
+def test_bodies_of_one_key_leave_half_of_the_room_to_the_others() -> None:
+    """Those of key a come to their last byte and no further; then b asks, and a has more than its part."""
+    size = LIMIT - 1
+    sent = dict[str, list[int]]()
+
+    async def ask() -> None:
+        async def forever(*_: Any) -> None:
+            await asyncio.Event().wait()
+
+        reading = BodyReading(forever, LIMIT, _refuse)
+
+        def request(key: str) -> "asyncio.Task[None]":
+            left: list[Any] = [{"type": "http.request", "body": b"a" * size, "more_body": True}]
+
+            async def receive() -> Any:
+                if not left:
+                    await asyncio.Event().wait()
+                return left.pop()
+
+            async def send(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    sent.setdefault(key, []).append(message["status"])
+
+            scope: Any = {"type": "http", "method": "POST", "path": "/", "headers": [], "state": {"key": key}}
+            return asyncio.ensure_future(reading(scope, receive, send))
+
+        async def open_some(key: str, count: int) -> int:
+            """How many of them were refused."""
+            before = len(sent.get(key, []))
+            tasks.extend(request(key) for _ in range(count))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            return len(sent.get(key, [])) - before
+
+        tasks = list[asyncio.Task[None]]()
+        assert await open_some("a", 100) == 36
+        assert await open_some("b", 100) == 68
+        assert await open_some("c", 1) == 0
+        assert await open_some("a", 1) == 1
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert await open_some("", 64) == 0  # all of it is free again
+
+    asyncio.run(ask())
+    assert {status for each in sent.values() for status in each} == {503}

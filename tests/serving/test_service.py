@@ -20,6 +20,7 @@ from bertsmith.serving.models import Models
 from bertsmith.serving.operations.operation import Options
 from bertsmith.serving.queue import WorkQueue
 from bertsmith.serving.refusals import (
+    Expired,
     InvalidRequest,
     Overloaded,
     Refusal,
@@ -449,6 +450,71 @@ def test_of_a_text_that_is_cut_no_more_is_tokenised_than_is_read(
     assert cut.encoded[0].windows[0].token_ids.tolist() == whole.encoded[0].windows[0].token_ids.tolist()
     assert cut.truncated == [True]
     assert read[0] < 1000
+
+
+@pytest.mark.parametrize(
+    ("model", "operation"), [("classification", "predict"), ("similarity", "embed"), ("reranking", "rerank")]
+)
+def test_of_a_text_that_is_longer_than_is_taken_no_more_is_tokenised(
+    models: Models, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, model: str, operation: str
+) -> None:
+    kind, read = type(models[model].tokenizer), list[int]()
+
+    def watch(name: str) -> None:
+        usual = getattr(kind, name)
+
+        def watched(self: Any, texts: Any, enough: Any = None) -> Any:
+            found = usual(self, texts, enough)
+            read.extend(len(each.ids if hasattr(each, "ids") else each) for each in found)
+            return found
+
+        monkeypatch.setattr(kind, name, watched)
+
+    watch("encode_batch")
+    watch("encode_pieces")
+
+    async def ask() -> None:
+        async with running(models, settings_of(folders)) as service:
+            more = {"query": "bano"} if operation == "rerank" else {}
+            request = Request(["delo " * 300_000], model, operation, Options("windows", more))
+            with pytest.raises(TooLarge, match="at least"):
+                await service.answer(request)
+
+    asyncio.run(ask())
+    assert 8192 < max(read) < 100_000
+
+
+def test_tokenising_is_in_turn_by_key_and_not_begun_when_its_deadline_has_passed(
+    models: Models, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation: Any = models["classification"].operations["predict"]
+    usual, begun, go_on = operation.prepare, list[str](), threading.Event()
+
+    def prepare(inputs: Any, options: Any) -> Any:
+        begun.append(inputs[0][:4])
+        assert inputs[0].startswith("delo") or go_on.wait(30)
+        return usual(inputs, options)
+
+    monkeypatch.setattr(operation, "prepare", prepare)
+
+    def request(word: str, key: str, timeout_ms: float = 10_000) -> Request:
+        return Request([f"{word} " * 2000], "classification", timeout_ms=timeout_ms, key=key)
+
+    async def ask() -> None:
+        async with running(models, settings_of(folders)) as service:
+            flood = [asyncio.ensure_future(service.answer(request("bano", "flood"))) for _ in range(20)]
+            try:
+                while len(begun) < 2:
+                    await asyncio.sleep(0.01)
+                assert (await service.answer(request("delo", "other"))).truncated == [True]
+                with pytest.raises(Expired):
+                    await service.answer(request("firu", "flood", timeout_ms=50))
+                assert begun == ["bano", "bano", "delo"]
+            finally:
+                go_on.set()
+            await asyncio.gather(*flood)
+
+    asyncio.run(ask())
 
 
 def test_stopping_leaves_the_event_loop_free(models: Models, folders: dict[str, Path]) -> None:

@@ -66,8 +66,8 @@ def test_slow_ends_run_beside_each_other_and_beside_what_is_computed() -> None:
     asyncio.run(ask())
 
 
-def test_a_search_whose_deadline_passes_while_it_waits_is_not_begun() -> None:
-    """Each of the finishing threads is busy, and it is the next one."""
+def test_a_search_whose_deadline_passes_while_it_waits_is_not_begun_and_another_key_has_a_thread() -> None:
+    """Each of the finishing threads that its key may have is busy, and it is the next one."""
     go_on, begun = threading.Event(), list[str]()
 
     def slow(name: str) -> Any:
@@ -78,21 +78,25 @@ def test_a_search_whose_deadline_passes_while_it_waits_is_not_begun() -> None:
         workers = Workers(queue, CPU)
         workers.start()
 
-        def job(name: str, seconds: float) -> Job:
+        def job(name: str, seconds: float, key: str = "a") -> Job:
             deadline = time.monotonic() + seconds
-            return Job(prepared(slow(name), is_slow=True), deadline, "", asyncio.get_running_loop())
+            return Job(prepared(slow(name), is_slow=True), deadline, key, asyncio.get_running_loop())
 
         try:
             busy = [asyncio.ensure_future(workers.finish(job("busy", 60), [])) for _ in range(4)]
             async with asyncio.timeout(20):
                 while len(begun) < 4:
                     await asyncio.sleep(0.01)
-            late = asyncio.ensure_future(workers.finish(job("late", 0.05), []))
-            await asyncio.sleep(0.1)
-            go_on.set()
-            with pytest.raises(Expired, match="Its time was over") as refused:
-                await late
+            async with asyncio.timeout(20):
+                with pytest.raises(Expired, match="Its time was over") as refused:
+                    await workers.finish(job("late", 0.05), [])
             assert refused.value.retry_after and begun == ["busy"] * 4
+            another = asyncio.ensure_future(workers.finish(job("another's", 60, "b"), []))
+            async with asyncio.timeout(20):
+                while len(begun) < 5:
+                    await asyncio.sleep(0.01)
+            go_on.set()
+            await another
             await asyncio.gather(*busy)
         finally:
             go_on.set()

@@ -1,25 +1,29 @@
 """A request's body is read before anything else is done: within a size, and within a time.
 
-A client that goes away meanwhile, or while it waits for its answer, ends its request.
+A client that goes away meanwhile, or while it waits for its answer, ends its request. One key's bodies take
+at most half of the room that the others' leave.
 """
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertsmith.serving.refusals import Refusal, TooLarge, TooSlow, Unavailable
+from bertsmith.serving.service import ANONYMOUS
 
 _SECONDS = 30.0  # for all of a body
 _MOST_DIGITS = 18  # of a size: Python refuses to read thousands of them
-_BODIES = 64  # of the largest size, that are open at a time: slow clients must not fill the memory
+_BODIES = 128  # of the largest size, for which there is room: slow clients must not fill the memory
 
 
 @dataclass
 class _Held:
-    """Bytes of one body."""
+    """Bytes of one body, of a key."""
 
+    key: str
     size: int = 0
 
 
@@ -28,17 +32,19 @@ class BodyReading:
 
     def __init__(self, app: ASGIApp, most_bytes: int, refuse: Any, seconds: float = _SECONDS) -> None:
         self.app, self.most_bytes, self.refuse, self.seconds = app, most_bytes, refuse, seconds
-        self._held = 0  # bytes of all bodies that are read or answered
+        self._held = Counter[str]()  # bytes of each key's bodies that are read or answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        held = _Held()
+        held = _Held(scope.get("state", {}).get("key", ANONYMOUS))
         try:
             await self._read_and_answer(scope, held, receive, send)
         finally:
-            self._held -= held.size
+            self._held[held.key] -= held.size
+            if not self._held[held.key]:
+                del self._held[held.key]
 
     async def _read_and_answer(self, scope: Scope, held: "_Held", receive: Receive, send: Send) -> None:
         try:
@@ -66,14 +72,9 @@ class BodyReading:
                 return None
             parts.append(message.get("body", b""))
             held.size += len(parts[-1])
-            self._held += len(parts[-1])
+            self._held[held.key] += len(parts[-1])
             self._require(held.size)
-            if self._held > self.most_bytes * _BODIES:
-                raise Unavailable(
-                    f"The requests that are open have {self._held:,} bytes; this service holds "
-                    f"{self.most_bytes * _BODIES:,} at a time. Come back in a second.",
-                    1.0,
-                )
+            self._require_room(held.key)
             if not message.get("more_body"):
                 return b"".join(parts)
 
@@ -82,6 +83,17 @@ class BodyReading:
             raise TooLarge(
                 f"The body has {size:,} bytes or more; this service takes {self.most_bytes:,}. "
                 "Send it in parts."
+            )
+
+    def _require_room(self, key: str) -> None:
+        mine = self._held[key]
+        most = (self.most_bytes * _BODIES - self._held.total() + mine) // 2
+        if mine > most:
+            whose = " of this key" if key else ""
+            raise Unavailable(
+                f"The requests{whose} that are open have {mine:,} bytes; this service holds {most:,} at a "
+                "time now. Come back in a second.",
+                1.0,
             )
 
     async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:

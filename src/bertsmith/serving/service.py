@@ -1,12 +1,14 @@
 """The service itself, without HTTP: a request goes in, its answer comes out.
 
 request → model → operation.prepare → admission → queue → a worker's batch → finish → answer
+
+Keys share what takes long: the queue its tokens, threads what is tokenised and what is slow to finish.
 """
 
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bertsmith.errors import BertsmithError, FilterError
@@ -105,12 +107,12 @@ class Service:
                 f"{', '.join(sorted(allowed)) or 'there are none'}."
             )
         began = time.monotonic()
-        timeout = self._timeout(request.timeout_ms)
-        self.queue.require_hope(began + timeout, request.key)  # before time is spent on it
-        prepared = await self._prepare(operation.prepare, request)
+        deadline = self.deadline(request.timeout_ms)
+        self.queue.require_hope(deadline, request.key)  # before time is spent on it
+        prepared = await self._prepare(operation.prepare, request, deadline)
         self._require_tokens(prepared)
         prepared_at = time.monotonic()
-        job = Job(prepared, began + timeout, request.key, asyncio.get_running_loop())
+        job = Job(prepared, deadline, request.key, asyncio.get_running_loop())
         self.queue.admit(job)
         try:
             results = await job.future
@@ -125,23 +127,24 @@ class Service:
         timing = Timing(prepared_at - began, job.begun - prepared_at, job.ended - job.begun)
         return Answer(results, model, prepared.input_tokens, prepared.truncated, timing)
 
-    async def _prepare(self, prepare: Any, request: Request) -> Prepared:
+    async def _prepare(self, prepare: Any, request: Request, deadline: float) -> Prepared:
+        options = replace(request.options, most_tokens=self.settings.max_input_tokens)
         try:
             beside = characters(request.options.more) * len(request.inputs)  # a query is read with each text
             if characters(request.inputs) + beside <= _INLINE_CHARACTERS:
-                prepared: Prepared = prepare(request.inputs, request.options)
+                prepared: Prepared = prepare(request.inputs, options)
             else:
-                prepared = await asyncio.to_thread(prepare, request.inputs, request.options)
+                prepared = await self.workers.read(request.key, deadline, prepare, request.inputs, options)
         except BertsmithError as error:
             raise InvalidRequest(str(error)) from error
         return prepared
 
-    def _timeout(self, wanted_ms: float | None) -> float:
-        """Seconds."""
+    def deadline(self, wanted_ms: float | None) -> float:
+        """Of a request that comes now, of time.monotonic. Raises InvalidRequest."""
         most = self.settings.timeout_ms
         if wanted_ms is not None and not 0 < wanted_ms <= most:
             raise InvalidRequest(f"timeout_ms must be above 0 and at most {most:g}, found {wanted_ms!r}.")
-        return (most if wanted_ms is None else wanted_ms) / 1000
+        return time.monotonic() + (most if wanted_ms is None else wanted_ms) / 1000
 
     def _require_size(self, inputs: Sequence[Any]) -> None:
         most = self.settings.max_inputs
@@ -154,7 +157,7 @@ class Service:
         longest = max((*prepared.input_tokens, *(each.tokens for each in prepared.encoded)), default=0)
         if longest > self.settings.max_input_tokens:
             raise TooLarge(
-                f"An input has {longest:,} tokens with the windows' overlap; this service takes "
+                f"An input has at least {longest:,} tokens with the windows' overlap; this service takes "
                 f"{self.settings.max_input_tokens:,}. Send it in parts, or with long_text = 'truncate'."
             )
         if prepared.tokens > self.settings.max_request_tokens:

@@ -1,22 +1,25 @@
 """The threads that compute: one a core, and one that has all cores for a request that comes alone."""
 
-import asyncio
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from bertsmith.data.batch import usual_batch_tokens
 from bertsmith.model.cpu.one_core_threads import start_one_core_threads
 from bertsmith.serving.queue import Batch, Job, WorkQueue
+from bertsmith.serving.shared_threads import SharedThreads
 from bertsmith.serving.thread_priority import give_way
 
 _BUDGET = (
     384  # tokens of a batch on a core: larger ones are no faster, and a short text waits longer for them
 )
-_FINISHING = 4  # threads: a search waits for a disk more than for a core
+_FINISHING = 4  # threads of a key: a search waits for a disk more than for a core
+
+Result = TypeVar("Result")
 
 
 def usual_budget(device: torch.device) -> int:
@@ -36,13 +39,15 @@ class Workers:
         self.cores = torch.get_num_threads() if device.type == "cpu" else 1
         self._stopping = False
         self._one_core: ThreadPoolExecutor | None = None
-        self._finishing: ThreadPoolExecutor | None = None
+        self._finishing: SharedThreads | None = None
+        self._reading: SharedThreads | None = None
         self._alone = Thread(target=self._work, args=(True,), name="all-cores", daemon=True)
 
     def start(self) -> None:
         """Begins the threads."""
         self._alone.start()
-        self._finishing = start_one_core_threads(_FINISHING, "finishing")
+        self._finishing = SharedThreads(_FINISHING, "finishing", self.queue.expired)
+        self._reading = SharedThreads(torch.get_num_threads(), "reading", self.queue.expired)
         if self.cores > 1:
             self._one_core = start_one_core_threads(self.cores, "one-core")
             for _ in range(self.cores):
@@ -54,22 +59,25 @@ class Workers:
             self._stopping = True
             self.queue.changed.notify_all()
         self._alone.join()
-        if self._finishing is not None:
-            self._finishing.shutdown()
+        for threads in (self._finishing, self._reading):
+            if threads is not None:
+                threads.stop()
         if self._one_core is not None:
             self._one_core.shutdown()
 
     async def finish(self, job: Job, kept: list[Any]) -> Any:
-        """What is slow to finish, as a search: beside the threads that compute. Raises Expired where its
-        deadline passes before a thread begins with it.
+        """What is slow to finish, as a search: beside the threads that compute, in turn with other keys'.
+        Raises Expired where its deadline passes before a thread begins with it.
         """
         assert self._finishing is not None
-        return await asyncio.wrap_future(self._finishing.submit(self._finish, job, kept))
+        return await self._finishing.run(job.key, job.deadline, job.prepared.finish, kept)
 
-    def _finish(self, job: Job, kept: list[Any]) -> Any:
-        if job.deadline <= time.monotonic():
-            raise self.queue.expired()
-        return job.prepared.finish(kept)
+    async def read(
+        self, key: str, deadline: float, function: Callable[..., Result], *arguments: Any
+    ) -> Result:
+        """What is slow to read, as a long text that is tokenised: likewise."""
+        assert self._reading is not None
+        return await self._reading.run(key, deadline, function, *arguments)
 
     def _work(self, has_all_cores: bool) -> None:
         give_way()

@@ -57,12 +57,14 @@ def encode_examples(task: Task[Any], examples: Sequence[Any], tokenizer: Tokeniz
     return EncodedExamples(examples, encoded)
 
 
-def pieces_of(task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer) -> list[Sequence[Pieces]]:
+def pieces_of(
+    task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer, most: int | None = None
+) -> list[Sequence[Pieces]]:
     """What `task.encode` reads of each example: the pieces of its texts; of one that is cut, at least one
-    more than is read.
+    more than is read; of one that is read in windows, one more than `most`.
     """
     cut = task.settings.stride is None and not task.is_pretokenized
-    enough = task.settings.max_length if cut else None
+    enough = task.settings.max_length if cut else None if most is None else most + 1
     texts = [task.texts(example) for example in examples]
     blank = " " if task.is_pretokenized and tokenizer.family == "byte-level" else ""  # Ġ begins a word
     every = [blank + text for each in texts for text in each]

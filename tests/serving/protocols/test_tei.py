@@ -202,6 +202,13 @@ def test_tokens_and_back(server: Running) -> None:
     assert "no prompt 'x'" in post(server, "/tokenize", {**body, "prompt_name": "x"}, 422)["error"]
 
 
+def test_tokens_are_not_made_when_the_time_for_them_is_over(server: Running) -> None:
+    for path, inputs in (("/tokenize", {"inputs": "bano"}), ("/decode", {"ids": [5]})):
+        body = {**inputs, "model": "encoder"}
+        late = httpx.post(f"{server.url}{path}", json=body, headers={"x-timeout-ms": "0.000001"})
+        assert late.status_code == 504
+
+
 def test_info_tells_what_a_model_is(server: Running, encoder_server: Running) -> None:
     found = httpx.get(f"{encoder_server.url}/info").json()
     assert (found["model_id"], found["max_input_length"]) == ("encoder", 32)

@@ -20,7 +20,7 @@ from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.inference.engine import autocasting
 from bertsmith.model.bert import Bert
 from bertsmith.model.static_table import StaticTable
-from bertsmith.serving.operations.operation import LongText, Options, Pass, Prepared
+from bertsmith.serving.operations.operation import Options, Pass, Prepared
 from bertsmith.serving.refusals import TooLarge, TooLong
 from bertsmith.tasks.examples.encoding import Encoded, Layout
 from bertsmith.tasks.heads.pooling import Pooling, join_pooled, pool_examples
@@ -58,7 +58,7 @@ class TextEncoder:
         made, owners, longer = list[Encoded](), list[int](), list[bool]()
         prefix = self._prefix(options)
         called = [*names, *(f"Input {number}" for number in range(1, len(inputs) - len(names) + 1))]
-        for number, ids in enumerate(self._ids(inputs, prefix, options.long_text, called)):
+        for number, ids in enumerate(self._ids(inputs, prefix, options, called)):
             longer.append(len(ids) > self.windows.room)
             if longer[-1] and options.long_text == "error":
                 raise TooLong(
@@ -79,12 +79,14 @@ class TextEncoder:
         return self.prefixes[kind]
 
     def _ids(
-        self, inputs: Sequence[Any], prefix: str, long_text: LongText | None, called: Sequence[str]
+        self, inputs: Sequence[Any], prefix: str, options: Options, called: Sequence[str]
     ) -> list[Sequence[int]]:
-        """Of a text that isn't read in windows, one more than is read."""
+        """Of a text, at least one more than is read, and one more than is taken."""
         texts = [each for each in inputs if isinstance(each, str)]
         shown = [(prefix + text).lower() if self.windows.lowercase else prefix + text for text in texts]
-        enough = None if long_text == "windows" else self.windows.room + 1
+        enough: int | None = self.windows.room + 1
+        if options.long_text == "windows":
+            enough = None if options.most_tokens is None else options.most_tokens + 1
         read = iter(self.windows.tokenizer.encode_batch(shown, enough))
         return [
             next(read) if isinstance(each, str) else self._given_ids(each, name)
@@ -165,7 +167,7 @@ class Similarity:
         source = more.pop("source", None)
         if not isinstance(source, str):
             raise InputError(f"source must be a text, found {source!r}.")
-        prepared = self.embed.prepare([source, *inputs], Options(options.long_text, more), ["The source"])
+        prepared = self.embed.prepare([source, *inputs], replace(options, more=more), ["The source"])
 
         def finish(outputs: Sequence[Outputs]) -> list[float]:
             vectors = prepared.finish(list(outputs))

@@ -73,10 +73,13 @@ class Options:
     """What a request says beside its inputs. `long_text` None: as the model was trained to read.
 
     `more` is what one operation alone knows: `top`, `kind`, `dimensions`, `normalise`, `query`, …
+
+    `most_tokens` of a text are taken, says the service: a longer one need not be tokenised to its end.
     """
 
     long_text: LongText | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
+    most_tokens: int | None = None
 
 
 class Operation(Protocol):

@@ -29,9 +29,7 @@ class Rerank:
             if not isinstance(document, str):
                 raise InputError(f"document {number} must be a text, found {document!r}.")
         self._require_short(query, options)
-        prepared = self.predict.prepare(
-            [(query, document) for document in inputs], Options(options.long_text)
-        )
+        prepared = self.predict.prepare([(query, document) for document in inputs], replace(options, more={}))
 
         def finish(outputs: Sequence[Any]) -> list[float]:
             return [score_of(each, self.predict.name) for each in prepared.finish(list(outputs))]

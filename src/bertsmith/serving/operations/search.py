@@ -43,7 +43,7 @@ class Search:
             if not isinstance(query, str):
                 raise InputError(f"input {number}: expected a text, found {type(query).__name__}.")
             check_question(query, k, mode)
-        prepared = self.embed.prepare(inputs, Options(options.long_text, {"kind": "query"}))
+        prepared = self.embed.prepare(inputs, replace(options, more={"kind": "query"}))
 
         def finish(outputs: Sequence[Outputs]) -> list[list[dict[str, Any]]]:
             vectors = prepared.finish(list(outputs))

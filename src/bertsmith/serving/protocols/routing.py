@@ -224,6 +224,12 @@ async def ask(
     return await service.answer(asked)
 
 
+async def read_apart(service: Service, request: Request, function: Callable[..., T], *arguments: Any) -> T:
+    """What is slow, without computing: within the client's time, in turn with other keys'. Raises Refusal."""
+    deadline = service.deadline(timeout_of(request))
+    return await service.workers.read(key_of(request), deadline, function, *arguments)
+
+
 def _depth_is_above(found: Any, most: int) -> bool:
     level = [found]
     for _ in range(most):

@@ -5,7 +5,6 @@
 or in windows (there auto_truncate).
 """
 
-import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -23,6 +22,7 @@ from bertsmith.serving.protocols.routing import (
     ask,
     json_response,
     note,
+    read_apart,
     router_of,
 )
 from bertsmith.serving.protocols.scored_labels import (
@@ -189,19 +189,18 @@ def _add_vectors(router: APIRouter, service: Service) -> None:
 
 def _add_tokens(router: APIRouter, service: Service) -> None:
     @router.post("/tokenize", summary="Texts in pieces, as TEI has them")
-    async def tokenize(body: TokenizeBody, model: Named = None) -> Response:
+    async def tokenize(body: TokenizeBody, request: Request, model: Named = None) -> Response:
         found = service.models.find(body.model or model, None)
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         _require_some(texts, service)
         prefix = _prefix(found, body.prompt_name)
         most = service.settings.max_request_tokens
-        shown = await asyncio.to_thread(
-            _pieces, found, [prefix + text for text in texts], body.add_special_tokens, most
-        )
+        texts = [prefix + text for text in texts]
+        shown = await read_apart(service, request, _pieces, found, texts, body.add_special_tokens, most)
         return JsonResponse(shown)
 
     @router.post("/decode", summary="Token ids as texts, as TEI has them")
-    async def decode(body: DecodeBody, model: Named = None) -> Response:
+    async def decode(body: DecodeBody, request: Request, model: Named = None) -> Response:
         found = service.models.find(body.model or model, None)
         lists: list[Any] = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
         _require_some(lists, service)
@@ -209,12 +208,8 @@ def _add_tokens(router: APIRouter, service: Service) -> None:
         known = range(found.tokenizer.vocab_size)
         if strange := [number for ids in lists for number in ids if number not in known]:
             raise InvalidRequest(f"There is no token {strange[0]}: ids run from 0 to {known[-1]}.")
-        shown = await asyncio.to_thread(
-            lambda: [
-                found.tokenizer.decode(ids, skip_special_tokens=body.skip_special_tokens) for ids in lists
-            ]
-        )
-        return JsonResponse(shown)
+        special = body.skip_special_tokens
+        return JsonResponse(await read_apart(service, request, _decoded, found, lists, special))
 
 
 def long_text(truncate: bool | None, direction: Direction | None) -> LongText | None:
@@ -292,6 +287,10 @@ def _pieces(model: ServedModel, texts: Sequence[str], special: bool, most: int) 
         ]
         found.append([*before, *inside, *behind])
     return found
+
+
+def _decoded(model: ServedModel, lists: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
+    return [model.tokenizer.decode(ids, skip_special_tokens=skip_special_tokens) for ids in lists]
 
 
 def _info(service: Service, model: ServedModel) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """fill-mask: what may stand in place of a mask; feature-extraction: a vector a text; sentence-similarity."""
 
-import asyncio
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from bertsmith.serving.protocols import tei
 from bertsmith.serving.protocols.pipelines.pipeline import Asked
-from bertsmith.serving.protocols.routing import first_problem
+from bertsmith.serving.protocols.routing import first_problem, key_of
 from bertsmith.serving.refusals import InvalidRequest, TooLarge, Unsupported
 from bertsmith.serving.service import Answer
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -35,9 +35,11 @@ async def fill_masks(asked: Asked) -> tuple[Any, Answer]:
     texts = asked.listed()
     answer = await asked.answer(texts, "fill_mask", top=top, targets=targets)
     _require_few(answer)
-    found = await asyncio.to_thread(
-        lambda: [_shown(*each, asked.model.tokenizer) for each in zip(texts, answer.results, strict=True)]
-    )
+
+    def show() -> list[Any]:
+        return [_shown(*each, asked.model.tokenizer) for each in zip(texts, answer.results, strict=True)]
+
+    found = await asked.service.workers.read(key_of(asked.request), math.inf, show)  # begun long ago
     return found[0] if asked.one else found, answer
 
 
