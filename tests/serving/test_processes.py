@@ -1,19 +1,27 @@
-"""Processes that can't be begun again: what becomes of the others. Signals for those that aren't ready."""
+"""Processes that can't be begun again: what becomes of the others. Signals for those that aren't ready. What
+the one that watches them has, and what it leaves.
+"""
 
 import logging
 import os
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from bertsmith.serving import processes
-from bertsmith.serving.processes import _Processes, _Worker
+from bertsmith.errors import InputError, ResourceError
+from bertsmith.serving import processes, server
+from bertsmith.serving.models import Models
+from bertsmith.serving.processes import _metrics_folder, _Processes, _Worker, try_models
 from bertsmith.serving.settings import read_settings
+from served_models import save_fine_tuned
 
 
 class Made:
@@ -124,3 +132,51 @@ def test_one_that_is_told_to_reload_before_it_is_ready_is_told_again_when_it_is(
     assert told == [(1, signal.SIGHUP), (2, signal.SIGHUP)]
     found._pass_on(signal.SIGHUP, None)
     assert told[2:] == told[:2]
+
+
+def test_the_one_that_watches_several_opens_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would keep the memory that each of the others needs once more."""
+    folder = save_fine_tuned(tmp_path / "m", "classification")
+    settings = read_settings([f"m={folder}"], None, {"workers": 2, "port": 0}, {})
+    monkeypatch.setattr(Models, "open_all", lambda self: pytest.fail("it was opened here"))
+    monkeypatch.setattr(server, "log_to_stderr", lambda: None)
+    shown, begun = list[str](), list[int]()
+    monkeypatch.setattr(server, "_announcement", lambda _, lines, __: shown.extend(lines))
+    monkeypatch.setattr(server, "run_processes", lambda found, *_: begun.append(found.workers))
+    threads, before = torch.get_num_threads(), signal.getsignal(signal.SIGHUP)
+    try:
+        server.serve(settings)
+    finally:
+        torch.set_num_threads(threads)
+        signal.signal(signal.SIGHUP, before)
+    assert begun == [2]
+    (line,) = shown
+    assert line.split()[:2] == ["m", "classification,"]
+
+
+def test_a_model_that_cant_be_served_is_a_sentence_before_any_process_serves(tmp_path: Path) -> None:
+    settings = read_settings([f"m={tmp_path / 'absent'}"], None, {"workers": 2}, {})
+    with pytest.raises(InputError, match="absent"):
+        try_models(settings)
+
+
+def test_models_that_end_the_process_that_tries_them_are_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory ends, the system kills it. This one ends by an error: `abs` takes no two arguments."""
+    monkeypatch.setattr(processes, "_try", abs)
+    with pytest.raises(ResourceError, match="ended with status 1"):
+        try_models(read_settings(["m=nowhere"], None, {"workers": 2}, {}))
+
+
+def test_metrics_of_a_service_that_was_killed_are_cleared_away_and_those_of_a_living_one_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / "bertsmith-metrics-left"
+    left.mkdir()
+    (left / "counter_1.db").touch()
+    with _metrics_folder() as living:
+        assert [str(each) for each in tmp_path.iterdir()] == [living]
+        with _metrics_folder() as another:
+            assert {str(each) for each in tmp_path.iterdir()} == {living, another}
+        assert [str(each) for each in tmp_path.iterdir()] == [living]
+    assert list(tmp_path.iterdir()) == []

@@ -48,7 +48,7 @@ class Metrics:
         several: dict[str, Any] = {"multiprocess_mode": "livesum", **register}
         self.waiting = Gauge(f"{name}_queue_requests", "Requests that wait.", **several)
         self.waiting_tokens = Gauge(f"{name}_queue_tokens", "Tokens that wait.", **several)
-        self.resident = Gauge(f"{name}_resident_bytes", "Memory of all processes.", **several)
+        self.resident = Gauge(f"{name}_resident_bytes", "Memory of all processes that answer.", **several)
         self._queue, self._process = queue, psutil.Process()
         if MANY_PROCESSES not in os.environ:
             ProcessCollector(registry=self.registry)

@@ -57,6 +57,14 @@ class Models:
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(list(self._serving.values()))
 
+    def lines(self) -> list[str]:
+        """What each is and can be asked for, for people."""
+        return [
+            f"  {each.name:20}  {each.task}, {str(each.compute_dtype).removeprefix('torch.')}, "
+            f"{', '.join(each.operations)}"
+            for each in self
+        ]
+
     def __getitem__(self, name: str) -> ServedModel:
         """Raises UnknownModel."""
         if name not in self._serving:

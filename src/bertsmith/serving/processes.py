@@ -1,4 +1,5 @@
-"""Several processes that answer on one socket: begun, watched, and told to stop.
+"""Several processes that answer on one socket: begun, watched, and told to stop. The one that watches them
+has no model.
 
 SIGTERM, Ctrl-C   is passed on: each drains, then this one ends with status 0; a second one kills them
 SIGHUP            is passed on: each opens its models' folders again; one that isn't ready, as soon as it is
@@ -7,24 +8,28 @@ a dead one        another is begun in its place, after growing pauses where that
 """
 
 import os
+import shutil
 import signal
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from threading import Thread
 from types import FrameType
 
 import torch
 from prometheus_client import multiprocess
 
-from bertsmith.errors import BertsmithError
+from bertsmith.errors import BertsmithError, InputError, ResourceError
+from bertsmith.files import can_open_folders
+from bertsmith.locks import locked_folder
 from bertsmith.machine.hardware import Hardware
 from bertsmith.serving.draining_server import run_server
 from bertsmith.serving.json_log import LOG, log_to_stderr
@@ -34,11 +39,12 @@ from bertsmith.serving.settings import ServingSettings
 
 _PAUSE = 1.0  # seconds before another takes a dead one's place; twice as many after each that wasn't ready
 _LONGEST_PAUSE = 60.0
+_METRICS = "bertsmith-metrics-"
 
 
 def run_processes(settings: ServingSettings, listener: socket.socket, on_ready: Callable[[], None]) -> None:
     """Until all have ended; `on_ready` is called when all are ready. Exits with 1 where one can't begin."""
-    with tempfile.TemporaryDirectory(prefix="bertsmith-metrics-") as folder:
+    with _metrics_folder() as folder:
         os.environ[MANY_PROCESSES] = folder
         try:
             well = _Processes(settings, listener).run(on_ready)
@@ -46,6 +52,58 @@ def run_processes(settings: ServingSettings, listener: socket.socket, on_ready: 
             del os.environ[MANY_PROCESSES]
     if not well:
         sys.exit(1)
+
+
+def try_models(settings: ServingSettings) -> list[str]:
+    """Opens and probes the models in a process that ends then, with all that they take; `Models.lines`.
+    Raises InputError where one can't be served.
+    """
+    ours, theirs = get_context("spawn").Pipe(duplex=False)
+    trying = get_context("spawn").Process(target=_try, args=(settings.model_dump_json(), theirs), daemon=True)
+    trying.start()
+    theirs.close()
+    try:
+        problem, lines = ours.recv()
+    except EOFError:
+        trying.join()
+        raise ResourceError(
+            f"The process that tries the models ended with status {trying.exitcode}. If it didn't say why, "
+            "there is too little memory for them: serve smaller or fewer ones."
+        ) from None
+    finally:
+        trying.terminate()
+        trying.join()
+    if problem:
+        raise InputError(problem)
+    found: list[str] = lines
+    return found
+
+
+def _try(settings_json: str, answer: Connection) -> None:
+    _leave_signals_to_parent()
+    models = Models(ServingSettings.model_validate_json(settings_json))
+    try:
+        models.open_all()
+        found: tuple[str, list[str]] = ("", models.lines())
+    except BertsmithError as error:
+        found = (str(error), [])
+    with suppress(BrokenPipeError):  # the other one was ended meanwhile
+        answer.send(found)
+
+
+@contextmanager
+def _metrics_folder() -> Iterator[str]:
+    """Where the processes' metrics lie, locked by this one. What one that was killed left is cleared away."""
+    if can_open_folders():
+        for left in Path(tempfile.gettempdir()).glob(f"{_METRICS}*"):
+            with suppress(OSError), locked_folder(left) as is_nobodys:  # another user's can't be opened
+                if is_nobodys:
+                    shutil.rmtree(left, ignore_errors=True)
+    while True:
+        with tempfile.TemporaryDirectory(prefix=_METRICS) as folder, locked_folder(Path(folder)) as is_ours:
+            if is_ours:  # else another process that begins has taken it for left
+                yield folder
+                return
 
 
 @dataclass
@@ -165,9 +223,7 @@ def _says_ready(lifeline: Connection) -> bool:
 
 def _work(settings_json: str, listener: socket.socket, lifeline: Connection) -> None:
     """One process, with its share of the cores."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches us too; the other one passes it on
-    if hasattr(signal, "SIGHUP"):  # the same, of a whole group
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _leave_signals_to_parent()
     settings = ServingSettings.model_validate_json(settings_json)
     torch.set_num_threads(max(1, Hardware.detect().threads // settings.workers))
     log_to_stderr()
@@ -179,6 +235,13 @@ def _work(settings_json: str, listener: socket.socket, lifeline: Connection) -> 
         sys.exit(2)
     Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
     run_server(settings, models, listener, lambda: lifeline.send(True), is_worker=True)
+
+
+def _leave_signals_to_parent() -> None:
+    """Ctrl-C, and what is sent to a whole group, reach us too; the other one passes them on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def _end_with_parent(lifeline: Connection) -> None:

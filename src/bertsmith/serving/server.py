@@ -15,7 +15,7 @@ from bertsmith.serving.draining_server import run_server
 from bertsmith.serving.json_log import LOG, log_to_stderr
 from bertsmith.serving.keys import Keys
 from bertsmith.serving.models import Models
-from bertsmith.serving.processes import run_processes
+from bertsmith.serving.processes import run_processes, try_models
 from bertsmith.serving.settings import ServingSettings
 
 _BACKLOG = 2048  # connections that wait to be accepted
@@ -32,9 +32,13 @@ def serve(settings: ServingSettings) -> None:
         torch.set_num_threads(min(torch.get_num_threads(), Hardware.detect().threads))  # a container's too
         models = Models(settings)
         make_app(settings, models)  # raises for a name that a route has
-        models.open_all()
+        if settings.workers == 1:
+            models.open_all()
+            lines = models.lines()
+        else:
+            lines = try_models(settings)
         log_to_stderr()
-        announce = _announcement(settings, models, listener)
+        announce = _announcement(settings, lines, listener)
         try:
             listener.listen(_BACKLOG)  # not before: whoever connects is answered
         except OSError as error:
@@ -42,7 +46,6 @@ def serve(settings: ServingSettings) -> None:
         if settings.workers == 1:
             run_server(settings, models, listener, announce, early=early)
         else:
-            del models
             run_processes(settings, listener, announce)
 
 
@@ -70,19 +73,14 @@ def _unusable(settings: ServingSettings, error: Exception) -> InputError:
     )
 
 
-def _announcement(settings: ServingSettings, models: Models, listener: socket.socket) -> Callable[[], None]:
-    """For people on a terminal; a line of JSON elsewhere, as all that follows."""
+def _announcement(settings: ServingSettings, lines: list[str], listener: socket.socket) -> Callable[[], None]:
+    """For people on a terminal, with a line of each model; a line of JSON elsewhere, as all that follows."""
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     if not sys.stderr.isatty():
         facts = {"message": "serving", "address": address, "settings": json.loads(settings.model_dump_json())}
         return lambda: LOG.info("serving", extra={"facts": facts})
-    lines = [
-        f"  {each.name:20}  {each.task}, {str(each.compute_dtype).removeprefix('torch.')}, "
-        f"{', '.join(each.operations)}"
-        for each in models
-    ]
-    first = next(iter(models)).name
+    first = settings.models[0].name
     asking = f"curl {address}/v1/{first} -H 'content-type: application/json' -d '{{\"inputs\": \"a text\"}}'"
     text = "\n".join([*lines, f"\nServing on {address}  (Ctrl-C stops)\n", f"  {asking}\n"])
     return lambda: print(text, file=sys.stderr)
