@@ -233,6 +233,23 @@ def test_an_image_s_patches_are_its_squares_normalised(tmp_path: Path) -> None:
     np.testing.assert_allclose(store.values[:6], expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["images", "series"])
+def test_of_rows_of_numbers_too_a_share_is_held_out_and_equal_ones_are_on_the_same_side(
+    kind: Any, tmp_path: Path
+) -> None:
+    rows = np.random.default_rng(0).normal(size=(200, 4, 4) if kind == "images" else (200, 16))
+    np.save(tmp_path / "rows.npy", np.concatenate([rows, rows]))
+    settings = SequenceSettings(kind=kind, patch=2, heldout=0.3)
+    built = build_sequences([tmp_path / "rows.npy"], tmp_path / "store", settings)
+    assert 70 < built.rows["heldout"] < 170
+    sides = []
+    for split in ("train", "heldout"):
+        store = TokenStore.open(tmp_path / "store" / split, load_tokenizer(tmp_path / "store/tokenizer"))
+        assert store.values is not None
+        sides.append({each.tobytes() for each in np.asarray(store.values).reshape(built.rows[split], -1)})
+    assert not sides[0] & sides[1]
+
+
 def test_a_row_of_text_has_the_values_of_the_store(tmp_path: Path) -> None:
     """What fine-tuning reads is what pre-training read."""
     rows = np.random.default_rng(0).normal(size=(5, 10, 2)).tolist()

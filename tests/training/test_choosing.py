@@ -875,19 +875,27 @@ def test_the_learning_curve_of_all_judge(encoder: Path, tmp_path: Path) -> None:
     assert "What more rows would bring" in page and "Twice the rows would bring" in page
 
 
-def test_a_half_that_is_always_right_is_no_measure(tmp_path: Path) -> None:
-    """What is missing to it is nothing, which nothing can be divided by."""
+@pytest.mark.parametrize(
+    ("wrong", "gain"),
+    [
+        pytest.param({0.25: 0, 0.5: 0, 1.0: 4}, -0.1, id="a half that is always right is no measure"),
+        pytest.param({0.25: 16, 0.5: 8, 1.0: 4}, 0.05, id="half of what is missing, and half of that"),
+        pytest.param({0.25: 4, 0.5: 4, 1.0: 8}, -0.1, id="more missing than before"),
+    ],
+)
+def test_doubling_once_more_divides_what_is_missing_as_before(
+    wrong: dict[float, int], gain: float, tmp_path: Path
+) -> None:
     task, train = examples(tmp_path, 40)
 
     class Probe:
         def judge(self, folds: Any, strength: float, share: float = 1.0) -> list[Any]:
             targets = [task.target(example.label) for example in train.examples]
-            wrong = 4 if share == 1 else 0
-            said = [1 - each for each in targets[:wrong]] + targets[wrong:]
+            said = [1 - each for each in targets[: wrong[share]]] + targets[wrong[share] :]
             return [np.eye(2, dtype=np.float32)[each] for each in said]
 
     curve = draw_learning_curve(task, Probe(), 1.0, train, folds_of(task, train.examples, 5))  # type: ignore[arg-type]
     assert curve is not None
-    assert curve.scores == (1.0, 1.0, 0.9)
-    assert curve.gain == pytest.approx(-0.1)
-    assert 0.02 < curve.error < 0.1
+    assert curve.scores == pytest.approx([1 - each / 40 for each in wrong.values()])
+    assert curve.gain == pytest.approx(gain)
+    assert 0.01 < curve.error < 0.15

@@ -25,6 +25,16 @@ def test_without_a_widening_it_is_wilson_s_interval(
     assert found.low <= found.score <= found.high
 
 
+def test_where_rows_say_less_than_independent_ones_it_is_that_of_fewer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A score whose error is twice that of so many answers is known as well as from a quarter of them."""
+    monkeypatch.setattr(expectation, "_SHARED", 1.0)
+    found = expect(0.8, 0.04, 400, 5, None)
+    wilson = binomtest(80, 100).proportion_ci(method="wilson")
+    assert (found.low, found.high) == pytest.approx((wilson.low, wilson.high), abs=1e-4)
+
+
 def test_all_rows_leave_as_much_less_as_the_curve_falls() -> None:
     """From 40 % missing to 20 % by a doubling: five folds are 0.32 doublings short."""
     found = expect(0.8, 0.02, 400, 5, curve(0.3, 0.6, 0.8))

@@ -111,6 +111,23 @@ def test_with_a_dev_the_trained_model_itself_is_asked(trained: FinetuneResult) -
     assert study.worths[0].name == "the text"
     plan = next(each for each in study.worths if each.name == "plan")
     assert plan.loss > 3 * plan.error
+    scores = {each.name: each.score for each in study.reached}
+    assert 0.4 < scores["columns alone"] < 0.7 and 0.4 < scores["text alone"] < 0.7  # of four classes
+
+
+def test_the_text_adds_to_the_better_of_what_columns_alone_reach(encoder: Path, tmp_path: Path) -> None:
+    """Which age is in the middle no linear model of it tells, but boosted trees do."""
+    rows = [
+        row | {"age": number % 40 + 20, "label": "middle" if 10 <= number % 40 < 30 else "end"}
+        for number, row in enumerate(rows_of("classification", 160, 0))
+    ]
+    file = write(tmp_path / "t.csv", rows)
+    study = run("classification", encoder, tmp_path, "method=linear", train=file).results.columns
+    assert study is not None
+    scores = {each.name: each.score for each in study.reached}
+    boosted = scores["columns alone, gradient boosting"]
+    assert boosted > scores["columns alone"] + 0.2
+    assert study.text_adds.gain == pytest.approx(scores["both"] - boosted)
 
 
 def test_report_and_results_say_it(trained: FinetuneResult) -> None:
