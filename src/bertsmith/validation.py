@@ -46,6 +46,13 @@ _EXPECTED = {
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
+def names_of(value: Any) -> Any:
+    """age,plan, as a command line has it -> (age, plan), for a field that is a tuple of names."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.removeprefix("[").removesuffix("]").split(","))
+    return tuple(value) if isinstance(value, list) else value
+
+
 class Strict(BaseModel):
     """An unknown key is an error, and a value does not change once made."""
 

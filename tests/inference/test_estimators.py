@@ -22,6 +22,7 @@ from bertsmith.estimators.estimator_input import RefusedInput
 from bertsmith.estimators.estimators import BertClassifier, BertRegressor
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import load_encoder
+from bertsmith.tasks.classification import ClassificationSettings
 
 COLOURS, SIZES, ANIMALS = ("red", "blue", "green"), ("small", "large", "old", "new"), ("cat", "dog", "bird")
 TEXTS = [f"{size} {colour} {animal}" for colour in COLOURS for size in SIZES for animal in ANIMALS]
@@ -278,6 +279,16 @@ def test_a_wrong_parameter_is_named_when_fit_meets_it(
     estimator = BertClassifier(**{"model": tiny_bert, "max_length": 16, **changes})
     with pytest.raises(kind, match=complaint):
         estimator.fit(TEXTS, LABELS)
+
+
+def test_weights_are_of_labels_by_value(tiny_bert: Path) -> None:
+    """Whole numbers and the numbers of a column that had a blank are the same keys in Python."""
+    numbers = [float(sorted(set(LABELS)).index(label)) for label in LABELS]
+    weights = {int(number): number + 1 for number in set(numbers)}
+    estimator = BertClassifier(tiny_bert, **LEARNS, class_weights=weights).fit(TEXTS, numbers)
+    recipe = estimator.predictor_.task.settings
+    assert isinstance(recipe, ClassificationSettings)
+    assert recipe.class_weights == {str(number): number + 1 for number in set(numbers)}
 
 
 def test_a_fit_that_fails_leaves_the_last_model_whole(tiny_bert: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tasks import make_task, random_model, split_of
 
-from bertsmith.errors import ModelError, RecipeError
+from bertsmith.errors import ModelError
 from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.question_answering import AnswerSettings, QuestionAnswering
 from bertsmith.text.labelled.squad import Question
@@ -137,14 +137,18 @@ def test_predictions_of_a_random_model_are_pieces_of_the_passage(tokenizer: Toke
         assert 0 < found["confidence"] <= 1
 
 
-def test_a_long_question_is_cut_and_one_that_leaves_no_room_refused(tokenizer: Tokenizer) -> None:
+def test_a_long_question_is_cut_and_leaves_half_of_a_window(tokenizer: Tokenizer) -> None:
     long = "bano " * 200
     task = QuestionAnswering(AnswerSettings())
     (encoded,) = split_of(task, [task.example((long, "delo"))], tokenizer).encoded
     assert len(encoded.windows[0].token_ids) == 1 + 64 + 1 + 1 + 1
-    small = QuestionAnswering(AnswerSettings(max_length=64))
-    with pytest.raises(RecipeError, match="max_length = 64 leaves no room beside the question"):
-        split_of(small, [small.example((long, "delo"))], tokenizer)
+    for length in (16, 17, 32, 64):
+        small = QuestionAnswering(AnswerSettings(max_length=length, stride=0))
+        (encoded,) = split_of(small, [small.example((long, "delo " * 99))], tokenizer).encoded
+        sizes = [len(window.token_ids) for window in encoded.windows]
+        room = length - 3 - (length - 3) // 2
+        assert max(sizes) == length
+        assert len(sizes) == -(-99 // room)
 
 
 def test_an_altered_threshold_is_refused() -> None:

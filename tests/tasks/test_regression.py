@@ -22,7 +22,7 @@ def learnt(numbers: list[float]) -> tuple[Regression, list[TextExample]]:
     return task, examples
 
 
-@pytest.mark.parametrize(("scale", "shift"), [(1000.0, 0.0), (1.0, 1e6), (1e-4, -300.0)])
+@pytest.mark.parametrize(("scale", "shift"), [(1000.0, 0.0), (1.0, 1e6), (1e-3, -300.0)])
 def test_loss_and_gradients_dont_depend_on_the_unit(scale: float, shift: float, tokenizer: Tokenizer) -> None:
     """Prices in cents or in thousands learn alike."""
     numbers = [1.0, 2.5, 4.0, 0.5, 3.0]
@@ -56,3 +56,12 @@ def test_equal_scores_are_nothing_to_learn() -> None:
         learnt([3.0, 3.0])
     with pytest.raises(InputError, match=r"has the score 0\.7"):
         learnt([0.7] * 7)  # whose deviation is 1e-16
+
+
+def test_scores_that_float32_cannot_tell_apart_are_refused() -> None:
+    """Cross-validation judges in float64, and the model that is kept would answer one number."""
+    times = [1.7e9 + 10 * number for number in range(4)]
+    with pytest.raises(InputError, match=r"deviate by 11\.1803 from their mean, 1700000015"):
+        learnt(times)
+    learnt([each - 1.7e9 for each in times])
+    learnt([100.0, 100.01])

@@ -87,6 +87,8 @@ def test_scores_become_cosines_of_0_to_1_and_back() -> None:
     assert [each["score"] for each in found] == pytest.approx([1.0, 5.0, 3.0, 1.0])
     again = Similarity.from_state(task.state(), "here")
     assert again.decode(outputs, [], []) == found
+    (beyond,) = task.decode([np.array([1.0000001], np.float32)], [], [])
+    assert (beyond["similarity"], beyond["score"]) == (1.0, 5.0)
 
 
 def test_classes_of_pairs_survive_a_checkpoint(tokenizer: Tokenizer, tmp_path: Any) -> None:

@@ -125,6 +125,20 @@ def test_a_tag_that_training_never_showed_is_refused() -> None:
         task.check([strange])
 
 
+def test_a_name_longer_than_any_in_training_is_missed_and_no_error() -> None:
+    """Its B- tag was there, and its I- tag follows from that."""
+    task = Tagging(TaggingSettings())
+    task.fit([TaggedExample(("bano", "delo"), ("B-PER", "O"), "train, line 1")])
+    longer = TaggedExample(("bano", "delo"), ("B-PER", "I-PER"), "test, line 1")
+    task.check([longer])
+    said = task.decode([emitted(task.labels, ["B-PER", "O"])], [longer], [])
+    assert task.metrics(said, [longer])["f1"] == 0.0
+    assert task.error_analysis(said, [longer]).answers
+    strange = TaggedExample(("bano", "delo"), ("B-LOC", "I-LOC"), "test, line 2")
+    with pytest.raises(InputError, match="'B-LOC' does not occur"):
+        task.check([strange])
+
+
 STRONG = 9.0
 
 

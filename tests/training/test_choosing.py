@@ -243,6 +243,10 @@ def test_a_choice_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert found.bound.keys() == bound.keys() and found.bound[3].keys() == bound[3].keys()
     for name, weights in bound[3].items():
         np.testing.assert_array_equal(found.bound[3][name], weights)
+    for damage in (lambda path: path.write_bytes(b"damaged"), lambda path: path.unlink()):
+        damage(tmp_path / "choice.safetensors")
+        with pytest.raises(InputError, match=r"choice\.safetensors: expected what the chosen method said"):
+            read_choice(tmp_path)
 
 
 def test_a_fold_is_decoded_by_the_transitions_of_its_own_model(

@@ -283,3 +283,11 @@ def test_a_path_may_be_a_pathlib_path_and_home_is_found(
     values = {"task": "classification", "model": "m", "train": tmp_path / "rows.csv", "out": Path("~/out")}
     recipe = make_finetune_recipe(values, [])
     assert (recipe.train, recipe.out) == (str(tmp_path / "rows.csv"), str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("written", ['["query", "value"]', "query,value", "[query,value]", "query, value"])
+def test_names_are_a_list_however_the_command_line_has_them(written: str) -> None:
+    """Shells eat quotes, and a list of two names needs none."""
+    given = {"task": "classification", "model": "minilm", "train": "a.csv", "out": "run"}
+    recipe = make_finetune_recipe(given, [f"lora.targets={written}", f"features={written}"])
+    assert recipe.lora.targets == ("query", "value")

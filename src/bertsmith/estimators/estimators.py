@@ -258,6 +258,7 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         classes = np.unique(gold)
         if len(classes) < 2:
             raise RefusedInput(f"y has one class only, {classes[0]!r}: there is nothing to tell apart.")
+        self._spelled = {each: str(each) for each in classes.tolist()}
         self._train(texts, [str(each) for each in gold])
         self.classes_ = classes  # of this model: a training that fails leaves the last one whole
         self._columns = [self.predictor_.task.label_ids[str(each)] for each in self.classes_]
@@ -287,7 +288,8 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
     def _task_settings(self) -> dict[str, Any]:
         weights = self.class_weights
         if isinstance(weights, Mapping):
-            return {"class_weights": {str(label): weight for label, weight in weights.items()}}
+            spelled = {label: self._spelled.get(label, str(label)) for label in weights}  # 1 is 1.0
+            return {"class_weights": {spelled[label]: weight for label, weight in weights.items()}}
         return {"class_weights": weights}
 
 

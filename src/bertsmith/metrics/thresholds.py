@@ -53,7 +53,8 @@ def risk_coverage(
 
 
 def threshold_for_coverage(confidence: npt.ArrayLike, coverage: float) -> float:
-    """The highest threshold that still answers at least this share of the texts; 0.0 for all of them.
+    """Answers at least this share of the texts, and no more than it must; 0.0 for all of them. Half-way
+    between the last text answered and the next, so that rounding moves neither to the other side.
 
     Texts of equal confidence are answered together, so that more may be answered than asked for. Raises
     RecipeError when the coverage isn't in (0, 1].
@@ -65,7 +66,8 @@ def threshold_for_coverage(confidence: npt.ArrayLike, coverage: float) -> float:
         return 0.0
     # Rounding makes 0.7 * 10 a little more than 7.
     answered = max(1, int(np.ceil(coverage * len(confidence) - 1e-9)))
-    return float(np.sort(confidence)[-answered])
+    last = np.sort(confidence)[-answered]
+    return float(_between(confidence[confidence < last].max(initial=0.0), last))
 
 
 def chow_threshold(error_cost: float, abstain_cost: float) -> float:

@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from bertsmith.arrays import Int32s
 from bertsmith.data.batch import to_device
 from bertsmith.data.windows import owner, windows
-from bertsmith.errors import InputError, RecipeError
+from bertsmith.errors import InputError
 from bertsmith.metrics.lexical_answers import lexical_answers
 from bertsmith.metrics.squad_rules import question_scores
 from bertsmith.metrics.thresholds import no_answer_threshold
@@ -104,11 +104,12 @@ class QuestionAnswering(Task[Question]):
         return example.question, example.passage
 
     def encode(self, example: Question, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
-        """Windows over the passage, the question before each; the target is a row's number, 0 for [CLS]."""
-        asked = pieces[0].ids[:_QUESTION_PIECES]
-        room = self.settings.max_length - special_tokens(tokenizer, 2) - len(asked)
-        if room < 8:
-            raise RecipeError(f"max_length = {self.settings.max_length} leaves no room beside the question.")
+        """Windows over the passage, the question before each, cut where it would take more than half of
+        them; the target is a row's number, 0 for [CLS].
+        """
+        both = self.settings.max_length - special_tokens(tokenizer, 2)
+        asked = pieces[0].ids[: min(_QUESTION_PIECES, both // 2)]
+        room = both - len(asked)
         ids, offsets = pieces[1].ids, np.asarray(pieces[1].offsets, np.int32).reshape(-1, 2)
         stride = None if self.settings.stride is None else min(self.settings.stride, room - 1)
         ranges = windows(ids, room, stride)

@@ -25,13 +25,15 @@ from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.text.files.values import as_number
 
+# Of the mean. A model's weights and answers are float32: a deviation has eight of its steps there.
+_LEAST_DEVIATION = 1e-6
+
 
 class NumberHead(PooledHead):
     """Answers in the unit of the labels; learns in one where they have mean 0 and deviation 1.
 
     Otherwise prices in thousands would need a learning rate of their own. `finish` puts the unit into the
-    weights, so that transformers reads the same numbers. Until then the unit is put on in float64, where a
-    small deviation is not lost beside a large mean.
+    weights, so that transformers reads the same numbers. Until then the unit is put on in float64.
     """
 
     def __init__(
@@ -79,6 +81,13 @@ class Regression(TextTask):
             raise InputError(
                 f"Every one of the {len(train):,} training texts has the score {self.mean:g}, from "
                 f"{train[0].where} on: there is nothing to learn. Is --label the right column?"
+            )
+        if self.deviation < _LEAST_DEVIATION * abs(self.mean):
+            raise InputError(
+                f"The scores of the {len(train):,} training texts, from {train[0].where} on, deviate by "
+                f"{self.deviation:g} from their mean, {self.mean:.10g}. A model's numbers have seven digits, "
+                "and its answers would be alike. Subtract a number near the mean from every score, and add "
+                "it to the answers."
             )
 
     def head(self, config: BertConfig) -> Head:

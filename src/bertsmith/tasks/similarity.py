@@ -138,7 +138,7 @@ class Similarity(TextTask):
                 {"label": self.labels[int(row.argmax())], "confidence": round(float(row.max()), 6)}
                 for row in probabilities
             ]
-        cosines = [float(output[0]) for output in outputs]
+        cosines = [min(max(float(output[0]), -1.0), 1.0) for output in outputs]  # but for rounding
         width = self.highest - self.lowest
         return [{"similarity": each, "score": self.lowest + width * max(each, 0.0)} for each in cosines]
 

@@ -25,7 +25,7 @@ from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError
 from bertsmith.metrics.baselines import frequent_tags
 from bertsmith.metrics.calibration import probabilities_of
-from bertsmith.metrics.entities import are_entity_tags, are_iob2_labels, entity_scores, to_iob2
+from bertsmith.metrics.entities import are_entity_tags, entity_scores, to_iob2
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, tag_errors
 from bertsmith.tasks.evaluating.tag_scores import tag_counts, tag_metrics
@@ -324,8 +324,10 @@ class Tagging(Task[TaggedExample]):
         return viterbi(emissions, lengths, scores).numpy()
 
     def _expressed(self) -> set[str]:
-        """IOB2 tags that labels of another scheme (IO, IOBES) say by other letters."""
-        if not self.entity_tags or are_iob2_labels(self.labels):
+        """IOB2 tags of the labels' entities: another scheme (IO, IOBES) says them by other letters, and
+        training may have shown entities of one word alone, so that I- tags of longer ones are missed.
+        """
+        if not self.entity_tags:
             return set()
         suffixes = {label[1:] for label in self.labels if label != "O"}
         return {"O", *(letter + suffix for suffix in suffixes for letter in "BI")}

@@ -11,6 +11,7 @@ from bertsmith.tasks.checkpoints.sentence_settings import read_pooling
 from bertsmith.tasks.examples.columns import Wanted
 from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.task import Task, TaskSettings
+from bertsmith.validation import names_of
 
 
 class PooledSettings(TaskSettings):
@@ -36,9 +37,7 @@ class MixedSettings(PooledSettings):
     @field_validator("features", mode="before")
     @classmethod
     def _several(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(","))
-        return tuple(value) if isinstance(value, list) else value
+        return names_of(value)
 
     @field_validator("features")
     @classmethod

@@ -9,9 +9,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from bertsmith.arrays import Ints
+from bertsmith.errors import InputError
 from bertsmith.files import atomic_write, read_json, write_json
 from bertsmith.tasks.task import Bound, Outputs
 
@@ -68,9 +70,17 @@ def read_choice(out: Path) -> Choice | None:
     if not (out / "choice.json").exists():
         return None
     record = read_json(out / "choice.json")
+    arrays = out / "choice.safetensors"
+    try:
+        found = load_file(arrays)
+    except (OSError, SafetensorError) as error:
+        raise InputError(
+            f"{arrays}: expected what the chosen method said of the rows, beside choice.json; it is not "
+            f"there, or damaged ({error}). Begin again in another folder."
+        ) from error
     outputs: dict[int, Outputs] = {}
     bound: dict[int, dict[str, Outputs]] = {}
-    for key, each in load_file(out / "choice.safetensors").items():
+    for key, each in found.items():
         if key.startswith(_FOLD):
             _, fold, name = key.split(".", 2)
             bound.setdefault(int(fold), {})[name] = each
