@@ -1,5 +1,6 @@
 """Few rows, no dev: methods are compared by cross-validation, and the final model learns from all rows."""
 
+import io
 import json
 import shlex
 import tomllib
@@ -858,6 +859,15 @@ def test_equal_texts_are_judged_together(encoder: Path, tmp_path: Path) -> None:
     assert (
         FROZEN not in results_of(result)["evaluations"][CROSS_VALIDATION]["baselines"]
     )  # it is the model itself
+
+
+def test_a_long_pass_before_training_says_how_far_it_is(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finetune, "_SECONDS_BETWEEN_LINES", 0.0)
+    console = Console(file=io.StringIO(), width=100)
+    few_rows(encoder, tmp_path, "method=linear", console=console)
+    assert "Reading what the head begins with: 40 / 40 texts" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 # -- what more rows would bring ------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ out/choice.json    on few rows: the methods tried by cross-validation
 
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from bertsmith.files import make_folder
 from bertsmith.machine.hardware import Hardware
 from bertsmith.model.adaptation import trained_share
 from bertsmith.model.cpu.allocator import keep_memory
+from bertsmith.progress import Progress
 from bertsmith.training.distributed import leave, wait
 from bertsmith.training.finetune_recipe import (
     MADE_FROM_EPOCHS,
@@ -46,6 +49,8 @@ from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver, run_facts
 from bertsmith.training.run_folder import begin_folder, open_finetuning, require_same_data, write_recipe
 from bertsmith.training.run_lock import sole_run
+
+_SECONDS_BETWEEN_LINES = 10.0
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,8 @@ def _run(
     """
     keep_memory()
     given = given.model_copy(update={"method": recipe.method})  # the one that the run has settled on
-    bench = FinetuneSession.open(given, machine, folds=machine.ranks.count == 1)
+    with _reading(console) as progress:
+        bench = FinetuneSession.open(given, machine, folds=machine.ranks.count == 1, progress=progress)
     steps, named = bench.steps_per_epoch(recipe), named_method(recipe)
     method = FULL if named == AUTO else named
     trained = bench.completed(method, recipe)
@@ -161,6 +167,26 @@ def _as_typed(given: FinetuneRecipe, trained: FinetuneRecipe, choice: Choice | N
     if choice is not None:
         return given.model_copy(update={"method": choice.method})
     return given.model_copy(update={"epochs": trained.epochs, "optimizer": trained.optimizer})
+
+
+@contextmanager
+def _reading(console: Console | None) -> Iterator[Progress]:
+    """How far the first pass over the rows is: minutes, where texts are long. A line every ten seconds, or
+    one that changes in a terminal.
+    """
+    shown, last = console or Console(quiet=True), time.monotonic()
+    with shown.status("") as status:
+
+        def tell(done: int, total: int | None, unit: str) -> None:
+            nonlocal last
+            said = f"Reading what the head begins with: {done:,} / {total or done:,} {unit}"
+            if shown.is_terminal:
+                status.update(said)
+            elif time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
+                last = time.monotonic()
+                shown.print(said, markup=False, highlight=False)
+
+        yield tell
 
 
 def _choose(

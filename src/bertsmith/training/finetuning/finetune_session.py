@@ -17,6 +17,7 @@ from bertsmith.model.contamination import checked_against, contamination_provena
 from bertsmith.model.locate import locate_model
 from bertsmith.model.lora import merge_lora
 from bertsmith.model.own_tokenizer import load_own_tokenizer
+from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import head_tensors, save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.evaluating.evaluation import evaluate
@@ -110,20 +111,33 @@ class FinetuneSession:
         return recipe_of(method, recipe, self.layers).completed(self.width, self.layers, steps)
 
     @classmethod
-    def open(cls, recipe: FinetuneRecipe, machine: Machine, *, folds: bool = False) -> "FinetuneSession":
+    def open(
+        cls,
+        recipe: FinetuneRecipe,
+        machine: Machine,
+        *,
+        folds: bool = False,
+        progress: Progress | None = None,
+    ) -> "FinetuneSession":
         """Reads, checks and encodes: refuses what can't be trained before anything is written. `folds`: few
-        rows may judge in turn.
+        rows may judge in turn. `progress` hears of the pass over the rows that the head begins with.
         """
         kind = find_task(recipe.task)
         task = kind(task_settings(recipe, kind))
         require_folds_suit(recipe, task, machine.ranks.count)
         source = locate_model(recipe.model).folder
         data = read_labelled_data(task, recipe, folds=folds and suits_folds(task, recipe))
-        return cls.prepare(task, recipe, source, data, machine)
+        return cls.prepare(task, recipe, source, data, machine, progress)
 
     @classmethod
     def prepare(
-        cls, task: Task[Any], recipe: FinetuneRecipe, source: Path, data: LabelledData, machine: Machine
+        cls,
+        task: Task[Any],
+        recipe: FinetuneRecipe,
+        source: Path,
+        data: LabelledData,
+        machine: Machine,
+        progress: Progress | None = None,
     ) -> "FinetuneSession":
         """The same for data in memory. Where dev is empty, and they are few, the rows judge in turn."""
         require_folds_suit(recipe, task)
@@ -135,7 +149,7 @@ class FinetuneSession:
         data = replace(data, warnings=(*start.notes, *data.warnings))
         config = start.model.config
         layers, width = config.num_hidden_layers, config.hidden_size
-        probe = linear_probe(recipe, task, source, train, machine)
+        probe = linear_probe(recipe, task, source, train, machine, progress)
         linear = None if probe is None else probe.best()
         methods = possible_methods(
             *(task, recipe, source, tokenizer, layers),

@@ -9,6 +9,7 @@ from bertsmith.errors import RecipeError
 from bertsmith.model.adaptation import freeze, reinitialise
 from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.lora import add_lora
+from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import Start, begin_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.finetuning import EncodedExamples
@@ -20,12 +21,18 @@ from bertsmith.training.whole_rows import require_room_for_learned_rows
 
 
 def linear_probe(
-    recipe: FinetuneRecipe, task: Task[Any], source: Path, train: EncodedExamples, machine: Machine
+    recipe: FinetuneRecipe,
+    task: Task[Any],
+    source: Path,
+    train: EncodedExamples,
+    machine: Machine,
+    progress: Progress | None = None,
 ) -> LinearProbe | None:
     """What the head may begin with; None where the encoder itself begins anew, or the head isn't linear."""
     if recipe.reinit_layers:
         return None
-    return LinearProbe.of(task, start_model(recipe, task, source).model.to(machine.device), train)
+    model = start_model(recipe, task, source).model.to(machine.device)
+    return LinearProbe.of(task, model, train, progress=progress)
 
 
 def start_model(
