@@ -100,6 +100,23 @@ def test_prediction_needs_no_negatives_and_may_name_other_columns(tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("name", "content"),
+    [("new.csv", "id,query,positive\na1,who?,ann\n,when?,bob\n")]
+    + [("new.jsonl", '{"query": "who?", "positive": "ann", "id": 7}\n{"query": "when?", "positive": "bob"}\n')],
+)
+def test_an_id_is_carried_to_the_predictions(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    task = make_task("retrieval")
+    lines = [task.line(each, {"similarity": 0.5}) for each in task.read(tmp_path / name, labelled=False)]
+    ids = ("a1", "") if name == "new.csv" else (7, None)
+    assert [(line.get("id"), line["query"], line["document"]) for line in lines] == [
+        (ids[0], "who?", "ann"),
+        (ids[1], "when?", "bob"),
+    ]
+    assert [next(iter(line)) for line in lines] == ["id", "id" if name == "new.csv" else "query"]
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         ('{"question": "who?", "label": 1}\n', "needs a query and a document"),

@@ -139,6 +139,20 @@ def test_a_name_longer_than_any_in_training_is_missed_and_no_error() -> None:
         task.check([strange])
 
 
+def test_an_id_is_carried_to_the_predictions(tmp_path: Path) -> None:
+    rows = [
+        {"id": "a1", "words": ["bano", "delo"]},
+        {"text": "firu guma", "id": 7},
+        {"id": 1.5, "text": ""},
+        {"text": "kano"},
+    ]
+    (tmp_path / "new.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = Tagging(TaggingSettings(), TAGS)
+    lines = [task.line(each, {"tags": []}) for each in task.read(tmp_path / "new.jsonl", labelled=False)]
+    assert [line.get("id") for line in lines] == ["a1", 7, "1.5", None]
+    assert "id" not in lines[3]
+
+
 STRONG = 9.0
 
 

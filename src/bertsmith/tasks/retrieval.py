@@ -32,7 +32,7 @@ from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.heads.vector_head import VectorHead
 from bertsmith.tasks.losses.retrieval_losses import LossName, RetrievalLoss, Sought
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
-from bertsmith.text.files.values import shown
+from bertsmith.text.files.values import ID, shown
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -229,8 +229,9 @@ class Retrieval(Task[QueryExample]):
         return ErrorAnalysis(tuple(answers))
 
     def line(self, example: QueryExample, prediction: Prediction) -> dict[str, Any]:
-        """Query and document, then the prediction."""
-        return {"query": example.query, "document": example.documents[0], **prediction}
+        """The id, where there is one, query and document, then the prediction."""
+        known = {} if example.id is None else {ID: example.id}
+        return {**known, "query": example.query, "document": example.documents[0], **prediction}
 
     def baselines(
         self, train: Sequence[QueryExample], dev: Sequence[QueryExample]

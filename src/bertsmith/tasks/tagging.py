@@ -40,7 +40,7 @@ from bertsmith.tasks.examples.tagged_example import (
 from bertsmith.tasks.heads.classifier_head import RowHead
 from bertsmith.tasks.heads.crf import ConditionalRandomField, legal_scores, viterbi
 from bertsmith.tasks.task import Bound, Head, Metrics, Outputs, Prediction, Task, TaskSettings
-from bertsmith.text.files.values import shown
+from bertsmith.text.files.values import ID, shown
 from bertsmith.text.labelled.conll import read_tagged
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -306,7 +306,8 @@ class Tagging(Task[TaggedExample]):
     def line(self, example: TaggedExample, prediction: Prediction) -> dict[str, Any]:
         gold = {} if example.tags is None else {"gold": self._legal(example.tags)}
         text = {} if example.text is None else {"text": example.text}
-        return {**text, **gold, **prediction}
+        known = {} if example.id is None else {ID: example.id}
+        return {**known, **text, **gold, **prediction}
 
     def _prediction(self, example: TaggedExample, tags: list[str], confidence: Any) -> Prediction:
         return {

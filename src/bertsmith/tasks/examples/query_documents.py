@@ -20,7 +20,7 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.text.files.columns import guess_columns
-from bertsmith.text.files.values import as_number, as_text
+from bertsmith.text.files.values import ID, as_id, as_number, as_text
 from bertsmith.text.labelled.rows import are_objects, read_column_names, read_keys, read_rows
 
 Column = str | int
@@ -33,7 +33,8 @@ _NEGATIVE = re.compile(r"negatives?[ _-]?\d*", re.IGNORECASE)
 class QueryExample:
     """`documents` are the one that answers the query, then those that don't; `scores` are as many.
 
-    Where it isn't `labelled`, there is one document, and nothing is known of it.
+    Where it isn't `labelled`, there is one document, and nothing is known of it; `id` is what the file calls
+    the row.
     """
 
     query: str
@@ -41,6 +42,7 @@ class QueryExample:
     where: str
     scores: tuple[float, ...] | None = None
     labelled: bool = True
+    id: str | int | None = None
 
 
 @dataclass(frozen=True)
@@ -79,21 +81,22 @@ def read_query_documents(
     wanted: list[Column] = [columns.query, columns.positive]
     more = [*columns.negatives, *([] if columns.scores is None else [columns.scores])]
     layout: dict[str, Any] = {"format": format, "header": header, "encoding": encoding}
-    if columns.by_key:
-        layout["optional"] = more
-    else:
+    layout["optional"] = [*(more if columns.by_key else []), *([] if labelled else [ID])]
+    if not columns.by_key:
         wanted += more
+    scores_at = 2 + len(columns.negatives)
     found = []
     for values, where in read_rows(path, wanted, **layout):
         query, positive = (as_text(value, where) for value in values[:2])
-        cells = values[2 : 2 + len(columns.negatives)]
+        cells = values[2:scores_at]
         negatives = [text for cell in cells for text in _texts(cell, where)]
         documents = (positive, *negatives)
-        has_scores = columns.scores is not None and not (columns.by_key and values[-1] is None)
-        scores = _scores(values[-1], len(documents), where) if has_scores else None
+        has_scores = columns.scores is not None and not (columns.by_key and values[scores_at] is None)
+        scores = _scores(values[scores_at], len(documents), where) if has_scores else None
         most = None if most_negatives is None else 1 + most_negatives
         kept = None if scores is None else scores[:most]
-        found.append(QueryExample(query, documents[:most], where, kept, labelled))
+        id = None if labelled else as_id(values[-1])  # behind all others
+        found.append(QueryExample(query, documents[:most], where, kept, labelled, id))
     return found
 
 

@@ -13,7 +13,9 @@ from bertsmith.text.labelled.conll import MarkedText, Sentence
 
 @dataclass(frozen=True)
 class TaggedExample:
-    """Words, their tags (None where they are to be predicted), and where they stand in `text`, if given."""
+    """Words, their tags (None where they are to be predicted), and where they stand in `text`, if given.
+    `id` is what the file calls them.
+    """
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
@@ -21,20 +23,21 @@ class TaggedExample:
     text: str | None = None
     offsets: Sequence[tuple[int, int]] = field(default=(), compare=False)  # follow from the text
     widened: int = 0  # entities that were marked amid a word
+    id: str | int | None = None
 
 
-def example_of_text(text: str, where: str) -> TaggedExample:
+def example_of_text(text: str, where: str, id: str | int | None = None) -> TaggedExample:
     """The words of a text, to be tagged."""
     offsets = word_offsets(text)
-    return TaggedExample(tuple(offsets.words(text)), None, where, text, offsets)
+    return TaggedExample(tuple(offsets.words(text)), None, where, text, offsets, id=id)
 
 
 def as_example(found: Sentence | MarkedText, labelled: bool) -> TaggedExample:
     """What a file holds as an example. Raises InputError for spans that no tags of words could say."""
     if isinstance(found, Sentence):
-        return TaggedExample(found.words, found.tags if labelled else None, found.where)
+        return TaggedExample(found.words, found.tags if labelled else None, found.where, id=found.id)
     if not labelled:
-        return example_of_text(found.text, found.where)
+        return example_of_text(found.text, found.where, found.id)
     try:
         tagged = tag_text(found.text, [Span(*span) for span in found.spans])
     except InputError as error:

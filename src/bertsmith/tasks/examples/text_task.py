@@ -23,7 +23,7 @@ from bertsmith.tasks.examples.encoding import (
 from bertsmith.tasks.examples.text_settings import MixedSettings
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.text.files.columns import guess_columns, guess_label, listed, named_column
-from bertsmith.text.files.values import as_text, shown
+from bertsmith.text.files.values import ID, as_id, as_text, shown
 from bertsmith.text.labelled.rows import (
     LINES_HAVE,
     are_lines,
@@ -36,7 +36,6 @@ from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizer import ValuePieces
 
-ID = "id"  # the column that is carried over to the predictions
 _ROLES = {"text": "text", "text_pair": "second text", "label": "label"}
 _FIRST_ROW = np.zeros(1, np.int64)
 
@@ -205,12 +204,11 @@ class TextTask(Task[TextExample]):
     def _example(self, values: dict[str, Any], cells: Sequence[Any], where: str) -> TextExample:
         pair = as_text(values["text_pair"], where) if "text_pair" in values else None
         label = self.as_target(values["label"], where) if "label" in values else None
-        id = values.get(ID)
-        known = id if id is None or isinstance(id, str | int) else str(id)
+        id = as_id(values.get(ID))
         columns = tuple(
             as_cell(cell, where, name) for cell, name in zip(cells, self.column_names, strict=True)
         )
-        return TextExample(as_text(values["text"], where), pair, label, where, known, columns)
+        return TextExample(as_text(values["text"], where), pair, label, where, id, columns)
 
     def example(self, text: str | Sequence[str] | Mapping[str, Any], where: str = "the input") -> TextExample:
         """An unlabelled example from a text, or from two, as in training; where it read columns beside them,

@@ -11,6 +11,7 @@ from typing import Any
 from bertsmith.errors import InputError
 
 LARGEST = 1e18
+ID = "id"  # the column that is carried over to the predictions
 _WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))\.0+")  # an integer in a column that pandas took for fractions
 
 
@@ -24,6 +25,11 @@ def as_text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise InputError(f"{where}: expected a text, found {shown(value)}. Is it the right column?")
     return value
+
+
+def as_id(value: Any) -> str | int | None:
+    """What a file calls a row, to be known again among the predictions; None where it has no name."""
+    return value if value is None or isinstance(value, str | int) else str(value)
 
 
 def as_number(value: Any, where: str) -> float:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from bertsmith.errors import InputError
 from bertsmith.text.files.columns import column_number, unknown_column
 from bertsmith.text.files.table_file import open_table
+from bertsmith.text.files.values import ID, as_id
 from bertsmith.text.labelled.rows import Record, records
 
 FORMATS = {
@@ -44,20 +45,24 @@ _NO_WORD = re.compile(r"[0-9]+[-.][0-9]+")
 
 
 class Sentence(NamedTuple):
-    """Words with a tag each, the number of their document from 0, and the place of the first word."""
+    """Words with a tag each, the number of their document from 0, the place of the first word, and what the
+    file calls them.
+    """
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
     document: int
     where: str
+    id: str | int | None = None
 
 
 class MarkedText(NamedTuple):
-    """Running text, its entities as (label, start, end) in characters, and its place."""
+    """Running text, its entities as (label, start, end) in characters, its place, what the file calls it."""
 
     text: str
     spans: tuple[tuple[str, int, int], ...]
     where: str
+    id: str | int | None = None
 
 
 def read_tagged(
@@ -73,7 +78,7 @@ def read_tagged(
 
     Columns are numbers from 1, by default the first for the word and the last for the tag; for JSON they are
     keys. Unless a tag's column is given, every line must have as many columns as the first. `tagged=False`
-    reads words or text only, and tags and spans are empty.
+    reads words or text only, and tags and spans are empty; then the ids of JSON's objects are read too.
     Raises InputError naming file and line: a missing column, unequal lengths, a tag that is no string.
     """
     by_ending = FORMATS if tagged else {**FORMATS, ".txt": "lines"}
@@ -195,10 +200,11 @@ def _json_sentences(
     found: Iterable[Record], word_key: str | int | None, tag_key: str | int | None, tagged: bool
 ) -> Iterator[Sentence | MarkedText]:
     for document, (fields, where) in enumerate(found):
+        id = None if tagged else as_id(fields.get(ID))
         key = _key(fields, WORD_KEYS if word_key is None else (str(word_key),), where)
         text = fields[key]
         if isinstance(text, str) and (key == "text" or word_key is not None):
-            yield MarkedText(text, _spans(fields, tag_key, where) if tagged else (), where)
+            yield MarkedText(text, _spans(fields, tag_key, where) if tagged else (), where, id)
             continue
         words = _strings(fields, key, where)
         if not words:
@@ -209,7 +215,7 @@ def _json_sentences(
             raise InputError(
                 f"{where}: expected a tag for each word, found {len(words)} words and {len(tags)} tags."
             )
-        yield Sentence(words, tags, document, where)
+        yield Sentence(words, tags, document, where, id)
 
 
 def _spans(fields: dict[str, Any], key: str | int | None, where: str) -> tuple[tuple[str, int, int], ...]:
