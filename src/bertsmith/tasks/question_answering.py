@@ -38,6 +38,7 @@ from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _QUESTION_PIECES = 64  # as in BERT's published script
+_LEAST_ROOM = 8  # for the passage, however long the question is
 
 
 class AnswerSettings(TaskSettings):
@@ -104,14 +105,16 @@ class QuestionAnswering(Task[Question]):
         return example.question, example.passage
 
     def encode(self, example: Question, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
-        """Windows over the passage, the question before each, cut where it would take more than half of
-        them; the target is a row's number, 0 for [CLS].
+        """Windows over the passage, the question before each, cut so that it leaves eight pieces for them;
+        the target is a row's number, 0 for [CLS].
         """
         both = self.settings.max_length - special_tokens(tokenizer, 2)
-        asked = pieces[0].ids[: min(_QUESTION_PIECES, both // 2)]
+        asked = pieces[0].ids[: min(_QUESTION_PIECES, both - _LEAST_ROOM)]
         room = both - len(asked)
         ids, offsets = pieces[1].ids, np.asarray(pieces[1].offsets, np.int32).reshape(-1, 2)
-        stride = None if self.settings.stride is None else min(self.settings.stride, room - 1)
+        stride = self.settings.stride
+        if stride is not None and stride >= room:  # by room - 1 each piece would have a window of its own
+            stride = room // 2
         ranges = windows(ids, room, stride)
         owners = owner(ranges)
         made, targets, shown = [], [], []
