@@ -101,8 +101,13 @@ def test_prediction_needs_no_negatives_and_may_name_other_columns(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("new.csv", "id,query,positive\na1,who?,ann\n,when?,bob\n")]
-    + [("new.jsonl", '{"query": "who?", "positive": "ann", "id": 7}\n{"query": "when?", "positive": "bob"}\n')],
+    [
+        ("new.csv", "id,query,positive\na1,who?,ann\n,when?,bob\n"),
+        (
+            "new.jsonl",
+            '{"query": "who?", "positive": "ann", "id": 7}\n{"query": "when?", "positive": "bob"}\n',
+        ),
+    ],
 )
 def test_an_id_is_carried_to_the_predictions(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
