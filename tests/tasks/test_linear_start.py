@@ -128,6 +128,26 @@ def test_many_examples_are_sampled(tokenizer: Tokenizer, monkeypatch: pytest.Mon
     assert read == [12]
 
 
+def test_of_a_head_that_answers_for_each_word_as_many_are_taken_as_fit_into_memory(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQuAD's passages have some two hundred rows each."""
+    for name, expected in (("tagging", 20), ("classification", 60)):
+        task = make_task(name)
+        train = split_of(task, examples_of(task, WORDS, 60, longest=12), tokenizer)
+        model = random_model(task, tokenizer)
+        if name == "tagging":
+            rows = sum(len(each.rows) for example in train.encoded for each in example.windows)
+            room = rows * model.config.hidden_size // 3 + 1
+            monkeypatch.setattr(linear_start, "_MOST_FEATURES", room)
+        probe = LinearProbe.of(task, model, train)
+        assert probe is not None and probe.examples is not None
+        assert expected <= len(probe) == len(probe.examples) <= expected + 1
+        judged, said = probe.judge_some(1.0)
+        for each, outputs in zip(probe.examples.some(judged).encoded, said, strict=True):
+            assert name != "tagging" or len(outputs) == sum(len(window.rows) for window in each.windows)
+
+
 def test_rare_labels_leave_no_fold_without_a_loss(tokenizer: Tokenizer) -> None:
     """A class of one example is in one fold; the others have none to measure, and nothing breaks."""
     task = make_task("classification")

@@ -15,7 +15,7 @@ from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model
 from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
-from bertsmith.tasks.heads.linear_start import FROZEN, FROZEN_ALONE, LinearProbe, sample
+from bertsmith.tasks.heads.linear_start import FROZEN, FROZEN_ALONE, LinearProbe
 from bertsmith.tasks.similarity import compares_vectors
 from bertsmith.tasks.task import Prediction, Task
 
@@ -42,15 +42,15 @@ def frozen_predictions(
     model = begin_task_model(source, task).model.eval().to(device)
     task.bind(model.head)
     tokenizer = load_own_tokenizer(source, model.config)
-    learned = sample(encode_examples(task, train, tokenizer))
-    probe = LinearProbe.of(task, model, learned)
+    probe = LinearProbe.of(task, model, encode_examples(task, train, tokenizer))
     if probe is None and not compares_vectors(task):
         return {}
     if probe is not None:
         start = probe.best()
         start.apply(model)
         rows, said = probe.judge_some(start.strength)
-        judged = learned.some(rows)
+        assert probe.examples is not None
+        judged = probe.examples.some(rows)
         task.calibrate(said, judged.examples, judged.encoded)
     encoded = encode_examples(task, split.examples, tokenizer).encoded
     name = FROZEN if probe is not None else FROZEN_ALONE

@@ -18,13 +18,10 @@ from bertsmith.model.student import make_student, spread_layers, student_config
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.finetuning import EncodedExamples
-from bertsmith.tasks.heads.classifier_head import ClassifierHead
-from bertsmith.tasks.heads.linear_start import MOST_EXAMPLES, LinearProbe, LinearStart
+from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.regression import NumberHead, Regression
 from bertsmith.tasks.task import Outputs, Task
-
-_MOST_FEATURES = 1 << 27  # numbers, half a GB, for the first weights of a head
 
 
 @dataclass(frozen=True)
@@ -121,11 +118,7 @@ def linear_start(task: Task[Any], model: TaskModel, examples: EncodedExamples) -
     """What the head's last layer begins with: the best by the task's own loss on frozen layers. None for a
     head that isn't linear in features.
     """
-    if not isinstance(model.head, ClassifierHead):
-        return None
-    rows = sum(len(w.rows) for each in examples.encoded for w in each.windows) if model.head.per_row else 0
-    each = max(rows / max(len(examples), 1), 1) * model.config.hidden_size
-    probe = LinearProbe.of(task, model, examples, most=int(min(MOST_EXAMPLES, _MOST_FEATURES / each)))
+    probe = LinearProbe.of(task, model, examples)
     return None if probe is None else probe.best()
 
 

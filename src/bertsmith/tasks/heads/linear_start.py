@@ -28,6 +28,7 @@ from bertsmith.tasks.task import Outputs, Task
 
 FROZEN, FROZEN_ALONE = "frozen encoder + linear model", "frozen encoder"  # as tables call it
 MOST_EXAMPLES = 20_000  # more are sampled: a pass over them takes a minute
+_MOST_FEATURES = 1 << 28  # numbers, a GB: a head that answers for each token has hundreds of rows an example
 _MOST_TO_CHOOSE_BY = 2000
 _FOLDS, _FOLDS_TO_JUDGE = 3, 5  # to choose a strength; for what a linear model of nearly all rows says
 # Of the mean loss, multiplied by the examples: as scikit-learn's 1 / C.
@@ -68,6 +69,7 @@ def fit_linear_start(task: Task[Any], model: TaskModel, train: EncodedExamples) 
 class LinearProbe:
     """The task's loss on examples as a function of the head's last layer, whose features are computed once:
     a fold, or a part of the examples, costs no pass of its own. `seconds` is how long the pass took.
+    `examples` are those drawn by `of`.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class LinearProbe:
     ) -> None:
         """`features` (F,) of each example, or (R, F). See `of`."""
         self._task, self._head, self._examples = copy(task), head, examples
+        self.examples: EncodedExamples | None = None
         self._task.bind(head)  # and stays so: the task may be bound to a trained one by the time of `judge`
         self._features, self._targets, self.seconds = features, targets, seconds
         self._scale = mean_lengths(features, head.columns)
@@ -94,16 +97,17 @@ class LinearProbe:
         most: int | None = None,
         progress: Progress | None = None,
     ) -> "LinearProbe | None":
-        """On `most` of the examples, 20,000 by default, drawn once and for all. None for a head that isn't
-        linear in features, and for fewer than two examples.
+        """On `most` of the examples, drawn once and for all: by default 20,000, and whose features fit into a
+        GB. None for a head that isn't linear in features, and for fewer than two examples.
         """
         head, begun = model.head, time.monotonic()
         if not isinstance(head, ClassifierHead) or len(train) < 2:
             return None
-        chosen = sample(train, most)
+        chosen = train.some(_some(len(train), _most(head, train) if most is None else most))
         features = features_of(model, chosen.encoded, progress)
         targets = [each.target for each in chosen.encoded]
         probe = cls(task, head, chosen.examples, features, targets, time.monotonic() - begun)
+        probe.examples = chosen
         if head.columns:
             probe.weigh_columns()
         return probe
@@ -304,9 +308,11 @@ def _divided(rows: Ints, folds: Ints) -> Iterator[tuple[Ints, Ints]]:
             yield learned, held
 
 
-def sample(train: EncodedExamples, most: int | None = None) -> EncodedExamples:
-    """As many as a probe takes, drawn once and for all."""
-    return train.some(_some(len(train), MOST_EXAMPLES if most is None else most))
+def _most(head: ClassifierHead, train: EncodedExamples) -> int:
+    """Two at least."""
+    rows = sum(len(each.rows) for example in train.encoded for each in example.windows) if head.per_row else 0
+    width = max(rows / len(train), 1) * head.out.in_features
+    return max(min(MOST_EXAMPLES, int(_MOST_FEATURES / width)), 2)
 
 
 def _some(count: int, most: int) -> Ints:

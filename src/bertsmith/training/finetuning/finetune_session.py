@@ -205,9 +205,8 @@ class FinetuneSession:
             method: 0.0 if method in UNTRAINED else self.completed(method, recipe).epochs
             for method in methods
         }
-        judged = (
-            self._judge_frozen(recipe, methods) if len(self.train) <= MOST_EXAMPLES else {}
-        )  # all have features
+        have_features = self.probe is None or len(self.probe) == len(self.train)
+        judged = self._judge_frozen(recipe, methods) if have_features else {}
         rows = len(self.train)
         seconds = recipe.seconds_to_choose(rows), recipe.seconds_to_look(rows)
         return choose(self.task, costs, self.train, self.folds, train, seconds, on_fold, judged)

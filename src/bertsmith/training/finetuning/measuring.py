@@ -8,7 +8,7 @@ from bertsmith.tasks.evaluating.evaluation import evaluate
 from bertsmith.tasks.examples.folds import CROSS_VALIDATION
 from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
-from bertsmith.tasks.heads.linear_start import FROZEN, FROZEN_ALONE, MOST_EXAMPLES, sample
+from bertsmith.tasks.heads.linear_start import FROZEN, FROZEN_ALONE
 from bertsmith.tasks.task import Metrics, Prediction
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choice import Choice
@@ -107,7 +107,7 @@ def _columns(session: FinetuneSession, recipe: FinetuneRecipe, model: TaskModel)
 
 def learning_curve(session: FinetuneSession) -> LearningCurve | None:
     """What more rows would bring; None where they don't judge in turn."""
-    if session.probe is None or session.linear is None or len(session.train) > MOST_EXAMPLES:
+    if session.probe is None or session.linear is None or len(session.probe) < len(session.train):
         return None
     assert session.folds is not None
     return draw_learning_curve(
@@ -135,7 +135,8 @@ def _frozen(
         task.calibrate(outputs["dev"], session.dev.examples, session.dev.encoded)
     elif session.probe is not None and session.linear is not None:
         rows, said = session.probe.judge_some(session.linear.strength)
-        judged = sample(session.train).some(rows)
+        assert session.probe.examples is not None
+        judged = session.probe.examples.some(rows)
         task.calibrate(said, judged.examples, judged.encoded)
     return {
         name: {_frozen_name(session): task.decode(outputs[name], split.examples, split.encoded)}
