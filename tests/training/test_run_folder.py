@@ -51,7 +51,7 @@ def test_all_ranks_have_looked_before_finetuning_writes(
     recipe = FinetuneRecipe(task="classification", model="m", train="t", out="o")
     bench = SimpleNamespace(completed=lambda *_: recipe, steps_per_epoch=lambda _: 30, folds=None)
     machine: Any = SimpleNamespace(ranks=Ranks(0, 2))
-    monkeypatch.setattr(finetune, "FinetuneSession", SimpleNamespace(open=lambda *_, folds: bench))
+    monkeypatch.setattr(finetune, "FinetuneSession", SimpleNamespace(open=lambda *_, **named: bench))
     monkeypatch.setattr(finetune, "data_hashes", lambda _: {})
     with pytest.raises(Stopped):
         finetune._run(recipe, recipe, tmp_path, False, machine, None)
