@@ -197,8 +197,10 @@ def test_the_vocabulary_is_decided_once_though_another_share_be_asked_for(
     """A candidate that was interrupted began with the other teacher, and could not go on."""
     out, real = tmp_path / "out", trying.Judge.judge
 
-    def pruned_is_poor(self: trying.Judge, folder: Path, name: str, slug: str, *more: float) -> Tried:
-        found = real(self, folder, name, slug, *more)
+    def pruned_is_poor(
+        self: trying.Judge, folder: Path, name: str, slug: str, *more: float, **named: bool
+    ) -> Tried:
+        found = real(self, folder, name, slug, *more, **named)
         return replace(found, score=0.9 * found.score) if slug == "pruned" else found
 
     monkeypatch.setattr(trying.Judge, "judge", pruned_is_poor)

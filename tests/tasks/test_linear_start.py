@@ -144,8 +144,13 @@ def test_of_a_head_that_answers_for_each_word_as_many_are_taken_as_fit_into_memo
         assert probe is not None and probe.examples is not None
         assert expected <= len(probe) == len(probe.examples) <= expected + 1
         judged, said = probe.judge_some(1.0)
+        assert len(judged) == len(probe)
         for each, outputs in zip(probe.examples.some(judged).encoded, said, strict=True):
             assert name != "tagging" or len(outputs) == sum(len(window.rows) for window in each.windows)
+        monkeypatch.setattr(linear_start, "_MOST_ROWS_TO_CHOOSE_BY", 60)
+        judged, _ = probe.judge_some(1.0)
+        assert (len(judged) < len(probe)) == (name == "tagging")
+        monkeypatch.setattr(linear_start, "_MOST_ROWS_TO_CHOOSE_BY", 100_000)
 
 
 def test_rare_labels_leave_no_fold_without_a_loss(tokenizer: Tokenizer) -> None:

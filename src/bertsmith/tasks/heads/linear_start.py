@@ -28,8 +28,9 @@ from bertsmith.tasks.task import Outputs, Task
 
 FROZEN, FROZEN_ALONE = "frozen encoder + linear model", "frozen encoder"  # as tables call it
 MOST_EXAMPLES = 20_000  # more are sampled: a pass over them takes a minute
-_MOST_FEATURES = 1 << 28  # numbers, a GB: a head that answers for each token has hundreds of rows an example
 _MOST_TO_CHOOSE_BY = 2000
+# A head that answers for each token has hundreds of rows an example: at most half a GB of numbers.
+_MOST_FEATURES, _MOST_ROWS_TO_CHOOSE_BY = 1 << 27, 100_000
 _FOLDS, _FOLDS_TO_JUDGE = 3, 5  # to choose a strength; for what a linear model of nearly all rows says
 # Of the mean loss, multiplied by the examples: as scikit-learn's 1 / C.
 _STRENGTHS = (4.0, 1.0, 0.25, 0.06, 0.015, 0.004)
@@ -97,8 +98,8 @@ class LinearProbe:
         most: int | None = None,
         progress: Progress | None = None,
     ) -> "LinearProbe | None":
-        """On `most` of the examples, drawn once and for all: by default 20,000, and whose features fit into a
-        GB. None for a head that isn't linear in features, and for fewer than two examples.
+        """On `most` of the examples, drawn once and for all: by default 20,000, and whose features fit into
+        half a GB. None for a head that isn't linear in features, and for fewer than two examples.
         """
         head, begun = model.head, time.monotonic()
         if not isinstance(head, ClassifierHead) or len(train) < 2:
@@ -135,9 +136,14 @@ class LinearProbe:
                 losses[-1] += self.loss(weights, held)
         self._scale = scales[int(np.argmin(losses))]
 
+    def _enough(self) -> int:
+        """Examples to choose by: one for each fold at least."""
+        rows = sum(map(len, self._features)) / len(self) if self._head.per_row else 1
+        return min(_MOST_TO_CHOOSE_BY, max(int(_MOST_ROWS_TO_CHOOSE_BY / max(rows, 1)), _FOLDS_TO_JUDGE))
+
     def _judging(self) -> tuple[Ints, Ints]:
         """Rows to choose by, and the fold of each."""
-        chosen = _some(len(self._targets), _MOST_TO_CHOOSE_BY)
+        chosen = _some(len(self._targets), self._enough())
         return chosen, folds_of(self._task, [self._examples[each] for each in chosen], _FOLDS)
 
     def scaled(self, features: Tensor) -> Tensor:
@@ -202,7 +208,7 @@ class LinearProbe:
             self.solve(weights, learned, strength)
             rows += held.tolist()
             said += self._outputs_of(weights, held)
-            if len(rows) >= _MOST_TO_CHOOSE_BY:
+            if len(rows) >= self._enough():
                 break
         return np.array(rows), said
 
