@@ -1,6 +1,6 @@
 """What a store keeps of learning: which versions count as one, and which calls a training used for what.
 
-merged   version → the version that it was merged with
+merged   version → the version that it was merged with (bertsmith.serving.mirror.tables)
 uses     training, call → train, dev or calibration
 
 Calls that proved something are used up: another model, or another claim, needs calls that nothing was chosen
@@ -28,17 +28,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 from bertsmith.errors import InputError, did_you_mean
 from bertsmith.serving.mirror.database import READING, is_sqlite
 from bertsmith.serving.mirror.store import Store, VersionCount
-from bertsmith.serving.mirror.tables import CALLS
+from bertsmith.serving.mirror.tables import CALLS, MERGED
 
 Use = Literal["train", "dev", "calibration"]
 
 _METADATA = MetaData()
-MERGED = Table(
-    "mirror_merged",
-    _METADATA,
-    Column("version", Text, primary_key=True),
-    Column("into", Text, nullable=False),
-)
 USES = Table(
     "mirror_uses",
     _METADATA,
@@ -59,6 +53,7 @@ class CallRecords:
         self.store = store
         with store.engine.begin() as connection:
             self._lock(connection)
+            MERGED.create(connection, checkfirst=True)
             _METADATA.create_all(connection)
 
     # -- versions ------------------------------------------------------------------------------------------

@@ -81,3 +81,9 @@ PASSED = Table(
     Column("reason", Text, primary_key=True),
     Column("calls", BigInteger, nullable=False),
 )
+MERGED = Table(  # may be missing in a store that nothing was learned from
+    "mirror_merged",
+    METADATA,
+    Column("version", Text, primary_key=True),
+    Column("into", Text, nullable=False),  # the version that it counts as one with
+)

@@ -18,8 +18,9 @@ from sqlalchemy.exc import DBAPIError
 
 from bertsmith.errors import BertsmithError
 from bertsmith.serving.json_log import LOG
+from bertsmith.serving.mirror.answering.due_training import due_trainings
 from bertsmith.serving.mirror.answering.evidence import Batch, Comparison, Evidence
-from bertsmith.serving.mirror.answering.judging import Rules, judged, wants_training
+from bertsmith.serving.mirror.answering.judging import Rules, judged
 from bertsmith.serving.mirror.answering.ledger import Folded, Ledger
 from bertsmith.serving.mirror.answering.open_students import OpenStudents, VersionStudents, with_merged
 from bertsmith.serving.mirror.answering.stage_store import StageStore, VersionFacts
@@ -249,23 +250,7 @@ class Reconciler:
         self._found = self.trainer.adopt(self.store.stages(), self.store.trainings())
         if self._found is not None:
             return
-        counts = self.store.call_counts(self.settings.train_after)
-        if not counts:
-            return
-        stages, trainings, evidence = self.store.stages(), self.store.trainings(), self.store.evidence()
-        for version, calls in counts.items():
-            last = trainings.get(version)
-            if (
-                version not in stages
-                or self.open_students.is_merged(version)
-                or (last and last.until > time.time())
-            ):
-                continue
-            stage = stages[version]
-            known = evidence.get(stage.student)
-            was_dismissed = last is not None and not stage.student and stage.changed > last.began
-            is_urgent = was_dismissed or (known is not None and known.has_drifted)
-            new = calls if last is None else self.store.calls_since(version, last.began)
-            before, wanted = (0 if last is None else last.calls), self.settings.train_after
-            if wants_training(new, before, wanted, is_urgent=is_urgent) and self.trainer.begin(stage, calls):
+        due = due_trainings(self.store, self.open_students, self.settings.train_after)
+        for stage, calls in due:
+            if self.trainer.begin(stage, calls):
                 return

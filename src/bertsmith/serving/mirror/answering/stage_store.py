@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, Table, and_, func, select, update
+from sqlalchemy import Connection, Table, and_, false, func, inspect, or_, select, update
 
 from bertsmith.serving.mirror.answering.agreement import keep_point
 from bertsmith.serving.mirror.answering.evidence import VOID, Batch, Evidence, evidence_of_row, first_evidence
@@ -23,7 +23,7 @@ from bertsmith.serving.mirror.stage_tables import (
     TRAININGS,
 )
 from bertsmith.serving.mirror.store import Store
-from bertsmith.serving.mirror.tables import CALLS, VERSIONS
+from bertsmith.serving.mirror.tables import CALLS, MERGED, VERSIONS
 
 Tallies = Mapping[tuple[str, str, str], tuple[int, float]]  # (version, student, outcome) → calls, seconds
 
@@ -262,11 +262,20 @@ class StageStore:
             return {row.version: row for row in connection.execute(select(TRAININGS))}
 
     def call_counts(self, least: int) -> dict[str, int]:
-        """Recorded calls of the versions that have so many."""
+        """Recorded calls of the versions that have so many, or were merged with others."""
         count = func.count()
-        asking = select(CALLS.c.version, count).group_by(CALLS.c.version).having(count >= least)
         with self._reading() as connection:
+            is_merged = CALLS.c.version.in_(select(MERGED.c.version)) if _has_merged(connection) else false()
+            wanted = or_(count >= least, is_merged)
+            asking = select(CALLS.c.version, count).group_by(CALLS.c.version).having(wanted)
             return {row[0]: row[1] for row in connection.execute(asking)}
+
+    def merged(self) -> dict[str, str]:
+        """Of the versions that count as one with others: the version that names them together."""
+        with self._reading() as connection:
+            if not _has_merged(connection):
+                return {}
+            return {row.version: row.into for row in connection.execute(select(MERGED))}
 
     def calls_since(self, version: str, began: float) -> int:
         """Recorded calls of a version that began later, in seconds since 1970."""
@@ -289,6 +298,10 @@ class StageStore:
         from sqlalchemy.dialects import postgresql, sqlite
 
         return sqlite.insert(table) if is_sqlite(self.engine) else postgresql.insert(table)
+
+
+def _has_merged(connection: Connection) -> bool:
+    return inspect(connection).has_table(MERGED.name)
 
 
 def _settle(connection: Connection, audit: str, outcome: str) -> bool:
