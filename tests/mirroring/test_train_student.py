@@ -172,12 +172,50 @@ def test_a_training_that_was_ended_goes_on_with_the_same_calls(
                 train_student(store, tmp_path / "student", settings=WORDS)
         assert not (tmp_path / "student").exists() and (tmp_path / "student.training").exists()
         store.add(calls_of(300, seed=1, first=900))
-        with pytest.raises(InputError, match="other settings"):
-            train_student(store, tmp_path / "student", settings=WORDS.model_copy(update={"epsilon": 0.1}))
         learned = train_student(store, tmp_path / "student", settings=WORDS)
         assert len(CallRecords(store).calibrated()) == 270
     assert len(learned.parts.calibration) == 270 and learned.why == ""
     assert not (tmp_path / "student.training").exists()
+
+
+def test_a_training_of_other_settings_that_was_ended_stays_and_goes_on_by_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, said = tmp_path / "student", list[str]()
+    one, other = WORDS.model_copy(update={"epsilon": 0.1}), WORDS.model_copy(update={"epsilon": 0.12})
+    with store_of(tmp_path, calls_of(900)) as store:
+        with monkeypatch.context() as broken:
+            broken.setattr(training, "write_student", _killed)
+            for settings in (WORDS, one):
+                with pytest.raises(KeyboardInterrupt):
+                    train_student(store, out, settings=settings)
+        plans = [tmp_path / f"student.training{end}" / "plan.json" for end in ("", "-2")]
+        assert [json.loads(each.read_text())["settings"]["epsilon"] for each in plans] == [0.05, 0.1]
+        plans[1].write_text(plans[1].read_text()[:200])  # as a damaged disk leaves it
+        before = [each.read_bytes() for each in plans]
+        assert train_student(store, out, settings=other, say=said.append).file.claims.epsilon == 0.12
+        assert [each.read_bytes() for each in plans] == before
+        assert not (tmp_path / "student.training-3").exists()
+        assert any(str(plans[0].parent) in each and "student.training-3" in each for each in said)
+        learned = train_student(store, out, settings=WORDS)
+        assert len(learned.parts.calibration) == 270 and learned.why == ""
+    assert not plans[0].parent.exists() and plans[1].exists()
+
+
+def test_of_two_trainings_for_one_folder_the_second_is_refused_whatever_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store_of(tmp_path, calls_of(900)) as store:
+        other = WORDS.model_copy(update={"epsilon": 0.1})
+
+        def meanwhile(*given: object) -> None:
+            with pytest.raises(InputError, match="another training is at work"):
+                train_student(store, tmp_path / "student", settings=other)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(training, "write_student", meanwhile)
+        with pytest.raises(KeyboardInterrupt):
+            train_student(store, tmp_path / "student", settings=WORDS)
 
 
 def _killed(*given: object) -> None:

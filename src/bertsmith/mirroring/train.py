@@ -3,7 +3,8 @@
     understand → read → divide → train the tiers → choose → prove → student.json, model/, report.html
 
 Beside OUT a folder OUT.training holds what is under way: which calls are for what, and the fine-tuning. A
-training that was ended goes on there; it is removed when the student stands.
+training that was ended goes on there; it is removed when the student stands. One with other settings or
+versions stays, and the new one's folder is OUT.training-2, OUT.training-3 ….
 """
 
 import hashlib
@@ -11,6 +12,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -104,7 +106,7 @@ def train_student(
 
     A student in `out` that a stage of the mirror names stays: the new one goes to out-2, out-3 ….
 
-    Goes on where an earlier training with these settings in OUT.training ended. `say` is told in a sentence
+    Goes on where an earlier training with these settings and versions ended. `say` is told in a sentence
     what is being done. Raises InputError where the site can't be mirrored or there are too few calls, and
     where another training is at work there.
     """
@@ -117,14 +119,58 @@ def train_student(
     free = free_folder(store, out)
     if free != out:
         say(f"The student in {out} is one of the mirror's and stays: the new one goes to {free}")
-    out, work = free, free.with_name(free.name + ".training")
-    make_folder(work)
-    with locked_folder(work) as is_free:
+    out, first = free, free.with_name(free.name + ".training")
+    make_folder(first)
+    with locked_folder(first) as is_free:  # of all trainings for OUT
         if not is_free:
-            raise InputError(f"{work} is in use: another training is at work there. Wait until it has ended.")
+            raise InputError(
+                f"{first} is in use: another training is at work there. Wait until it has ended."
+            )
+        work = _work_folder(first, _plan_of(settings, understood), say)
         learned = _train(_begin(store, records, understood, settings, work), records, out, console, say)
         shutil.rmtree(work, ignore_errors=True)
+        with suppress(OSError):  # it is gone, or holds another training
+            first.rmdir()
     return learned
+
+
+def _plan_of(settings: LearnSettings, understood: Understood) -> dict[str, Any]:
+    """What a training that goes on has to have been begun with, as JSON gives it back."""
+    plan = {
+        "settings": settings.model_dump(mode="json"),
+        "versions": sorted(each.version for each in understood.versions),
+    }
+    read: dict[str, Any] = json.loads(json.dumps(plan))
+    return read
+
+
+def _work_folder(first: Path, wanted: dict[str, Any], say: Say) -> Path:
+    """Where a training with this plan ended, or `first`. If that holds another, or one whose plan can't be
+    read, it stays as it is, and a folder beside it is made.
+    """
+    folders = [first]
+    while folders[-1].exists():
+        folders.append(first.with_name(f"{first.name}-{len(folders) + 1}"))
+    *there, new = folders
+    for folder in there:
+        if _goes_on(folder, wanted):
+            return folder
+    if not (first / _PLAN).exists():
+        return first
+    say(
+        f"{first} holds a training that was ended, with other settings or versions, and stays. "
+        f"The files of this one are in {new}"
+    )
+    make_folder(new)
+    return new
+
+
+def _goes_on(folder: Path, wanted: dict[str, Any]) -> bool:
+    try:
+        plan = read_json(folder / _PLAN)
+    except (InputError, OSError):
+        return False
+    return isinstance(plan, dict) and {name: plan.get(name) for name in wanted} == wanted
 
 
 def _require_field(settings: LearnSettings, understood: Understood) -> None:
@@ -140,19 +186,9 @@ def _begin(
     store: Store, records: CallRecords, understood: Understood, settings: LearnSettings, work: Path
 ) -> _Training:
     """By the plan in the folder, or by a new one."""
-    wanted = {
-        "settings": settings.model_dump(mode="json"),
-        "versions": sorted(each.version for each in understood.versions),
-    }
     path = work / _PLAN
     if path.exists():
-        plan = read_json(path)
-        if {name: plan.get(name) for name in wanted} != json.loads(json.dumps(wanted)):
-            raise InputError(
-                f"{work} holds a training that was ended, with other settings or versions. Go on with those, "
-                "or remove the folder and begin anew."
-            )
-        return _resumed(store, understood, settings, work, plan)
+        return _resumed(store, understood, settings, work, read_json(path))
     read = read_calls(store, understood)
     parts = divide(read.calls, records.used(), understood.shape, settings)
     proving = {call.id for call in parts.calibration}
@@ -164,7 +200,7 @@ def _begin(
     parts = by_ids(read.calls, proving, understood.shape, settings)
     name = hashlib.sha256(f"{understood.site}{time.time_ns()}".encode()).hexdigest()[:12]
     plan = {
-        **wanted,
+        **_plan_of(settings, understood),
         "name": name,
         "calls": [call.id for call in read.calls],
         "calibration": [call.id for call in parts.calibration],

@@ -97,13 +97,16 @@ def test_a_proven_student_is_known_and_an_unproven_one_is_not(
 
 
 def test_a_training_that_fails_is_told_with_where_to_look(
-    settings: MirrorSettings, stages: StageStore
+    settings: MirrorSettings, stages: StageStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     trainer = Trainer(settings, stages, running("import sys; print('why'); sys.exit(2)"))
     trainer.begin(stage(stages), 1)
     assert ended(trainer) is None
     outcome = stages.trainings()[stage(stages).version].outcome
     assert outcome.startswith("failed with status 2: ")
+    assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == [
+        f"the training for version {stage(stages).version} has ended: {outcome}"
+    ]
     assert (
         Path(outcome.removeprefix("failed with status 2: ").removesuffix(" says why")).read_text() == "why\n"
     )

@@ -2,6 +2,7 @@
 version on one machine only.
 """
 
+import logging
 import os
 import re
 import signal
@@ -120,7 +121,8 @@ class Trainer:
         student, outcome = self._outcome(stage, out, process.returncode)
         self.store.end_training(stage.version, self.owner, outcome)
         self._running = None
-        LOG.info("the training for version %s has ended: %s", stage.version, outcome)
+        level = logging.ERROR if process.returncode else logging.INFO
+        LOG.log(level, "the training for version %s has ended: %s", stage.version, outcome)
         return None if student is None else (stage, student)
 
     def close(self) -> None:
