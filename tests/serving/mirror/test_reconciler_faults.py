@@ -9,11 +9,12 @@ import pytest
 from made_student import make_student, put_in_mode, stage_of
 from running_mirror import RunningMirror, running_mirror, wait_until
 from scripted_upstream import Reply, Upstream
+from sqlalchemy import update
 from test_call_store import call_of
 from test_stages import USUAL, WORDS, ask
 
 from bertsmith.serving.mirror.answering.evidence import VOID
-from bertsmith.serving.mirror.answering.ledger import Ledger
+from bertsmith.serving.mirror.answering.ledger import Ledger, compared_again
 from bertsmith.serving.mirror.answering.open_students import OpenStudents, VersionStudents
 from bertsmith.serving.mirror.answering.reconciler import Pace
 from bertsmith.serving.mirror.answering.stage_store import StageStore
@@ -22,6 +23,7 @@ from bertsmith.serving.mirror.answering.student_thread import StudentThread
 from bertsmith.serving.mirror.answering.training_process import read_student
 from bertsmith.serving.mirror.call import Asked
 from bertsmith.serving.mirror.call_routing import CallRouting, Outcome
+from bertsmith.serving.mirror.stage_tables import AUDITS
 from bertsmith.serving.mirror.store import Store
 from bertsmith.serving.mirror.student import Student as Opened
 
@@ -178,3 +180,66 @@ def test_a_student_that_could_not_be_opened_is_tried_again(upstream: Upstream, t
         )
         assert len(tries) == 2
         assert ask(mirror, "a card").startswith("answered")
+
+
+def left_open(mirror: RunningMirror, tmp_path: Path, *texts: str) -> Student:
+    """Audits as a mirror leaves them that is killed between storing what the LLM said and comparing it."""
+    ask(mirror, "my card")
+    call = mirror.calls()[-1]
+    folder = make_student(tmp_path / "made", call, WORDS, USUAL)
+    student = put_in_mode(mirror.stages, folder, call, "live", 1.0)
+    wait_until(lambda: mirror.app.reconciler.open_students.answers)
+    mirror.app.recorder.told = None
+    for text in texts:
+        assert ask(mirror, text).startswith("answered")
+    wait_until(lambda: len(mirror.calls()) == 1 + len(texts))
+    assert mirror.stages.audit_outcomes() == {(student.id, "open"): len(texts)}
+    return student
+
+
+def test_a_mirror_that_starts_compares_audits_whose_answers_are_stored(
+    upstream: Upstream, tmp_path: Path
+) -> None:
+    with running_mirror(tmp_path, upstream.url, audit_share=1.0) as mirror:
+        student = left_open(mirror, tmp_path, "a card", "transfer!", "hello")
+        mirror.stages.draw("lost", student.version, student.id, 1.0, 1.0)
+    with running_mirror(tmp_path, upstream.url, audit_share=1.0) as mirror:
+        expected = {(student.id, "agrees"): 2, (student.id, "differs"): 1, (student.id, "open"): 1}
+        wait_until(lambda: mirror.stages.audit_outcomes() == expected, 10)
+        audits = mirror.stages.evidence()[student.id].audits
+        assert (audits.count, audits.rate()) == (3, pytest.approx(1 / 3))
+        assert mirror.app.reconciler._compare_again(mirror.stages.unsettled(1e12)) == set()
+
+
+def test_late_audits_whose_answers_are_stored_count_by_what_they_say(
+    mirror: RunningMirror, tmp_path: Path
+) -> None:
+    """Of a replica that was killed; what was lost goes on counting as a disagreement."""
+    student = left_open(mirror, tmp_path, "a card", "hello")
+    mirror.stages.draw("lost", student.version, student.id, 1.0, 1.0)
+    with mirror.store.engine.begin() as connection:
+        connection.execute(update(AUDITS).values(drawn=1.0))
+    expected = {(student.id, "agrees"): 2, (student.id, "failed"): 1}
+    wait_until(lambda: mirror.stages.audit_outcomes() == expected, 10)
+
+
+def test_stored_answers_to_a_student_that_was_replaced_or_cannot_compare(
+    mirror: RunningMirror, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    student = left_open(mirror, tmp_path, "a card")
+    (audit,), reconciler = mirror.stages.unsettled(1e12), mirror.app.reconciler
+    (call,) = mirror.store.calls_named([audit.id]).values()
+    opened = reconciler.open_students.by_version[student.version].student
+    assert opened is not None
+    again = compared_again(audit, call, opened)
+    assert (again.differs, again.probability, again.least, again.outcome) == (False, 1.0, 1.0, "agrees")
+    strange = compared_again(audit, replace(call, version="another"), opened)
+    assert (strange.differs, strange.audit, strange.outcome) == (True, audit.id, "failed")
+    assert "an answer could not be compared: ValueError" in caplog.messages
+    stage = stage_of(mirror.stages, student.version)
+    assert mirror.stages.change(stage, replace(stage, student="new", former=student.id), "hand", "a test")
+    wait_until(lambda: student.id not in reconciler._open)
+    assert reconciler._compare_again([audit]) == {audit.id}
+    assert mirror.stages.audit_outcomes() == {(student.id, VOID): 1}
+    assert mirror.stages.evidence()[student.id].audits.count == 0
+    assert mirror.stages.tallies()[student.version, "", "void-student-replaced"] == (1, 0.0)

@@ -7,18 +7,20 @@ Bounded: where more comes than can be compared, the oldest go, whatever they say
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertsmith.serving.json_log import LOG
 from bertsmith.serving.mirror.answering.evidence import VOID, Batch, Comparison
 from bertsmith.serving.mirror.answering.open_students import OpenStudents, VersionStudents
 from bertsmith.serving.mirror.answering.student_thread import StudentThread
+from bertsmith.serving.mirror.call import Call
 from bertsmith.serving.mirror.call_routing import CallRouting, Outcome
 from bertsmith.serving.mirror.llm_refusals import is_refusal
 
 _MOST = 10_000  # events that wait
 _AT_ONCE = 64  # texts that a student is asked together
 REFUSED, VOIDED = "refused-", "void-"  # before why: counts of calls that the LLM refused, and of audits
+REPLACED = "student-replaced"  # why an audit is void
 
 
 @dataclass
@@ -175,7 +177,24 @@ def _settle_without_evidence(outcome: Outcome, routing: CallRouting, folded: Fol
     cause = outcome.cause or (outcome.reason if outcome.reason != VOID else "")
     comparison = Comparison(True, routing.probability, routing.least, routing.audit, VOID)
     folded.batch(routing.student).comparisons.append(comparison)
-    folded.count(routing.version, "", VOIDED + (cause or "student-replaced"))
+    folded.count(routing.version, "", VOIDED + (cause or REPLACED))
+
+
+def compared_again(audit: Any, call: Call, student: StudentThread) -> Comparison:
+    """An audit (its row) that a mirror left open whose `call` is stored: the student is asked once more what
+    it answered, which is the same. One that can't be compared counts as a disagreement, as in `Ledger`.
+    """
+    try:
+        text = student.student.input_of(call.asked, call.version)
+        if text is None:
+            raise ValueError("the stored call doesn't fit the template")
+        (answer,) = student.student.answer([text])
+        differs = student.differs(answer.values, call.answered.value)
+        outcome = "differs" if differs else "agrees"
+    except Exception as error:
+        LOG.error("an answer could not be compared: %s", type(error).__name__)
+        differs, outcome = True, "failed"
+    return Comparison(differs, audit.probability, audit.least, audit.id, outcome)
 
 
 def _compare_unheard(

@@ -8,20 +8,20 @@ A store that can't be written is tried again; what happened waits meanwhile.
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy.exc import DBAPIError
 
 from bertsmith.errors import BertsmithError
 from bertsmith.serving.json_log import LOG
 from bertsmith.serving.mirror.answering.due_training import due_trainings
-from bertsmith.serving.mirror.answering.evidence import Batch, Comparison, Evidence
+from bertsmith.serving.mirror.answering.evidence import VOID, Batch, Comparison, Evidence
 from bertsmith.serving.mirror.answering.judging import Rules, judged
-from bertsmith.serving.mirror.answering.ledger import Folded, Ledger
+from bertsmith.serving.mirror.answering.ledger import REPLACED, VOIDED, Folded, Ledger, compared_again
 from bertsmith.serving.mirror.answering.open_students import OpenStudents, VersionStudents, with_merged
 from bertsmith.serving.mirror.answering.stage_store import StageStore, VersionFacts
 from bertsmith.serving.mirror.answering.stages import Stage, Student
@@ -104,6 +104,7 @@ class Reconciler:
                 each.close()
 
     def _work(self) -> None:
+        self._guarded(self._compare_answered)
         while not self._ending.wait(self.pace.between_steps):
             self._step()
 
@@ -228,10 +229,36 @@ class Reconciler:
         failed = self._failed.get(number)
         return failed is None or time.monotonic() - failed >= self.pace.between_openings
 
+    def _compare_answered(self) -> None:
+        """Audits that a mirror left which was killed once the LLM's answer was stored."""
+        self._compare_again(self.store.answered_audits())
+
+    def _compare_again(self, audits: Sequence[Any]) -> set[str]:
+        """Those of these audits (rows) whose call is stored and whose student is open, or has been replaced;
+        gives their ids. Each is settled once, whoever else does so too.
+        """
+        calls, done = self.store.store.calls_named(each.id for each in audits), set[str]()
+        for row in audits:
+            call, student = calls.get(row.id), self._students.get(row.student)
+            if call is None or student is None:
+                continue
+            if (opened := self._open.get(row.student)) is not None:
+                found = compared_again(row, call, opened)
+            elif row.student not in self._open:  # no stage names it
+                found = Comparison(True, row.probability, row.least, row.id, VOID)
+                self.store.tally({(row.version, "", VOIDED + REPLACED): (1, 0.0)})
+            else:
+                continue
+            self.store.fold(student, Batch([found]))
+            done.add(row.id)
+        return done
+
     def _expire_audits(self) -> None:
-        """What was drawn by a mirror that was killed counts as a disagreement."""
-        for row in self.store.unsettled(time.time() - AUDIT_PATIENCE):
-            if (student := self._students.get(row.student)) is not None:
+        """What was drawn by a mirror that was killed, and can't be compared, counts as a disagreement."""
+        late = self.store.unsettled(time.time() - AUDIT_PATIENCE)
+        done = self._compare_again(late)
+        for row in late:
+            if row.id not in done and (student := self._students.get(row.student)) is not None:
                 failed = Comparison(True, row.probability, row.least, row.id, "failed")
                 self.store.fold(student, Batch([failed]))
 

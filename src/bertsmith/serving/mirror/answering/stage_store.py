@@ -224,6 +224,12 @@ class StageStore:
         with self._reading() as connection:
             return list(connection.execute(select(AUDITS).where(late).order_by(AUDITS.c.drawn).limit(500)))
 
+    def answered_audits(self) -> list[Any]:
+        """Audits of which nothing is known though the LLM's answer is stored: rows of AUDITS."""
+        left = and_(AUDITS.c.outcome.is_(None), AUDITS.c.id.in_(select(CALLS.c.id)))
+        with self._reading() as connection:
+            return list(connection.execute(select(AUDITS).where(left).order_by(AUDITS.c.drawn).limit(500)))
+
     def audit_outcomes(self) -> dict[tuple[str, str], int]:
         """How many audits by (student, outcome); 'open' where it isn't known."""
         outcome = func.coalesce(AUDITS.c.outcome, "open")
