@@ -356,3 +356,43 @@ def test_a_count_of_tokens_that_no_column_holds_is_left_out(tmp_path: Path) -> N
     (found,) = store.calls(call.version)
     assert (found.answered.input_tokens, found.answered.output_tokens) == (None, None)
     store.close()
+
+
+@pytest.mark.parametrize("what", ["is gone", "is another file by now"])
+def test_a_store_that_is_moved_away_is_said_and_nothing_counts_as_stored_until_it_is_back(
+    mirror: RunningMirror, what: str
+) -> None:
+    assert mirror.ask(CHAT, body_of("card 0")).status == 200
+    assert len(mirror.calls()) == 1
+    aside = mirror.path.with_name("aside.sqlite")
+    mirror.path.rename(aside)
+    if what != "is gone":
+        mirror.path.write_bytes(b"")
+    assert mirror.ask(CHAT, body_of("card 1")).status == 200
+    problem = wait_until(lambda: mirror.ask("/bertsmith/status").json()["store_problem"])
+    assert problem.startswith(f"{mirror.path} {what}: put back")
+    mirror.store.engine.dispose()  # a connection that is made meanwhile makes no file
+    for asked in (mirror.store.count, lambda: mirror.store.add([call_of(1)])):
+        with pytest.raises(OperationalError, match=what):
+            asked()
+    assert mirror.ask(CHAT, body_of("card 2")).status == 200
+    status = mirror.ask("/bertsmith/status").json()
+    assert (status["stored"], status["waiting"]) == (1, 2)
+    assert mirror.path.exists() == (what != "is gone")
+    aside.replace(mirror.path)
+    assert len(mirror.calls()) == 3
+    assert mirror.ask("/bertsmith/status").json()["store_problem"] is None
+
+
+def test_a_store_that_is_removed_is_said_in_the_log_and_its_calls_count_as_lost(
+    upstream: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running_mirror(tmp_path, upstream.url, drain_seconds=1) as mirror:
+        mirror.path.unlink()
+        assert mirror.ask(CHAT, body_of("card")).status == 200
+        problem = wait_until(lambda: mirror.app.recorder.problem)
+        assert problem.startswith(f"{mirror.path} is gone")
+    said = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert f"the store can't be written and is tried again: {problem}" in said
+    (stopped,) = [each for each in caplog.records if each.getMessage() == "stopped"]
+    assert (stopped.facts["stored"], stopped.facts["lost"]) == (0, 1)  # type: ignore[attr-defined]

@@ -89,6 +89,11 @@ def _sqlite(url: URL, *, create: bool) -> Engine:
         raise InputError(f"{path.absolute().parent} is no folder. The store {path} can't be made in it.")
     # A connection that a thread leaves goes on in another; SQLAlchemy sees to it that only one has it.
     engine = create_engine(url, hide_parameters=True, connect_args={"check_same_thread": False})
+    file = _OpenedFile(path.absolute())
+
+    @event.listens_for(engine, "do_connect")
+    def _require(*_: Any) -> None:
+        file.require()  # or SQLite would make a new one
 
     @event.listens_for(engine, "connect")
     def _settle(connection: sqlite3.Connection, _: Any) -> None:
@@ -100,14 +105,49 @@ def _sqlite(url: URL, *, create: bool) -> Engine:
             "foreign_keys=ON",
         ):
             connection.execute(f"PRAGMA {pragma}")
+        file.note()
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         # A writer at once: a transaction that began by reading could not wait for its turn to write.
         reads = connection.get_execution_options().get("mirror_reads")
+        if not reads:
+            try:
+                file.require()
+            except sqlite3.OperationalError as error:
+                raise OperationalError("BEGIN", {}, error) from None
         connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
     return engine
+
+
+class _OpenedFile:
+    """The file that SQLite opened. Where the path names another, or none, SQLite goes on writing to what it
+    has open, which nobody finds again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._opened: tuple[int, int] | None = None
+
+    def _now(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def note(self) -> None:
+        """At the first connection."""
+        self._opened = self._opened or self._now()
+
+    def require(self) -> None:
+        """Raises what SQLite raises when it can't write."""
+        if self._opened is not None and (now := self._now()) != self._opened:
+            what = "is gone" if now is None else "is another file by now"
+            raise sqlite3.OperationalError(
+                f"{self.path} {what}: put back the one that was opened, or start again"
+            )
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
