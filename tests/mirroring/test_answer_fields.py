@@ -69,6 +69,60 @@ def test_texts_that_stand_in_their_inputs_are_quotes() -> None:
     assert objects.spans == SpanForm(form="objects", text="name", label="role", keys=("name", "role"))
 
 
+@pytest.mark.parametrize("odd", [["host"], {"is": "host"}, 3, True, None])
+def test_an_odd_kind_beside_a_quote_is_passed_over_and_fits_nothing(odd: Any) -> None:
+    items = of({"name": {"type": "string"}, "role": {"type": "string"}})
+    usual = [{"x": [{"name": f"anna{n}", "role": ["host", "guest"][n % 2]}]} for n in range(40)]
+    answers = [*usual, *[{"x": [{"name": "ben", "role": odd}]}] * 10]
+    shape = shape_of(
+        of({"x": {"type": "array", "items": items}}), [Observation(each, "anna ben") for each in answers]
+    )
+    assert not shape.fields  # the names aren't in the text
+    texts = [f"anna{n}" for n in range(40)] + ["ben"] * 10
+    seen = [Observation(each, text) for each, text in zip(answers, texts, strict=True)]
+    shape = shape_of(of({"x": {"type": "array", "items": items}}), seen)
+    assert shape.field("$.x").values == ("guest", "host")
+    assert [shape.holds(shape.read(each)) for each in answers] == [True] * 40 + [False] * 10
+    assert all(shape.differing(shape.read(answers[0]), shape.read(each)) for each in answers[40:])
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "odd"),
+    [
+        ({"enum": ["a", "b"]}, ["a", "b"], ["c", 1, None, ["a"], ABSENT]),
+        ({"enum": ["a", None]}, ["a", None], ["c", ABSENT]),
+        ({"type": "boolean"}, [True, False], [1, "true", None]),
+        ({"type": "string"}, ["yes", "no"], [3, ["yes"], None]),
+        ({"type": "number"}, [1, 2.5], ["1", True, None]),
+        ({"type": "array", "items": {"enum": ["a", "b"]}}, [[], ["b", "a"]], ["a", ["c"], [["a"]], None]),
+        ({"type": "array", "items": {"type": "string"}}, [[], ["b", "a"]], ["a", [1], None]),
+    ],
+)
+def test_an_odd_answer_is_told_from_one_that_fits(
+    schema: dict[str, Any], good: list[Any], odd: list[Any]
+) -> None:
+    answers = [{} if value is ABSENT else {"x": value} for value in (*good * 20, *odd)]
+    shape = shape_of(of({"x": schema}), [Observation(each, "") for each in answers])
+    held = [shape.holds(shape.read(each)) for each in answers]
+    assert held == [True] * (len(good) * 20) + [False] * len(odd)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"type": "object", "properties": ["x"]},
+        {"type": "object", "properties": {"x": {"anyOf": {"type": "string"}}}, "required": 1},
+        {"type": "object", "properties": {"x": {"allOf": ["string"]}}},
+        {"type": "object", "properties": {"x": {"oneOf": ["string", None]}}},
+        {"type": "object", "properties": {"x": {"type": "object", "properties": "y"}}},
+        {"type": "object", "properties": {"x": {"type": "array", "items": {"properties": [1]}}}},
+    ],
+)
+def test_a_schema_that_is_none_has_fields_or_is_refused(odd: dict[str, Any]) -> None:
+    shape = shape_of(odd, [Observation({"x": "a"}, "")] * 20)
+    assert {each.path for each in (*shape.fields, *shape.refused)} == {"$.x"}
+
+
 @pytest.mark.parametrize(
     ("schema", "values", "why"),
     [

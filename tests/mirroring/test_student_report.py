@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mirrored_calls import as_exchange, at_random, by_rule, message
+from mirrored_calls import as_exchange, at_random, by_rule, call_of, message, store_of
 
 from bertsmith.cli.main import main
 from bertsmith.serving.mirror.student import Student
@@ -60,6 +60,24 @@ def test_from_a_log_to_a_student_by_commands_alone(
     ):
         assert expected in page.text, expected
     assert Student.open(tmp_path / "student").is_promotable
+
+
+def test_an_odd_answer_of_quotes_is_one_line_of_what_was_understood(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"name": {"type": "string"}, "role": {"type": "string"}}
+    items = {"type": "object", "properties": names}
+    schema = {"type": "object", "properties": {"who": {"type": "array", "items": items}}}
+    roles: list[Any] = [*["host", "guest"] * 20, ["host", "guest"]]
+    calls = [
+        call_of(f"call {n}: anna{n} came", {"who": [{"name": f"anna{n}", "role": role}]}, n, schema=schema)
+        for n, role in enumerate(roles)
+    ]
+    with store_of(tmp_path, calls):
+        bertsmith("mirror", "understand", "--store", tmp_path / "calls.sqlite")
+        assert "1 of 41, whose answers don't fit the fields" in capsys.readouterr().out
+        bertsmith("mirror", "understand", "--store", tmp_path / "calls.sqlite", "--json")
+    assert json.loads(capsys.readouterr().out)[0]["odd"] == 1
 
 
 def test_nothing_proven_is_said_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from bertsmith.mirroring import train as training
 from bertsmith.mirroring.call_records import CallRecords
 from bertsmith.mirroring.learn_settings import LearnSettings
 from bertsmith.mirroring.train import train_student
+from bertsmith.mirroring.understanding.understand import understand
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.student import Student
 
@@ -74,6 +75,24 @@ def test_a_training_says_how_often_the_llm_refused(tmp_path: Path) -> None:
         learned = train_student(store, tmp_path / "student", settings=WORDS)
     (note,) = learned.notes
     assert "to 1,007 calls beside these 300 (refusal 1,000, status-400 7)" in note
+
+
+def test_odd_answers_are_passed_over_and_counted(tmp_path: Path) -> None:
+    """As a server gives them that doesn't enforce schemas. In the proof they count as different."""
+    schema = {"type": "object", "properties": {"intent": {"type": "string"}}, "required": ["intent"]}
+    calls = calls_of(400, schema=schema)
+    odd = [
+        [{"intent": ["card", "loan"]}, {"intent": 3}, {}, {"intent": {"is": "card"}}][n % 4] for n in range(8)
+    ]
+    calls[100:108] = [call_of(f"visa {n}", answer, 100 + n, schema=schema) for n, answer in enumerate(odd)]
+    calls[-1] = call_of("visa now", {"intent": ["card"]}, 399, schema=schema)
+    with store_of(tmp_path, calls) as store:
+        assert understand(store, CallRecords(store).group(None)).odd == 9
+        settings = LearnSettings(tiers=("tf-idf",), epsilon=0.2)
+        learned = train_student(store, tmp_path / "student", settings=settings)
+    assert "9 of 400 answers don't fit the fields" in learned.notes[0]
+    assert learned.file.shape.field("$.intent").values == ("card", "other", "transfer")
+    assert learned.calibration is not None and learned.calibration.differs[-1]
 
 
 def test_a_teacher_that_answers_at_random_is_never_certified(tmp_path: Path) -> None:

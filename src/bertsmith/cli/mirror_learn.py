@@ -234,6 +234,8 @@ def _print_understood(found: "Understood") -> None:
         "calls": f"{found.calls:,}",
         "fit the template": f"{found.fitting:,} of {found.looked_at:,}",
     }
+    if found.odd:
+        facts["passed over"] = f"{found.odd:,} of {found.looked_at:,}, whose answers don't fit the fields"
     print_facts("Understood", facts)
     for template in dict.fromkeys(each.shown() for each in found.templates.values()):
         console.print(template, markup=False, highlight=False)
@@ -264,6 +266,7 @@ def _as_json(found: "Understood") -> dict[str, Any]:
         "calls": found.calls,
         "looked_at": found.looked_at,
         "fitting": found.fitting,
+        "odd": found.odd,
         "templates": {version: each.shown() for version, each in found.templates.items()},
         "fields": [
             {"path": each.path, "kind": each.kind, **_traits(each), "values": dict(found.shares[each.path])}

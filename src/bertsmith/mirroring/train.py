@@ -237,7 +237,7 @@ def _train(
     training: _Training, records: CallRecords, out: Path, console: Console | None, say: Say
 ) -> Learned:
     settings, parts, shape = training.settings, training.parts, training.understood.shape
-    notes = [each for each in [refusals(records.store, training.understood)] if each]
+    notes = [each for each in [refusals(records.store, training.understood), _odd(training)] if each]
     candidates, devs = _candidates(training, console, say, notes)
     say("Proving")
     verdict, calibrations, parts = _verdict(training, records, candidates, devs)
@@ -256,6 +256,18 @@ def _train(
     number = sha256(out / FILE)[:12]  # as the store names it once it serves
     keep_learned(records.store, number, training.understood.latest.version, findings(report))
     return Learned(**{**vars(learned), "file": written})
+
+
+def _odd(training: _Training) -> str:
+    """How many answers teach nothing, in a sentence; empty for none."""
+    shape, calls = training.understood.shape, training.read.calls
+    odd = sum(not shape.holds(call.values) for call in calls)
+    if not odd:
+        return ""
+    return (
+        f"{odd:,} of {len(calls):,} answers don't fit the fields: what is odd in them teaches nothing, and "
+        "in the proof each of them counts as different."
+    )
 
 
 def _floor(ceiling: TeacherCeiling | None) -> float:

@@ -49,9 +49,9 @@ def shape_of(schema: Mapping[str, Json], observations: Sequence[Observation]) ->
     """What the answers hold. Where the schema has no properties, as of json_object, they are those of the
     answers.
     """
-    described = dict(schema) if schema.get("properties") else _schema_seen(observations)
+    described = dict(schema) if _properties(schema) else _schema_seen(observations)
     walk = _Walk(described, observations)
-    if not described.get("properties"):
+    if not _properties(described):
         walk.refuse((), "no object with fields", required=True)
     else:
         walk.object(described, (), 0)
@@ -86,8 +86,9 @@ class _Walk:
 
     def object(self, schema: Mapping[str, Json], keys: Keys, depth: int) -> None:
         """Its properties, one by one."""
-        required = schema.get("required") or ()
-        for name, inner in schema["properties"].items():
+        required = schema.get("required")
+        required = required if isinstance(required, list) else []
+        for name, inner in _properties(schema).items():
             own = (*keys, name)
             seen = self.seen(own)
             missing = any(each.value is ABSENT for each in seen)
@@ -101,7 +102,7 @@ class _Walk:
         node = self.resolved(schema, depth)
         if node.variants > 1 or depth > _DEEPEST:
             self.refuse(keys, "several shapes in one place", required=not optional)
-        elif node.schema.get("properties"):
+        elif _properties(node.schema):
             if optional or node.nullable:
                 self.refuse(keys, "an object that may be missing", required=not optional)
             else:
@@ -143,19 +144,19 @@ class _Walk:
         ]
         if node.schema.get("type") == "string":
             return _list_of_texts(inner)
-        if node.schema.get("properties"):
+        if _properties(node.schema):
             return self.list_of_objects(node.schema, inner)
         return "a list of neither labels nor quotes"
 
     def list_of_objects(self, schema: Mapping[str, Json], seen: list[Seen]) -> dict[str, Any] | str:
         """Quotes with their kind: one free text, and at most one enumeration."""
         texts, kinds = list[str](), dict[str, tuple[Json, ...]]()
-        for name, inner in schema["properties"].items():
+        for name, inner in _properties(schema).items():
             node = self.resolved(inner if isinstance(inner, dict) else {}, 1)
             values = [
                 Seen(each.value[name], each.text)
                 for each in seen
-                if isinstance(each.value, dict) and name in each.value
+                if isinstance(each.value, dict) and isinstance(each.value.get(name), str)
             ]
             if node.values is not None:
                 kinds[name] = tuple(node.values)
@@ -172,7 +173,7 @@ class _Walk:
         ):
             return "a list of objects that are no quotes of the input"
         label = next(iter(kinds), "")
-        form = SpanForm(form="objects", text=texts[0], label=label, keys=tuple(schema["properties"]))
+        form = SpanForm(form="objects", text=texts[0], label=label, keys=tuple(_properties(schema)))
         return {"kind": "spans", "values": kinds.get(label, ("",)), "spans": form}
 
     def resolved(self, schema: Mapping[str, Json], depth: int) -> _Node:
@@ -190,13 +191,13 @@ class _Walk:
 
     def variants(self, schema: Mapping[str, Json], depth: int) -> Iterator[Mapping[str, Json]]:
         """Every shape that it allows."""
-        if depth > _DEEPEST:
+        if depth > _DEEPEST or not isinstance(schema, dict):
             yield {}
         elif "$ref" in schema:
             yield from self.variants(self.referenced(str(schema["$ref"])), depth + 1)
         elif isinstance(schema.get("allOf"), list) and len(schema["allOf"]) == 1:
             yield from self.variants(schema["allOf"][0], depth + 1)
-        elif either := schema.get("anyOf") or schema.get("oneOf"):
+        elif isinstance(either := schema.get("anyOf") or schema.get("oneOf"), list):
             for each in either:
                 yield from self.variants(each, depth + 1)
         elif isinstance(schema.get("type"), list):
@@ -220,6 +221,12 @@ class _Walk:
     def seen(self, keys: Keys) -> list[Seen]:
         """What answers had there, ABSENT where they had nothing."""
         return [Seen(_at(each.answer, keys), each.text) for each in self.observations]
+
+
+def _properties(schema: Mapping[str, Json]) -> dict[str, Json]:
+    """None where it says nothing that could be them: a schema is what a client wrote."""
+    found = schema.get("properties")
+    return found if isinstance(found, dict) else {}
 
 
 def _is_null(schema: Mapping[str, Json]) -> bool:
@@ -318,8 +325,8 @@ def _order(walk: _Walk, observations: Sequence[Observation]) -> tuple[Keys, ...]
 
 
 def _in_schema(schema: Mapping[str, Json], keys: Keys = (), depth: int = 0) -> Iterator[Keys]:
-    for name, inner in (schema.get("properties") or {}).items():
-        if isinstance(inner, dict) and inner.get("properties") and depth < _DEEPEST:
+    for name, inner in _properties(schema).items():
+        if isinstance(inner, dict) and _properties(inner) and depth < _DEEPEST:
             yield from _in_schema(inner, (*keys, name), depth + 1)
         else:
             yield (*keys, name)

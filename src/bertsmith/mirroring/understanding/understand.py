@@ -19,8 +19,8 @@ _ALL_SMALL = ""  # the template of versions that have too few calls for one of t
 @dataclass(frozen=True)
 class Understood:
     """A group of versions that count as one. `templates` by version; `fitting` of the `looked_at` calls stand
-    in theirs; `shares` has for each field its values as text with how often each was seen. `why_not`: why no
-    model can be trained; empty where one can.
+    in theirs, and `odd` have answers that don't fit the fields; `shares` has for each field its values as
+    text with how often each was seen. `why_not`: why no model can be trained; empty where one can.
     """
 
     versions: tuple[VersionCount, ...]
@@ -28,6 +28,7 @@ class Understood:
     shape: AnswerShape
     looked_at: int
     fitting: int
+    odd: int
     shares: dict[str, list[tuple[str, int]]]
     why_not: str
 
@@ -76,6 +77,7 @@ def understand(
         shape,
         len(calls),
         fitting,
+        sum(not shape.holds(shape.read(call.answered.value)) for call in calls),
         {each.path: _shares(each, shape, observations) for each in shape.fields},
         _why_not(templates, shape, len(calls)),
     )

@@ -115,6 +115,28 @@ class Field(BaseModel):
             return sorted(first) == sorted(second)
         return written(first) == written(second)
 
+    def holds(self, value: Any) -> bool:
+        """Whether a value that was read is one that may stand there: of its kind, and where the schema says
+        which, one of these.
+        """
+        if value is None or value is ABSENT:
+            return value in self.classes
+        if self.kind == "number":
+            return is_number(value)
+        if self.kind == "spans":
+            return isinstance(value, tuple)
+        if self.kind != "labels":
+            return self._knows(value)
+        return isinstance(value, list | tuple) and all(map(self._knows, value))
+
+    def _knows(self, value: Any) -> bool:
+        """One of its values; where they are those that were seen, another of their kind too."""
+        if self.is_observed and isinstance(value, str):
+            return any(isinstance(each, str) for each in self.values)
+        if self.is_observed and is_number(value):
+            return any(map(is_number, self.values))
+        return any(written(value) == written(each) for each in self.values)
+
     def _labels(self, value: Json) -> Any:
         if not isinstance(value, list):
             return value
@@ -219,6 +241,10 @@ class AnswerShape(BaseModel):
             if _at(answer, keys) is ABSENT:
                 found[path_of(keys)] = ABSENT
         return found
+
+    def holds(self, values: Values) -> bool:
+        """Whether each field has a value, as `read` gives it, that may stand there."""
+        return all(each.holds(values[each.path]) for each in self.fields)
 
     def compose(self, values: Mapping[str, Any]) -> dict[str, Json]:
         """An answer of these values, in the order in which the teacher writes its keys. KeyError for a field
