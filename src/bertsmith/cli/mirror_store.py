@@ -31,19 +31,21 @@ def mirror_settings(config: Path | None, **said: object) -> "MirrorSettings":
 @contextmanager
 def opened_store(config: Path | None, store: str | None, *, create: bool = False) -> Iterator["Store"]:
     """One that is there, or is made; closed at the end. Raises InputError where there is none, and where the
-    database can't be read or written meanwhile.
+    database can't be read or written meanwhile, or is damaged.
     """
     settings = mirror_settings(config, store=store)
     from sqlalchemy.exc import DBAPIError
 
     from bertsmith.errors import InputError
-    from bertsmith.serving.mirror.database import shown, why_refused
+    from bertsmith.serving.mirror.database import damaged, is_damaged, shown, why_refused
     from bertsmith.serving.mirror.store import Store
 
     opened = Store(settings.store, create=create)
     try:
         yield opened
     except DBAPIError as error:
+        if is_damaged(error):
+            raise damaged(opened.engine, error.orig) from None
         if (why := why_refused(error)) is None:
             raise
         raise InputError(

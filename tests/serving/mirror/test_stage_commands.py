@@ -3,6 +3,7 @@
 import json
 import random
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,49 @@ def test_a_store_that_is_locked_is_one_sentence(
     for each in locking:
         each.close()
     assert site.run(given[0], *given[1:]) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status"], ["understand"], ["train", "--tiers", "tf-idf"], ["forget", "customer-1"],
+        ["relabel", "--upstream", "http://127.0.0.1:1/v1"],
+    ],
+)  # fmt: skip
+def test_a_store_that_is_damaged_is_one_sentence_that_says_what_to_do(
+    site: Site, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.store.add([call_of(number) for number in range(10, 400)])
+    site.store.close()
+    damage(site, "mirror_calls")
+    assert site.run(arguments[0], *arguments[1:]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"The store {site.address} is damaged (database disk image is malformed)." in said
+    assert "put a copy in its place, or what sqlite3's .dump can still read of it" in said
+    assert "Traceback" not in said and "bug" not in said
+
+
+@pytest.mark.parametrize(
+    ("command", "table"), [(["status"], "mirror_meta"), (["forget", "customer-1"], "mirror_passed")]
+)
+def test_damage_is_said_when_a_store_is_opened_and_when_it_is_written_anew(
+    site: Site, command: list[str], table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.store.close()
+    damage(site, table)
+    assert site.run(command[0], *command[1:]) == 2
+    assert "is damaged (database disk image is malformed)" in " ".join(capsys.readouterr().err.split())
+
+
+def damage(site: Site, table: str) -> None:
+    """Its tree's uppermost page is overwritten."""
+    with closing(sqlite3.connect(site.address)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    with Path(site.address).open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xab" * size)
 
 
 def opened_then(act: Any) -> Any:

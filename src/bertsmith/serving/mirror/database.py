@@ -17,6 +17,7 @@ from bertsmith.serving.mirror.tables import CALLS, LAYOUT, META, METADATA, OLDER
 _LOCK = 0x62657274  # of PostgreSQL's advisory locks: "bert"
 READING = {"mirror_reads": True}  # execution options of a connection that only reads
 _NO_PRIVILEGE = "42501"  # PostgreSQL's code
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _WAIT_MS = 5000  # for another process that writes
 
 
@@ -29,10 +30,13 @@ def open_database(address: str, *, create: bool) -> Engine:
     try:
         with engine.begin() as connection:
             _prepare(connection, shown(address), create=create)
-    except DBAPIError as error:
+    except (DBAPIError, sqlite3.DatabaseError) as error:
         engine.dispose()
+        said = getattr(error, "orig", error)
+        if is_damaged(error) and getattr(said, "sqlite_errorcode", 0) != sqlite3.SQLITE_NOTADB:
+            raise damaged(engine, said) from None
         raise InputError(
-            f"The store {shown(address)} can't be opened: {str(error.orig).strip().splitlines()[0]}. "
+            f"The store {shown(address)} can't be opened: {str(said).strip().splitlines()[0]}. "
             "Expected a SQLite file, or a PostgreSQL database that may be written to."
         ) from None
     except BaseException:
@@ -55,6 +59,25 @@ def why_refused(error: DBAPIError) -> str | None:
     if not isinstance(error, OperationalError) and getattr(error.orig, "sqlstate", "") != _NO_PRIVILEGE:
         return None
     return str(error.orig).strip().splitlines()[0]
+
+
+def is_damaged(error: BaseException) -> bool:
+    """Whether a SQLite file's bytes aren't what SQLite wrote, by an error of its own or SQLAlchemy's."""
+    said = getattr(error, "orig", error)
+    code = getattr(said, "sqlite_errorcode", 0) & 0xFF  # the rest says where it was met
+    is_said = code in _DAMAGED or "Could not decode to UTF-8" in str(said)
+    return isinstance(said, sqlite3.Error) and is_said
+
+
+def damaged(engine: Engine, error: object) -> InputError:
+    """What to do about it."""
+    name = engine.url.database
+    said = str(error).partition(" with text ")[0].splitlines()[0]  # behind it stands what somebody said
+    return InputError(
+        f"The store {name} is damaged ({said}). Stop the mirror, set {name}, {name}-wal and "
+        f"{name}-shm aside, and put a copy in its place, or what sqlite3's .dump can still read of it "
+        "(docs/mirror.md, The store). Then run this again."
+    )
 
 
 def is_sqlite(engine: Engine) -> bool:

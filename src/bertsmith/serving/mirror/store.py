@@ -4,7 +4,7 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from sqlite3 import OperationalError
+from sqlite3 import DatabaseError, OperationalError
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, text
@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from bertsmith.errors import InputError
 from bertsmith.serving.mirror.call import AGAIN, IMPORTED, UNDATED, Call
-from bertsmith.serving.mirror.database import READING, is_sqlite, open_database
+from bertsmith.serving.mirror.database import READING, damaged, is_damaged, is_sqlite, open_database
 from bertsmith.serving.mirror.rows import call_of_row, call_row, fields_of, site_row, version_row
 from bertsmith.serving.mirror.tables import CALLS, FIELDS, META, PASSED, SITES, VERSIONS
 
@@ -119,7 +119,7 @@ class Store:
 
     def forget(self, subject: str) -> int:
         """Deletes the subject's calls, down to the bytes in the file; gives how many there were. Raises
-        InputError where another process's reading keeps them in SQLite's log.
+        InputError where another process's reading keeps them in SQLite's log, or the file is damaged.
         """
         deleted = self._delete(CALLS.c.subject == self.fingerprint(subject))
         self._write_over(anew=True)
@@ -168,8 +168,12 @@ class Store:
                 cursor.execute("VACUUM")
             cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             (is_busy, *_) = cursor.fetchone() or (1,)
-        except OperationalError:  # locked, or no room for a copy
-            is_busy = 1
+        except DatabaseError as error:
+            if is_damaged(error):
+                raise damaged(self.engine, error) from None
+            if not isinstance(error, OperationalError):
+                raise
+            is_busy = 1  # locked, or no room for a copy
         finally:
             raw.close()
         if is_busy:
