@@ -144,6 +144,16 @@ def test_texts_are_redacted_before_they_are_sent(llm: Upstream, store: Store) ->
     assert label(llm, store, ["card of anna@example.com"], redactor=redactor).known == 1
 
 
+def test_texts_that_are_the_same_once_redacted_are_asked_once(llm: Upstream, store: Store) -> None:
+    redactor = Redactor(("email",), {})
+    texts = [*(f"card of user{n}@example.com" for n in range(20)), "card 1"]
+    found = label(llm, store, texts, redactor=redactor, at_once=1)
+    assert (found.asked, found.known, found.left, len(llm.seen)) == (2, 0, 0, 2)
+    assert list(answers(store)) == ["card of [EMAIL_1]", "card 1"]
+    again = label(llm, store, ["card of nobody@example.com"], redactor=redactor)
+    assert (again.asked, again.known) == (0, 1)
+
+
 def test_a_prompt_with_a_gap_is_the_message(llm: Upstream) -> None:
     body = Question("llm", "Sort {text} now", {"properties": {}}).body("it")
     assert body["messages"] == [{"role": "user", "content": "Sort it now"}]

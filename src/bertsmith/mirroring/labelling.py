@@ -86,9 +86,10 @@ def label_texts(
     progress: Progress | None = None,
 ) -> Asking:
     """Asks for those that the store doesn't have under this prompt, schema and model. The LLM reads a text
-    as the store will have it: redacted. Raises InputError as `ask_all`.
+    as the store will have it: redacted; texts that are the same then are one. Raises InputError as `ask_all`.
     """
-    asked = [redactor.begin().asked(upstream.asked(question.body(text))) for text in texts]
+    redacted = (redactor.begin().asked(upstream.asked(question.body(text))) for text in texts)
+    asked = list({_inputs(each): each for each in redacted}.values())
     known = _known(store, asked, site)
     new = [each for each in asked if _inputs(each) not in known]
 
