@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,37 @@ def test_answers_that_teach_nothing_are_counted(store: Store) -> None:
     with upstream_of(script) as llm:
         found = label(llm, store)
     assert (found.asked, dict(found.passed), found.left) == (20, {"answer-not-json": 10}, 0)
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_a_text_without_an_answer_is_asked_last_the_next_time(store: Store, status: int) -> None:
+    """Else a budget of as few calls is spent on the same texts each time, and a 400 ends it at the same."""
+
+    def script(seen: Seen) -> Reply:
+        if "cash" in seen.json()["messages"][-1]["content"]:
+            message = {"role": "assistant", "content": "I'd rather not."}
+            body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+            return Reply([json.dumps(body).encode()], status)
+        return llm_answers.script(seen)
+
+    texts = ["cash 1", "cash 2", "card 1", "card 2", "transfer 1"]
+    with upstream_of(script) as llm:
+
+        def run(calls: int) -> list[str]:
+            before = len(llm.seen)
+            with suppress(InputError):
+                label(llm, store, texts, budget={"calls": calls}, at_once=1)
+            return [each.json()["messages"][-1]["content"] for each in llm.seen[before:]]
+
+        if status == 200:
+            assert run(2) == ["cash 1", "cash 2"]
+        else:
+            assert (run(2), run(2)[:1]) == (["cash 1"], ["cash 2"])
+        assert run(2) == ["card 1", "card 2"]
+        assert run(3)[:2] == ["transfer 1", "cash 1"]
+    store.close()
+    held = Path(str(store.engine.url.database)).read_bytes()
+    assert b"card 1" in held and b"cash 1" not in held
 
 
 def test_texts_are_redacted_before_they_are_sent(llm: Upstream, store: Store) -> None:

@@ -65,7 +65,8 @@ def label(
     """Let an LLM label the texts of a FILE, for the store: to begin without traffic, or for rare cases.
 
     Each text is asked about once, and never if the store has its answer already. So repeat the command to go
-    on with an interrupted job. Texts are redacted before they are sent, like recorded calls.
+    on with an interrupted job; texts that got no usable answer come last then. Texts are redacted before they
+    are sent, like recorded calls.
 
     Parameters
     ----------

@@ -1,8 +1,10 @@
 """Many questions to an LLM within a budget, each answer stored as a call as soon as it is there.
 
-What is stored is not asked again, so that work that was ended goes on where it was.
+What is stored is not asked again, so that work that was ended goes on where it was. A question that got no
+answer to learn from comes last the next time, behind those that were never asked.
 """
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from bertsmith.errors import InputError
+from bertsmith.mirroring.call_records import CallRecords
 from bertsmith.mirroring.upstream import Upstream
 from bertsmith.progress import Progress
 from bertsmith.serving.mirror.call import Answered, Asked, Call, NotMirrored
@@ -56,11 +59,14 @@ class Asking:
 
 @dataclass(frozen=True)
 class _Answer:
+    """`failure` where the LLM refused the request, or was away."""
+
     asked: Asked
     answered: Answered | None
     why: str
     began: float
     seconds: float
+    failure: InputError | None = None
 
 
 def ask_all(
@@ -72,10 +78,12 @@ def ask_all(
     at_once: int = 4,
     progress: Progress | None = None,
 ) -> Asking:
-    """In their order, `at_once` at a time. Raises InputError where the LLM refuses; what was answered, or was
-    being asked then, is stored.
+    """In their order, `at_once` at a time, those last that got no answer when they were asked before. Raises
+    InputError where the LLM refuses; what was answered, or was being asked then, is stored.
     """
-    found = Asking()
+    found, records = Asking(), CallRecords(store)
+    unanswered = records.unanswered()
+    questions = sorted(questions, key=lambda each: _fingerprint(store, each) in unanswered)
     total = len(questions) if budget.calls is None else min(len(questions), budget.calls)
     waiting = iter(questions[:total])
     with ThreadPoolExecutor(at_once) as pool:
@@ -88,7 +96,7 @@ def ask_all(
                 if not running:
                     break
                 done, running = wait(running, return_when=FIRST_COMPLETED)
-                _take(done, store, as_call, budget, found)
+                _take(done, records, as_call, budget, found)
                 if progress is not None:
                     progress(found.asked + found.passed.total(), total, "calls")
                 if budget.money is not None and found.money >= budget.money:
@@ -97,7 +105,7 @@ def ask_all(
             for each in running:
                 each.cancel()
             with suppress(InputError):  # as the one before
-                _take(wait(running).done, store, as_call, budget, found)
+                _take(wait(running).done, records, as_call, budget, found)
     found.left = len(questions) - found.asked - found.passed.total()
     return found
 
@@ -112,14 +120,23 @@ def _ask(upstream: Upstream, asked: Asked) -> _Answer:
         answered, why = upstream.ask(asked), ""
     except NotMirrored as reason:
         return _Answer(asked, None, reason.reason, began, time.monotonic() - clock)
+    except InputError as failure:
+        return _Answer(asked, None, "", began, time.monotonic() - clock, failure)
     return _Answer(asked, answered, why, began, time.monotonic() - clock)
 
 
+def _fingerprint(store: Store, asked: Asked) -> str:
+    """What stands for a question, without its texts."""
+    messages = [[each.role, *each.parts] for each in asked.messages]
+    question = [asked.protocol, asked.model, messages, asked.schema_name, asked.schema, asked.parameters]
+    return store.fingerprint(json.dumps(question, sort_keys=True))
+
+
 def _take(
-    done: Iterable["Future[_Answer]"], store: Store, as_call: AsCall, budget: Budget, found: Asking
+    done: Iterable["Future[_Answer]"], records: CallRecords, as_call: AsCall, budget: Budget, found: Asking
 ) -> None:
-    """Stores what was answered. Raises the first error of the others."""
-    calls, failures = list[Call](), list[BaseException]()
+    """Stores what was answered, and which questions weren't. Raises the first error."""
+    calls, unanswered, failures = list[Call](), list[Asked](), list[BaseException]()
     for future in done:
         if future.cancelled():
             continue
@@ -128,10 +145,15 @@ def _take(
             continue
         each = future.result()
         if each.answered is None:
-            found.passed[each.why] += 1
+            unanswered.append(each.asked)
+            if each.failure is not None:
+                failures.append(each.failure)
+            else:
+                found.passed[each.why] += 1
             continue
         calls.append(as_call(each.asked, each.answered, each.began, each.seconds))
         found.money += budget.price(each.answered)
-    found.asked += store.add(calls) if calls else 0
+    found.asked += records.store.add(calls) if calls else 0
+    records.keep_unanswered(_fingerprint(records.store, each) for each in unanswered)
     if failures:
         raise failures[0]

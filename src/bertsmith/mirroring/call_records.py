@@ -1,7 +1,9 @@
-"""What a store keeps of learning: which versions count as one, and which calls a training used for what.
+"""What a store keeps of learning: which versions count as one, which calls a training used for what,
+and which questions of ours got no answer.
 
-merged   version → the version that it was merged with (bertsmith.serving.mirror.tables)
-uses     training, call → train, dev or calibration
+merged       version → the version that it was merged with (bertsmith.serving.mirror.tables)
+uses         training, call → train, dev or calibration
+unanswered   fingerprints of questions
 
 Calls that proved something are used up: another model, or another claim, needs calls that nothing was chosen
 by. They may be learned from later.
@@ -42,6 +44,7 @@ USES = Table(
     Column("at", Float, nullable=False),  # seconds since 1970
     Index("mirror_uses_by_call", "call", "use"),
 )
+UNANSWERED = Table("mirror_unanswered", _METADATA, Column("question", Text, primary_key=True))
 _LOCK = 0x6C6561  # of PostgreSQL's advisory locks: "lea"
 _AT_ONCE = 500
 
@@ -163,6 +166,21 @@ class CallRecords:
                 connection.execute(insert.on_conflict_do_nothing(), rows[begin : begin + _AT_ONCE])
             connection.execute(delete(USES).where(USES.c.call.not_in(select(CALLS.c.id))))
         return set()
+
+    # -- questions of ours ---------------------------------------------------------------------------------
+
+    def unanswered(self) -> set[str]:
+        """Fingerprints of those that got no answer to learn from when they were asked."""
+        with self.store.engine.connect().execution_options(**READING) as connection:
+            return set(connection.scalars(select(UNANSWERED.c.question)))
+
+    def keep_unanswered(self, questions: Iterable[str]) -> None:
+        """Adds some."""
+        rows = [{"question": each} for each in sorted(set(questions))]
+        insert = (sqlite if is_sqlite(self.store.engine) else postgresql).insert(UNANSWERED)
+        if rows:
+            with self.store.engine.begin() as connection:
+                connection.execute(insert.on_conflict_do_nothing(), rows)
 
     def _lock(self, connection: Connection) -> None:
         """Until the transaction ends; in SQLite it is the only writer's already."""
