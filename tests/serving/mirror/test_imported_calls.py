@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import llm_answers
@@ -234,6 +235,8 @@ def test_spans_of_otlp_are_read(tmp_path: Path, store: Store) -> None:
     [
         ('{"request": {}, "response": {}', "line 1: expected an object of JSON"),
         ('\n\n{"a": 1}\n', "line 3: expected an object with request and response"),
+        ('{\n"a": 1 2\n}\n{"a": 1}\n', "line 1: what begins here is no JSON, or has been cut"),
+        ('[\n{"a": "cut\n}\n]\n', "line 1: what begins here is no JSON, or has been cut"),
         ("[1, 2]\n", "line 1: expected objects; item 1 is none"),
         ('{\n "request": 1,\n', "line 1: what begins here is no JSON, or has been cut"),
         ('{"request": 1, "response": {}}\n', "line 1: expected the request and the response as JSON objects"),
@@ -284,6 +287,32 @@ def test_an_array_and_objects_of_several_lines_are_read(tmp_path: Path, store: S
     lines = [each.line for each in json_objects(spread)]
     assert lines == sorted(set(lines))
     assert all(each.read() == each.value for path in (array, spread) for each in json_objects(path))
+
+
+@pytest.mark.parametrize("indent", [None, 0, 1])
+def test_files_are_read_in_linear_time(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, indent: int | None
+) -> None:
+    """Bytes parsed are counted: an array was parsed for each item, or from its begin at each bracket."""
+    requests, answers = [], []
+    for number in range(60):
+        both = pair(f'card {number} \\" }} ] "{{[ é')
+        requests.append({"custom_id": str(number), "url": "/v1/chat/completions", "body": both["request"]})
+        response = {"status_code": 200, "body": both["response"]}
+        answers.append({"custom_id": str(number), "response": response})
+    paths = [tmp_path / "requests.json", tmp_path / "answers.json"]
+    for path, objects in zip(paths, (requests, answers), strict=True):
+        path.write_text(json.dumps(objects, indent=indent, ensure_ascii=False))
+    parsed = [0]
+
+    def loads(content: bytes) -> Any:
+        parsed[0] += len(content)
+        return json.loads(content)
+
+    monkeypatch.setattr("bertsmith.serving.mirror.json_objects.orjson", SimpleNamespace(loads=loads))
+    assert import_files(paths, store, NOTHING).added == 60
+    assert parsed[0] < 5 * sum(path.stat().st_size for path in paths)
+    assert all(each.read() == each.value for path in paths for each in json_objects(path))
 
 
 def test_the_commands(

@@ -1,9 +1,10 @@
 """JSON objects of a file, each with its line: one a line, several lines long, or an array of them.
 
-Read one by one: a file may be larger than memory.
+Read one by one, in time linear in the file's length: a file may be larger than memory.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,20 +14,23 @@ import orjson
 
 from bertsmith.errors import InputError
 
-_LONGEST = 64_000_000  # bytes of an object
+_LONGEST = 64_000_000  # bytes of an object, or of an array
 _OPENED = (b"{", b"[", b"[{")  # a line that others follow
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)  # with its end missing, to the text's end
+_TOKEN = re.compile(rb"[][{}]|" + _STRING.pattern, re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Placed:
-    """An object, and where it is: in `length` bytes from `begin`, as item `number` of an array there."""
+    """An object, and where it is: `length` bytes from `begin`. `line` is that on which it, or its array,
+    begins.
+    """
 
     path: Path
     line: int
     begin: int
     length: int
     value: Mapping[str, Any]
-    number: int | None = None
 
     def __str__(self) -> str:
         return f"{self.path}, line {self.line}"
@@ -39,51 +43,69 @@ class Placed:
         """The object once more."""
         with self.path.open("rb") as file:
             file.seek(self.begin)
-            found = orjson.loads(file.read(self.length))
-        value: Mapping[str, Any] = found if self.number is None else found[self.number]
+            value: Mapping[str, Any] = orjson.loads(file.read(self.length))
         return value
 
 
 def json_objects(path: Path) -> Iterator[Placed]:
     """Raises InputError naming file and line."""
-    parts, size, begin, first, place = list[bytes](), 0, 0, 0, 0
+    parts, size, begin, first, place, depth = list[bytes](), 0, 0, 0, 0, 0
     with path.open("rb") as file:
         for line, raw in enumerate(file, 1):
             place += len(raw)
             if not parts and not raw.strip():
                 continue
             if not parts:
-                begin, first, size = place - len(raw), line, 0
+                begin, first, size, depth = place - len(raw), line, 0, 0
             parts.append(raw)
             size += len(raw)
             if size > _LONGEST:
-                raise InputError(f"{path}, line {first}: an object of more than {_LONGEST:,} bytes.")
-            if len(parts) > 1 and not _may_end(parts[0], raw):
-                continue
-            value = _parsed(b"".join(parts))
-            if value is not None:
-                yield from _placed(path, first, begin, size, value)
-                parts = []
-            elif len(parts) == 1 and raw.strip() not in _OPENED:
+                raise InputError(f"{path}, line {first}: an object or array of more than {_LONGEST:,} bytes.")
+            if len(parts) > 1 or raw.strip() in _OPENED:
+                depth += _opened(raw)
+                if depth > 0:
+                    continue
+            content = b"".join(parts)
+            value = _parsed(content)
+            if value is None and len(parts) == 1:
                 raise InputError(f"{path}, line {line}: expected an object of JSON on it; {_fault(raw)}")
+            if value is None:
+                break
+            yield from _placed(path, first, begin, content, value)
+            parts = []
     if parts:
         raise InputError(f"{path}, line {first}: what begins here is no JSON, or has been cut.")
 
 
-def _may_end(first: bytes, last: bytes) -> bool:
-    """A bracket as far in as the object began, or else each line of a long one would be parsed from there."""
-    indented = len(first) - len(first.lstrip())
-    return last[indented : indented + 1] in (b"}", b"]")
+def _opened(line: bytes) -> int:
+    """How many more brackets it opens than it closes; no string goes on in the next line."""
+    bare = _STRING.sub(b"", line)
+    return bare.count(b"{") + bare.count(b"[") - bare.count(b"}") - bare.count(b"]")
 
 
-def _placed(path: Path, line: int, begin: int, size: int, value: Any) -> Iterator[Placed]:
+def _placed(path: Path, line: int, begin: int, content: bytes, value: Any) -> Iterator[Placed]:
     if isinstance(value, dict):
-        yield Placed(path, line, begin, size, value)
+        yield Placed(path, line, begin, len(content), value)
         return
+    places = _places(content)
     for number, each in enumerate(value if isinstance(value, list) else [value], 1):
         if not isinstance(each, dict):
             raise InputError(f"{path}, line {line}: expected objects; item {number} is none.")
-        yield Placed(path, line, begin, size, each, number - 1 if isinstance(value, list) else None)
+        first, end = next(places)
+        yield Placed(path, line, begin + first, end - first, each)
+
+
+def _places(array: bytes) -> Iterator[tuple[int, int]]:
+    """Where each of its objects begins and ends, to be read again without the others."""
+    depth = begin = 0
+    for token in _TOKEN.finditer(array):
+        if token[0] in (b"{", b"["):
+            depth += 1
+            begin = token.start() if depth == 2 else begin
+        elif token[0] in (b"}", b"]"):
+            depth -= 1
+            if depth == 1:
+                yield begin, token.end()
 
 
 def _parsed(content: bytes) -> Any:
