@@ -191,6 +191,22 @@ def test_an_optional_free_text_is_left_out_and_an_answer_that_has_it_differs() -
     assert not shape.differing({"$.a": "x"}, shape.read({"a": "x"}))
 
 
+@pytest.mark.parametrize("other", [{"type": "boolean"}, {"const": True}, {"type": ["array", "boolean"]}])
+def test_keys_that_are_written_alike_are_refused(other: dict[str, Any]) -> None:
+    """A field of one would have been answered with the value of the other, and counted as agreeing."""
+    schema = of({"a.b": other, "a": of({"b": {"type": "boolean"}, "c": {"type": "boolean"}})})
+    shape = shape_of(schema, [Observation({"a.b": True, "a": {"b": False, "c": True}}, "")] * 20)
+    assert not shape.is_mirrorable
+    assert "$.a.b: several keys that are written alike" in shape.why_not
+    assert "$.a.c" not in shape.why_not
+
+
+def test_a_key_beside_the_fields_that_is_written_like_one_of_them_differs() -> None:
+    shape = shape_of(of({"a": of({"b": {"type": "boolean"}})}), [Observation({"a": {"b": True}}, "")])
+    ours, taught = {"a": {"b": True}}, {"a": {"b": False}, "a.b": True}
+    assert shape.differing(shape.read(ours), shape.read(taught)) == {"$.a.b", "$.a.b (another)"}
+
+
 def test_what_counts_as_the_same() -> None:
     labels = Field(keys=("x",), kind="labels", values=("a", "b"))
     assert labels.same(labels.read(["b", "a"]), labels.read(["a", "b"]))

@@ -30,6 +30,7 @@ from bertsmith.serving.mirror.fields import (
     Refused,
     SpanForm,
     is_number,
+    path_of,
     written,
 )
 
@@ -55,6 +56,7 @@ def shape_of(schema: Mapping[str, Json], observations: Sequence[Observation]) ->
         walk.refuse((), "no object with fields", required=True)
     else:
         walk.object(described, (), 0)
+        walk.refuse_ambiguous()
     return AnswerShape(
         fields=tuple(walk.fields),
         refused=tuple(walk.refused),
@@ -83,6 +85,14 @@ class _Walk:
 
     def refuse(self, keys: Keys, why: str, *, required: bool) -> None:
         self.refused.append(Refused(keys=keys, why=why, required=required))
+
+    def refuse_ambiguous(self) -> None:
+        """Parts that have one path, such as the key a.b beside the key b in a."""
+        parts = [each.keys for some in (self.fields, self.refused, self.constants) for each in some]
+        counts = Counter(map(path_of, parts))
+        for keys in parts:
+            if counts.pop(path_of(keys), 1) > 1:
+                self.refuse(keys, "several keys that are written alike", required=True)
 
     def object(self, schema: Mapping[str, Json], keys: Keys, depth: int) -> None:
         """Its properties, one by one."""

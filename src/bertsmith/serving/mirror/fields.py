@@ -231,12 +231,14 @@ class AnswerShape(BaseModel):
         """Values by path, ABSENT for what isn't there. What the answer has beside the fields is there too,
         under its own path, so that no answer of ours is the same.
         """
-        found: Values = {each.path: each.read(_at(answer, each.keys)) for each in self.fields}
+        fields = {each.path: each.read(_at(answer, each.keys)) for each in self.fields}
+        found: Values = dict(fields)
         constants = {each.keys: written(each.value) for each in self.constants}
         known = {each.keys for each in self.fields}
         for keys, value in _leaves(answer, (), known | constants.keys()):
             if keys not in known and constants.get(keys) != written(value):
-                found[path_of(keys)] = value
+                path = path_of(keys)
+                found[f"{path} (another)" if path in fields else path] = value
         for keys in constants:
             if _at(answer, keys) is ABSENT:
                 found[path_of(keys)] = ABSENT
