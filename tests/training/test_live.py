@@ -179,6 +179,37 @@ def test_a_file_gets_plain_lines_at_intervals_and_evaluations(monkeypatch: pytes
     assert "\x1b" not in written(console)
 
 
+def test_a_long_evaluation_says_how_far_it_is_and_a_short_one_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("bertsmith.training.live.view.time.monotonic", lambda: clock[0])
+    console = Console(file=io.StringIO(), width=80)
+    with LiveView(console, "Fine-tuning", line_interval=10.0) as view:
+        for seconds in (5, 30):
+            for done in range(1, 61):
+                clock[0] += seconds / 60
+                view.evaluating(100 * done, 6000, "tokens")
+            view.show(evaluation(seconds))
+    lines = [line.split(" | ")[0] for line in written(console).splitlines()[1:]]
+    assert lines == [
+        "held out at step 5",
+        "evaluating on dev: 2,100 / 6,000 tokens",
+        "evaluating on dev: 4,100 / 6,000 tokens",
+        "held out at step 30",
+    ]
+
+
+def test_the_picture_shows_how_far_an_evaluation_is_until_it_is_over() -> None:
+    console = terminal()
+    with LiveView(console, "Fine-tuning") as view:
+        view.evaluating(100, 6000, "tokens")
+        view.message("a sentence")
+        assert any("evaluating on dev: 100 / 6,000 tokens" in line for line in last_picture(console))
+        view.show(evaluation(5))
+        assert not any("evaluating" in line for line in last_picture(console))
+
+
 def test_escape_codes_in_a_message_do_not_reach_the_terminal() -> None:
     console = Console(file=io.StringIO(), width=80)
     with LiveView(console, "Pre-training") as view:

@@ -19,6 +19,7 @@ from bertsmith.arrays import Ints
 from bertsmith.data.batch import PackedBatch, Sequences
 from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.model.flops import encoder_flops
+from bertsmith.progress import Progress
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
 from bertsmith.tasks.losses.gradient_cache import GradientCache
@@ -116,6 +117,7 @@ class Finetuning:
     batch_size: int
     seed: int
     device: torch.device
+    progress: Progress | None = None  # of one evaluation
 
     def __post_init__(self) -> None:
         self.task.bind(self.model.head)
@@ -182,7 +184,7 @@ class Finetuning:
         """
         if self.dev is None:
             return {}
-        outputs = outputs_of(self.model, self.dev.encoded)
+        outputs = outputs_of(self.model, self.dev.encoded, progress=self.progress)
         task = copy(self.task)
         task.calibrate(outputs, self.dev.examples, self.dev.encoded)
         return task.metrics(task.decode(outputs, self.dev.examples, self.dev.encoded), self.dev.examples)

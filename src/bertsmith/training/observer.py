@@ -57,6 +57,11 @@ class RunObserver:
         if complaint is not None:
             self.record("warning", step, message=complaint)
 
+    def evaluating(self, done: int, total: int | None, unit: str) -> None:
+        """Shows how far an evaluation is (`Progress`)."""
+        if self._view is not None:
+            self._view.evaluating(done, total, unit)
+
     def rewind(self, step: int) -> None:
         """Takes back the lines after `step`."""
         if self._log is not None:

@@ -108,7 +108,7 @@ def train_student(
     title = f"{task.name.capitalize()} {'from its teacher' if name == STUDENT else 'without a teacher'}"
     observer = RunObserver(folder, title, facts, settings, work.machine, work.console)
     parts = task, model, examples, dev, settings, work.machine, folder, observer
-    run = TaskRun(*parts, resumable=True, measure_first=True)
+    run = TaskRun(*parts, resumable=True, measure_first=True, progress=observer.evaluating)
     complaints = run.resume() if work.resume else []
     begun = time.monotonic()
     with observer.open(run.step):

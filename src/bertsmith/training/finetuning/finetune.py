@@ -120,7 +120,7 @@ def _run(
     """
     keep_memory()
     given = given.model_copy(update={"method": recipe.method})  # the one that the run has settled on
-    with _reading(console) as progress:
+    with _telling(console, "Reading what the head begins with") as progress:
         bench = FinetuneSession.open(given, machine, folds=machine.ranks.count == 1, progress=progress)
     steps, named = bench.steps_per_epoch(recipe), named_method(recipe)
     method = FULL if named == AUTO else named
@@ -151,7 +151,8 @@ def _run(
             _keep_best_only(out, restarts)
     adapter = out / "adapter" if trained.lora.rank and first and method not in UNTRAINED else None
     model = bench.finish(trained, _restart_folder(out, leading(restarts) + 1), adapter, method)
-    results = measure(bench, given, model, restarts, choice, method)
+    with _telling(console, "Evaluating") as progress:
+        results = measure(bench, given, model, restarts, choice, method, progress)
     if first:
         bench.save(out / "model", model, trained, results, method=method, judged_by=results.judge)
         write_results(out, trained, results)
@@ -170,16 +171,16 @@ def _as_typed(given: FinetuneRecipe, trained: FinetuneRecipe, choice: Choice | N
 
 
 @contextmanager
-def _reading(console: Console | None) -> Iterator[Progress]:
-    """How far the first pass over the rows is: minutes, where texts are long. A line every ten seconds, or
-    one that changes in a terminal.
+def _telling(console: Console | None, what: str) -> Iterator[Progress]:
+    """How far a pass over the rows is: minutes, where there are many. A line every ten seconds, or one that
+    changes in a terminal.
     """
     shown, last = console or Console(quiet=True), time.monotonic()
     with shown.status("") as status:
 
         def tell(done: int, total: int | None, unit: str) -> None:
             nonlocal last
-            said = f"Reading what the head begins with: {done:,} / {total or done:,} {unit}"
+            said = f"{what}: {done:,} / {total or done:,} {unit}"
             if shown.is_terminal:
                 status.update(said)
             elif time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
@@ -272,6 +273,7 @@ def _train(
         *(task, model, train, dev, settings, machine, folder, observer),
         resumable=True,
         measure_first=LINEAR in bench.methods,
+        progress=observer.evaluating,
     )
     complaints = run.resume() if resume else []
     begun = time.monotonic()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from copy import copy
 
+from bertsmith.progress import Progress
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.evaluating.evaluation import evaluate
 from bertsmith.tasks.examples.folds import CROSS_VALIDATION
@@ -27,21 +28,21 @@ def measure(
     restarts: list[Restart],
     choice: Choice | None = None,
     method: str = FULL,
+    progress: Progress | None = None,
 ) -> Results:
     """Calibrates on dev, and measures the model and its baselines there and, once, on test. With a
-    `choice`, what cross-validation said of the rows stands in dev's place.
+    `choice`, what cross-validation said of the rows stands in dev's place. `progress` is of one split.
     """
     task, splits = session.task, {} if choice else {"dev": session.dev}
     if session.data.test is not None:
         splits["test"] = encode_examples(task, session.data.test, session.tokenizer)
     if choice is not None:
-        return _measure_choice(session, recipe, model, restarts, choice, splits)
-    frozen = _frozen(session, recipe, splits)
-    figures = task.calibrate(
-        outputs_of(model, session.dev.encoded), session.dev.examples, session.dev.encoded
-    )
+        return _measure_choice(session, recipe, model, restarts, choice, splits, progress)
+    frozen = _frozen(session, recipe, splits, progress)
+    outputs = {name: outputs_of(model, split.encoded, progress=progress) for name, split in splits.items()}
+    figures = task.calibrate(outputs["dev"], session.dev.examples, session.dev.encoded)
     evaluations = {
-        name: evaluate(task, outputs_of(model, split.encoded), session.data.train, split, frozen.get(name))
+        name: evaluate(task, outputs[name], session.data.train, split, frozen.get(name))
         for name, split in splits.items()
     }
     warnings, rows = session.data.warnings, len(session.data.train)
@@ -57,19 +58,19 @@ def _measure_choice(
     restarts: list[Restart],
     choice: Choice,
     splits: Mapping[str, EncodedExamples],
+    progress: Progress | None,
 ) -> Results:
     task = session.task
     assert session.folds is not None
     judged = session.train.some(choice.rows)
     figures = task.calibrate(choice.outputs, judged.examples, judged.encoded)
     evaluations = {CROSS_VALIDATION: evaluate_choice(task, choice, session.train, session.folds)}
-    frozen = _frozen(session, recipe, splits) if choice.method != LINEAR else {}
+    frozen = _frozen(session, recipe, splits, progress) if choice.method != LINEAR else {}
     if choice.method != LINEAR and (reached := _frozen_by_folds(session, choice)) is not None:
         evaluations[CROSS_VALIDATION].baselines[_frozen_name(session)] = reached
-    evaluations |= {
-        name: evaluate(task, outputs_of(model, split.encoded), session.data.train, split, frozen.get(name))
-        for name, split in splits.items()
-    }
+    for name, split in splits.items():
+        outputs = outputs_of(model, split.encoded, progress=progress)
+        evaluations[name] = evaluate(task, outputs, session.data.train, split, frozen.get(name))
     found = tuple(restarts), leading(restarts), evaluations, figures, session.data.warnings
     rows, curve = len(session.data.train), learning_curve(session)
     folds = len(set(session.folds.tolist()))
@@ -120,7 +121,10 @@ def _frozen_name(session: FinetuneSession) -> str:
 
 
 def _frozen(
-    session: FinetuneSession, recipe: FinetuneRecipe, splits: Mapping[str, EncodedExamples]
+    session: FinetuneSession,
+    recipe: FinetuneRecipe,
+    splits: Mapping[str, EncodedExamples],
+    progress: Progress | None,
 ) -> dict[str, dict[str, list[Prediction]]]:
     """Of each split what the start says before any training: a linear model of the features, or their
     cosine.
@@ -130,7 +134,7 @@ def _frozen(
     task, model = copy(session.task), session.start(recipe, recipe.seed)
     model.head.finish()
     task.bind(model.head)
-    outputs = {name: outputs_of(model, split.encoded) for name, split in splits.items()}
+    outputs = {name: outputs_of(model, split.encoded, progress=progress) for name, split in splits.items()}
     if "dev" in outputs:
         task.calibrate(outputs["dev"], session.dev.examples, session.dev.encoded)
     elif session.probe is not None and session.linear is not None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from bertsmith.progress import Progress
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, steps_of_epoch
 from bertsmith.tasks.task import Metrics, Task
@@ -34,15 +35,18 @@ class TaskRun:
         resumable: bool = False,
         measure_first: bool = False,
         should_stop: Callable[[Best], bool] = lambda best: False,
+        progress: Progress | None = None,
     ) -> None:
         """The best weights are kept in `folder`, and checkpoints too if the run is to be `resumable`. To
         `measure_first` is for a model that answers well before its first step, and may stay the best.
-        `should_stop` is asked after each evaluation; True ends the run there.
+        `should_stop` is asked after each evaluation; True ends the run there. `progress` is of one
+        evaluation.
         """
         self.best = Best(folder / "best", task.main_metric, settings.patience)
         self._judge, self._machine = _Judge(self.best, model, machine, should_stop), machine
         self._measure_first, self._has_dev, self._resumable = measure_first, dev is not None, resumable
-        objective = Finetuning(task, model, train, dev, settings.batch_size, settings.seed, machine.device)
+        parts = task, model, train, dev, settings.batch_size, settings.seed, machine.device
+        objective = Finetuning(*parts, progress=progress)
         checkpoints = folder if resumable else None
         self.loop = Loop(objective, settings, machine, checkpoints, observer, self._judge.hear)
 

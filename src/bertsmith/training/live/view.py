@@ -29,9 +29,10 @@ class LiveView:
     earlier: the log's records so far, when a run is resumed: its curve begins where the run began.
     line_interval: seconds between two lines where the output is no terminal.
 
-    The picture is drawn by the caller's thread inside `step`, `evaluation`, `message` and `tick`, at most
-    four times a second and never for more than a hundredth of the time: between two pictures a call costs
-    microseconds. A thread of its own would fight with the training for Python's lock and for the cores.
+    The picture is drawn by the caller's thread inside `step`, `evaluation`, `evaluating`, `message` and
+    `tick`, at most four times a second and never for more than a hundredth of the time: between two pictures
+    a call costs microseconds. A thread of its own would fight with the training for Python's lock and for the
+    cores.
     """
 
     def __init__(
@@ -51,6 +52,8 @@ class LiveView:
         self._frame = 0
         self._next_time = 0.0
         self._line_interval = line_interval
+        self._evaluating: Text | None = None
+        self._evaluating_since = 0.0
         self._live = _live_display(console)
         for record in earlier:
             self.state.take_in(record)
@@ -81,9 +84,25 @@ class LiveView:
 
     def evaluation(self, record: Record) -> None:
         """Takes in an evaluation and shows it at once."""
+        self._evaluating = None
         self.state.take_in(record)
         self._print_line(_evaluation_line(record))
         self._draw()
+
+    def evaluating(self, done: int, total: int | None, unit: str) -> None:
+        """How far an evaluation is that is under way; one that is over soon needs no line."""
+        now = time.monotonic()
+        if self._evaluating is None:
+            self._evaluating_since = now
+        of_total = "" if total is None else f" / {total:,}"
+        self._evaluating = Text(f"evaluating on dev: {done:,}{of_total} {unit}", style="dim", no_wrap=True)
+        if self._live is None:
+            begun = max(self._evaluating_since + self._line_interval, self._next_time)
+            if now >= begun:
+                self._next_time = now + self._line_interval
+                self._print_line(self._evaluating.plain)
+        elif now >= self._next_time:
+            self._draw()
 
     def message(self, text: str, *, warning: bool = False) -> None:
         """Shows a sentence: among the last three in the picture, or as a line."""
@@ -98,7 +117,7 @@ class LiveView:
         self.state.rewind(step)
 
     def tick(self) -> None:
-        """Redraws if it is time: call it where a step or an evaluation takes many seconds."""
+        """Redraws if it is time: call it where a step takes many seconds."""
         now = time.monotonic()
         if now < self._next_time:
             return
@@ -132,7 +151,8 @@ class LiveView:
             return
         start = time.monotonic()
         self._frame += 1
-        picture = panel(self._console, self._title, self._facts, self.state, self._messages, self._frame)
+        messages = [*self._messages, *([] if self._evaluating is None else [self._evaluating])]
+        picture = panel(self._console, self._title, self._facts, self.state, messages, self._frame)
         self._live.update(picture, refresh=True)
         end = time.monotonic()
         self._next_time = end + max(SHORTEST_PAUSE, (end - start) / COST_SHARE)
