@@ -18,7 +18,7 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
-from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.examples.held_out import hold_out
 from bertsmith.tasks.finetuning import encode_examples
@@ -356,6 +356,16 @@ def test_the_frozen_baseline_learns_in_the_unit_of_its_rows(
     dataclasses.replace(predictor, before=tmp_path).evaluate(train, train)
     assert seen[0].mean == pytest.approx(4000.0) and seen[0].deviation == pytest.approx(2582, abs=1)
     assert predictor.task.deviation == 1.0
+
+
+@pytest.mark.parametrize("layers", [0, 1])
+def test_a_model_with_new_layers_isnt_compared_with_the_encoder_before(tmp_path: Path, layers: int) -> None:
+    """As in training: it didn't begin with that encoder's highest layers."""
+    encoder = saved_model(tmp_path / "encoder", "classification", ["a", "b"])
+    model, task = load_task_model(encoder)
+    recipe = {"model": str(encoder), "reinit_layers": layers}
+    save_task_model(tmp_path / "new", model, task, Tokenizer.load(encoder), {"recipe": recipe})
+    assert Predictor.load(tmp_path / "new").before == (None if layers else encoder)
 
 
 def test_texts_that_were_trained_on_are_told(classifier: Predictor, tmp_path: Path) -> None:

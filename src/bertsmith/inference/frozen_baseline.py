@@ -2,7 +2,7 @@
 under a linear model that learns from the same rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,17 @@ def encoder_before(folder: Path) -> Path | None:
     """The folder of the encoder that a model was fine-tuned from; None where that isn't known, or isn't here.
     The hub is never asked: whoever loads a model hasn't named another.
     """
-    manifest = read_manifest(folder)
-    named = str((manifest.provenance if manifest is not None else {}).get("recipe", {}).get("model", ""))
+    named = str(_recipe(folder).get("model", ""))
     alias = ALIASES.get(named)
     installed = alias is not None and find_spec(alias.module) is not None
     return locate_model(named).folder if named and (installed or Path(named).is_dir()) else None
+
+
+def encoder_of_baseline(folder: Path) -> Path | None:
+    """That encoder, as a baseline of the model in `folder`. None, as in training, where layers began anew:
+    features of random layers say little, and those of the layers that went aren't the model's beginning.
+    """
+    return None if _recipe(folder).get("reinit_layers") else encoder_before(folder)
 
 
 def frozen_predictions(
@@ -55,3 +61,9 @@ def frozen_predictions(
     encoded = encode_examples(task, split.examples, tokenizer).encoded
     name = FROZEN if probe is not None else FROZEN_ALONE
     return {name: task.decode(outputs_of(model, encoded), split.examples, encoded)}
+
+
+def _recipe(folder: Path) -> Mapping[str, Any]:
+    manifest = read_manifest(folder)
+    found: Mapping[str, Any] = (manifest.provenance if manifest is not None else {}).get("recipe", {})
+    return found

@@ -10,7 +10,7 @@ import torch
 from bertsmith.door import door, function, kind, one_of, optional, place
 from bertsmith.errors import InputError
 from bertsmith.inference.engine import start_engine
-from bertsmith.inference.frozen_baseline import encoder_before, frozen_predictions
+from bertsmith.inference.frozen_baseline import encoder_of_baseline, frozen_predictions
 from bertsmith.inference.text_list import require_count, require_list
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.locate import locate_model
@@ -63,7 +63,8 @@ class Predictor:
         folder = locate_model(name).folder
         model, opened = load_task_model(folder, task)
         engine = start_engine(model, folder, device, compute_dtype)
-        return cls(model, opened, engine.tokenizer, TrainedOn.of_folder(folder), encoder_before(folder))
+        before = encoder_of_baseline(folder)
+        return cls(model, opened, engine.tokenizer, TrainedOn.of_folder(folder), before)
 
     def predict(self, texts: Sequence[Any]) -> list[Prediction]:
         """One prediction a text, or a pair of texts, or (question, passage), or a sentence's words: whatever
