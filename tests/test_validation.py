@@ -31,6 +31,7 @@ class Settings(BaseModel):
     weights: Literal["none"] | dict[str, float] = "none"
     optimizer: Section = Section()
     names: dict[str, str] = {}
+    layers: int | tuple[int, ...] = 1
 
     @field_validator("names")
     @classmethod
@@ -53,7 +54,10 @@ def problem(values: Any) -> str:
         ({"steps": 0.5}, "steps: expected a whole number, found 0.5."),
         ({"steps": {"a": 1}}, "steps: expected a whole number, found {'a': 1}."),
         ({"steps": 1, "kind": "c"}, "kind: expected 'a' or 'b', found 'c'."),
-        ({"steps": 1, "weights": {"x": "much"}}, "weights: expected 'none', found {'x': 'much'}."),
+        ({"steps": 1, "weights": {"x": "much"}}, "weights.x: expected a number, found 'much'."),
+        ({"steps": 1, "weights": 3}, "weights: expected 'none', or names with values, found 3."),
+        ({"steps": 1, "layers": "x"}, "layers: expected a whole number, or a list, found 'x'."),
+        ({"steps": 1, "layers": [2, "x"]}, "layers.1: expected a whole number, found 'x'."),
         ({"steps": 1, "names": {"a": 3}}, "names.a: expected text, found 3."),
         ({"steps": 1, "names": {".": ""}}, "names: '.' leads out of the folder."),
         ({"steps": 1, "optimizer": {"rate": 0}}, "optimizer.rate: expected greater than 0, found 0."),
@@ -68,6 +72,7 @@ def problem(values: Any) -> str:
         ),
         ({"steps": 1, "every": 1}, "unknown key 'every'. Did you mean 'optimizer.every'?"),
         ({"steps": 1, "xyzzy": 1}, "unknown key 'xyzzy'."),
+        ({"steps": 1, "float": 1}, "unknown key 'float'."),
     ],
 )
 def test_the_first_problem_is_a_sentence(values: dict[str, Any], sentence: str) -> None:

@@ -3,9 +3,9 @@
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from bertsmith.errors import BertsmithError, RecipeError, did_you_mean
@@ -20,6 +20,7 @@ _SHORTENED = reprlib.Repr()
 _SHORTENED.maxstring = _SHORTENED.maxother = 80
 # Where a value may be of several types, pydantic puts the one it tried into the key: class_weights.literal[…]
 _TYPE_TRIED = re.compile(r"[a-z-]*\[.*\]")
+_PLAIN_TYPES = ("str", "int", "float", "bool")
 # What a key was called before, and what it is called now.
 _RENAMED = {
     "optimizer.clip": "optimizer.max_grad_norm",
@@ -43,14 +44,20 @@ _EXPECTED = {
 }
 
 
+def _parted(value: object) -> object:
+    if not isinstance(value, str):
+        return tuple(value) if isinstance(value, list) else value  # of JSON, where types are strict
+    inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+    return tuple(part.strip() for part in inner.split(","))
+
+
+# Of a setting that is a list, whose entries have no commas: query,value on the command line is one, and so is
+# [query,value], from which a shell took the quotes.
+BY_COMMAS = BeforeValidator(_parted)
+EntryT = TypeVar("EntryT")
+Listed = Annotated[tuple[EntryT, ...], BY_COMMAS]
+
 ModelT = TypeVar("ModelT", bound=BaseModel)
-
-
-def names_of(value: Any) -> Any:
-    """age,plan, as a command line has it -> (age, plan), for a field that is a tuple of names."""
-    if isinstance(value, str):
-        return tuple(part.strip() for part in value.removeprefix("[").removesuffix("]").split(","))
-    return tuple(value) if isinstance(value, list) else value
 
 
 class Strict(BaseModel):
@@ -97,10 +104,13 @@ def check(kind: type[ModelT], values: dict[str, Any], where: str) -> ModelT:
 def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
     """The first thing that `model` refused, with its full stop: the key, what was expected, what was found.
 
-    An unknown key comes with the nearest that `model` knows.
+    An unknown key comes with the nearest that `model` knows. Where a value may be of several types, that one
+    counts which it fits best; where it fits none, all are named.
     """
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"] if not _TYPE_TRIED.fullmatch(str(part)))
+    tried, place = error.errors(), _place(error.errors()[0])
+    tried = [each for each in tried if _place(each)[: len(place)] == place]
+    first = max(tried, key=lambda each: len(_place(each)))
+    key = ".".join(_place(first))
     if first["type"] == "missing":
         return f"the key {key!r} is missing."
     if first["type"] == "extra_forbidden":
@@ -112,8 +122,27 @@ def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
         return f"{key} is a section: name what is meant in it ({', '.join(section)})."
     of_the_whole = first["type"] in _OF_THE_WHOLE and isinstance(first["input"], dict | BaseModel)
     found = "" if of_the_whole else f", found {_SHORTENED.repr(first['input'])}"
-    said = _EXPECTED.get(first["type"]) or _plain(first["msg"])
+    said = _one_of([_said(each) for each in tried if _place(each) == _place(first)])
     return f"{key + ': ' if key else ''}{said}{found}."
+
+
+def _place(error: Mapping[str, Any]) -> tuple[str, ...]:
+    parts = [str(part) for part in error["loc"] if not _TYPE_TRIED.fullmatch(str(part))]
+    if parts and parts[-1] in _PLAIN_TYPES and error["type"] not in ("missing", "extra_forbidden"):
+        parts.pop()
+    return tuple(parts)
+
+
+def _said(error: Mapping[str, Any]) -> str:
+    return _EXPECTED.get(error["type"]) or _plain(error["msg"])
+
+
+def _one_of(said: list[str]) -> str:
+    """expected 'none' or 'auto', or names with values"""
+    first, *others = dict.fromkeys(said)
+    if not all(each.startswith("expected ") for each in (first, *others)):
+        return first
+    return ", or ".join([first, *(each.removeprefix("expected ") for each in others)])
 
 
 def _plain(message: str) -> str:

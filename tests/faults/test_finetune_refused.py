@@ -117,6 +117,9 @@ SETTINGS = {
     "no key at all": Case("Expected dotted.key=value, found 'epochs'", more=("epochs",)),
     "a value below its bound": Case("epochs: ", more=("epochs=0",)),
     "a value of the wrong kind": Case("batch_size: ", more=("batch_size=many",)),
+    "a class that weighs nothing": Case(
+        "class_weights.good: expected greater than 0, found 0", more=("class_weights={good=0, bad=1}",)
+    ),
     "a stride as long as its window": Case("stride", more=("max_length=16", "stride=14")),
     "windows longer than the model reads": Case("has positions for 32 tokens", more=("max_length=64",)),
     "more frozen layers than there are": Case("the model has 2", more=("freeze_layers=3",)),

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
 from bertsmith.errors import BertsmithError, RecipeError
 from bertsmith.training.finetune_recipe import make_finetune_recipe
 from bertsmith.training.recipe import (
@@ -16,6 +17,7 @@ from bertsmith.training.recipe import (
     recipe_names,
 )
 from bertsmith.training.run_folder import write_recipe
+from bertsmith.training.tuning.space import make_search
 
 MISSPELT = [
     ("stepz=3", "steps"),
@@ -85,6 +87,7 @@ OVERRIDES = [
     ('guard.action="skip"', "guard.action", "skip"),
     ("guard.action=skip", "guard.action", "skip"),
     ("data.sequence_lengths=[64, 256]", "data.sequence_lengths", (64, 256)),
+    ("data.sequence_lengths=64,256", "data.sequence_lengths", (64, 256)),
     ("checkpoint={every = 5, keep = 3}", "checkpoint.keep", 3),
     ("out=runs/a=b", "out", "runs/a=b"),
 ]
@@ -285,9 +288,14 @@ def test_a_path_may_be_a_pathlib_path_and_home_is_found(
     assert (recipe.train, recipe.out) == (str(tmp_path / "rows.csv"), str(tmp_path / "out"))
 
 
-@pytest.mark.parametrize("written", ['["query", "value"]', "query,value", "[query,value]", "query, value"])
-def test_names_are_a_list_however_the_command_line_has_them(written: str) -> None:
-    """Shells eat quotes, and a list of two names needs none."""
-    given = {"task": "classification", "model": "minilm", "train": "a.csv", "out": "run"}
-    recipe = make_finetune_recipe(given, [f"lora.targets={written}", f"features={written}"])
-    assert recipe.lora.targets == ("query", "value")
+def test_lists_take_commas_wherever_settings_are_given() -> None:
+    """A shell takes the quotes from ["query","value"]."""
+    values = {"task": "classification", "model": "m", "train": "rows.csv", "out": "out"}
+    for given in ("query,value", "query, value", "[query,value]", '["query","value"]'):
+        assert make_finetune_recipe(values, [f"lora.targets={given}"]).lora.targets == ("query", "value")
+    assert make_finetune_recipe(values, ["lora.targets=qkv"]).lora.targets == ("qkv",)
+    bounds = make_search(values, ["search.learning_rate=1e-5,1e-4", "search.batch_size=8,16"]).settings.search
+    assert (bounds.learning_rate, bounds.batch_size) == ((1e-5, 1e-4), (8, 16))
+    for given, layers in (("1,3", (1, 3)), ("3", 3)):
+        distilled = {"teacher": ["m"], "train": "rows.csv", "out": "out"}
+        assert make_distil_recipe(distilled, [f"layers={given}"]).layers == layers

@@ -6,7 +6,7 @@ and under [settings] in the recipe.
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from bertsmith.errors import RecipeError, did_you_mean
 from bertsmith.tasks.registry import find_task
@@ -20,7 +20,7 @@ from bertsmith.training.settings import (
     RunSettings,
     override,
 )
-from bertsmith.validation import UserSettings, check, names_of
+from bertsmith.validation import Listed, UserSettings, check
 
 _BASE_WIDTH = 768  # of BERT-base, which the rates of the papers are for
 _SHALLOW = 6  # layers, below which the rate grows
@@ -49,12 +49,7 @@ class LoraRecipe(UserSettings):
     rank: int = Field(0, ge=0)
     alpha: float = Field(16, gt=0)
     dropout: float = Field(0.0, ge=0, lt=1)
-    targets: tuple[str, ...] | None = None
-
-    @field_validator("targets", mode="before")
-    @classmethod
-    def _several(cls, value: Any) -> Any:
-        return names_of(value)
+    targets: Listed[str] | None = None
 
 
 class FinetuneRecipe(RunSettings):

@@ -17,7 +17,7 @@ from bertsmith.model.families import find_family
 from bertsmith.tasks.pretraining.objective_choices import ObjectiveChoices, ObjectiveName
 from bertsmith.training.schedule import Schedule
 from bertsmith.training.settings import PathText, RunSettings, override, read_toml
-from bertsmith.validation import UserSettings, check
+from bertsmith.validation import Listed, UserSettings, check
 
 _DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
@@ -98,8 +98,8 @@ class DataSettings(UserSettings):
 
     batch_size: int = Field(256, ge=1)
     micro_batch_tokens: int | None = Field(None, ge=8)  # None: what is fastest on the device
-    sequence_lengths: tuple[int, ...] = (128, 512)
-    sequence_shares: tuple[float, ...] = (0.9, 0.1)
+    sequence_lengths: Listed[int] = (128, 512)
+    sequence_shares: Listed[float] = (0.9, 0.1)
     next_sentence: bool = True
     short_seq_prob: float = Field(0.1, ge=0, le=1)
     general_share: float = Field(0.0, ge=0, lt=1)

@@ -12,7 +12,7 @@ from bertsmith.training.settings import (
     RunSettings,
     override,
 )
-from bertsmith.validation import check
+from bertsmith.validation import Listed, check
 
 # What the two recipes share, and fine-tuning's makes of it.
 _SHARED = (
@@ -62,7 +62,7 @@ class DistilRecipe(RunSettings):
     out: PathText
     task: str | None = None
     student: PathText | None = None
-    layers: int | tuple[int, ...] | None = None
+    layers: int | Listed[int] | None = None
     width: int | None = Field(None, ge=1)
     feed_forward: int | None = Field(None, ge=1)
     temperature: float = Field(2.0, gt=0)

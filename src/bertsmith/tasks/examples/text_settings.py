@@ -11,7 +11,7 @@ from bertsmith.tasks.checkpoints.sentence_settings import read_pooling
 from bertsmith.tasks.examples.columns import Wanted
 from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.task import Task, TaskSettings
-from bertsmith.validation import names_of
+from bertsmith.validation import Listed
 
 
 class PooledSettings(TaskSettings):
@@ -32,12 +32,7 @@ class MixedSettings(PooledSettings):
     column is its values say, unless age:number or plan:category tells.
     """
 
-    features: tuple[str, ...] = ()
-
-    @field_validator("features", mode="before")
-    @classmethod
-    def _several(cls, value: Any) -> Any:
-        return names_of(value)
+    features: Listed[str] = ()
 
     @field_validator("features")
     @classmethod

@@ -5,7 +5,7 @@ value, so that the baseline is a point of the space like any other.
 """
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -13,7 +13,7 @@ from bertsmith.errors import RecipeError, did_you_mean
 from bertsmith.tasks.registry import find_task
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.settings import override
-from bertsmith.validation import UserSettings, check
+from bertsmith.validation import BY_COMMAS, Listed, UserSettings, check
 
 Choice = dict[str, float | int]  # dotted name of a setting → its value
 
@@ -24,11 +24,11 @@ class SearchSettings(UserSettings):
     `freeze_layers` is by default from none to half of the model's.
     """
 
-    learning_rate: tuple[float, float] = (1e-5, 3e-4)
-    layer_decay: tuple[float, float] = (0.7, 1.0)
-    epochs: tuple[int, int] = (2, 6)
-    batch_size: tuple[int, ...] = Field((16, 32, 64), min_length=1)
-    freeze_layers: tuple[int, int] | None = None
+    learning_rate: Annotated[tuple[float, float], BY_COMMAS] = (1e-5, 3e-4)
+    layer_decay: Annotated[tuple[float, float], BY_COMMAS] = (0.7, 1.0)
+    epochs: Annotated[tuple[int, int], BY_COMMAS] = (2, 6)
+    batch_size: Listed[int] = Field((16, 32, 64), min_length=1)
+    freeze_layers: Annotated[tuple[int, int], BY_COMMAS] | None = None
 
     @model_validator(mode="after")
     def _bounds_in_order(self) -> Self:

@@ -13,7 +13,7 @@ from bertsmith.training.settings import (
     RunSettings,
     override,
 )
-from bertsmith.validation import UserSettings, check
+from bertsmith.validation import Listed, UserSettings, check
 
 
 class DataSettings(UserSettings):
@@ -61,7 +61,7 @@ class EncoderDistilRecipe(RunSettings):
     teacher: PathText
     corpus: PathText
     out: PathText
-    layers: int | tuple[int, ...] | None = None
+    layers: int | Listed[int] | None = None
     width: int | None = Field(None, ge=1)
     feed_forward: int | None = Field(None, ge=1)
     family: str | None = None
