@@ -184,6 +184,24 @@ def test_the_last_step_is_saved_once(tmp_path: Path, new_loop: NewLoop) -> None:
     assert folder.stat().st_ino == before
 
 
+@pytest.mark.usefixtures("clock")
+def test_a_checkpoint_is_written_too_when_the_last_one_is_some_minutes_old(
+    tmp_path: Path, new_loop: NewLoop
+) -> None:
+    checkpoint = {"every": 10, "minutes": 4 / 60}
+    new_loop(ToyTask(), tmp_path, steps=20, checkpoint=checkpoint).run()
+    saved = [record for record in RunLog.read(tmp_path) if record["kind"] in ("step", "checkpoint")]
+    elapsed = {each["step"]: each["elapsed"] for each in saved if each["kind"] == "step"}
+    found = [each["step"] for each in saved if each["kind"] == "checkpoint"]
+    last, expected = 0.0, []
+    for step in range(1, 21):
+        if step % 10 == 0 or elapsed[step] - last >= 4:
+            expected.append(step)
+            last = elapsed[step]
+    assert found == expected
+    assert len(found) > 2  # more than `every` alone
+
+
 @pytest.mark.parametrize("step", [3, 10])
 def test_ctrl_c_is_heard_in_the_last_step_as_in_any_other(
     step: int, tmp_path: Path, new_loop: NewLoop, monkeypatch: pytest.MonkeyPatch

@@ -173,7 +173,8 @@ class FinetuneRecipe(RunSettings):
         return self.model_copy(update=chosen)
 
     def resolved(self, steps_per_epoch: int, seed: int) -> "FinetuneRun":
-        """The run of one seed as the loop takes it: in steps, with a checkpoint at each evaluation.
+        """The run of one seed as the loop takes it: in steps, with a checkpoint at each evaluation, and where
+        one takes long to come, every ten minutes.
 
         Raises RecipeError when warm-up and decay have no room in it.
         """
@@ -186,7 +187,7 @@ class FinetuneRecipe(RunSettings):
             patience=self.patience,
             optimizer=self.optimizer,
             evaluation=EvaluationSettings(every=every),
-            checkpoint=CheckpointSettings(every=every, keep=1),
+            checkpoint=CheckpointSettings(every=every, minutes=10, keep=1),
             guard=self.guard,
             hardware=self.hardware,
         )

@@ -82,6 +82,7 @@ class Loop:
         self._interruption = Interruption()
         self._stop_agreed = False
         self._saved_step: int | None = None
+        self._saved_elapsed = 0.0
         self._restart_clock()
 
     def resume(self) -> list[str]:
@@ -149,6 +150,7 @@ class Loop:
         """Begins to write a checkpoint, unless this step's stands already: each rank that holds a part of
         its own. It stands after `save_now` or the next one.
         """
+        self._saved_elapsed = self.progress.elapsed
         writes = self.machine.sharded or self.machine.ranks.is_first
         if self.folder is None or self._saved_step == self.progress.step or not writes:
             return
@@ -212,7 +214,7 @@ class Loop:
             metrics = self.evaluate()
             if self._after_evaluation is not None:
                 self._ended = self._after_evaluation(step, metrics)
-        if is_due(self.recipe.checkpoint.every, step, before, after):
+        if is_due(self.recipe.checkpoint.every, step, before, after) or self._is_long_since_saved():
             self.save()
         self._writer.check()
 
@@ -276,12 +278,18 @@ class Loop:
         load_optimizer_tensors(self.task.model, self.optimizer, state.optimizer)
         self.progress = state.progress
         self._saved_step = state.progress.step
+        self._saved_elapsed = state.progress.elapsed
 
     # -- where the run stands ------------------------------------------------------------------------------
 
     def _share_done(self, half_a_step: float = 0.0) -> float:
         """Progress in [0, 1]."""
         return self.recipe.share_done(self.progress.step + half_a_step, self.progress.elapsed)
+
+    def _is_long_since_saved(self) -> bool:
+        """By the clock that all ranks share."""
+        minutes = self.recipe.checkpoint.minutes
+        return minutes is not None and self.progress.elapsed - self._saved_elapsed >= 60 * minutes
 
     def _phase(self) -> int:
         """Never an earlier one than before, as a run would have that begins in another's last one."""

@@ -57,9 +57,12 @@ class EvaluationSettings(UserSettings):
 
 
 class CheckpointSettings(UserSettings):
-    """`every` is a number of steps, or below 1 a share of the run; the newest `keep` are kept."""
+    """`every` is a number of steps, or below 1 a share of the run; with `minutes`, one is written no later
+    than so long after the last. The newest `keep` are kept.
+    """
 
     every: float = Field(0.02, gt=0)
+    minutes: float | None = Field(None, gt=0)
     keep: int = Field(2, ge=1)
 
 
