@@ -198,7 +198,8 @@ def test_provenance_comes_back(model_folder: Path) -> None:
     manifest = read_checkpoint(model_folder).manifest
     assert manifest is not None
     assert (manifest.provenance, manifest.task) == ({"steps": 3}, "pretraining")
-    assert set(manifest.files) == {path.name for path in model_folder.iterdir()} - {"bertsmith.json"}
+    there = {path.name for path in model_folder.iterdir()}
+    assert set(manifest.files) == there - {"bertsmith.json", "README.md"}
 
 
 def test_a_full_disk_leaves_the_model_that_was_there(
@@ -231,4 +232,5 @@ def test_files_have_the_mode_that_the_umask_says(tmp_path: Path, umask: int, exp
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "model").iterdir()}
-    assert modes == dict.fromkeys(("config.json", "model.safetensors", "bertsmith.json"), expected)
+    names = "config.json", "model.safetensors", "bertsmith.json", "README.md"
+    assert modes == dict.fromkeys(names, expected)

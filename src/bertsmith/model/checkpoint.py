@@ -4,6 +4,7 @@ config.json         the shape, in Hugging Face's names
 model.safetensors   float32 tensors, in Hugging Face's names, tied ones once
 tokenizer.json …    whatever the tokenizer writes
 bertsmith.json      task, provenance, and the hash of each file (see bertsmith.model.manifest)
+README.md           the same for people, not hashed (see bertsmith.model.card)
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -20,6 +21,7 @@ from bertsmith.errors import ModelError
 from bertsmith.files import atomic_folder, require_free_space, tensors_written_to, write_json
 from bertsmith.model.architectures import choose_architecture, find_architecture
 from bertsmith.model.bert import Bert
+from bertsmith.model.card import write_card
 from bertsmith.model.config import BertConfig
 from bertsmith.model.config_json import config_from_hugging_face, config_to_hugging_face, read_labels
 from bertsmith.model.manifest import Manifest, hashed_meanwhile, write_manifest
@@ -200,6 +202,7 @@ def save_checkpoint(
         if write_extra_files is not None:
             write_extra_files(partial)
         write_manifest(partial, manifest)
+        write_card(partial, manifest, _shape(config, ready))
 
 
 def _find_weights(folder: Path) -> Path:
@@ -245,6 +248,15 @@ def _ready_to_write(
     if broken:
         raise ModelError(f"The model was not saved: {listed(broken)} holds values that are not finite.")
     return ready
+
+
+def _shape(config: BertConfig, tensors: Mapping[str, Tensor]) -> str:
+    weights = sum(tensor.numel() for tensor in tensors.values())
+    counted = f"{weights / 1e6:.1f} million" if weights >= 1e6 else f"{weights:,}"
+    return (
+        f"A `{config.model_type}` of {config.num_hidden_layers} layers, {config.hidden_size} wide, with "
+        f"{counted} weights"
+    )
 
 
 def _parts(tensors: Mapping[str, Tensor], carried: Mapping[str, Tensor]) -> frozenset[str]:

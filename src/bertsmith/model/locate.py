@@ -95,7 +95,7 @@ def locate_model(name: str | Path) -> Located:
         raise ModelError(f"{name} is a file. A model is a folder with config.json and model.safetensors.")
     if str(name) in ALIASES:
         return _from_alias(ALIASES[str(name)])
-    if _is_hub_name(str(name)):
+    if is_hub_name(str(name)):
         return _from_hub(str(name))
     raise ModelError(_not_found(str(name)))
 
@@ -113,7 +113,7 @@ def _from_alias(alias: _Alias) -> Located:
         raise MissingExtra(alias.package, "minilm", "The model minilm") from error
 
 
-def _is_hub_name(name: str) -> bool:
+def is_hub_name(name: str) -> bool:
     """`runs/mistyped` beside a folder `runs` is a path that isn't there, not a question to the hub."""
     return _HUB_NAME.fullmatch(name) is not None and not Path(name).parent.is_dir()
 

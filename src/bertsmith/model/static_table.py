@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import ModelError
 from bertsmith.files import atomic_folder, require_free_space, tensors_written_to, write_json
+from bertsmith.model.card import write_card
 from bertsmith.model.manifest import Manifest, hashed_meanwhile, write_manifest
 from bertsmith.model.untrusted import plain_file, read_settings, read_small_json, read_tensors
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -147,7 +148,9 @@ def save_static(
         if write_extra_files is not None:
             write_extra_files(partial)
         about = {"settings": dict(settings or {}), "provenance": dict(provenance)}
-        write_manifest(partial, Manifest(architecture=ARCHITECTURE, task=task, **about))
+        manifest = Manifest(architecture=ARCHITECTURE, task=task, **about)
+        write_manifest(partial, manifest)
+        write_card(partial, manifest, f"A static table of {pieces:,} vectors, {width} wide")
 
 
 def _one_row_a_piece(tensors: Mapping[str, Tensor], path: Path) -> Tensor:

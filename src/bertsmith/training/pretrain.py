@@ -20,7 +20,7 @@ from bertsmith.data.sequences.codec import table_row_length
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.door import door, either, flag, kind, optional, several, text
-from bertsmith.errors import RecipeError
+from bertsmith.errors import BertsmithError, RecipeError
 from bertsmith.files import write_json
 from bertsmith.machine.hardware import Hardware
 from bertsmith.model.contamination import checked_against, contamination_provenance
@@ -39,9 +39,11 @@ from bertsmith.tasks.pretraining.objectives import (
 )
 from bertsmith.tasks.pretraining.patch_reconstruction import add_decoder, no_better_than_mean, without_decoder
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, start_at_frequencies
+from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
+from bertsmith.training.checkpoint import RunProgress
 from bertsmith.training.distributed import leave, text_of_first, wait
 from bertsmith.training.extending import read_extension, write_extension
 from bertsmith.training.forgetting import first_evaluation, forgetting_warnings, gains_and_losses
@@ -170,7 +172,7 @@ def _run(
         model = meta_init(another)  # in one piece, however it was divided between the ranks
         model.load_state_dict(without_decoder(weights), assign=True)
         model.to(machine.device)
-        provenance = _provenance(recipe, inputs, loop.progress.step, metrics)
+        provenance = _provenance(recipe, inputs, loop.progress, metrics)
         objective.save(out, model, inputs.tokenizer, provenance, write_beside)
         after = _filled(objective.masked_language(model), inputs.tokenizer, examples)
         fills = [_fill(*each) for each in zip(examples, before, after, strict=True)]
@@ -291,11 +293,15 @@ def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> Objective:
     return objective.task(inputs.model, made_of, recipe.objective_choices())
 
 
-def _provenance(recipe: Recipe, inputs: Inputs, step: int, metrics: dict[str, float]) -> dict[str, object]:
+def _provenance(
+    recipe: Recipe, inputs: Inputs, done: RunProgress, metrics: dict[str, float]
+) -> dict[str, object]:
     init = locate_model(recipe.init).folder if recipe.init else None
     return {
-        "steps": step,
+        "steps": done.step,
+        "tokens": done.tokens,
         "metrics": metrics,
+        **_text(recipe),
         "recipe": json.loads(recipe.model_dump_json()),
         "tokenizer_sha256": inputs.tokenizer.sha256,
         "corpus_sha256": inputs.train.corpus_sha256,
@@ -305,6 +311,17 @@ def _provenance(recipe: Recipe, inputs: Inputs, step: int, metrics: dict[str, fl
         ),
         **rows_provenance(table_row_length(inputs.train.path.parent) or learned_row_length(init)),
     }
+
+
+def _text(recipe: Recipe) -> dict[str, object]:
+    """What the corpus says of itself; nothing of a token store, or of a corpus that has changed since."""
+    try:
+        manifest = Corpus.open(recipe.corpus or "").manifest
+    except BertsmithError:
+        return {}
+    counts = manifest.splits["train"].counts
+    facts = {"documents": counts.documents, "words": counts.words, "licence": manifest.licence}
+    return {"text": facts}
 
 
 def _fill(

@@ -88,8 +88,9 @@ def finetune(
     """Fine-tunes `model` (a path, an alias or a hub name) on the file `train`.
 
     Settings are `dotted.key=value` overrides, or keyword arguments for those of the top level. Without `dev`,
-    `dev_share` of the training rows are held out. With `resume`, goes on where a run was interrupted.
-    Raises InputError, RecipeError, ModelError and ResourceError before anything is trained.
+    few rows judge in turn by cross-validation, and of many `dev_share` are held out. With `resume`, goes on
+    where a run was interrupted. Raises InputError, RecipeError, ModelError and ResourceError before anything
+    is trained.
     """
     files = {"task": task, "model": model, "train": train, "out": out, "dev": dev, "test": test}
     given = make_finetune_recipe(

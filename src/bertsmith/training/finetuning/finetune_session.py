@@ -310,6 +310,7 @@ class FinetuneSession:
         provenance = {
             "recipe": json.loads(recipe.model_dump_json()),
             "metrics": json_value({name: each.model for name, each in results.evaluations.items()}),
+            "rows": results.train_rows,
             "sha256": data_hashes(recipe),
             **contamination_provenance(checked_against(self.source)),
             **rows_provenance(learned_row_length(self.source)),

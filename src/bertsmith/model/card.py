@@ -1,0 +1,285 @@
+"""README.md of a model folder, for whoever gets it: what the model is, how to use it, how good it is, and
+what it learned from. The hub shows it as the model's page.
+
+Its figures are those of bertsmith.json. It isn't hashed: whoever publishes the model completes it.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertsmith.files import read_json
+from bertsmith.model.locate import ALIASES, is_hub_name
+from bertsmith.model.manifest import Manifest
+
+CARD = "README.md"
+_MOST_LABELS = 30
+_VECTORS = ("encoder", "similarity", "retrieval")  # tasks whose answers are cosines
+_ROLES = {"train": "Labelled rows", "texts": "Texts without labels", "unlabelled": "Texts without labels"}
+_TODO = """## Before you publish it
+
+Replace these lines:
+
+- Licence: of this model, and of the texts that it learned from.
+- Languages, and kinds of text.
+- What it is for, what it is not for, and whom its errors could harm."""
+
+
+class _Kind(NamedTuple):
+    """The hub's name of what a model does, ours, and a line of Python that has it do that."""
+
+    pipeline: str
+    title: str
+    example: str
+
+
+_PREDICTOR = 'from bertsmith import Predictor\n\nPredictor.load("{folder}").predict([{input}])'
+_EMBEDDER = 'from bertsmith import Embedder\n\nEmbedder("{folder}").documents(["A text."])  # a vector each'
+
+
+def _predictor(what: str) -> str:
+    return _PREDICTOR.replace("{input}", what)
+
+
+_KINDS = {
+    "pretraining": _Kind(
+        "fill-mask",
+        "A language model for masked words",
+        "from bertsmith import MaskedLanguageModel\n\n"
+        'MaskedLanguageModel.load("{folder}").fill_mask("A text with a {mask}.")',
+    ),
+    "encoder": _Kind("feature-extraction", "An encoder of texts", _EMBEDDER),
+    "classification": _Kind("text-classification", "A classifier of texts", _predictor('"A text."')),
+    "multi-label": _Kind(
+        "text-classification", "A classifier of texts, with several labels for each", _predictor('"A text."')
+    ),
+    "regression": _Kind("text-classification", "A model that gives texts a number", _predictor('"A text."')),
+    "tagging": _Kind(
+        "token-classification", "A tagger of words", _predictor('["A", "sentence\'s", "words"]')
+    ),
+    "question-answering": _Kind(
+        "question-answering",
+        "A model that finds answers in passages",
+        _predictor('("A question?", "A passage.")'),
+    ),
+    "similarity": _Kind(
+        "sentence-similarity", "A model of how similar texts are", _predictor('("A text.", "Another.")')
+    ),
+    "retrieval": _Kind("sentence-similarity", "A model for search", _EMBEDDER),
+    "reranking": _Kind(
+        "text-ranking", "A re-ranker of search results", _predictor('("A query", "A document.")')
+    ),
+}
+_ANY = _Kind("feature-extraction", "A model for texts", _predictor('"A text."'))
+_BEGINNING = _Kind(
+    "feature-extraction",
+    "A pre-trained encoder, to be fine-tuned",
+    "from bertsmith import finetune\n\n"
+    'finetune("classification", model="{folder}", train="rows.csv", out="runs/mine")',
+)
+_BY_CLASS = {  # of transformers, where another tool made the model
+    "ForMaskedLM": "pretraining",
+    "ForPreTraining": "pretraining",
+    "ForSequenceClassification": "classification",
+    "ForTokenClassification": "tagging",
+    "ForQuestionAnswering": "question-answering",
+    "Model": "encoder",
+}
+
+
+def write_card(folder: Path, manifest: Manifest, shape: str) -> None:
+    """Beside the model's files, once they are there. `shape` says how large the model is."""
+    text = "\n\n".join(_parts(folder, manifest, shape)) + "\n"
+    (folder / CARD).write_text(text, encoding="utf-8")
+
+
+def _parts(folder: Path, manifest: Manifest, shape: str) -> Iterator[str]:
+    kind, origin = _kind(folder, manifest), manifest.provenance
+    recipe = _section(origin, "recipe")
+    base = recipe.get("init") or recipe.get("student") or recipe.get("model")
+    yield _front_matter(folder, manifest, kind, base)
+    yield f"# {kind.title}\n\n{shape}. Made with Bertsmith {manifest.bertsmith}."
+    example = kind.example.format(folder="FOLDER", mask=_mask(folder))
+    yield f"## How to use it\n\n```python\n{example}\n```\n\n{_others(folder, manifest)}"
+    labels = manifest.settings.get("labels")
+    if isinstance(labels, list | tuple) and labels:
+        shown = ", ".join(_code(each) for each in labels[:_MOST_LABELS])
+        more = (
+            f" and {len(labels) - _MOST_LABELS} more, in bertsmith.json" if len(labels) > _MOST_LABELS else ""
+        )
+        yield f"Its {len(labels):,} labels: {shown}{more}."
+    if figures := _figures(origin):
+        yield f"## How good it is\n\n{figures}"
+    yield "## How it was made\n\n" + "\n".join(f"- {each}" for each in _history(origin, recipe, base))
+    yield _TODO
+
+
+def _kind(folder: Path, manifest: Manifest) -> _Kind:
+    task = manifest.task
+    if task in ("imported", "extended"):
+        ends = (name for name in _BY_CLASS if manifest.architecture.endswith(name))
+        task = _BY_CLASS.get(next(ends, ""), "")
+    # Rows of numbers have no mask to write, and ELECTRA's discriminator fills none.
+    numbers = any((folder / name).exists() for name in ("patches.json", "numbers.json"))
+    if task == "pretraining" and (numbers or manifest.architecture == "ElectraForPreTraining"):
+        return _BEGINNING
+    return _KINDS.get(task, _ANY)
+
+
+def _mask(folder: Path) -> str:
+    """As the folder's tokenizer, which is ours, writes it."""
+    path = folder / "tokenizer_config.json"
+    return str((read_json(path) if path.exists() else {}).get("mask_token") or "[MASK]")
+
+
+def _front_matter(folder: Path, manifest: Manifest, kind: _Kind, base: object) -> str:
+    lines = {"library_name": _library(folder, manifest), "pipeline_tag": kind.pipeline, "tags": ["bertsmith"]}
+    if isinstance(base, str) and (named := _on_the_hub(base)):
+        lines["base_model"] = named
+    return "\n".join(["---", *(f"{name}: {json.dumps(value)}" for name, value in lines.items()), "---"])
+
+
+def _library(folder: Path, manifest: Manifest) -> str:
+    if (folder / "modules.json").exists():
+        return "sentence-transformers"
+    return "bertsmith" if _is_bare(manifest) else "transformers"
+
+
+def _is_bare(manifest: Manifest) -> bool:
+    return manifest.architecture.endswith("Model")
+
+
+def _others(folder: Path, manifest: Manifest) -> str:
+    """Which other libraries open the folder, and what they see of it."""
+    if not _is_bare(manifest):
+        said = f"`transformers` opens it as `{manifest.architecture}`."
+    elif not (folder / "modules.json").exists():
+        said = "`transformers` opens its encoder."
+    elif manifest.task in _VECTORS:
+        said = "`sentence-transformers` opens it."
+    else:
+        said = "`sentence-transformers` opens it: its vectors are the head's outputs."
+    if manifest.settings.get("confidence"):
+        said += " They don't know the temperature and the thresholds in bertsmith.json."
+    return said
+
+
+def _figures(origin: Mapping[str, Any]) -> str:
+    """A table: of a pre-training a column, of a task one for each part that was measured."""
+    metrics = _section(origin, "metrics")
+    parts = {name: each for name, each in metrics.items() if isinstance(each, Mapping)}
+    if not parts:
+        parts = {"held-out text": {name: each for name, each in metrics.items() if _is_number(each)}}
+    names = list(dict.fromkeys(name for each in parts.values() for name in each))
+    if not names:
+        return ""
+    rows = [
+        f"| {_plain(name)} | {' | '.join(_number(each.get(name)) for each in parts.values())} |"
+        for name in names
+    ]
+    head = f"| | {' | '.join(map(_plain, parts))} |\n| --- |{' --- |' * len(parts)}"
+    said = {
+        "dev": "dev chose the settings",
+        "cross-validation": "cross-validation is of the training rows, each by a model that didn't have it",
+        "test": "test was measured once, and chose nothing",
+    }
+    notes = [text for name, text in said.items() if name in parts]
+    after = f"\n\n{'; '.join(notes).capitalize()}." if notes else ""
+    return "\n".join([head, *rows]) + after
+
+
+def _history(origin: Mapping[str, Any], recipe: Mapping[str, Any], base: object) -> Iterator[str]:
+    if base and isinstance(base, str):
+        yield f"It began from {_code(_name(base))}."
+    elif "corpus" in recipe:
+        yield "It began from random weights."
+    teachers = recipe.get("teacher")
+    if teachers and isinstance(teachers, str | list | tuple):
+        every = [teachers] if isinstance(teachers, str) else list(teachers)
+        names = ", ".join(_code(_name(str(each))) for each in every)
+        yield f"Its teacher{'s' if len(every) > 1 else ''}: {names}."
+    if imported := origin.get("imported_from"):
+        yield f"Imported from {_code(imported)}."
+    if text := _section(origin, "text"):
+        checked = origin.get("corpus_checked_against")
+        yield _text(text, len(checked) if isinstance(checked, list | tuple) else 0)
+    for role, said in _ROLES.items():
+        given = recipe.get(role)
+        if given and isinstance(given, str | list | tuple):
+            files = [given] if isinstance(given, str) else list(given)
+            rows = origin.get("rows") if role == "train" else None
+            counted = f", {rows:,} rows" if isinstance(rows, int) else ""
+            yield f"{said}: {', '.join(_code(Path(str(each)).name) for each in files)}{counted}."
+    facts = {
+        "objective": recipe.get("objective"),
+        "method": origin.get("method"),
+        "steps": origin.get("steps"),
+        "tokens": origin.get("tokens"),
+        "epochs": recipe.get("epochs"),
+        "batch size": recipe.get("batch_size") or _section(recipe, "data").get("batch_size"),
+        "learning rate": _section(recipe, "optimizer").get("learning_rate"),
+        "optimizer": _section(recipe, "optimizer").get("kind"),
+        "seed": recipe.get("seed"),
+    }
+    known = [
+        f"{name} {_fact(value)}" for name, value in facts.items() if isinstance(value, str | int | float)
+    ]
+    if known:
+        yield f"Settings: {', '.join(known)}."
+    yield "bertsmith.json has every setting, and the hash of each file."
+
+
+def _text(text: Mapping[str, Any], checked: int) -> str:
+    """What a corpus says of itself."""
+    sizes = ", ".join(
+        f"{text[name]:,} {name}" for name in ("documents", "words") if _is_number(text.get(name))
+    )
+    licence = f" Their licence: {_code(text['licence'])}." if text.get("licence") else ""
+    files = f" Rows of {checked:,} test file{'s' if checked > 1 else ''} were taken out." if checked else ""
+    return f"Pre-training text: {sizes}.{licence}{files}"
+
+
+def _section(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = of.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _on_the_hub(base: str) -> str | None:
+    """The name there of the model that this one began from; None for a folder."""
+    if Path(base).exists():
+        return None
+    return ALIASES[base].hub if base in ALIASES else base if is_hub_name(base) else None
+
+
+def _name(path: str) -> str:
+    """Of a path no more than its last parts: where things lay on a machine is nobody's business."""
+    if _on_the_hub(path) or "/" not in path:
+        return path
+    return "/".join(part for part in Path(path).parts[-2:] if part != "/")
+
+
+def _code(text: object) -> str:
+    """As code, whatever a stranger's file calls things."""
+    return f"`{_plain(text).replace('`', chr(39)) or ' '}`"
+
+
+def _plain(text: object) -> str:
+    """On one line, and in one cell of a table."""
+    return "".join(each if each.isprintable() and each != "|" else " " for each in str(text))[:80]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _number(value: object) -> str:
+    if not _is_number(value):
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, str):
+        return _plain(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"

@@ -1,0 +1,140 @@
+"""README.md of a model folder: true to bertsmith.json, silent about the machine, free to be changed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertsmith.model.card import CARD, write_card
+from bertsmith.model.manifest import MANIFEST, Manifest, read_manifest
+from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
+
+RECIPE = {
+    "task": "classification",
+    "model": "minilm",
+    "train": "/home/anna/secret/tickets.csv",
+    "out": "/home/anna/runs/tickets",
+    "epochs": 3.0,
+    "batch_size": 32,
+    "optimizer": {"kind": "adamw", "learning_rate": 2e-5},
+}
+METRICS = {"dev": {"accuracy": 0.91251, "f1": None}, "test": {"accuracy": 0.9}}
+
+
+def card(tmp_path: Path, **values: Any) -> str:
+    about = {"architecture": "BertModel", "task": "classification", "settings": {"labels": ["good", "bad"]}}
+    origin = {"recipe": RECIPE, "metrics": METRICS, "rows": 1200, "method": "full"}
+    write_card(tmp_path, Manifest(**({"provenance": origin} | about | values)), "A `bert` of 2 layers")
+    return (tmp_path / CARD).read_text()
+
+
+def test_it_says_what_the_model_does_how_well_and_what_it_learned_from(tmp_path: Path) -> None:
+    text = card(tmp_path)
+    assert text.startswith(
+        '---\nlibrary_name: "bertsmith"\npipeline_tag: "text-classification"\ntags: ["bertsmith"]\n'
+        'base_model: "sentence-transformers/all-MiniLM-L6-v2"\n---\n\n# A classifier of texts\n\nA `bert` of'
+    )
+    assert 'Predictor.load("FOLDER").predict(["A text."])' in text
+    assert "Its 2 labels: `good`, `bad`." in text
+    assert "| | dev | test |\n| --- | --- | --- |\n| accuracy | 0.9125 | 0.9 |\n| f1 | – | – |\n" in text
+    assert "test was measured once" in text
+    assert "- It began from `minilm`.\n- Labelled rows: `tickets.csv`, 1,200 rows.\n" in text
+    assert "Settings: method full, epochs 3, batch size 32, learning rate 2e-05, optimizer adamw." in text
+    assert "Licence" in text
+
+
+def test_it_does_not_say_where_things_lay_on_the_machine(tmp_path: Path) -> None:
+    model = tmp_path / "anna" / "private" / "law" / "model"
+    model.mkdir(parents=True)
+    text = card(tmp_path, provenance={"recipe": RECIPE | {"model": str(model)}})
+    assert "It began from `law/model`" in text
+    assert "anna" not in text
+    assert "base_model" not in text
+
+
+@pytest.mark.parametrize(
+    ("architecture", "file", "title"),
+    [
+        ("BertForMaskedLM", None, "A language model for masked words"),
+        ("BertForMaskedLM", "patches.json", "A pre-trained encoder, to be fine-tuned"),
+        ("ElectraForPreTraining", None, "A pre-trained encoder, to be fine-tuned"),
+        ("RobertaForTokenClassification", None, "A tagger of words"),
+        ("BertModel", None, "An encoder of texts"),
+    ],
+)
+def test_a_model_of_other_tools_is_known_by_its_class(
+    architecture: str, file: str | None, title: str, tmp_path: Path
+) -> None:
+    if file is not None:
+        (tmp_path / file).write_text("{}")
+    (tmp_path / "tokenizer_config.json").write_text('{"mask_token": "<mask>"}')
+    task = "imported" if file is None and architecture != "ElectraForPreTraining" else "pretraining"
+    text = card(tmp_path, architecture=architecture, task=task, settings={}, provenance={})
+    assert f"\n# {title}\n" in text
+    assert ("<mask>" in text) == title.startswith("A language model")
+
+
+@pytest.mark.parametrize(
+    ("about", "library", "sentence"),
+    [
+        ({"architecture": "BertForMaskedLM", "task": "pretraining"}, "transformers", "as `BertForMaskedLM`."),
+        (
+            {"architecture": "BertModel", "task": "mine:Mine"},
+            "bertsmith",
+            "`transformers` opens its encoder.",
+        ),
+        ({"architecture": "StaticModel", "task": "encoder"}, "sentence-transformers", "opens it."),
+        (
+            {"settings": {"confidence": {"temperature": 2}}},
+            "sentence-transformers",
+            "the head's outputs. They d",
+        ),
+    ],
+)
+def test_it_names_what_opens_the_folder(
+    about: dict[str, str], library: str, sentence: str, tmp_path: Path
+) -> None:
+    if library == "sentence-transformers":
+        (tmp_path / "modules.json").write_text("[]")
+    text = card(tmp_path, **about)
+    assert f'library_name: "{library}"' in text
+    assert sentence in text
+
+
+def test_what_a_stranger_wrote_into_bertsmith_json_stays_in_its_place(tmp_path: Path) -> None:
+    odd = {
+        "recipe": {"model": ["x"], "train": {"a": 1}, "optimizer": 3, "teacher": "a`b\n# c", "epochs": [1]},
+        "metrics": {"dev|x": {"f1\n|": "high", "loss": float("nan")}},
+        "corpus_checked_against": 7,
+        "text": {"documents": "many", "licence": "`\n# free"},
+        "steps": {"a": 1},
+    }
+    text = card(tmp_path, provenance=odd, settings={"labels": ["a`|\n# b"] * 40})
+    assert [line for line in text.splitlines() if line.startswith("# ")] == ["# A classifier of texts"]
+    assert "and 10 more, in bertsmith.json" in text
+    assert card(tmp_path, provenance={}, settings={"labels": {"a": 1}})
+
+
+def test_a_saved_model_has_one_that_may_be_changed(tmp_path: Path, model_folder: Path) -> None:
+    model, _ = load_pretraining_model(model_folder)
+    text = {"documents": 1200, "words": 34_000, "licence": "CC BY-SA 3.0"}
+    origin = {"steps": 70, "tokens": 5600, "metrics": {"mlm_accuracy": 0.25}, "recipe": {"corpus": "c"}}
+    origin |= {"text": text, "corpus_checked_against": ["0" * 64]}
+    save_pretraining_model(tmp_path / "m", model, None, origin)
+    path = tmp_path / "m" / CARD
+    weights = sum(each.numel() for each in model.parameters())
+    said = path.read_text()
+    assert f"with {weights:,} weights" in said
+    assert "- It began from random weights.\n" in said
+    assert (
+        "- Pre-training text: 1,200 documents, 34,000 words. Their licence: `CC BY-SA 3.0`. Rows of 1 test"
+        in said
+    )
+    assert "Settings: steps 70, tokens 5,600." in said
+    path.write_text("# Mine\n")
+    manifest = read_manifest(tmp_path / "m")
+    assert manifest is not None
+    assert CARD not in manifest.files
+    path.unlink()
+    load_pretraining_model(tmp_path / "m")
+    assert (tmp_path / "m" / MANIFEST).exists()
