@@ -135,6 +135,9 @@ def test_add_remove_and_info(index: Path, docs: Path, capsys: pytest.CaptureFixt
         and "floor (whole numbers)" in shown
         and "all 3 passages can be read" in shown
     )
+    facts = json.loads(printed(capsys, "index", "info", str(index), "--verify", "--json"))
+    assert (facts["documents"], facts["rows"], facts["verified"]) == (3, 3, 3)
+    assert facts["metadata"] == {"floor": "whole numbers"}
     assert printed(capsys, "index", "remove", str(index), "tea", "docs/leave.md") == "2 documents removed\n"
     assert "1, 1 passage," in printed(capsys, "index", "info", str(index))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from bertsmith.cli.options import ComputeDtype, Flag, Out
-from bertsmith.cli.screen import console, print_facts, progress_bar
+from bertsmith.cli.screen import console, print_facts, print_json, progress_bar
 from bertsmith.reporting import formatting
 from bertsmith.text.ray_engine import Engine
 from bertsmith.text.retrieval.documents import DocumentSettings
@@ -166,7 +166,7 @@ def remove(index: Path, *ids: str) -> None:
 
 
 @app.command
-def info(index: Path, *, verify: Flag = False) -> None:
+def info(index: Path, *, verify: Flag = False, json: Flag = False) -> None:
     """Show what an index holds, how it was made, and which columns a filter may use.
 
     Parameters
@@ -175,14 +175,21 @@ def info(index: Path, *, verify: Flag = False) -> None:
         The index's folder.
     verify
         Read every row, to find files that were damaged or lost.
+    json
+        Print one JSON object, as the index's own manifest has it.
 
     Examples
     --------
     bertsmith index info indexes/handbook --verify
+    bertsmith index info indexes/handbook --json
     """
     from bertsmith.inference.index.index import Index
 
     opened = Index.open(index)
+    if json:
+        verified = {"verified": opened.verify()} if verify else {}
+        print_json(opened.info.model_dump(mode="json") | verified)
+        return
     _print_info(opened)
     if verify:
         console.print(f"\nall {opened.verify():,} passages can be read", markup=False)
