@@ -5,11 +5,24 @@ from pathlib import Path
 import pytest
 
 from bertsmith.cli.main import main
+from bertsmith.cli.mirror_label import _prompt
 
 DIGITS = "9" * 5000
 BUILD = ["corpus", "build", "texts.jsonl", "--out"]
 INDEX = ["index", "build", "texts.jsonl", "--model", "model", "--out"]
 TUNED = ["--model", "model", "--train", "rows.csv", "--out"]
+ASKED = [
+    "mirror",
+    "label",
+    "rows.csv",
+    "--upstream",
+    "http://127.0.0.1:9/v1",
+    "--model",
+    "m",
+    "--schema",
+    "s",
+]
+NO_FILE = "--prompt: there is no file "
 REFUSED = [
     ([*BUILD, "c", "--encoding", "punycode"], "There is no encoding called 'punycode'"),
     ([*BUILD, "c", "--encoding", "idna"], "There is no encoding called 'idna'"),
@@ -50,6 +63,10 @@ REFUSED = [
         ["evaluate", "model", "rows.csv", "--sequence-length", "64"],
         "rows.csv is a file, so it is measured as labelled rows: leave out --sequence-length, for a corpus",
     ),
+    *(
+        ([*ASKED, "--prompt", mistyped], f"{NO_FILE}'{mistyped}'")
+        for mistyped in ("promt.txt", "my promt.txt", "prompts/intent", "promt", ".", "über.jinja", "")
+    ),
 ]
 
 
@@ -60,6 +77,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(
     (desk / "rows.csv").write_text(
         "text,label\n" + "".join(f"red cat {number},{number + 1}e299\n" for number in range(40))
     )
+    (desk / "s").write_text('{"properties": {}}')
     before = sorted(desk.rglob("*"))
     assert main(words) == 2
     complaint = capsys.readouterr().err
@@ -67,3 +85,10 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(
     assert len(complaint) < 600
     assert "pydantic" not in complaint
     assert sorted(desk.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "prompt", ["Which intent?", "positiv/negativ:{text}", "判断情感", "Be brief.\nSee a.txt"]
+)
+def test_an_instruction_is_no_name_of_a_file(prompt: str) -> None:
+    assert _prompt(prompt) == prompt

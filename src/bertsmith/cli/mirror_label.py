@@ -1,5 +1,6 @@
 """`bertsmith mirror label`, `relabel`: questions of ours to the LLM, within a budget."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,9 +10,13 @@ from cyclopts import Parameter
 from bertsmith.cli.mirror_store import mirror_settings, opened_store
 from bertsmith.cli.options import FileLayout, given
 from bertsmith.cli.screen import print_facts, print_note, print_table, progress_bar
+from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
     from bertsmith.mirroring.asking import Asking, Budget
+
+# One word with an ending or a separator, or in ASCII: not every language has blanks between words.
+_FILE_NAME = re.compile(r".*\.(?:txt|md|prompt)|\S*(?:\.\w+|[/\\]\S*)|[!-~]*")
 
 
 @Parameter(name="*")
@@ -77,8 +82,8 @@ def label(
     model
         The LLM's name.
     prompt
-        The instruction, or the name of a file that holds it. With {text} in it, it is the whole message, and
-        the text goes there. Without, it is the system prompt, and the text is the message.
+        The instruction, in several words, or the name of a file that holds it. With {text} in it, it is the
+        whole message, and the text goes there. Without, it is the system prompt, and the text is the message.
     schema
         A file with the JSON schema of the answers.
     site
@@ -201,13 +206,22 @@ def relabel(
 
 
 def _prompt(given: str) -> str:
-    """Itself, or what the file of this name holds."""
+    """Itself, or what the file of this name holds. Raises InputError for the name of a file that isn't there:
+    as a prompt it would be paid for.
+    """
     path = Path(given)
     try:
         is_file = path.is_file()
     except OSError:  # a prompt may be longer than a name
         is_file = False
-    return path.read_text(encoding="utf-8").rstrip("\n") if is_file else given
+    if is_file:
+        return path.read_text(encoding="utf-8").rstrip("\n")
+    if "{text}" not in given and _FILE_NAME.fullmatch(given):
+        raise InputError(
+            f"--prompt: there is no file {given!r}, and it reads like the name of one. Name a file that "
+            "exists, or give an instruction of several words."
+        )
+    return given
 
 
 def _print_asking(title: str, found: "Asking") -> None:
