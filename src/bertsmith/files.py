@@ -63,9 +63,17 @@ def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
 
 
 def refuse_existing(path: Path) -> None:
-    """Raises InputError where something is called `path`: to be asked before the work, not only after it."""
+    """Raises InputError where something is called `path`."""
     if path.exists():
         raise InputError(f"{path} already exists. Choose another name or remove it first.")
+
+
+def require_free(path: Path) -> None:
+    """To be asked before the work, not only after it: raises InputError where something is called `path`, and
+    InputError or ResourceError where no folder can be made there.
+    """
+    refuse_existing(path)
+    require_writable_folder(path)
 
 
 def _partial(path: Path) -> Path:
@@ -130,6 +138,15 @@ def require_writable(path: Path) -> None:
     """Raises InputError or ResourceError, before the work of hours is lost, when `path` can't be made."""
     _open_partial(path).close()
     _partial(path).unlink()
+
+
+def require_writable_folder(path: Path) -> None:
+    """The same for a folder. Of those above it that aren't there either, the first is tried; none is made."""
+    if path.is_symlink():
+        path = Path(os.path.realpath(path))
+    while not path.parent.exists():
+        path = path.parent
+    require_writable(path)
 
 
 def _open_partial(path: Path) -> BinaryIO:

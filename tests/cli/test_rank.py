@@ -1,5 +1,6 @@
 """`bertsmith rank` from a folder of files to a table, JSON and a folder."""
 
+import errno
 import json
 import re
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import torch
 
 from bertsmith.cli.main import main
 from bertsmith.inference.predictor import Predictor
+from bertsmith.inference.ranking import folder as ranking_folder
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import BertConfig, make_config
@@ -92,6 +94,19 @@ def test_results_hold_what_was_measured_beside_what_was_asked_for(
     assert main(["rank", model, data, "--queries", "500", "--k", "8", "--depth", "5", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["queries"], printed["most_queries"], printed["depth"]) == (6, 500, 8)
+
+
+def test_the_figures_are_shown_though_they_cannot_be_written(
+    model: str, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ranking_folder, "write_comparison", full)
+    assert main(["rank", model, data, "--out", str(tmp_path / "out")]) == 2
+    shown = capsys.readouterr()
+    assert "nDCG@10" in shown.out and "report.html" not in shown.out
+    assert "The disk is full." in shown.err
 
 
 def test_half_a_utf_16_pair_in_a_text_does_not_cost_the_folder(

@@ -63,6 +63,8 @@ REFUSED = [
         ["evaluate", "model", "rows.csv", "--sequence-length", "64"],
         "rows.csv is a file, so it is measured as labelled rows: leave out --sequence-length, for a corpus",
     ),
+    (["rank", "model", "nowhere", "--out", "/proc/x"], "/proc/x cannot be written"),
+    (["suggest", "model", "nowhere.csv", "--out", "/proc/new/x"], "/proc/new cannot be written"),
     *(
         ([*ASKED, "--prompt", mistyped], f"{NO_FILE}'{mistyped}'")
         for mistyped in ("promt.txt", "my promt.txt", "prompts/intent", "promt", ".", "über.jinja", "")

@@ -93,6 +93,16 @@ def test_an_export_is_not_written_over_unasked_and_nothing_else_ever(desk: Path,
     assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
 
 
+def test_a_place_that_can_hold_nothing_is_refused_before_the_work_and_no_folder_made(
+    desk: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"/proc/new cannot be written"):
+        export_model(desk / "model", tmp_path / "no rows", "/proc/new/out")
+    with pytest.raises(InputError, match="no rows"):
+        export_model(desk / "model", tmp_path / "no rows", tmp_path / "new" / "out")
+    assert not list(tmp_path.iterdir())
+
+
 def test_int8_keeps_to_its_limits_and_is_smaller_by_its_products(desk: Path, tmp_path: Path) -> None:
     import onnx
 

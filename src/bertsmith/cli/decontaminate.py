@@ -64,14 +64,14 @@ def decontaminate(
     bertsmith corpus decontaminate corpora/law --against beir/scifact --column query --page found.html
     """
     from bertsmith.cli.screen import print_paths, progress_bar
-    from bertsmith.files import atomic_write, refuse_existing
+    from bertsmith.files import atomic_write, require_free
     from bertsmith.output_file import require_output
     from bertsmith.reporting.decontamination import render_contamination
     from bertsmith.text.corpus.corpus import Corpus
     from bertsmith.text.decontamination.decontaminating import find_contamination, write_decontaminated
 
     if out is not None:
-        refuse_existing(out)
+        require_free(out)
     if page is not None:
         require_output(page, False, [corpus, *against])
     removed = None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.cli.options import Flag, Out
-from bertsmith.files import refuse_existing
+from bertsmith.files import require_free
 
 if TYPE_CHECKING:
     from bertsmith.inference.ranking.results import Comparison
@@ -69,7 +69,7 @@ def rank(
 
     bertsmith rank runs/questions/model cranfield/ --reranker runs/reranker/model --queries 500
     """
-    from bertsmith.cli.screen import print_json, progress_bar
+    from bertsmith.cli.screen import print_json, print_paths, progress_bar
     from bertsmith.inference.embedding.embedder import Embedder
     from bertsmith.inference.ranking.folder import write_comparison
     from bertsmith.inference.ranking.lexical_search import Bm25Settings
@@ -81,8 +81,8 @@ def rank(
     kept = max(depth, k)  # documents a query, of each system
     options = {"reranker": reranker, "format": format, "split": split, "encoding": encoding, "k": k}
     options |= {"depth": kept, "reranked": reranked, "queries": queries, "english": english}
-    if out is not None:  # before the work, not after it
-        refuse_existing(out)
+    if out is not None:
+        require_free(out)
     settings = RankingSettings(kept, reranked, bm25=Bm25Settings(english=english))
     collection = read_retrieval_data(data, format, split, encoding)
     if queries is not None:
@@ -95,16 +95,20 @@ def rank(
         systems = rank_by_all(collection, embedder, reader, settings, progress)
     noted = {"most_queries" if name == "queries" else name: value for name, value in options.items()}
     found = compare(systems, collection, metrics, {"model": model, **noted})
-    if out is not None:
-        write_comparison(out, found, _command(model, data, options))
-    if json:
-        print_json(found.to_json())
-    else:
-        _show(found, out)
+    try:
+        if out is not None:
+            write_comparison(out, found, _command(model, data, options))
+    finally:  # what took hours is shown where the disk is full, too
+        if json:
+            print_json(found.to_json())
+        else:
+            _show(found)
+    if out is not None and not json:
+        print_paths(report=out / "report.html", runs=out / "runs")
 
 
-def _show(found: "Comparison", out: Path | None) -> None:
-    from bertsmith.cli.screen import console, print_paths, print_table
+def _show(found: "Comparison") -> None:
+    from bertsmith.cli.screen import console, print_table
     from bertsmith.inference.ranking.report import figure_table
 
     columns, rows = figure_table(found)
@@ -112,8 +116,6 @@ def _show(found: "Comparison", out: Path | None) -> None:
     print_table(columns, rows, title=f"{found.data.name}: {size}")
     for note in found.notes():
         console.print(note, markup=False)
-    if out is not None:
-        print_paths(report=out / "report.html", runs=out / "runs")
 
 
 def _command(model: str, data: Path, options: dict[str, Any]) -> str:

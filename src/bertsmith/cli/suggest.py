@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bertsmith.cli.options import AS_NAMED, FileLayout, LabelledColumns, Out, given
 from bertsmith.errors import InputError
-from bertsmith.files import refuse_existing
+from bertsmith.files import require_free
 
 if TYPE_CHECKING:
     from bertsmith.inference.suggesting.suggest import Suggestions
@@ -68,7 +68,7 @@ def suggest(
 
     if count < 1:
         raise InputError(f"--count must be 1 or more, found {count}.")
-    refuse_existing(out)  # before the work, not after it
+    require_free(out)
     said = given(columns, layout) | ({} if separator is None else {"separator": separator})
     with progress_bar("Reading") as progress:
         found = find(

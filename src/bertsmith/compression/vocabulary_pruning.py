@@ -18,7 +18,7 @@ from torch import Tensor
 from bertsmith.arrays import Ints
 from bertsmith.door import door, kind, optional, place
 from bertsmith.errors import InputError, ModelError
-from bertsmith.files import refuse_existing
+from bertsmith.files import require_free
 from bertsmith.inference.model_kind import model_kind
 from bertsmith.inference.text_list import require_texts
 from bertsmith.model.bert import Bert
@@ -70,7 +70,7 @@ def prune_vocabulary(
     """
     require_texts(texts)
     folder = locate_model(model).folder
-    refuse_existing(Path(out))
+    require_free(Path(out))
     counted = _Counted(texts, _prefixes(folder))
     tokenizer = read_own_tokenizer(folder)
     counts = count_pieces(tokenizer, counted)

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from bertsmith.door import door, flag, function, kind, optional, place
 from bertsmith.errors import InputError, TokenizerError
-from bertsmith.files import atomic_folder, atomic_write, read_json, refuse_existing, write_json
+from bertsmith.files import atomic_folder, atomic_write, read_json, require_free, write_json
 from bertsmith.model.added_rows import resized, with_rows, without_rows
 from bertsmith.model.checkpoint import WEIGHTS, Checkpoint, read_checkpoint, save_checkpoint
 from bertsmith.model.legacy import read_legacy_tensors
@@ -76,7 +76,7 @@ def extend_vocabulary(
     `read_checkpoint` and `Corpus.open` do.
     """
     if not replace:
-        refuse_existing(Path(out))
+        require_free(Path(out))
     found = _open(source)
     tokenizer, extension = extend_tokenizer(found.tokenizer, Corpus.open(corpus), settings, progress=progress)
     extension = extension.model_copy(update={"earlier": found.extension})
@@ -103,7 +103,7 @@ def undo_extension(source: Path | str, out: Path | str, *, replace: bool = False
     `out` exists, TokenizerError when its pieces are others.
     """
     if not replace:
-        refuse_existing(Path(out))
+        require_free(Path(out))
     found = _open(source)
     extension = found.extension
     if extension is None:

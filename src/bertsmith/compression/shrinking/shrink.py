@@ -36,7 +36,7 @@ from bertsmith.compression.shrinking.trying import (
 )
 from bertsmith.door import door, flag, function, kind, optional, place, several, text
 from bertsmith.errors import InputError, RecipeError
-from bertsmith.files import atomic_folder, refuse_existing, write_json
+from bertsmith.files import atomic_folder, require_free, write_json
 from bertsmith.inference.lock import sole_writer
 from bertsmith.machine.hardware import Hardware
 from bertsmith.model.locate import locate_model
@@ -112,7 +112,7 @@ def shrink(
     recipe = make_distil_recipe(found | {"compare": False}, list(overrides))
     folder = Path(out)
     if not resume:
-        refuse_existing(folder)
+        require_free(folder)
     machine = set_up_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
     try:
         task = None if recipe.task is None else find_task(recipe.task)

@@ -32,7 +32,7 @@ from bertsmith.compression.static.token_vectors import (
 )
 from bertsmith.door import door, flag, function, optional, place, several, text, whole
 from bertsmith.errors import InputError
-from bertsmith.files import make_folder, read_json, refuse_existing, write_json
+from bertsmith.files import make_folder, read_json, require_free, write_json
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.job import Count, embed_file
 from bertsmith.inference.embedding.vector_file import read_vectors
@@ -107,7 +107,7 @@ def distil_static(
     started, out, sources = time.monotonic(), Path(out), list(map(str, texts))
     reading = CorpusSettings(text_column=text_column, encoding=encoding, language=language)
     if not resume:
-        refuse_existing(out)
+        require_free(out)
     embedder = _opened(teacher)
     dimensions = _dimensions(dimensions, embedder)
     asked = {

@@ -21,7 +21,7 @@ from bertsmith.data.sequences.symbol_tokenizer import SPECIAL, choose_symbols, s
 from bertsmith.data.sequences.table_columns import find_columns
 from bertsmith.door import door, function, kind, optional, place, several
 from bertsmith.errors import InputError
-from bertsmith.files import atomic_folder, refuse_existing
+from bertsmith.files import atomic_folder, require_free
 from bertsmith.progress import Progress
 from bertsmith.text.files.columns import unknown_column
 from bertsmith.text.tokens.number_tokenizer import VALUE, NumberTokenizer, as_spelled_number
@@ -74,7 +74,7 @@ def build_sequences(
     InputError for files that can't be read, naming the row, and when `out` exists.
     """
     settings, out = settings or SequenceSettings(), Path(out)
-    refuse_existing(out)
+    require_free(out)
     if not files:
         raise InputError("Name at least one file: Parquet, JSON lines, CSV, .npy or .npz.")
     codec = find_codec(files, settings, progress)

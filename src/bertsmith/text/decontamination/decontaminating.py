@@ -11,7 +11,7 @@ from pathlib import Path
 from bertsmith import __version__
 from bertsmith.door import door, function, kind, optional, place, several, text, whole
 from bertsmith.errors import InputError
-from bertsmith.files import atomic_folder, refuse_existing, require_free_space, write_json
+from bertsmith.files import atomic_folder, require_free, require_free_space, write_json
 from bertsmith.progress import Progress
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.corpus.manifest import CheckedFile, Counts, Decontamination, Split
@@ -82,7 +82,7 @@ def write_decontaminated(
     document would be left, ResourceError for too little disk.
     """
     out = Path(out)
-    refuse_existing(out)
+    require_free(out)
     shards = (shard for entry in found.corpus.manifest.splits.values() for shard in entry.shards)
     require_free_space(out, sum(shard.size for shard in shards), "The corpus")
     with atomic_folder(out) as folder:
