@@ -1,13 +1,16 @@
 """What teams have already becomes the same calls, once however often it is read; faults are said by line."""
 
+import gzip
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import llm_answers
 import pytest
+import zstandard
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from running_mirror import RunningMirror
@@ -287,6 +290,47 @@ def test_an_array_and_objects_of_several_lines_are_read(tmp_path: Path, store: S
     lines = [each.line for each in json_objects(spread)]
     assert lines == sorted(set(lines))
     assert all(each.read() == each.value for path in (array, spread) for each in json_objects(path))
+
+
+@pytest.mark.parametrize(
+    ("ending", "change"),
+    [
+        ("", lambda text: text.encode("utf-8-sig")),
+        ("", lambda text: text.encode("utf-16")),
+        (".gz", lambda text: gzip.compress(text.encode())),
+        (".zst", lambda text: zstandard.compress(text.encode("utf-8-sig"))),
+    ],
+)
+@pytest.mark.parametrize("form", ["lines", "spread", "array"])
+def test_files_are_read_as_everywhere_else(
+    tmp_path: Path, store: Store, ending: str, change: Callable[[str], bytes], form: str
+) -> None:
+    requests, answers = [], []
+    for number in range(3):
+        both = pair(f"card {number}, é")
+        requests.append({"custom_id": str(number), "url": "/v1/chat/completions", "body": both["request"]})
+        response = {"status_code": 200, "body": both["response"]}
+        answers.append({"custom_id": str(number), "response": response})
+    paths = [tmp_path / f"requests.json{ending}", tmp_path / f"answers.json{ending}"]
+    for path, objects in zip(paths, (requests, answers), strict=True):
+        indent = 1 if form == "spread" else None
+        lines = "\n".join(json.dumps(each, ensure_ascii=False, indent=indent) for each in objects)
+        path.write_bytes(change(json.dumps(objects, ensure_ascii=False) if form == "array" else lines))
+    assert import_files(paths, store, NOTHING).added == 3
+    assert [each.without_value().read() for each in json_objects(paths[0])] == requests
+
+
+def test_a_fault_in_a_packed_file_is_said_by_its_line_and_damage_as_damage(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"a": 1}\n{"a": '))
+    with pytest.raises(InputError, match=r"log\.jsonl\.gz, line 2: expected an object of JSON"):
+        list(json_objects(path))
+    path.write_bytes(gzip.compress(b'{"a": 1}\n{"a": "\xe9"}'))
+    with pytest.raises(InputError, match=r"log\.jsonl\.gz: expected utf-8 text, .* in line 2"):
+        list(json_objects(path))
+    path.write_bytes(b"no archive")
+    with pytest.raises(InputError, match="the gzip archive is cut or damaged"):
+        list(json_objects(path))
 
 
 @pytest.mark.parametrize("indent", [None, 0, 1])

@@ -1,11 +1,14 @@
 """JSON objects of a file, each with its line: one a line, several lines long, or an array of them.
 
-Read one by one, in time linear in the file's length: a file may be larger than memory.
+Read one by one, in time linear in the file's length: a file may be larger than memory. What is compressed, or
+in UTF-16 or UTF-32 with a byte-order mark, is read as everywhere else.
 """
 
+import codecs
+import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,8 @@ from typing import Any
 import orjson
 
 from bertsmith.errors import InputError
+from bertsmith.text.files.streams import BYTE_ORDER_MARKS, COMPRESSIONS
+from bertsmith.text.files.table_file import open_table
 
 _LONGEST = 64_000_000  # bytes of an object, or of an array
 _OPENED = (b"{", b"[", b"[{")  # a line that others follow
@@ -23,7 +28,7 @@ _TOKEN = re.compile(rb"[][{}]|" + _STRING.pattern, re.DOTALL)
 @dataclass(frozen=True)
 class Placed:
     """An object, and where it is: `length` bytes from `begin`. `line` is that on which it, or its array,
-    begins.
+    begins. `kept`: its bytes, of a file that can't be read again from a place in it.
     """
 
     path: Path
@@ -31,6 +36,7 @@ class Placed:
     begin: int
     length: int
     value: Mapping[str, Any]
+    kept: bytes = b""
 
     def __str__(self) -> str:
         return f"{self.path}, line {self.line}"
@@ -41,18 +47,23 @@ class Placed:
 
     def read(self) -> Mapping[str, Any]:
         """The object once more."""
-        with self.path.open("rb") as file:
-            file.seek(self.begin)
-            value: Mapping[str, Any] = orjson.loads(file.read(self.length))
+        content = self.kept
+        if not content:
+            with self.path.open("rb") as file:
+                file.seek(self.begin)
+                content = file.read(self.length)
+        value: Mapping[str, Any] = orjson.loads(content)
         return value
 
 
 def json_objects(path: Path) -> Iterator[Placed]:
     """Raises InputError naming file and line."""
     parts, size, begin, first, place, depth = list[bytes](), 0, 0, 0, 0, 0
-    with path.open("rb") as file:
-        for line, raw in enumerate(file, 1):
+    with _opened(path) as (lines, is_plain):
+        for line, raw in enumerate(lines, 1):
             place += len(raw)
+            if line == 1:
+                raw = raw.removeprefix(codecs.BOM_UTF8)
             if not parts and not raw.strip():
                 continue
             if not parts:
@@ -62,7 +73,7 @@ def json_objects(path: Path) -> Iterator[Placed]:
             if size > _LONGEST:
                 raise InputError(f"{path}, line {first}: an object or array of more than {_LONGEST:,} bytes.")
             if len(parts) > 1 or raw.strip() in _OPENED:
-                depth += _opened(raw)
+                depth += _more_open(raw)
                 if depth > 0:
                     continue
             content = b"".join(parts)
@@ -71,13 +82,28 @@ def json_objects(path: Path) -> Iterator[Placed]:
                 raise InputError(f"{path}, line {line}: expected an object of JSON on it; {_fault(raw)}")
             if value is None:
                 break
-            yield from _placed(path, first, begin, content, value)
+            for each in _placed(path, first, begin, content, value):
+                yield each if is_plain else replace(each, kept=content[each.begin - begin :][: each.length])
             parts = []
     if parts:
         raise InputError(f"{path}, line {first}: what begins here is no JSON, or has been cut.")
 
 
-def _opened(line: bytes) -> int:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[Iterable[bytes], bool]]:
+    """Its lines in UTF-8, and whether they stand in the file as they are."""
+    with path.open("rb") as file:
+        head = file.read(4)
+        mark = next((name for begin, name in BYTE_ORDER_MARKS if head.startswith(begin)), "utf-8-sig")
+        if path.suffix.lower() not in COMPRESSIONS and mark == "utf-8-sig":
+            file.seek(0)
+            yield file, True
+            return
+    with open_table(path, None, "utf-8", {}, "JSON", whole_name=True) as table:
+        yield (f"{line}\n".encode() for line in table.stream.lines(_LONGEST)), False
+
+
+def _more_open(line: bytes) -> int:
     """How many more brackets it opens than it closes; no string goes on in the next line."""
     bare = _STRING.sub(b"", line)
     return bare.count(b"{") + bare.count(b"[") - bare.count(b"}") - bare.count(b"]")

@@ -143,8 +143,9 @@ class SourceStream:
         likely = "cp1252" if 0x80 <= error.object[error.start] < 0xA0 else "latin-1"
         return InputError(
             f"{self.file.name}: expected {encoding} text, found 0x{error.object[error.start]:02x} "
-            f"at {where} {at:,}, in line {line:,} ({error.reason}). Name the right encoding "
-            f"(--encoding {likely}, for one); corpus and index build also have --encoding-errors replace."
+            f"at {where} {at:,}, in line {line:,} ({error.reason}). Save it as UTF-8, or name "
+            f"its encoding where the command has --encoding (--encoding {likely}, for one); corpus and index "
+            "build also have --encoding-errors replace."
         )
 
     @property
