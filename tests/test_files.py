@@ -118,6 +118,15 @@ def test_files_of_a_killed_process_are_cleared_by_the_next_writer(tmp_path: Path
     assert sorted(tmp_path.iterdir()) == sorted([left[1], tmp_path / "a.json"])
 
 
+def test_a_failure_leaves_no_folder_that_was_made_for_it(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for place in ("there/new/x", "new/deep/x", "x"):
+        with pytest.raises(ValueError, match="fault"), atomic_folder(tmp_path / place) as folder:
+            (folder / "content").write_text("half")
+            raise ValueError("fault")
+    assert [each.name for each in tmp_path.rglob("*")] == ["there"]
+
+
 @pytest.mark.parametrize("place", ["file/x", "file/x/y", "/proc/x"])
 def test_a_place_that_can_hold_nothing_gets_a_sentence(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()

@@ -9,7 +9,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -37,7 +37,7 @@ def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
     _clear_remains(path)
     if not replace:
         refuse_existing(path)
-    make_folder(path.parent)
+    made = make_folder(path.parent)
     partial = _partial(path)
     try:
         partial.mkdir()
@@ -60,6 +60,7 @@ def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
         raise _as_resource_error(error, path) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        remove_empty(made)
 
 
 def refuse_existing(path: Path) -> None:
@@ -191,12 +192,23 @@ def _mode_of_new_files(folder: Path) -> int:
         return stat.S_IMODE((Path(own) / "new").stat().st_mode)
 
 
-def make_folder(path: Path) -> None:
-    """The folder and those above it. Raises InputError where none can be made."""
+def make_folder(path: Path) -> list[Path]:
+    """The folder and those above it. Returns those that weren't there, the innermost first. Raises InputError
+    where none can be made.
+    """
     try:
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{path} can't be made: {error.strerror}. Choose another folder.") from error
+    return missing
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Those of the folders that nothing is in."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def write_json(path: Path, value: Any) -> None:

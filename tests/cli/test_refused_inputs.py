@@ -65,6 +65,7 @@ REFUSED = [
     ),
     (["rank", "model", "nowhere", "--out", "/proc/x"], "/proc/x cannot be written"),
     (["suggest", "model", "nowhere.csv", "--out", "/proc/new/x"], "/proc/new cannot be written"),
+    (["quickstart", "--source", "nowhere", "--out", "new/q"], "The source nowhere does not exist."),
     *(
         ([*ASKED, "--prompt", mistyped], f"{NO_FILE}'{mistyped}'")
         for mistyped in ("promt.txt", "my promt.txt", "prompts/intent", "promt", ".", "über.jinja", "")

@@ -306,13 +306,13 @@ def test_inputs_that_came_twice_tell_how_often_the_teacher_contradicts_itself(tm
 def test_too_few_calls_and_sites_that_are_not_there_are_one_sentence(tmp_path: Path) -> None:
     with store_of(tmp_path, calls_of(60)) as store:
         with pytest.raises(InputError, match="at least 50 texts"):
-            train_student(store, tmp_path / "student", settings=WORDS)
+            train_student(store, tmp_path / "students" / "s", settings=WORDS)
         with pytest.raises(InputError, match="no site 'nowhere'"):
             train_student(store, tmp_path / "student", site="nowhere", settings=WORDS)
         store.add(calls_of(10, first=100, site="second"))
         with pytest.raises(InputError, match="several sites"):
             train_student(store, tmp_path / "student", settings=WORDS)
-    assert not (tmp_path / "student").exists()
+    assert not list(tmp_path.glob("student*"))
 
 
 def test_a_free_text_is_refused_with_its_path(tmp_path: Path) -> None:

@@ -124,14 +124,14 @@ def import_calls(
     if not files:
         raise InputError("Name at least one FILE of calls: JSON lines, batch files, or spans.")
     settings = mirror_settings(config, store=store, redact=redact)
-    from bertsmith.serving.mirror.importing import import_files, require_calls
+    from bertsmith.serving.mirror.importing import Import
 
-    require_calls(files)  # before there is a store
+    calls = Import(files, settings.redactor)  # before there is a store
     with (
         opened_store(config, settings.store, create=True) as opened,
         progress_bar("Importing") as progress,
     ):
-        found = import_files(files, opened, settings.redactor, progress)
+        found = calls.into(opened, progress)
     print_facts("Imported", {"new calls": f"{found.added:,}", "known before": f"{found.known:,}"})
     if found.unanswered:
         print_note(f"{found.unanswered:,} requests of the batch have no answer.")

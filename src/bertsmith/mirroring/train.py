@@ -12,7 +12,6 @@ import json
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from rich.console import Console
 
 from bertsmith.door import door, function, kind, optional, place
 from bertsmith.errors import InputError, MissingExtra
-from bertsmith.files import make_folder, read_json, sha256, write_json
+from bertsmith.files import make_folder, read_json, remove_empty, sha256, write_json
 from bertsmith.locks import locked_folder
 from bertsmith.mirroring.call_curve import CallCurve, draw_curve
 from bertsmith.mirroring.call_records import CallRecords
@@ -120,17 +119,18 @@ def train_student(
     if free != out:
         say(f"The student in {out} is one of the mirror's and stays: the new one goes to {free}")
     out, first = free, free.with_name(free.name + ".training")
-    make_folder(first)
+    made = make_folder(first)
     with locked_folder(first) as is_free:  # of all trainings for OUT
         if not is_free:
             raise InputError(
                 f"{first} is in use: another training is at work there. Wait until it has ended."
             )
         work = _work_folder(first, _plan_of(settings, understood), say)
-        learned = _train(_begin(store, records, understood, settings, work), records, out, console, say)
-        shutil.rmtree(work, ignore_errors=True)
-        with suppress(OSError):  # it is gone, or holds another training
-            first.rmdir()
+        try:
+            learned = _train(_begin(store, records, understood, settings, work), records, out, console, say)
+            shutil.rmtree(work, ignore_errors=True)
+        finally:  # what a training goes on from stays, and another one
+            remove_empty([work, first, *made])
     return learned
 
 

@@ -424,3 +424,16 @@ def test_an_empty_file_is_said_and_leaves_no_store(
     assert main(["mirror", "import", "calls.jsonl"]) == 2
     assert "calls.jsonl is empty" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["calls.jsonl"]
+
+
+def test_a_file_without_a_call_makes_no_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "pairs.jsonl", {"text": "a", "label": "b"})
+    written(tmp_path / "requests.jsonl", {"custom_id": "1", "body": {}})
+    written(tmp_path / "answers.jsonl", {"custom_id": "2", "response": {}})
+    for names in (["pairs.jsonl"], ["answers.jsonl"], ["requests.jsonl", "answers.jsonl"]):
+        assert main(["mirror", "import", *names]) == 2
+        assert f"{names[-1]}, line 1: " in capsys.readouterr().err
+    assert not (tmp_path / "mirror.sqlite").exists()

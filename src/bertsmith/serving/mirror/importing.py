@@ -51,60 +51,64 @@ def import_files(
 
     Raises InputError naming file and line. What was read before it is stored: the next import goes on.
     """
-    require_calls(paths)
-    importing = _Import(store, redactor, _requests(paths), progress)
-    try:
-        for path in paths:
-            for placed in json_objects(path):
-                importing.read(placed)
-    finally:
-        importing.write()
-    return importing.found
+    return Import(paths, redactor).into(store, progress)
 
 
-def require_calls(paths: Sequence[Path]) -> None:
-    """Raises InputError for a file that is missing, empty or no JSON."""
+class Import:
+    """Calls on their way into a store."""
+
+    def __init__(self, paths: Sequence[Path], redactor: Redactor) -> None:
+        """Reads up to the first call, before there need be a store. Raises InputError for a file that is
+        missing, empty or no JSON, and for what stands before that call.
+        """
+        _require_objects(paths)
+        self._redactor, self._requests = redactor, _requests(paths)
+        self.found = Imported(unanswered=len(self._requests))
+        self._answered = set[str]()
+        self._waiting = list[Call]()
+        self._passed: Counter[tuple[str, str]] = Counter()
+        self._objects = (placed for path in paths for placed in json_objects(path))
+        while not self._waiting and not self._passed and (first := next(self._objects, None)) is not None:
+            self._read(first)
+
+    def into(self, store: Store, progress: Progress | None = None) -> Imported:
+        """As `import_files`."""
+        try:
+            for placed in self._objects:
+                self._read(placed)
+                if len(self._waiting) >= _BATCH:
+                    self._write(store, progress)
+        finally:
+            self._write(store, progress)
+        return self.found
+
+    def _read(self, placed: Placed) -> None:
+        read = _READERS[_kind(placed.value)]
+        try:
+            self._waiting += read(placed, self._requests, self._answered, self._redactor)
+        except NotMirrored as reason:
+            self._passed[_protocol(placed.value), reason.reason] += 1
+
+    def _write(self, store: Store, progress: Progress | None) -> None:
+        """What waits."""
+        added = store.add(self._waiting, self._passed)
+        found = self.found
+        found.added, found.known = found.added + added, found.known + len(self._waiting) - added
+        found.passed += self._passed
+        found.unanswered = len(self._requests) - len(self._answered)
+        self._waiting.clear()
+        self._passed.clear()
+        if progress is not None:
+            progress(found.added + found.known + found.passed.total(), None, "calls")
+
+
+def _require_objects(paths: Sequence[Path]) -> None:
     for path in paths:
         if not path.is_file():
             raise InputError(f"{path} is not there. Expected a file of JSON lines, a batch file, or spans.")
         first = next(iter(json_objects(path)), None)
         if first is None:
             raise InputError(f"{path} is empty. Expected a file of JSON lines, a batch file, or spans.")
-
-
-class _Import:
-    """Calls on their way into the store."""
-
-    def __init__(
-        self, store: Store, redactor: Redactor, requests: dict[str, Placed], progress: Progress | None
-    ) -> None:
-        self.store, self.redactor, self.requests, self.progress = store, redactor, requests, progress
-        self.found = Imported(unanswered=len(requests))
-        self._answered = set[str]()
-        self._waiting = list[Call]()
-        self._passed: Counter[tuple[str, str]] = Counter()
-
-    def read(self, placed: Placed) -> None:
-        """Raises InputError."""
-        read = _READERS[_kind(placed.value)]
-        try:
-            self._waiting += read(placed, self.requests, self._answered, self.redactor)
-        except NotMirrored as reason:
-            self._passed[_protocol(placed.value), reason.reason] += 1
-        if len(self._waiting) >= _BATCH:
-            self.write()
-
-    def write(self) -> None:
-        """What waits."""
-        added = self.store.add(self._waiting, self._passed)
-        found = self.found
-        found.added, found.known = found.added + added, found.known + len(self._waiting) - added
-        found.passed += self._passed
-        found.unanswered = len(self.requests) - len(self._answered)
-        self._waiting.clear()
-        self._passed.clear()
-        if self.progress is not None:
-            self.progress(found.added + found.known + found.passed.total(), None, "calls")
 
 
 def _requests(paths: Sequence[Path]) -> dict[str, Placed]:
