@@ -1,6 +1,7 @@
 """`bertsmith corpus`: what it prints, its exit status, and one sentence for what is wrong."""
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,12 @@ def test_tokenize_writes_a_store_that_verify_knows(
     assert main(["corpus", "tokenize", str(corpus), str(tmp_path / "vocab.txt"), "--out", str(store)]) == 0
     assert TokenStore.open(store / "train").vocab_size == len(PIECES)
     assert main(["corpus", "verify", str(store)]) == 0
+    capsys.readouterr()
+    assert main(["corpus", "info", str(store)]) == 0
+    shown, train = capsys.readouterr().out, TokenStore.open(store / "train")
+    assert re.search(rf"train +29 +58 +{len(train.tokens):,} *\n", shown) and "12 pieces" in shown
+    assert main(["corpus", "tokenize", str(store), str(tmp_path / "vocab.txt"), "--out", "x"]) == 2
+    assert f"{store} is a token store. Name the corpus" in capsys.readouterr().err
     (store / "heldout").rename(tmp_path / "elsewhere")
     capsys.readouterr()
     assert main(["corpus", "verify", str(store)]) == 2, "half of a store is not whole"
@@ -155,8 +162,7 @@ def test_a_mistake_is_one_sentence_and_status_2(
     printed = capsys.readouterr()
     assert complaint in printed.err
     assert len(printed.err.strip().splitlines()) == 1
-    assert [path for path in sorted(tmp_path.iterdir()) if path.name != "out"] == before
-    assert not list((tmp_path / "out").iterdir()) if (tmp_path / "out").exists() else True
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_help_shows_the_examples(capsys: pytest.CaptureFixture[str]) -> None:

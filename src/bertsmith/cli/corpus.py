@@ -76,10 +76,12 @@ def build(
 def info(corpus: Path, *, seed: int = 0) -> None:
     """Show what a corpus holds: counts, the biggest sources, a few random documents.
 
+    Of a token store it shows the counts.
+
     Parameters
     ----------
     corpus
-        The corpus's folder.
+        The folder of a corpus or of a token store.
     seed
         Another seed shows other documents.
 
@@ -89,6 +91,9 @@ def info(corpus: Path, *, seed: int = 0) -> None:
     """
     from bertsmith.text.corpus.corpus import Corpus
 
+    if _is_store(corpus):
+        _print_store(corpus)
+        return
     opened = Corpus.open(corpus)
     _print_summary(opened)
     _print_sources(opened)
@@ -144,14 +149,33 @@ def verify(path: Path) -> None:
     from bertsmith.data.store_manifest import SPLITS
     from bertsmith.text.corpus.corpus import Corpus
 
-    is_store = any((path / split).is_dir() for split in SPLITS)
     with progress_bar("Verifying") as progress:
-        if is_store:
+        if _is_store(path):
             for split in SPLITS:
                 TokenStore.open(path / split).verify(progress)
         else:
             Corpus.open(path).verify(progress)
     console.print(f"{path} is whole: every file has the size and hash of the manifest.", markup=False)
+
+
+def _is_store(path: Path) -> bool:
+    from bertsmith.data.store_manifest import SPLITS
+
+    return any((path / split).is_dir() for split in SPLITS)
+
+
+def _print_store(path: Path) -> None:
+    from bertsmith.data.store import TokenStore
+    from bertsmith.data.store_manifest import SPLITS
+
+    stores = [TokenStore.open(path / split) for split in SPLITS]
+    rows = []
+    for store in stores:
+        counts = store.manifest.splits[store.split]
+        rows.append((store.split, counts.documents, counts.sentences, counts.tokens))
+    print_table(("split", "documents", "sentences", "tokens"), rows, title=f"Token store {path}")
+    manifest = stores[0].manifest
+    print_facts("Made of", {"vocabulary": f"{manifest.vocab_size:,} pieces"})
 
 
 def _print_summary(corpus: "Corpus") -> None:

@@ -44,8 +44,11 @@ class Corpus:
             raise CorpusError(
                 f"{path} is not a corpus: it has no manifest.json. Make one with `bertsmith corpus build`."
             )
+        found = read_json(path / "manifest.json")
+        if isinstance(found, dict) and "tokenizer_sha256" in found:
+            raise CorpusError(f"{path} is a token store. Name the corpus that it was made of.")
         try:
-            manifest = CorpusManifest.model_validate(read_json(path / "manifest.json"))
+            manifest = CorpusManifest.model_validate(found)
         except ValidationError as error:
             raise CorpusError(
                 f"{path / 'manifest.json'} is not the manifest of a corpus of this version: "
