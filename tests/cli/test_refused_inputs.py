@@ -41,6 +41,13 @@ REFUSED = [
     ([*INDEX, ""], "--out is empty"),
     (["finetune", "classification", *TUNED, ""], "--out is empty"),
     (["tune", "classification", *TUNED, ""], "--out is empty"),
+    (
+        ["embed", "model", "rows.csv", "--out", "-"],
+        "This command can't write to standard output. Name a file",
+    ),
+    (["finetune", "classification", *TUNED, "-"], "This command can't write to standard output. Name a file"),
+    ([*BUILD, "--licence"], "--out: expected a name, found --licence. Write ./--licence if it is one."),
+    (["predict", "model", "rows.csv", "--out", "--overwrite"], "--out: expected a name, found --overwrite."),
     (["pretrain", "quickstart", "out=", "corpus=c", "tokenizer=t"], "The run needs a folder: out="),
     (["embed", "model", "rows.csv", "--out", "v", "--text", DIGITS], "rows.csv: no column '99999"),
     (["finetune", "classification", *TUNED, "r", "--text", DIGITS], "rows.csv: no column '99999"),

@@ -15,11 +15,21 @@ ComputeDtype = Literal["float32", "int16", "bfloat16"]
 FileOrDash = Annotated[Path, Parameter(allow_leading_hyphen=True)]  # a lone dash looks like an option
 
 
-def _place(kind: type[Path], tokens: Sequence[Token]) -> Path:
-    """Raises InputError for an empty name, which as a path would be the current folder."""
-    if not tokens[0].value:
+def _place_or_dash(kind: type[Path], tokens: Sequence[Token]) -> Path:
+    """Raises InputError for an empty name, which as a path would be the current folder, and for an option."""
+    name = tokens[0].value
+    if not name:
         raise InputError("--out is empty. Is a shell variable not set? The current folder is '.'.")
-    return kind(tokens[0].value)
+    if name.startswith("-") and name != "-":
+        raise InputError(f"--out: expected a name, found {name}. Write ./{name} if it is one.")
+    return kind(name)
+
+
+def _place(kind: type[Path], tokens: Sequence[Token]) -> Path:
+    """The same for what can't be written to standard output."""
+    if tokens[0].value == "-":
+        raise InputError("This command can't write to standard output. Name a file or a folder as --out.")
+    return _place_or_dash(kind, tokens)
 
 
 def _readable(kind: type[str], tokens: Sequence[Token]) -> str:
@@ -28,8 +38,8 @@ def _readable(kind: type[str], tokens: Sequence[Token]) -> str:
 
 
 ReadableText = Annotated[str, Parameter(converter=_readable)]
-Out = Annotated[Path, Parameter(converter=_place)]
-OutOrDash = Annotated[Path, Parameter(converter=_place, allow_leading_hyphen=True)]
+Out = Annotated[Path, Parameter(converter=_place, allow_leading_hyphen=True)]
+OutOrDash = Annotated[Path, Parameter(converter=_place_or_dash, allow_leading_hyphen=True)]
 
 _READING = "How the rows are read"
 AS_NAMED = Parameter(
