@@ -238,6 +238,19 @@ def test_slips_get_a_sentence(tiny_bert: Path, mixed: Path, tmp_path: Path) -> N
     assert not (tmp_path / "next").exists()
 
 
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.txt"])
+def test_a_label_that_is_named_is_in_one_of_the_files(name: str, tiny_bert: Path, tmp_path: Path) -> None:
+    """A slip would take labelled rows for rows without a label."""
+    rows = write(tmp_path / "rows.csv", [(text, colour(text)) for text in TEXTS])
+    objects = [json.dumps({"text": text, "label": colour(text)}) for text in TEXTS]
+    (tmp_path / "rows.jsonl").write_text("\n".join(objects))
+    (tmp_path / "rows.txt").write_text("\n".join(TEXTS))
+    with pytest.raises(InputError, match=f"{name}: no column 'lable'. There are: text"):
+        suggest(tiny_bert, tmp_path / name, label="lable")
+    with pytest.raises(InputError, match=r"no column 'lable'"):
+        suggest(tiny_bert, tmp_path / name, label="lable", labelled=rows)
+
+
 def test_json_lines_with_null_for_no_label(tiny_bert: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     rows = [

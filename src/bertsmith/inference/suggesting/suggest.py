@@ -117,7 +117,7 @@ def suggest(
     folder = locate_model(model).folder
     trained = _trained_model(folder)
     reading = _task(trained, task, columns)
-    known, pool, notes = _read(trained, folder, reading, file, labelled)
+    known, pool, notes = _read(trained, folder, reading, file, labelled, columns.get("label") is not None)
     unlabelled = len(pool)
     if unlabelled > MOST_READ:
         pool = random.Random(seed).sample(pool, MOST_READ)
@@ -184,13 +184,17 @@ def _read(
     reading: TextTask,
     file: Path | str,
     labelled: Path | str | None,
+    is_label_named: bool,
 ) -> tuple[list[TextExample], list[TextExample], list[str]]:
-    """The rows with a label, those of `file` last; those without; and sentences on what is missing."""
+    """The rows with a label, those of `file` last; those without; and sentences on what is missing. A label's
+    column that the user named is in one of the files.
+    """
     asked = reading.settings
-    rows = reading.read_partly_labelled(file)
+    has_more = labelled is not None and Path(labelled).resolve() != Path(file).resolve()
+    rows = reading.read_partly_labelled(file, needs_label=is_label_named and not has_more)
     own = [row for row in rows if row.label is not None]
     known, notes = list[TextExample](), list[str]()
-    if labelled is not None and Path(labelled).resolve() != Path(file).resolve():
+    if labelled is not None and has_more:
         reading.settings = asked  # its columns may be called otherwise
         known = reading.read(labelled)
     elif labelled is None and trained is not None:

@@ -22,7 +22,7 @@ from bertsmith.tasks.examples.encoding import (
 )
 from bertsmith.tasks.examples.text_settings import MixedSettings
 from bertsmith.tasks.task import Prediction, Task
-from bertsmith.text.files.columns import guess_columns, guess_label, listed, named_column
+from bertsmith.text.files.columns import guess_columns, guess_label, listed, named_column, unknown_column
 from bertsmith.text.files.values import ID, as_id, as_text, shown
 from bertsmith.text.labelled.rows import (
     LINES_HAVE,
@@ -101,13 +101,16 @@ class TextTask(Task[TextExample]):
         named = [*roles] if labelled else [*roles, ID]
         return [self._example(*self._divided(named, values, len(roles)), where) for values, where in rows]
 
-    def read_partly_labelled(self, path: Path | str) -> list[TextExample]:
+    def read_partly_labelled(self, path: Path | str, *, needs_label: bool = False) -> list[TextExample]:
         """One example a row; its label is None where its cell is blank, or there is no such column or, in a
-        JSON object, no such key. The settings keep the columns that were guessed. Raises as `read` does.
+        JSON object, no such key. The settings keep the columns that were guessed. Raises as `read` does, and
+        where the label `needs_label` and no row has its column.
         """
         settings = self.settings
         lines = are_lines(path, format=settings.format, encoding=settings.encoding)
         label = None if lines else self._label_of_any_row(path)
+        if needs_label and label is None and settings.label is not None:
+            raise unknown_column(settings.label, self._names(path), str(path))
         if label is not None:
             self.settings = settings.model_copy(update={"label": label})
         columns = self._columns(path, label is not None)
