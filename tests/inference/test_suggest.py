@@ -251,6 +251,19 @@ def test_a_label_that_is_named_is_in_one_of_the_files(name: str, tiny_bert: Path
         suggest(tiny_bert, tmp_path / name, label="lable", labelled=rows)
 
 
+def test_a_text_that_is_blank_is_not_suggested(
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = write(tmp_path / "rows.csv", [(text, colour(text)) for text in TEXTS[:18]])
+    (tmp_path / "pool.txt").write_text("\n  \n" + "\n\n".join(TEXTS[18:22]))
+    command = ["suggest", str(tiny_bert), str(tmp_path / "pool.txt"), "--labelled", str(rows)]
+    assert main([*command, "--out", str(tmp_path / "next")]) == 0
+    assert {row[0] for row in read_csv(tmp_path / "next/rows.csv")[1:]} == set(TEXTS[18:22])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "5 rows without a label have no text, and were left out" in shown
+    assert "4 of 4 rows to label next" in shown
+
+
 def test_json_lines_with_null_for_no_label(tiny_bert: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     rows = [

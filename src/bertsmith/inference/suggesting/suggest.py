@@ -202,7 +202,12 @@ def _read(
         newer = {_content(row) for row in own}
         known = [row for row in known if _content(row) not in newer]
     _require_alike([*known, *rows])
-    return [*known, *own], [row for row in rows if row.label is None], notes
+    pool = [row for row in rows if row.label is None]
+    filled = [row for row in pool if _has_content(row)]
+    if len(filled) < len(pool):
+        blank = len(pool) - len(filled)
+        notes.append(f"{blank:,} rows without a label have no text, and were left out")
+    return [*known, *own], filled, notes
 
 
 def _rows_trained_on(
@@ -231,6 +236,11 @@ def _require_alike(rows: Sequence[TextExample]) -> None:
 def _content(row: TextExample) -> tuple[Any, ...]:
     """All but its label."""
     return row.text, row.text_pair, row.columns
+
+
+def _has_content(row: TextExample) -> bool:
+    """Whether there is anything to tell its label by: text, or columns beside it."""
+    return bool(row.text.strip() or (row.text_pair or "").strip() or row.columns)
 
 
 def _column_names(task: TextTask) -> list[str]:
