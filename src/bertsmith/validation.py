@@ -2,7 +2,7 @@
 
 import re
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -27,6 +27,28 @@ _RENAMED = {
     "masking.chosen": "masking.mask_rate",
     "data.short_probability": "data.short_seq_prob",
     "reinitialise": "reinit_layers",
+}
+# What settings of transformers' TrainingArguments and scripts are called here: the first that there is.
+_OF_TRANSFORMERS = {
+    "learning_rate": ("optimizer.learning_rate",),
+    "lr": ("optimizer.learning_rate",),
+    "lr_scheduler_type": ("optimizer.schedule",),
+    "warmup_ratio": ("optimizer.warmup",),
+    "warmup_steps": ("optimizer.warmup",),
+    "adam_beta1": ("optimizer.beta1",),
+    "adam_beta2": ("optimizer.beta2",),
+    "adam_epsilon": ("optimizer.epsilon",),
+    "num_train_epochs": ("epochs", "steps"),
+    "max_steps": ("steps", "epochs"),
+    "per_device_train_batch_size": ("batch_size", "data.batch_size"),
+    "train_batch_size": ("batch_size", "data.batch_size"),
+    "max_seq_length": ("max_length", "data.sequence_length", "data.sequence_lengths"),
+    "early_stopping_patience": ("patience",),
+    "mlm_probability": ("masking.mask_rate",),
+    "fp16": ("hardware.precision",),
+    "bf16": ("hardware.precision",),
+    "logging_steps": ("log_every",),
+    "output_dir": ("out",),
 }
 # Of these the value is all that stands around the fault.
 _OF_THE_WHOLE = ("missing", "value_error")
@@ -116,7 +138,7 @@ def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
     if first["type"] == "extra_forbidden":
         if key in _RENAMED:
             return f"unknown key {key!r}: it is called {_RENAMED[key]!r} now."
-        return f"unknown key {key!r}.{_meant(key, list(_keys(model.model_fields)))}"
+        return f"unknown key {key!r}.{did_you_mean_setting(key, setting_names(model))}"
     if first["type"] in ("model_type", "model_attributes_type"):
         section = [name for name in _keys(model.model_fields) if name.startswith(f"{key}.")]
         return f"{key} is a section: name what is meant in it ({', '.join(section)})."
@@ -153,14 +175,26 @@ def _plain(message: str) -> str:
     return message[0].lower() + message[1:]
 
 
-def _meant(key: str, known: list[str]) -> str:
-    """The nearest; else the same name in another section."""
-    elsewhere = [other for other in known if other.rpartition(".")[2] == key.rpartition(".")[2]]
-    return did_you_mean(key, known) or did_you_mean(key, elsewhere, cutoff=0)
+def setting_names(model: type[BaseModel]) -> list[str]:
+    """Every dotted name, sections among them."""
+    return list(_keys(model.model_fields))
+
+
+def did_you_mean_setting(key: str, known: Collection[str]) -> str:
+    """What follows a sentence on an unknown key, as of `did_you_mean`: what is called so by transformers or
+    in another section, two at most; else the nearest.
+    """
+    return did_you_mean(key, called_so(key, known), count=2, cutoff=0) or did_you_mean(key, known)
+
+
+def called_so(key: str, known: Collection[str]) -> list[str]:
+    """Those of the `known` settings that are called so: by transformers or else, in any section, here."""
+    last = key.rpartition(".")[2]
+    theirs = [name for name in _OF_TRANSFORMERS.get(last, ()) if name in known]
+    return theirs[:1] or [name for name in known if name.rpartition(".")[2] == last]
 
 
 def _keys(fields: Mapping[str, FieldInfo], prefix: str = "") -> Iterator[str]:
-    """Every dotted name, sections among them."""
     for name, field in fields.items():
         yield prefix + name
         kind = field.annotation

@@ -273,6 +273,8 @@ def test_a_narrower_student_of_fewer_layers(make_teacher: Callable[..., Path], t
         ({"feed_forward": 1000}, "has more than its teacher"),
         ({"texts": [], "train": None}, "nothing to learn from"),
         ({"epoch": 3}, "unknown key 'epoch'. Did you mean 'epochs'"),
+        ({"learning_rate": 3e-5}, "key 'learning_rate'. Did you mean 'optimizer.learning_rate'"),
+        ({"max_seq_length": 64}, "Did you mean 'max_length'"),
         ({"steps": 100}, "by epochs"),
         ({"text": "nowhere"}, "nowhere"),
         ({"dev": "missing.jsonl"}, "missing.jsonl"),

@@ -92,6 +92,18 @@ OVERRIDES = [
     ("out=runs/a=b", "out", "runs/a=b"),
 ]
 
+OF_TRANSFORMERS = [
+    ("lr=3e-5", "optimizer.learning_rate"),
+    ("optimizer.lr=3e-5", "optimizer.learning_rate"),
+    ("warmup_ratio=0.1", "optimizer.warmup"),
+    ("warmup_steps=100", "optimizer.warmup"),
+    ("weight_decay=0.1", "optimizer.weight_decay"),
+    ("max_steps=100", "steps"),
+    ("num_train_epochs=3", "steps"),
+    ("per_device_train_batch_size=8", "data.batch_size"),
+    ("max_seq_length=128", "data.sequence_lengths"),
+]
+
 
 @pytest.fixture
 def recipe_file(tmp_path: Path) -> str:
@@ -100,7 +112,7 @@ def recipe_file(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("override", "nearest"), MISSPELT)
+@pytest.mark.parametrize(("override", "nearest"), [*MISSPELT, *OF_TRANSFORMERS])
 def test_a_misspelt_key_is_answered_with_the_nearest(override: str, nearest: str, recipe_file: str) -> None:
     with pytest.raises(RecipeError) as error:
         read_recipe(recipe_file, [override])

@@ -256,6 +256,9 @@ def test_a_choice_becomes_the_recipe_of_its_trial() -> None:
     ("change", "message"),
     [
         ("trails=3", "unknown key 'trails'. Did you mean 'trials'"),
+        ("lr=3e-5", "unknown key 'lr'. Did you mean 'optimizer.learning_rate'?"),
+        ("device=cpu", "unknown key 'device'. Did you mean 'hardware.device'?"),
+        ("layer_decay=0.9", "Did you mean 'search.layer_decay' or 'optimizer.layer_decay'?"),
         ("search.epoch=[1,2]", "unknown key 'search.epoch'. Did you mean 'search.epochs'"),
         ("search.learning_rate=[1e-3,1e-5]", "needs two bounds"),
         ("search.layer_decay=[0.5,1.5]", "at most 1"),

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from bertsmith.errors import RecipeError, did_you_mean
+from bertsmith.errors import RecipeError
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.training.settings import (
@@ -20,7 +20,7 @@ from bertsmith.training.settings import (
     RunSettings,
     override,
 )
-from bertsmith.validation import Listed, UserSettings, check
+from bertsmith.validation import Listed, UserSettings, check, did_you_mean_setting, setting_names
 
 _BASE_WIDTH = 768  # of BERT-base, which the rates of the papers are for
 _SHALLOW = 6  # layers, below which the rate grows
@@ -234,6 +234,12 @@ def task_settings(recipe: FinetuneRecipe, task: type[Task[Any]]) -> Any:
     return settings
 
 
+def finetune_settings(recipe: type[RunSettings], *names: str) -> list[str]:
+    """The dotted names that a user may give: those of a recipe whose length is in epochs, and `names`."""
+    known = [*setting_names(recipe), *names]
+    return [name for name in known if name.partition(".")[0] not in MADE_FROM_EPOCHS]
+
+
 def _refuse_unknown(values: dict[str, Any], task: type[Task[Any]]) -> None:
     known = [*FinetuneRecipe.model_fields, *task.Settings.model_fields]
     for key in values:
@@ -248,4 +254,5 @@ def _refuse_unknown(values: dict[str, Any], task: type[Task[Any]]) -> None:
                 "regression do."
             )
         if key not in known:
-            raise RecipeError(f"finetune: unknown key {key!r}.{did_you_mean(key, known)}")
+            meant = did_you_mean_setting(key, finetune_settings(FinetuneRecipe, *task.Settings.model_fields))
+            raise RecipeError(f"finetune: unknown key {key!r}.{meant}")

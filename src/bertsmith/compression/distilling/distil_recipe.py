@@ -4,15 +4,15 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from bertsmith.errors import RecipeError, did_you_mean
-from bertsmith.training.finetune_recipe import FinetuneOptimizer, FinetuneRecipe
+from bertsmith.errors import RecipeError
+from bertsmith.training.finetune_recipe import FinetuneOptimizer, FinetuneRecipe, finetune_settings
 from bertsmith.training.settings import (
     GuardSettings,
     PathText,
     RunSettings,
     override,
 )
-from bertsmith.validation import Listed, check
+from bertsmith.validation import Listed, check, did_you_mean_setting
 
 # What the two recipes share, and fine-tuning's makes of it.
 _SHARED = (
@@ -130,7 +130,8 @@ def make_distil_recipe(values: dict[str, Any], overrides: list[str]) -> DistilRe
         if key in ("evaluation", "checkpoint"):
             raise RecipeError(f"distil: {key}.* is for pre-training. Here evaluations=N is meant.")
         if key not in known:
-            raise RecipeError(f"distil: unknown key {key!r}.{did_you_mean(key, known)}")
+            meant = did_you_mean_setting(key, finetune_settings(DistilRecipe, *_COLUMNS))
+            raise RecipeError(f"distil: unknown key {key!r}.{meant}")
     recipe = check(DistilRecipe, values | {"settings": settings}, "distil")
     if "-" in (*recipe.texts, recipe.train, recipe.dev, recipe.test):
         raise RecipeError(

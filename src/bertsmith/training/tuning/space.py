@@ -9,11 +9,18 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from bertsmith.errors import RecipeError, did_you_mean
+from bertsmith.errors import RecipeError
 from bertsmith.tasks.registry import find_task
-from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
+from bertsmith.training.finetune_recipe import FinetuneRecipe, finetune_settings, make_finetune_recipe
 from bertsmith.training.settings import override
-from bertsmith.validation import BY_COMMAS, Listed, UserSettings, check
+from bertsmith.validation import (
+    BY_COMMAS,
+    Listed,
+    UserSettings,
+    check,
+    did_you_mean_setting,
+    setting_names,
+)
 
 Choice = dict[str, float | int]  # dotted name of a setting → its value
 
@@ -156,11 +163,9 @@ def make_search(values: dict[str, Any], overrides: list[str]) -> Search:
 
 
 def _refuse_unknown(keys: list[str], task: str) -> None:
-    known = [
-        *TuneSettings.model_fields,
-        *FinetuneRecipe.model_fields,
-        *find_task(task).Settings.model_fields,
-    ]
+    others = find_task(task).Settings.model_fields
+    known = [*TuneSettings.model_fields, *FinetuneRecipe.model_fields, *others]
     for key in keys:
         if key.split(".")[0] not in known:
-            raise RecipeError(f"tune: unknown key {key!r}.{did_you_mean(key, known)}")
+            names = finetune_settings(FinetuneRecipe, *others, *setting_names(TuneSettings))
+            raise RecipeError(f"tune: unknown key {key!r}.{did_you_mean_setting(key, names)}")

@@ -4,7 +4,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from bertsmith.errors import RecipeError, did_you_mean
+from bertsmith.errors import RecipeError
 from bertsmith.training.recipe import MaskingSettings
 from bertsmith.training.settings import (
     EvaluationSettings,
@@ -13,7 +13,7 @@ from bertsmith.training.settings import (
     RunSettings,
     override,
 )
-from bertsmith.validation import Listed, UserSettings, check
+from bertsmith.validation import Listed, UserSettings, check, did_you_mean_setting, setting_names
 
 
 class DataSettings(UserSettings):
@@ -104,6 +104,6 @@ def make_encoder_recipe(values: dict[str, Any], overrides: list[str]) -> Encoder
         override(values, change)
     for key in values:
         if key not in EncoderDistilRecipe.model_fields:
-            meant = did_you_mean(key, list(EncoderDistilRecipe.model_fields))
+            meant = did_you_mean_setting(key, setting_names(EncoderDistilRecipe))
             raise RecipeError(f"distil: unknown key {key!r}.{meant}")
     return check(EncoderDistilRecipe, values, "distil")
