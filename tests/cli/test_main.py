@@ -157,6 +157,36 @@ def test_a_wrong_option_is_one_sentence_that_names_it(
 
 
 @pytest.mark.parametrize(
+    ("words", "setting"),
+    [
+        (["finetune", "classification", "--epochs", "3"], "epochs=VALUE."),
+        (["finetune", "classification", "--class-weights=auto"], "class_weights=VALUE."),
+        (["finetune", "regression", "--class-weights", "auto"], ""),
+        (["finetune", "classification", "--learning-rate", "3e-5"], "optimizer.learning_rate=VALUE."),
+        (["finetune", "classification", "--overwrite"], ""),
+        (["tune", "tagging", "--crf", "true"], "crf=VALUE."),
+        (["distil", "model", "--temperature", "3"], "temperature=VALUE."),
+        (["distil", "model", "--corpus", "c", "--batch-size", "8"], "data.batch_size=VALUE."),
+        (["benchmark", "glue", "folder", "--epochs", "3"], "epochs=VALUE."),
+        (["mirror", "train", "--epochs", "3"], "epochs=VALUE."),
+        (["benchmark", "beir", "folder", "--model", "m", "--out", "o", "--epochs", "3"], ""),
+        (["tokenizer", "train", "corpus", "--out", "o", "--epochs", "3"], ""),
+        (["pretrain", "budget", "--steps", "5"], "steps=VALUE."),
+        (["pretrain", "budget", "--every", "5"], "evaluation.every=VALUE or checkpoint.every=VALUE."),
+        (["pretrain", "budget", "--json"], ""),
+        (["predict", "model", "rows.csv", "--max-length", "64"], ""),
+    ],
+)
+def test_a_setting_that_is_given_as_an_option_is_told_without_dashes(
+    words: list[str], setting: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert frame.main(words) == 2
+    complaint = capsys.readouterr().err
+    assert "Unknown option" in complaint
+    assert complaint.partition("without dashes: ")[2].partition(" See ")[0] == setting
+
+
+@pytest.mark.parametrize(
     ("words", "needed"),
     [
         (["finetune", "classification", "rows.csv"], "bertsmith finetune needs --model VALUE."),

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -26,7 +27,15 @@ _OUT_OF_MEMORY = (
 )
 _DISK_FULL = "The disk is full. Free some space, or write to another disk, and run the command again."
 _STOPPED = "Stopped by {}. Nothing half-written is left; what has --resume goes on with it."
-_WITH_SETTINGS = ("finetune", "tune", "pretrain", "plan")
+_OF_PRETRAINING, _OF_DISTILLING = ("pretrain", "plan"), ("distil", "shrink")
+_OF_FINETUNING = (
+    "finetune",
+    "tune",
+    "benchmark glue",
+    "benchmark superglue",
+    "benchmark squad",
+    "mirror train",
+)
 _OF_THE_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 _BUG = (
     "This is a bug in Bertsmith, not your mistake. Please report it with the lines above and what "
@@ -115,12 +124,37 @@ def _said(failure: CycloptsError) -> str:
 
 
 def _as_setting(failure: CycloptsError) -> str:
-    """How what was given as an option is given as a setting, to a command that takes settings."""
-    command = (failure.command_chain or ("",))[0]
-    if not isinstance(failure, UnknownOptionError) or command not in _WITH_SETTINGS:
+    """How what was given as an option is given as a setting, where the command has one that is called so."""
+    if not isinstance(failure, UnknownOptionError):
         return ""
-    name = (failure.token.keyword or failure.token.value).lstrip("-").replace("-", "_")
-    return f" Settings are given without dashes: {name}=VALUE."
+    from bertsmith.validation import called_so
+
+    given = (failure.token.keyword or failure.token.value).lstrip("-").partition("=")[0].replace("-", "_")
+    known = _settings_of(" ".join(failure.command_chain or ()), failure.root_input_tokens or ())
+    names = [given] if given in known else called_so(given, known)[:2]
+    said = " or ".join(f"{name}=VALUE" for name in names)
+    return f" Settings are given without dashes: {said}." if said else ""
+
+
+def _settings_of(command: str, words: Sequence[str]) -> list[str]:
+    """The names of the settings that a command takes, for the task that is among its words."""
+    if command not in (*_OF_PRETRAINING, *_OF_DISTILLING, *_OF_FINETUNING):
+        return []
+    from bertsmith.compression.distilling.distil_recipe import DistilRecipe
+    from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe
+    from bertsmith.tasks.registry import TASKS, find_task
+    from bertsmith.tasks.task import TaskSettings
+    from bertsmith.training.finetune_recipe import FinetuneRecipe, finetune_settings
+    from bertsmith.training.recipe import Recipe
+    from bertsmith.validation import setting_names
+
+    if command in _OF_PRETRAINING:
+        return setting_names(Recipe)
+    if command in _OF_DISTILLING:
+        on_a_corpus = "--corpus" in words
+        return setting_names(EncoderDistilRecipe) if on_a_corpus else finetune_settings(DistilRecipe)
+    task = next((find_task(word).Settings for word in words if word in TASKS), TaskSettings)
+    return finetune_settings(FinetuneRecipe, *task.model_fields)
 
 
 def _is_out_of_memory(failure: BaseException) -> bool:
