@@ -219,6 +219,15 @@ def test_evaluate_reads_other_columns_and_tells_error_and_warnings(
     assert shown.count("Warning:") == len(measured["warnings"])
 
 
+def test_evaluate_asks_for_a_file_where_a_fine_tuned_model_is_given_a_folder(
+    finished: FinetuneResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", str(finished.model), str(tmp_path)]) == 2
+    complaint = capsys.readouterr().err
+    assert f"measured on a file of labelled rows, but {tmp_path} is a folder." in complaint
+    assert "Pre-train" not in complaint
+
+
 def test_texts_that_dev_shares_with_train_are_told(encoder: Path, tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "rows.jsonl", "classification", 40)
     result = run("classification", encoder, tmp_path, "epochs=1", train=rows, dev=rows)

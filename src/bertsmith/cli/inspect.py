@@ -88,6 +88,7 @@ def evaluate(
     reading = given(columns, layout)
     _require_its_options(data, {"train": train, "task": task} | reading, tokens, sequence_length)
     if data.is_dir():
+        _refuse_fine_tuned(model, data)
         import torch
 
         from bertsmith.inference.masked_language import MaskedLanguageModel, measured_split
@@ -121,6 +122,18 @@ def _require_its_options(data: Path, of_rows: dict[str, Any], tokens: int, seque
     if said:
         options = " and ".join(f"--{name.replace('_', '-')}" for name in said)
         raise InputError(f"{data} is {what}: leave out {options}, for {other} alone.")
+
+
+def _refuse_fine_tuned(model: str, data: Path) -> None:
+    """Raises InputError for a model that is measured on labelled rows, and not on a folder."""
+    from bertsmith.inference.model_kind import model_kind
+    from bertsmith.model.locate import locate_model
+
+    if model_kind(locate_model(model).folder) == "task":
+        raise InputError(
+            f"{model} is a fine-tuned model, which is measured on a file of labelled rows, but {data} is a "
+            "folder. Name one file."
+        )
 
 
 def _evaluate_rows(
