@@ -54,6 +54,21 @@ def test_little_held_out_text_is_warned_of(
         assert ("words are held out: too few" in capsys.readouterr().out) is warned
 
 
+def test_a_corpus_may_lie_among_its_sources(tmp_path: Path) -> None:
+    """And so may a token store, an index and a model: none of their files is text to read."""
+    folder = tmp_path / "texts"
+    (folder / "model").mkdir(parents=True)
+    (folder / "a.txt").write_text("\n\n".join(DOCUMENTS))
+    (folder / "model/bertsmith.json").write_text("{}")
+    (folder / "model/README.md").write_text("A card that says what the model does.")
+    (folder / "manifest.json").write_text('{"text": "A sentence of somebody else\'s file of that name."}')
+    for out in (folder / "first", folder / "deeper/second"):
+        out.parent.mkdir(exist_ok=True)
+        assert main(["corpus", "build", str(folder), "--out", str(out)]) == 0
+        sources = [source.name for source in Corpus.open(out).manifest.sources]
+        assert sources == ["texts/a.txt", "texts/manifest.json"]
+
+
 def test_info_shows_counts_sources_and_examples(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["corpus", "info", str(corpus)]) == 0

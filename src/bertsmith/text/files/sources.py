@@ -1,5 +1,6 @@
 """SOURCE arguments → the files and installed packages to read, in a stable order."""
 
+import contextlib
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,10 @@ from bertsmith.errors import InputError
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.streams import SourceFile
 from bertsmith.text.prose.pydocs import PREFIX, Package, find_packages
+
+# What Bertsmith's folders are known by: a model, and what says at its beginning who made it.
+_MODEL, _ACCOUNTS, _OURS = "bertsmith.json", ("manifest.json", "index.json"), b'"created_by": "bertsmith '
+_BEGINNING = 1000  # bytes
 
 
 @dataclass
@@ -33,8 +38,9 @@ def find_sources(sources: Sequence[str], settings: CorpusSettings, leave_out: Pa
     """Files and packages in the order given; inside a folder sorted by path, so that any machine agrees.
 
     A SOURCE is a file, a folder (searched through, hidden names left out), an address fsspec understands
-    (s3://…, memory://…), or `pydocs:` with, optionally, names of packages behind the colon. What lies in the
-    folder `leave_out` is passed over where a folder is searched through.
+    (s3://…, memory://…), or `pydocs:` with, optionally, names of packages behind the colon. Where a
+    folder is searched through, what lies in the folder `leave_out` is passed over, and in any corpus, token
+    store, index or model of Bertsmith's below it.
     Raises InputError for a SOURCE that does not exist or holds no file, for a folder that can't be read, and
     for what is neither file nor folder in a folder: a link to a folder, which could lead in circles, a broken
     link, a pipe, whose writer might never come.
@@ -77,7 +83,8 @@ def _find_files(
     ]
     if not files:
         raise InputError(
-            f"The folder {source} holds no file to read (hidden and excluded ones are left out)."
+            f"The folder {source} holds no file to read (hidden and excluded ones are left out, "
+            "and what is in corpora, token stores, indexes and models of Bertsmith's)."
         )
     return files
 
@@ -98,6 +105,8 @@ def _files_below(root: str, filesystem: Any, settings: CorpusSettings) -> dict[s
                 f"The folder {folder} cannot be read: {error}. Make it readable, or leave it out with "
                 "--exclude."
             ) from error
+        if folder != root and _is_ours(entries, filesystem):
+            continue
         for entry in entries:
             path = entry["name"].rstrip("/")
             if entry["type"] != "directory":
@@ -105,6 +114,17 @@ def _files_below(root: str, filesystem: Any, settings: CorpusSettings) -> dict[s
             elif path != folder.rstrip("/"):  # some list the folder itself
                 folders.append(path)
     return found
+
+
+def _is_ours(entries: Sequence[Mapping[str, Any]], filesystem: Any) -> bool:
+    """Whether a folder that holds these is Bertsmith's."""
+    files = {PurePosixPath(each["name"]).name: each["name"] for each in entries if each["type"] == "file"}
+    if _MODEL in files:
+        return True
+    with contextlib.suppress(OSError):
+        accounts = (files[name] for name in _ACCOUNTS if name in files)
+        return any(_OURS in filesystem.cat_file(path, 0, _BEGINNING) for path in accounts)
+    return False
 
 
 def _without(listing: Mapping[str, Any], root: str, folder: Path) -> dict[str, Any]:
