@@ -31,6 +31,22 @@ def test_pairs_in_any_layout_get_their_negatives(
     assert f"{found} negatives for 3 pairs" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize("name", ["more", "more.dat", "more.txt"])
+def test_documents_whose_ending_tells_no_format_are_read_by_the_one_that_is_named(
+    desk: Path, name: str
+) -> None:
+    (desk / "pairs").write_text("query\tpositive\nred cat\tcat runs\nblue dog\tdog runs\n")
+    (desk / name).write_text(
+        "red dog\nblue runs\n" if name == "more.txt" else "text\tn\nred dog\t1\nblue runs\t2\n"
+    )
+    words = ["mine", "model", "pairs", "--format", "tsv", "--documents", name, "--ratio", "1"]
+    assert main([*words, "--out", "m.jsonl"]) == 0
+    rows = [json.loads(line) for line in (desk / "m.jsonl").read_text().splitlines()]
+    found = {negative for row in rows for negative in row["negatives"]}
+    assert found
+    assert found <= {"red dog", "blue runs"}
+
+
 @pytest.mark.parametrize(
     ("out", "why"),
     [

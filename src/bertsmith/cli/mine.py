@@ -42,8 +42,8 @@ def mine(
     overwrite
         Replace the file if it exists.
     documents
-        The documents to search: a table, or a .txt file with a text per line. By default the documents of the
-        pairs.
+        The documents to search: a table, or a .txt file with a text per line. --format counts for it too, if
+        its ending tells none; --header and --encoding do in any case. By default the documents of the pairs.
     negatives
         Negatives per pair, at most. Those that a pair has already count.
     depth
@@ -72,7 +72,7 @@ def mine(
     from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
     from bertsmith.text.files.jsonl import write_jsonl
     from bertsmith.text.files.values import as_text
-    from bertsmith.text.labelled.rows import read_rows
+    from bertsmith.text.labelled.rows import read_rows, tells_format
 
     reads = [pairs, *([documents] if documents else []), locate_model(model).folder]
     require_output(out, overwrite, reads)
@@ -82,7 +82,13 @@ def mine(
     searched = [row.documents[0] for row in rows]
     if documents is not None:
         settings = task.settings
-        found = read_rows(documents, [document_text], header=settings.header, encoding=settings.encoding)
+        found = read_rows(
+            documents,
+            [document_text],
+            format=None if tells_format(documents) else settings.format,
+            header=settings.header,
+            encoding=settings.encoding,
+        )
         searched = [as_text(values[0], where) for values, where in found]
     with progress_bar("Embedding") as progress:
         embedder = Embedder(model)

@@ -26,6 +26,7 @@ import pyarrow as pa
 from bertsmith.errors import InputError
 from bertsmith.text.files import tables
 from bertsmith.text.files.columns import column_number, find_column, guess_columns, unknown_column
+from bertsmith.text.files.streams import COMPRESSIONS
 from bertsmith.text.files.table_file import TableFile, open_table
 from bertsmith.text.files.values import as_text
 
@@ -146,6 +147,14 @@ def read_column_names(
     if not names:
         raise InputError(f"{table.name} has no rows. Expected at least one, as {table.format}.")
     return names
+
+
+def tells_format(path: str | Path) -> bool:
+    """Whether a file's ending, before that of its compression, says by which format it is read."""
+    stem = Path(path).name.lower()
+    for ending in COMPRESSIONS:
+        stem = stem.removesuffix(ending)
+    return Path(stem).suffix in FORMATS
 
 
 def are_objects(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> bool:
