@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.cli.main import main
+from bertsmith.data.store import TokenStore
 from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -71,6 +72,17 @@ def test_a_mistake_is_one_sentence_and_status_2(
     assert main(["tokenizer", "encode", str(tmp_path), "x"]) == 2
     assert "holds no tokenizer" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_models_short_name_is_its_tokenizer(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tokenizer", "encode", "minilm", "Cat"]) == 0
+    assert ["cat", "4937", "0–3", "Cat"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert main(["tokenizer", "report", "minilm", str(corpus), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["vocab_size"] == 30_522
+    assert main(["corpus", "tokenize", str(corpus), "minilm", "--out", str(tmp_path / "store")]) == 0
+    assert TokenStore.open(tmp_path / "store" / "train").vocab_size == 30_522
 
 
 def test_extend_shows_words_and_fit_and_undo_takes_them_out(

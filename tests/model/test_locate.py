@@ -15,7 +15,7 @@ from torch import nn
 from bertsmith.errors import MissingExtra, ModelError
 from bertsmith.model.checkpoint import CONFIG, WEIGHTS
 from bertsmith.model.config import BertConfig
-from bertsmith.model.locate import Located, locate_model
+from bertsmith.model.locate import Located, locate_model, locate_tokenizer
 from bertsmith.model.manifest import MANIFEST
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.checkpoints.task_checkpoint import HEAD
@@ -118,6 +118,20 @@ def test_whatever_a_model_of_ours_may_hold_is_fetched(hub: FakeHub, tmp_path: Pa
     locate_model("ours/model")
     patterns = hub.asked[0]["allow_patterns"]
     assert {name for name in written if not any(fnmatch(name, pattern) for pattern in patterns)} == set()
+
+
+def test_a_tokenizer_is_a_path_or_that_of_a_model_of_a_short_or_hub_name(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tokenizers").mkdir()
+    (tmp_path / "tokenizers" / "vocab.txt").touch()
+    for path in ("tokenizers", "tokenizers/vocab.txt", "nowhere", "tokenizers/nowhere", "../org/name"):
+        assert locate_tokenizer(path) == Path(path)
+    assert hub.asked == []
+    assert locate_tokenizer("google-bert/bert-base-uncased") == tmp_path / "snapshots" / COMMIT
+    assert hub.asked[0]["repository"] == "google-bert/bert-base-uncased"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert locate_tokenizer("minilm") == tmp_path / "snapshots" / COMMIT
 
 
 def test_a_revision_can_be_pinned(hub: FakeHub) -> None:

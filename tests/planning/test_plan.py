@@ -159,6 +159,16 @@ def test_data_that_is_not_there_yet_is_no_error() -> None:
     assert "There is no tokenizer nowhere.txt yet" in made.notes[0]
 
 
+def test_a_tokenizer_by_a_short_name_is_found_and_the_hub_not_asked_for_a_folder_to_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = plan(recipe_of(corpus="nowhere", tokenizer="minilm"), hardware=GPU)
+    assert not any("tokenizer minilm" in note for note in made.notes)
+    made = plan(recipe_of(corpus="nowhere", tokenizer="tokenizers/law"), hardware=GPU)
+    assert "There is no tokenizer tokenizers/law yet" in made.notes[0]
+
+
 def test_hours_are_the_sum_of_the_parts_and_cost_is_hours_times_gpus_times_price() -> None:
     made = plan(recipe_of(), hardware=GPU, gpus=4, price_per_hour=3.0)
     assert made.hours == pytest.approx(sum(part.seconds for part in made.parts) / 3600)

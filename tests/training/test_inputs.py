@@ -13,7 +13,8 @@ from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import Ranks
-from bertsmith.training.inputs import _measured, open_stores
+from bertsmith.training.inputs import _measured, _tokenizer, open_stores
+from bertsmith.training.recipe import Recipe
 
 
 class Store(SimpleNamespace):
@@ -66,3 +67,7 @@ def test_a_flipped_bit_is_found_before_anything_is_trained(part: str, name: str,
     path.write_bytes(content)
     with pytest.raises(StoreError, match=rf"{part}/{name} was altered"):
         open_stores(*given)
+
+
+def test_a_models_short_name_is_its_tokenizer() -> None:
+    assert _tokenizer(Recipe(steps=20_000, tokenizer="minilm"), None).vocab_size == 30_522

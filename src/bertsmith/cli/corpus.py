@@ -105,7 +105,7 @@ def info(corpus: Path, *, seed: int = 0) -> None:
 
 
 @app.command
-def tokenize(corpus: Path, tokenizer: Path, *, out: Out, engine: Engine = "local") -> None:
+def tokenize(corpus: Path, tokenizer: str, *, out: Out, engine: Engine = "local") -> None:
     """Tokenize a corpus once, into a token store that many runs can train on.
 
     Parameters
@@ -113,7 +113,7 @@ def tokenize(corpus: Path, tokenizer: Path, *, out: Out, engine: Engine = "local
     corpus
         The corpus's folder.
     tokenizer
-        A tokenizer's folder, or its vocab.txt.
+        A tokenizer's or a model's folder, vocab.txt or tokenizer.json; minilm, or a model's name on the hub.
     out
         The token store's folder.
     engine
@@ -124,11 +124,13 @@ def tokenize(corpus: Path, tokenizer: Path, *, out: Out, engine: Engine = "local
     bertsmith corpus tokenize corpora/pydocs tokenizers/pydocs --out stores/pydocs
     """
     from bertsmith.data.tokenizing import tokenize_corpus
+    from bertsmith.model.locate import locate_tokenizer
     from bertsmith.text.corpus.corpus import Corpus
     from bertsmith.text.tokens.tokenizer import Tokenizer
 
     with progress_bar("Tokenizing") as progress:
-        tokenize_corpus(Corpus.open(corpus), Tokenizer.load(tokenizer), out, engine=engine, progress=progress)
+        loaded = Tokenizer.load(locate_tokenizer(tokenizer))
+        tokenize_corpus(Corpus.open(corpus), loaded, out, engine=engine, progress=progress)
     console.print(f"Tokens written to {out}", markup=False)
 
 

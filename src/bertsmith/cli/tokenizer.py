@@ -108,13 +108,13 @@ def extend(
 
 
 @app.command
-def report(tokenizer: Path, corpus: Path, *, json: Flag = False) -> None:
+def report(tokenizer: str, corpus: Path, *, json: Flag = False) -> None:
     """Measure how well a vocabulary fits a corpus: pieces per word, unknown words, costliest words.
 
     Parameters
     ----------
     tokenizer
-        A tokenizer's folder, vocab.txt or tokenizer.json.
+        A tokenizer's or a model's folder, vocab.txt or tokenizer.json; minilm, or a model's name on the hub.
     corpus
         The corpus's folder. Its held-out documents are measured, or its training text if it has none.
     json
@@ -125,12 +125,14 @@ def report(tokenizer: Path, corpus: Path, *, json: Flag = False) -> None:
     bertsmith tokenizer report tokenizers/pydocs corpora/pydocs
     bertsmith tokenizer report bert-base-uncased/vocab.txt corpora/law --json
     """
+    from bertsmith.model.locate import locate_tokenizer
     from bertsmith.text.corpus.corpus import Corpus
     from bertsmith.text.tokens.tokenizer import Tokenizer
     from bertsmith.text.tokens.vocabulary_report import vocabulary_report
 
     with progress_bar("Measuring") as progress:
-        measured = vocabulary_report(Tokenizer.load(tokenizer), Corpus.open(corpus), progress=progress)
+        loaded = Tokenizer.load(locate_tokenizer(tokenizer))
+        measured = vocabulary_report(loaded, Corpus.open(corpus), progress=progress)
     if json:
         print_json(measured.model_dump(mode="json"))
     else:
@@ -138,13 +140,13 @@ def report(tokenizer: Path, corpus: Path, *, json: Flag = False) -> None:
 
 
 @app.command
-def encode(tokenizer: Path, text: str, *, read_special_tokens: Flag = False) -> None:
+def encode(tokenizer: str, text: str, *, read_special_tokens: Flag = False) -> None:
     """Show the pieces of a text, with their ids and where they stand in it.
 
     Parameters
     ----------
     tokenizer
-        A tokenizer's folder, vocab.txt or tokenizer.json.
+        A tokenizer's or a model's folder, vocab.txt or tokenizer.json; minilm, or a model's name on the hub.
     text
         Any text.
     read_special_tokens
@@ -155,9 +157,10 @@ def encode(tokenizer: Path, text: str, *, read_special_tokens: Flag = False) -> 
     bertsmith tokenizer encode tokenizers/pydocs "Tokenization is easy."
     bertsmith tokenizer encode tokenizers/pydocs "Paris is [MASK]." --read-special-tokens
     """
+    from bertsmith.model.locate import locate_tokenizer
     from bertsmith.text.tokens.tokenizer import Tokenizer
 
-    pieces = Tokenizer.load(tokenizer).encode(text, read_special_tokens=read_special_tokens)
+    pieces = Tokenizer.load(locate_tokenizer(tokenizer)).encode(text, read_special_tokens=read_special_tokens)
     rows = [
         (token, str(number), f"{start}–{end}", text[start:end])
         for token, number, (start, end) in zip(pieces.tokens, pieces.ids, pieces.offsets, strict=True)

@@ -100,6 +100,19 @@ def locate_model(name: str | Path) -> Located:
     raise ModelError(_not_found(str(name)))
 
 
+@door(name=place)
+def locate_tokenizer(name: str | Path) -> Path:
+    """The tokenizer's folder or file at a path, or the folder of the model of that alias or hub name.
+
+    What is neither comes back as the path that it was meant as: reading it says what was expected. Raises as
+    `locate_model` does.
+    """
+    path = Path(name).expanduser()
+    if path.exists() or not (str(name) in ALIASES or is_hub_name(str(name))):
+        return path
+    return locate_model(name).folder
+
+
 def _from_alias(alias: _Alias) -> Located:
     """The package is found, not imported: none of its code runs."""
     found = importlib.util.find_spec(alias.module)

@@ -7,7 +7,7 @@ from bertsmith.data.store import TokenStore
 from bertsmith.model.checkpoint import CONFIG
 from bertsmith.model.config import BertConfig
 from bertsmith.model.config_json import config_from_hugging_face
-from bertsmith.model.locate import locate_model
+from bertsmith.model.locate import is_hub_name, locate_model, locate_tokenizer
 from bertsmith.model.meta_init import meta_init
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.planning.workload import StepAmounts, full_step, sampled_step
@@ -90,7 +90,10 @@ def find_inputs(recipe: Recipe) -> PlanInputs:
 
 
 def _tokenizer(recipe: Recipe) -> tuple[Tokenizer | None, list[str]]:
-    path = Path(recipe.tokenizer) if recipe.tokenizer else None
+    path = None
+    if recipe.tokenizer:  # a folder that is to be made looks like a name of the hub, which isn't asked
+        unmade = is_hub_name(recipe.tokenizer)
+        path = Path(recipe.tokenizer) if unmade else locate_tokenizer(recipe.tokenizer)
     if path is None and recipe.init:
         path = locate_model(recipe.init).folder
     if path is None and recipe.corpus and (own := Path(recipe.corpus) / "tokenizer").is_dir():

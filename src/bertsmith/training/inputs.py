@@ -16,7 +16,7 @@ from bertsmith.machine.hardware import Hardware
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers.dropout import Dropout
-from bertsmith.model.locate import locate_model
+from bertsmith.model.locate import locate_model, locate_tokenizer
 from bertsmith.model.meta_init import meta_init
 from bertsmith.model.own_tokenizer import read_own_tokenizer
 from bertsmith.tasks.pretraining.objectives import OBJECTIVES, PretrainedModel
@@ -108,7 +108,7 @@ def _model(
 
 def _tokenizer(recipe: Recipe, init: Path | None) -> Tokenizer:
     if recipe.tokenizer is not None:
-        return load_tokenizer(Path(recipe.tokenizer))
+        return load_tokenizer(locate_tokenizer(recipe.tokenizer))
     if init is not None:
         return read_own_tokenizer(init)
     if recipe.corpus is not None and (own := Path(recipe.corpus) / "tokenizer").is_dir():
