@@ -93,6 +93,23 @@ def test_names_are_taken_literally(tmp_path: Path, name: str) -> None:
     assert other.exists() and not mine.exists()
 
 
+def test_an_empty_folder_is_free_and_the_current_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model"
+    path.mkdir()
+    with atomic_folder(path) as folder:
+        (folder / "content").write_text("new")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+    assert (path / "content").read_text() == "new"
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(InputError, match="already exists"), atomic_folder(Path()):
+        pytest.fail("the work began")
+    with pytest.raises(InputError, match="already exists"), atomic_folder(path):
+        pass
+
+
 def test_the_later_of_two_writers_at_once_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model"
     with pytest.raises(InputError, match="already exists"), atomic_folder(path):

@@ -28,8 +28,9 @@ def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
     """Yields an empty folder beside `path` that becomes `path` when the block ends without an error.
 
     Everything in it is flushed to disk first. On an error nothing remains; what a killed process left is
-    cleared by the next that writes `path`. Raises InputError when `path` exists and `replace` is False, also
-    where it came to be while the block ran. A link stays, and what it leads to is written.
+    cleared by the next that writes `path`. Raises InputError when `path` exists, isn't an empty folder, and
+    `replace` is False, also where it came to be while the block ran. A link stays, and what it leads to is
+    written.
     """
     path = Path(path)
     if path.is_symlink():
@@ -64,17 +65,26 @@ def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
 
 
 def refuse_existing(path: Path) -> None:
-    """Raises InputError where something is called `path`."""
-    if path.exists():
+    """Raises InputError where something is called `path` that isn't an empty folder."""
+    if path.exists() and not is_empty_folder(path):
         raise InputError(f"{path} already exists. Choose another name or remove it first.")
 
 
 def require_free(path: Path) -> None:
-    """To be asked before the work, not only after it: raises InputError where something is called `path`, and
+    """To be asked before the work, not only after it: raises InputError as `refuse_existing` does, and
     InputError or ResourceError where no folder can be made there.
     """
     refuse_existing(path)
     require_writable_folder(path)
+
+
+def is_empty_folder(path: Path) -> bool:
+    """Whether a folder can take its place: not that of the current one, or where another disk begins."""
+    try:
+        empty = path.is_dir() and not any(path.iterdir())
+        return empty and not os.path.ismount(path) and path.resolve() != Path.cwd()
+    except OSError:
+        return False
 
 
 def _partial(path: Path) -> Path:

@@ -241,6 +241,7 @@ def test_decontaminate_refuses(
     (tmp_path / "texts.txt").write_text("A text of words.\n")
     (tmp_path / "labels.csv").write_text("label\ngood\n")
     (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "letter.txt").touch()
     before = sorted(tmp_path.iterdir())
     assert main(["corpus", "decontaminate", str(corpus), *arguments]) == 2
     assert message in capsys.readouterr().err

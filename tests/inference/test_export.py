@@ -14,6 +14,7 @@ from bertsmith.cli.main import main
 from bertsmith.errors import ExportRefused, InputError, ModelError
 from bertsmith.inference.export import quantise as quantising
 from bertsmith.inference.export import search
+from bertsmith.inference.export.artefact import require_place
 from bertsmith.inference.export.decoding import decoding_facts
 from bertsmith.inference.export.export import export_model
 from bertsmith.inference.export.graph import make_graph, products
@@ -81,6 +82,8 @@ def test_an_export_is_not_written_over_unasked_and_nothing_else_ever(desk: Path,
         export_model(desk / "model", rows, desk / "out")
     with pytest.raises(InputError, match="is not an exported model"):
         export_model(desk / "model", rows, tmp_path / "mine", overwrite=True)
+    (tmp_path / "empty").mkdir()
+    require_place(tmp_path / "empty", False, desk / "model", rows)
     with pytest.raises(InputError, match="holds the model that is exported"):
         export_model(desk / "model", rows, desk / "model", overwrite=True)
     with pytest.raises(InputError, match="holds the model that is exported"):

@@ -109,6 +109,7 @@ def test_the_folder_holds_runs_that_give_the_same_figures(tmp_path: Path) -> Non
 
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").touch()
     with pytest.raises(InputError, match="already exists"):
         write_comparison(tmp_path, comparison(), "")
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]

@@ -199,6 +199,28 @@ def test_the_folder_can_be_filled_in_and_trained_on(tiny_bert: Path, mixed: Path
     assert len(known.doubts) == len(TEXTS) + 4
 
 
+def test_suggestions_replace_earlier_ones_alone_and_when_asked_to(
+    tiny_bert: Path, mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "next"
+    out.mkdir()
+    command = ["suggest", str(tiny_bert), str(mixed), "--count", "2", "--out", str(out)]
+    assert main(command) == 0  # an empty folder is free
+    (out / "rows.csv").write_text("text,label\nfilled in,red\n")
+    capsys.readouterr()
+    assert main(command) == 2
+    assert "replace it with --overwrite" in capsys.readouterr().err
+    assert main([*command, "--overwrite", "--labelled", str(out / "rows.csv")]) == 2
+    assert "rows.csv lies in" in capsys.readouterr().err
+    assert (out / "rows.csv").read_text() == "text,label\nfilled in,red\n"
+    assert main([*command, "--overwrite"]) == 0
+    assert len(read_csv(out / "rows.csv")) == 3
+    (out / "letter.txt").touch()
+    assert main([*command, "--overwrite"]) == 2
+    assert "so it is not replaced" in " ".join(capsys.readouterr().err.split())
+    assert (out / "letter.txt").exists()
+
+
 def test_line_ends_of_any_kind_in_a_text_are_read_back(tmp_path: Path) -> None:
     rows = [NextRow(TextExample(text, None, None, ""), "red", 0.5) for text in ("a\rb", "c\nd", "e\r\nf")]
     write_suggestions(tmp_path / "next", Suggestions("t", ("text", "label"), rows, 3, 0, [], [], []), "")

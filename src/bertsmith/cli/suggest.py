@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from bertsmith.cli.options import AS_NAMED, FileLayout, LabelledColumns, Out, given
+from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, LabelledColumns, Out, given
 from bertsmith.errors import InputError
-from bertsmith.files import require_free
 
 if TYPE_CHECKING:
     from bertsmith.inference.suggesting.suggest import Suggestions
@@ -20,6 +19,7 @@ def suggest(
     file: Path,
     *,
     out: Out,
+    overwrite: Flag = False,
     count: int = 50,
     labelled: Path | None = None,
     task: Literal["classification", "multi-label"] = "classification",
@@ -43,6 +43,8 @@ def suggest(
         Rows with and without labels, in any mixture. Rows of a plain text file have none.
     out
         The folder for rows.csv, labels.csv and report.html.
+    overwrite
+        Replace the folder, if an earlier suggest wrote it, with all that was filled in there.
     count
         Rows to choose for labelling.
     labelled
@@ -63,12 +65,12 @@ def suggest(
     bertsmith suggest minilm pool.jsonl --labelled rows.csv --label topic --out runs/next
     """
     from bertsmith.cli.screen import print_note, print_paths, progress_bar
-    from bertsmith.inference.suggesting.folder import write_suggestions
+    from bertsmith.inference.suggesting.folder import require_place, write_suggestions
     from bertsmith.inference.suggesting.suggest import suggest as find
 
     if count < 1:
         raise InputError(f"--count must be 1 or more, found {count}.")
-    require_free(out)
+    require_place(out, overwrite, [file, *([labelled] if labelled else [])])  # before the work, not after it
     said = given(columns, layout) | ({} if separator is None else {"separator": separator})
     with progress_bar("Reading") as progress:
         found = find(
@@ -76,7 +78,7 @@ def suggest(
         )
     options = {"count": count, "labelled": labelled, "task": task, "seed": seed} | said
     words = [*_words(model, file, options), "--out", str(out)]
-    write_suggestions(out, found, shlex.join(words))
+    write_suggestions(out, found, shlex.join(words), overwrite)
     for note in found.notes:
         print_note(note)
     _show(found)

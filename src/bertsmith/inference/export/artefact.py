@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import bertsmith
 from bertsmith.errors import InputError
-from bertsmith.files import atomic_folder, require_free_space, require_writable_folder, write_json
+from bertsmith.files import (
+    atomic_folder,
+    is_empty_folder,
+    require_free_space,
+    require_writable_folder,
+    write_json,
+)
 from bertsmith.inference.export.decoding import DECODING, decoding_facts
 from bertsmith.inference.export.source import Source
 from bertsmith.model.checkpoint import CONFIG
@@ -35,15 +41,16 @@ GRAPHS: dict[str, tuple[str, ...]] = {"onnx": ("model.onnx",), "openvino": ("mod
 
 
 def require_place(out: Path, overwrite: bool, source: Path, gate: Path) -> None:
-    """Raises InputError, before any work, where something is called `out`: unless it is an exported folder
-    and `overwrite` says to replace it. The model's own folder never is, nor one that has the gate's file.
+    """Raises InputError, before any work, where something is called `out`: unless it is an empty folder, or
+    an exported one and `overwrite` says to replace it. The model's own folder never is, nor one that has the
+    gate's file.
     Raises as `require_writable_folder` does where no `out` can be made.
     """
     if out.resolve() == source.resolve() or source.resolve().is_relative_to(out.resolve()):
         raise InputError(f"{out} holds the model that is exported. Choose another --out.")
     if gate.resolve().is_relative_to(out.resolve()):
         raise InputError(f"{gate} lies in {out}, which is replaced. Choose another --out, or move the file.")
-    if out.exists():
+    if out.exists() and not is_empty_folder(out):
         _require_exported(out, overwrite)
     require_writable_folder(out)
 

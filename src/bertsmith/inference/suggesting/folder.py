@@ -11,23 +11,53 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertsmith.files import atomic_folder
+from bertsmith.errors import InputError
+from bertsmith.files import atomic_folder, is_empty_folder, require_writable_folder
 from bertsmith.inference.suggesting.suggest import Suggestions
 from bertsmith.reporting import formatting
 from bertsmith.reporting.page import render_page
 from bertsmith.reporting.tables import Table
 from bertsmith.tasks.examples.text_task import TextExample
 
+_ROWS, _LABELS, _REPORT = "rows.csv", "labels.csv", "report.html"
 _SHOWN, _LONGEST = 100, 300  # rows of a table, characters of a text
 
 
-def write_suggestions(out: Path, found: Suggestions, command: str) -> None:
-    """`command` is what to type to get them again. Raises InputError when `out` exists."""
+def require_place(out: Path, overwrite: bool, reads: Iterable[Path]) -> None:
+    """Raises InputError, before any work, where something is called `out`: unless it is an empty folder, or
+    one of suggestions alone that holds none of `reads`, and `overwrite` says to replace it. Raises as
+    `require_writable_folder` does where no `out` can be made.
+    """
+    if out.exists() and not is_empty_folder(out):
+        _require_suggestions(out, overwrite, reads)
+    require_writable_folder(out)
+
+
+def _require_suggestions(out: Path, overwrite: bool, reads: Iterable[Path]) -> None:
+    if not overwrite:
+        raise InputError(f"{out} already exists. Choose another --out, or replace it with --overwrite.")
+    names = {path.name for path in out.iterdir()} if out.is_dir() else set[str]()
+    if not {_ROWS, _LABELS} & names or not names <= {_ROWS, _LABELS, _REPORT}:
+        raise InputError(
+            f"{out} is not {_ROWS}, {_LABELS} and {_REPORT} alone, as suggest wrote them, so it is not "
+            "replaced. Choose another --out."
+        )
+    for path in reads:
+        if path.resolve().is_relative_to(out.resolve()):
+            raise InputError(
+                f"{path} lies in {out}, which is replaced. Choose another --out, or move the file."
+            )
+
+
+def write_suggestions(out: Path, found: Suggestions, command: str, overwrite: bool = False) -> None:
+    """`command` is what to type to get them again. Raises InputError when `out` exists, unless `overwrite`
+    says to replace it; see `require_place`.
+    """
     *beside, label = found.columns
-    with atomic_folder(out) as folder:
+    with atomic_folder(out, replace=overwrite) as folder:
         rows = ([*_cells(row.example), "", row.guess, f"{row.confidence:.4f}"] for row in found.rows)
         if found.rows:
-            _write(folder / "rows.csv", [*beside, label, "guess", "confidence"], rows)
+            _write(folder / _ROWS, [*beside, label, "guess", "confidence"], rows)
         doubts = (
             [
                 *_cells(doubt.example),
@@ -41,8 +71,8 @@ def write_suggestions(out: Path, found: Suggestions, command: str) -> None:
         )
         if found.doubts:
             names = [*beside, label, "guess", "confidence", "doubtful", "where"]
-            _write(folder / "labels.csv", names, doubts)
-        (folder / "report.html").write_text(render_suggestions(found, command), encoding="utf-8")
+            _write(folder / _LABELS, names, doubts)
+        (folder / _REPORT).write_text(render_suggestions(found, command), encoding="utf-8")
 
 
 def render_suggestions(found: Suggestions, command: str) -> str:
