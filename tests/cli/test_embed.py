@@ -1,5 +1,6 @@
 """`bertsmith embed` as a user runs it."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -89,6 +90,31 @@ def test_a_finished_file_is_refused_and_left_with_resume(
     assert "Error: v.parquet already exists" in capsys.readouterr().err
     assert main(["embed", "model", "texts.jsonl", "--out", "v.parquet", "--resume"]) == 0
     assert "Nothing was left to compute." in capsys.readouterr().out
+
+
+def test_fewer_dimensions_than_a_model_says_it_was_trained_for_get_a_note(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = Path("model/config.json")
+    for number, said in enumerate([{}, {"matryoshka_dimensions": [8]}, {"is_matryoshka": True}]):
+        config.write_text(json.dumps(json.loads(config.read_text()) | said))
+        Path("model/bertsmith.json").unlink(missing_ok=True)
+        for wanted in ("8", "16"):
+            out = f"{number}-{wanted}.parquet"
+            assert main(["embed", "model", "texts.jsonl", "--dimensions", wanted, "--out", out]) == 0
+            noted = (
+                "Note: model doesn't say that it was trained for fewer dimensions" in capsys.readouterr().out
+            )
+            assert noted == (wanted == "8" and not said)
+
+
+@pytest.mark.parametrize("name", ["v.csv", "v.JSONL", "v.npy", "v.csv.gz"])
+def test_an_ending_that_promises_another_format_is_refused(
+    desk: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert main(["embed", "model", "texts.jsonl", "--out", name]) == 2
+    assert f"Vectors are written as Parquet, but {name} ends in" in capsys.readouterr().err
+    assert not list(desk.glob("v.*"))
 
 
 @pytest.mark.parametrize(

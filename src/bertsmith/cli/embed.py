@@ -107,6 +107,7 @@ def embed(
 
     wanted = None if compute_dtype is None else getattr(torch, compute_dtype)
     embedder = Embedder(model, prefix, prefix, max_length, long_texts, dimensions, compute_dtype=wanted)
+    _note_on_dimensions(embedder)
     with _rates() as watch:
         result = embed_file(
             embedder,
@@ -126,6 +127,17 @@ def embed(
             **given(layout),
         )
     _show(result)
+
+
+def _note_on_dimensions(embedder: "Embedder") -> None:
+    from bertsmith.cli.screen import print_note
+    from bertsmith.tasks.checkpoints.sentence_settings import is_for_fewer_dimensions
+
+    if embedder.width < embedder.full_width and not is_for_fewer_dimensions(embedder.folder):
+        print_note(
+            f"{embedder.folder} doesn't say that it was trained for fewer dimensions (Matryoshka). If it "
+            f"wasn't, vectors of {embedder.width} of {embedder.full_width} may find less: compare both."
+        )
 
 
 def _ranges(path: Path | None, embedder: "Embedder") -> "Int8Ranges | None":

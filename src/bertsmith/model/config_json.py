@@ -34,6 +34,8 @@ _HARMLESS = frozenset(
         # Google's multilingual and Chinese models
         *("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"),
         *("pooler_size_per_head", "pooler_type"),
+        # what vectors were trained for
+        *("is_matryoshka", "matryoshka_dimensions"),
         # generation, as transformers of 2020 wrote it for every model
         *("bad_words_ids", "do_sample", "early_stopping", "length_penalty", "max_length", "min_length"),
         *("num_beams", "num_return_sequences", "repetition_penalty", "temperature", "top_k", "top_p"),

@@ -24,6 +24,9 @@ from bertsmith.text.labelled.rows import LabelledRow, are_objects, read_column_n
 from bertsmith.text.ray_engine import Engine, ordered_by_ray, require_engine
 
 SHARD_ROWS = 4096
+_OTHER_FORMATS = frozenset(
+    {".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".txt", ".npy", ".npz", ".safetensors", ".gz", ".zst"}
+)
 _ID = "id"
 
 
@@ -80,8 +83,8 @@ def embed_file(
     a finished file of the same rows and settings is left as it is. With `engine` "ray" a cluster computes the
     shards, and this process reads the rows and writes. Memory: `shard_rows` vectors and the ids of three
     shards; on a cluster, of all shards of a round (see ray_engine). Raises InputError for a file that exists
-    unless `overwrite` says to replace it, ranges of another width, other rows or settings, rows that can't be
-    read, and parts that another process is writing.
+    unless `overwrite` says to replace it, a name that ends as another format's, ranges of another width,
+    other rows or settings, rows that can't be read, and parts that another process is writing.
     """
     if shard_rows < 1:
         raise InputError(f"--shard-rows must be 1 or more, found {shard_rows}.")
@@ -92,6 +95,7 @@ def embed_file(
     if not finished:
         _require_file(out)
         require_no_loss(parts.out, overwrite, [input, embedder.folder])
+        _require_ending(out)
     layout: dict[str, Any] = {"header": header, "format": format, "encoding": encoding}
     found = _rows(input, text, id, layout)
     if finished:
@@ -107,6 +111,15 @@ def _require_file(out: Path | str) -> None:
     if is_standard_output(out) or is_stream(out):
         raise InputError(
             f"{out} is not a file. Vectors are first written in parts beside a file, so name one as --out."
+        )
+
+
+def _require_ending(out: Path | str) -> None:
+    """None that promises another format."""
+    ending = Path(out).suffix.lower()
+    if ending in _OTHER_FORMATS:
+        raise InputError(
+            f"Vectors are written as Parquet, but {out} ends in {ending}. Give --out the ending .parquet."
         )
 
 

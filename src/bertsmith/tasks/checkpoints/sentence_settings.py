@@ -82,6 +82,16 @@ def read_encoder(folder: Path) -> tuple[Path, bool]:
     return encoder, bool(_encoder_settings(encoder).get("do_lower_case"))
 
 
+def is_for_fewer_dimensions(folder: Path) -> bool:
+    """Whether a folder says that the first dimensions of its vectors may stand alone (Matryoshka), in the two
+    keys of config.json that models have for it; those of a table are principal directions.
+    """
+    if is_static(folder):
+        return True
+    config = read_settings(plain_file(read_encoder(folder)[0], "config.json"))
+    return bool(config.get("is_matryoshka") or config.get("matryoshka_dimensions"))
+
+
 def _of_table(folder: Path) -> SentenceSettings:
     query, document = _prefixes(read_prompts(folder))
     return SentenceSettings(
