@@ -130,10 +130,10 @@ def test_candidates_are_counted(folder: Path, top: Any) -> None:
         (lambda t: t.save(None), "folder must be a path, as text or pathlib.Path, found None"),
         (lambda t: t.token_to_id(7), r"token must be text, found 7"),
         (lambda t: t.from_pieces("abc", lowercase=True), "pieces must be a list, found 'abc'"),
-        (lambda t: api.train_tokenizer("corpus", "out"), "corpus must be a Corpus"),
-        (lambda t: api.tokenize_corpus("corpus", t, "out"), "corpus must be a Corpus, found 'corpus'"),
+        (lambda t: api.train_tokenizer(7, "out"), "corpus must be a Corpus"),
+        (lambda t: api.tokenize_corpus(7, t, "out"), "corpus must be a Corpus, found 7"),
         (lambda t: api.build_corpus("a.txt", "out"), "sources must be a list, found 'a.txt'"),
-        (lambda t: api.build_corpus([b"a"], "out"), "sources, item 1, must be text, found"),
+        (lambda t: api.build_corpus([b"a"], "out"), "sources, item 1, must be a path, as text"),
         (lambda t: api.build_corpus(["a"], "out", workers=0), "workers must be a whole number from 1"),
         (lambda t: api.build_corpus(["a"], "out", settings={}), "settings must be a CorpusSettings"),
         (lambda t: api.plan("budget", gpus="2"), "gpus must be a whole number from 1 on, found '2'"),
@@ -147,6 +147,15 @@ def test_candidates_are_counted(folder: Path, top: Any) -> None:
 def test_what_no_step_can_mean_is_refused(tokenizer: Any, call: Callable[[Any], Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         call(tokenizer)
+
+
+def test_a_path_will_do_where_a_corpus_or_a_source_is_taken(tmp_path: Path, tokenizer: Any) -> None:
+    (tmp_path / "a.txt").write_text("The red cats see a red cat.")
+    made = api.build_corpus([tmp_path / "a.txt"], tmp_path / "corpus", workers=1).path
+    learned = api.train_tokenizer(made, tmp_path / "tokenizer", api.VocabularySettings(vocab_size=40))
+    api.tokenize_corpus(str(made), learned, tmp_path / "store")
+    assert len(api.TokenStore.open(tmp_path / "store" / "train")) == 1
+    assert api.find_contamination(made, [tmp_path / "a.txt"], workers=1).documents == 1
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,10 @@ from bertsmith.data.store_manifest import (
     StoreManifest,
     TokenType,
 )
-from bertsmith.door import door, function, kind, one_of, optional, place, several
+from bertsmith.door import door, either, function, kind, one_of, optional, place, several
 from bertsmith.files import atomic_folder, require_free_space, sha256, write_json
 from bertsmith.progress import Progress
-from bertsmith.text.corpus.corpus import Corpus, Document
+from bertsmith.text.corpus.corpus import Corpus, Document, opened
 from bertsmith.text.corpus.manifest import Counts, Split
 from bertsmith.text.ray_engine import Engine, ordered_by_ray, require_engine
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -45,14 +45,14 @@ BYTES_PER_TOKEN = 3
 
 
 @door(
-    corpus=kind(Corpus),
+    corpus=either(kind(Corpus), place),
     tokenizer=kind(Tokenizer),
     out=place,
     splits=several(one_of(*SPLITS)),
     progress=optional(function),
 )
 def tokenize_corpus(
-    corpus: Corpus,
+    corpus: Corpus | Path | str,
     tokenizer: Tokenizer,
     out: Path | str,
     *,
@@ -62,13 +62,13 @@ def tokenize_corpus(
 ) -> None:
     """Writes the token store of both splits, whole or not at all, with some megabytes of text in memory.
 
-    A split that isn't among `splits` is empty there. With `engine` "ray" a cluster tokenizes, and this
-    process reads and writes. Sentences without a token (nothing but control characters) are dropped,
-    and documents without a sentence.
+    `corpus` may be the path of one. A split that isn't among `splits` is empty there. With `engine` "ray" a
+    cluster tokenizes, and this process reads and writes. Sentences without a token (nothing but control
+    characters) are dropped, and documents without a sentence.
     Raises InputError when `out` exists, ResourceError when the disk is too small.
     """
     require_engine(engine)
-    out = Path(out)
+    corpus, out = opened(corpus), Path(out)
     dtype: TokenType = "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"
     counts = {split: corpus.manifest.splits[split].counts for split in splits}
     needed = sum(_stored_bytes(each, dtype) for each in counts.values())

@@ -1,12 +1,13 @@
 """A corpus: a folder of Parquet files with documents as sentences, and a manifest that accounts for them."""
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
 from pydantic import ValidationError
 
-from bertsmith.door import door, function, kind, optional, place, several, text, whole
+from bertsmith.door import door, either, function, kind, optional, place, several, text, whole
 from bertsmith.errors import CorpusError
 from bertsmith.files import atomic_folder, read_json, sha256, write_json
 from bertsmith.progress import Progress
@@ -95,15 +96,20 @@ class Corpus:
         return self.manifest.splits[split].shards
 
 
+def opened(corpus: Corpus | Path | str) -> Corpus:
+    """What a function was handed as a corpus: one, or the path of one. Raises as `Corpus.open` does."""
+    return Corpus.open(corpus) if isinstance(corpus, str | os.PathLike) else corpus
+
+
 @door(
-    sources=several(text),
+    sources=several(either(place, text)),
     out=place,
     settings=optional(kind(CorpusSettings)),
     workers=optional(whole(1)),
     progress=optional(function),
 )
 def build_corpus(
-    sources: Sequence[str],
+    sources: Sequence[Path | str],
     out: Path | str,
     *,
     settings: CorpusSettings | None = None,
@@ -122,6 +128,6 @@ def build_corpus(
     out = Path(out)
     settings = settings or CorpusSettings()
     with atomic_folder(out) as folder:
-        manifest = build(sources, folder, settings, workers, engine, progress)
+        manifest = build(list(map(str, sources)), folder, settings, workers, engine, progress)
         write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
     return Corpus.open(out)

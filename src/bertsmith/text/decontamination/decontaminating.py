@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertsmith import __version__
-from bertsmith.door import door, function, kind, optional, place, several, text, whole
+from bertsmith.door import door, either, function, kind, optional, place, several, text, whole
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_folder, require_free, require_free_space, write_json
 from bertsmith.progress import Progress
-from bertsmith.text.corpus.corpus import Corpus
+from bertsmith.text.corpus.corpus import Corpus, opened
 from bertsmith.text.corpus.manifest import CheckedFile, Counts, Decontamination, Split
 from bertsmith.text.decontamination.evaluation_texts import EvaluationFile, read_evaluation_file
 from bertsmith.text.decontamination.findings import FileFindings, findings_of
@@ -42,15 +42,15 @@ class Contamination:
 
 
 @door(
-    corpus=kind(Corpus),
-    against=several(text),
+    corpus=either(kind(Corpus), place),
+    against=several(place),
     columns=several(text),
     workers=optional(whole(1)),
     progress=optional(function),
 )
 def find_contamination(
-    corpus: Corpus,
-    against: Sequence[str],
+    corpus: Corpus | Path | str,
+    against: Sequence[Path | str],
     *,
     columns: Sequence[str] = (),
     format: str | None = None,
@@ -58,7 +58,7 @@ def find_contamination(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Contamination:
-    """What `corpus` holds of the rows of the files and folders `against`.
+    """What `corpus`, or the one at that path, holds of the rows of the files and folders `against`.
 
     `columns`, `format` and `encoding` are those of `read_evaluation_file`, for all files alike. `workers` is
     the number of processes; None takes all cores for all but small corpora. Raises InputError for a test file
@@ -66,6 +66,7 @@ def find_contamination(
     """
     if not against:
         raise InputError("Name at least one test file to check the corpus against.")
+    corpus = opened(corpus)
     files = [read_evaluation_file(path, columns, format, encoding) for path in against]
     texts = _numbered(files)
     places = find_places(corpus, list(texts), workers, progress)

@@ -15,7 +15,7 @@ from pydantic import Field
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, trainers
 
-from bertsmith.door import door, flag, found, function, kind, optional, place
+from bertsmith.door import door, either, flag, found, function, kind, optional, place
 from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import atomic_folder, write_json
 from bertsmith.progress import Progress
@@ -65,14 +65,14 @@ def corpus_folder(value: Any, name: str) -> None:
 
 
 @door(
-    corpus=corpus_folder,
+    corpus=either(corpus_folder, place),
     out=place,
     settings=optional(kind(VocabularySettings)),
     replace=flag,
     progress=optional(function),
 )
 def train_tokenizer(
-    corpus: "Corpus",
+    corpus: "Corpus | Path | str",
     out: Path | str,
     settings: VocabularySettings | None = None,
     *,
@@ -81,11 +81,13 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Learns a vocabulary from the train split and writes the tokenizer's folder with its `report.json`.
 
-    The same corpus and settings give the same files to the byte. A corpus too small for `vocab_size`
-    gives fewer pieces, which the report says. Raises TokenizerError when the train split has no words
-    or `vocab_size` has no room for the alphabet, InputError when `out` exists.
+    `corpus` may be the path of one. The same corpus and settings give the same files to the byte. A corpus
+    too small for `vocab_size` gives fewer pieces, which the report says. Raises TokenizerError when the train
+    split has no words or `vocab_size` has no room for the alphabet, InputError when `out` exists.
     """
-    settings = settings or VocabularySettings()
+    from bertsmith.text.corpus.corpus import opened  # here, for --help reads the settings
+
+    corpus, settings = opened(corpus), settings or VocabularySettings()
     with atomic_folder(Path(out), replace=replace) as folder:
         counts = count_words(
             corpus,
