@@ -193,5 +193,9 @@ def test_what_can_be_meant_goes_through(tmp_path: Path) -> None:
     assert asked(tmp_path) == (tmp_path, 5, (), None, "")
     assert asked("a", np.int64(9), names=np.array(["b"]), rate=np.float32(0.5), what=3)[1] == 9
     assert (asked.__name__, asked.__doc__) == ("asked", "Its own words.")
-    with pytest.raises(TypeError, match="missing a required argument: 'path'"):
+    with pytest.raises(TypeError, match=r"asked\(\): missing a required argument: 'path'"):
         asked(top=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^pretrain\(\): got an unexpected keyword argument 'steps'$"):
+        api.pretrain("budget", steps=2)
+    with pytest.raises(TypeError, match=r"^Tokenizer\.load\(\): got an unexpected keyword argument 'cased'$"):
+        api.Tokenizer.load("tokenizers/law", cased=True)

@@ -36,7 +36,10 @@ def door(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            given = parameters.bind(*args, **kwargs).arguments
+            try:
+                given = parameters.bind(*args, **kwargs).arguments
+            except TypeError as error:
+                raise TypeError(f"{function.__qualname__}(): {error}") from None
             for name in checks.keys() & given.keys():
                 checks[name](given[name], name)
             return function(*args, **kwargs)
