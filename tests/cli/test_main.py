@@ -202,6 +202,25 @@ def test_what_a_command_cannot_do_without_is_named(
 
 
 @pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("corpus build - --out c", "Error: bertsmith corpus build can't read standard input. Name a file.\n"),
+        ("evaluate m -", "bertsmith evaluate can't read standard input. Name a file.\n"),
+        ("mirror import -", "bertsmith mirror import can't read standard input. Name a file.\n"),
+        ("tune classification --model m --train - --out o", "tune can't read standard input. Name a file.\n"),
+        ("tokenizer encode t -", "tokenizer encode can't read standard input. Give the text itself.\n"),
+        ("embed m a.csv --out -", "bertsmith embed needs --out VALUE."),
+        ("predict m a.csv -", "Unknown option: -."),
+    ],
+)
+def test_a_dash_where_standard_input_is_not_read_gets_a_sentence_of_its_own(
+    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert frame.main(words.split()) == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("failure", "sentence"),
     [
         (RecipeError("steps is -1; expected 1 or more."), "steps is -1; expected 1 or more."),

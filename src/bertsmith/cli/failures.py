@@ -13,6 +13,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 
@@ -36,6 +37,9 @@ _OF_FINETUNING = (
     "benchmark squad",
     "mirror train",
 )
+_READ_STANDARD_INPUT = (("predict",), ("embed",))
+_OF_TEXTS = (("fill-mask",), ("look",), ("search",), ("tokenizer", "encode"))
+_WRITTEN = ("--out", "--page")
 _OF_THE_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 _BUG = (
     "This is a bug in Bertsmith, not your mistake. Please report it with the lines above and what "
@@ -92,6 +96,9 @@ def _sentence(failure: BaseException) -> str | None:
         return str(failure)
     if isinstance(failure, CycloptsError):
         command = " ".join(["bertsmith", *(failure.command_chain or ())])
+        if _is_lone_dash(failure):
+            needed = "Give the text itself." if failure.command_chain in _OF_TEXTS else "Name a file."
+            return f"{command} can't read standard input. {needed}"
         return f"{_missing(failure, command) or _said(failure)}{_as_setting(failure)} See `{command} --help`."
     if _is_out_of_memory(failure):
         return _OUT_OF_MEMORY
@@ -102,6 +109,16 @@ def _sentence(failure: BaseException) -> str | None:
             f"{failure.filename} can't be used: {failure.strerror}. Choose another place, or mend its rights."
         )
     return None
+
+
+def _is_lone_dash(failure: CycloptsError) -> bool:
+    """Whether - stands where a command that doesn't read standard input has a file, or behind its option."""
+    if isinstance(failure, UnknownOptionError):
+        return failure.token.value == "-" and failure.command_chain not in _READ_STANDARD_INPUT
+    if not isinstance(failure, MissingArgumentError) or failure.argument is None:
+        return False
+    name = failure.argument.name
+    return name not in _WRITTEN and (name, "-") in pairwise(failure.root_input_tokens or ())
 
 
 def _missing(failure: CycloptsError, command: str) -> str:
