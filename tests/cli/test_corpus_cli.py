@@ -1,6 +1,7 @@
 """`bertsmith corpus`: what it prints, its exit status, and one sentence for what is wrong."""
 
 import gzip
+import json
 import re
 from pathlib import Path
 
@@ -79,6 +80,9 @@ def test_info_shows_counts_sources_and_examples(corpus: Path, capsys: pytest.Cap
     assert sum(DOCUMENTS[n].replace("\n", " ") in first for n in range(30)) == 3
     assert main(["corpus", "info", str(corpus), "--seed", "1"]) == 0
     assert capsys.readouterr().out != first
+    assert main(["corpus", "info", str(corpus), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["licence"], facts["splits"]["train"]["counts"]["documents"]) == ("CC0", 29)
 
 
 def test_settings_on_the_command_line_reach_the_manifest(source: Path, tmp_path: Path) -> None:
@@ -129,6 +133,8 @@ def test_tokenize_writes_a_store_that_verify_knows(
     assert main(["corpus", "info", str(store)]) == 0
     shown, train = capsys.readouterr().out, TokenStore.open(store / "train")
     assert re.search(rf"train +29 +58 +{len(train.tokens):,} *\n", shown) and "12 pieces" in shown
+    assert main(["corpus", "info", str(store), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["splits"]["train"]["tokens"] == len(train.tokens)
     assert main(["corpus", "tokenize", str(store), str(tmp_path / "vocab.txt"), "--out", "x"]) == 2
     assert f"{store} is a token store. Name the corpus" in capsys.readouterr().err
     (store / "heldout").rename(tmp_path / "elsewhere")

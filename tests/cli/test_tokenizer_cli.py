@@ -60,6 +60,9 @@ def test_encode_shows_pieces_ids_and_places(
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["cat", str(Tokenizer.load(out).token_to_id("cat")), "0–3", "Cat"] in rows
     assert ["[MASK]", "4", "4–10", "[MASK]"] in rows
+    assert main(["tokenizer", "encode", str(out), "Cat [MASK]", "--read-special-tokens", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["tokens"][0], facts["ids"][-1], facts["offsets"]) == ("cat", 4, [[0, 3], [4, 10]])
 
 
 def test_a_mistake_is_one_sentence_and_status_2(

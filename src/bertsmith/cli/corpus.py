@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from bertsmith.cli.decontaminate import decontaminate
-from bertsmith.cli.options import Out
-from bertsmith.cli.screen import console, print_facts, print_table, print_warning, progress_bar
+from bertsmith.cli.options import Flag, Out
+from bertsmith.cli.screen import console, print_facts, print_json, print_table, print_warning, progress_bar
 from bertsmith.reporting import formatting
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.ray_engine import Engine
 
 if TYPE_CHECKING:
+    from bertsmith.data.store_manifest import StoreManifest
     from bertsmith.text.corpus.corpus import Corpus, Document
+    from bertsmith.text.corpus.manifest import CorpusManifest
 
 BIGGEST_SOURCES = 15
 EXAMPLES = 3
@@ -73,7 +75,7 @@ def build(
 
 
 @app.command
-def info(corpus: Path, *, seed: int = 0) -> None:
+def info(corpus: Path, *, seed: int = 0, json: Flag = False) -> None:
     """Show what a corpus holds: counts, the biggest sources, a few random documents.
 
     Of a token store it shows the counts.
@@ -84,13 +86,19 @@ def info(corpus: Path, *, seed: int = 0) -> None:
         The folder of a corpus or of a token store.
     seed
         Another seed shows other documents.
+    json
+        Print the manifest as one JSON object.
 
     Examples
     --------
     bertsmith corpus info corpora/pydocs
+    bertsmith corpus info corpora/pydocs --json
     """
     from bertsmith.text.corpus.corpus import Corpus
 
+    if json:
+        print_json(_manifest(corpus).model_dump(mode="json"))
+        return
     if _is_store(corpus):
         _print_store(corpus)
         return
@@ -164,6 +172,13 @@ def _is_store(path: Path) -> bool:
     from bertsmith.data.store_manifest import SPLITS
 
     return any((path / split).is_dir() for split in SPLITS)
+
+
+def _manifest(path: Path) -> "CorpusManifest | StoreManifest":
+    from bertsmith.data.store import TokenStore
+    from bertsmith.text.corpus.corpus import Corpus
+
+    return TokenStore.open(path / "train").manifest if _is_store(path) else Corpus.open(path).manifest
 
 
 def _print_store(path: Path) -> None:

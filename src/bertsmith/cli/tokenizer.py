@@ -140,7 +140,7 @@ def report(tokenizer: str, corpus: Path, *, json: Flag = False) -> None:
 
 
 @app.command
-def encode(tokenizer: str, text: str, *, read_special_tokens: Flag = False) -> None:
+def encode(tokenizer: str, text: str, *, read_special_tokens: Flag = False, json: Flag = False) -> None:
     """Show the pieces of a text, with their ids and where they stand in it.
 
     Parameters
@@ -151,6 +151,8 @@ def encode(tokenizer: str, text: str, *, read_special_tokens: Flag = False) -> N
         Any text.
     read_special_tokens
         Read [MASK] and the like as special tokens instead of plain text.
+    json
+        Print one JSON object instead of a table: `tokens`, `ids`, and `offsets` in characters.
 
     Examples
     --------
@@ -161,6 +163,10 @@ def encode(tokenizer: str, text: str, *, read_special_tokens: Flag = False) -> N
     from bertsmith.text.tokens.tokenizer import Tokenizer
 
     pieces = Tokenizer.load(locate_tokenizer(tokenizer)).encode(text, read_special_tokens=read_special_tokens)
+    if json:
+        offsets = [list(each) for each in pieces.offsets]
+        print_json({"tokens": list(pieces.tokens), "ids": list(map(int, pieces.ids)), "offsets": offsets})
+        return
     rows = [
         (token, str(number), f"{start}–{end}", text[start:end])
         for token, number, (start, end) in zip(pieces.tokens, pieces.ids, pieces.offsets, strict=True)
