@@ -529,3 +529,10 @@ def test_long_texts_come_in_several_chunks_and_vectors_in_one(
     assert told[-1] == (7, sum(found.tokens for found in parts))
     for one, other in zip(whole, parts, strict=True):
         np.testing.assert_allclose(one, other.vectors, atol=1e-6)
+
+
+def test_who_looks_for_encode_is_told_the_names(tiny_bert: Path) -> None:
+    embedder = Embedder(tiny_bert)
+    with pytest.raises(AttributeError, match=r"no encode\(\)\. documents\(texts\) .* queries\(texts\)"):
+        _ = embedder.encode
+    assert not hasattr(embedder, "encode")

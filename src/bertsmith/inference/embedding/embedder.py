@@ -8,7 +8,7 @@ from copy import deepcopy
 from functools import cached_property
 from hashlib import sha256 as sha256_of
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, NoReturn, get_args
 
 import numpy as np
 import torch
@@ -184,6 +184,14 @@ class Embedder:
     def documents(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
         """(E, D) of what is searched in. Raises InputError for what is no list of texts."""
         return self._all(texts, "document", progress)
+
+    @property
+    def encode(self) -> NoReturn:
+        """There is none, for it couldn't know which prefix to put before a text: AttributeError says so."""
+        raise AttributeError(
+            "An Embedder has no encode(). documents(texts) gives the vectors of what is searched in or "
+            "compared, queries(texts) those of what is searched for."
+        )
 
     @door(size=whole(1), watch=optional(function))
     def embed_batches(
