@@ -230,7 +230,10 @@ def test_decontaminate(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--against", "nowhere.csv"], "nowhere.csv"),
         (["--against", "labels.csv"], "no column looks like text"),
         (["--against", "texts.txt", "--out", "taken"], "taken already exists"),
-        (["--against", "texts.txt", "--page", "labels.csv"], "labels.csv already exists"),
+        (
+            ["--against", "texts.txt", "--page", "labels.csv"],
+            "labels.csv already exists. Choose another name or remove it first.",
+        ),
         (["--against", "texts.txt", "--format", "xml"], "no format 'xml'"),
         (["--against", "texts.txt", "--workers", "0"], "workers"),
     ],

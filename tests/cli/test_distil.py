@@ -52,6 +52,10 @@ def test_answers_in_a_file_become_a_model(desk: Path, capsys: pytest.CaptureFixt
     [
         (["model", "--texts", "texts.jsonl"], "is not fine-tuned but a model for embedding"),
         (["nowhere", "--texts", "texts.jsonl"], "There is no model 'nowhere'"),
+        (
+            ["nowhere.jsonl", "--task", "classification"],
+            "nowhere.jsonl does not exist. Name a file of answers",
+        ),
         (["answers.jsonl", "--student", "model"], "say with --task what they answer"),
         (["answers.jsonl", "--task", "classification"], "name a model with --student"),
         (["answers.jsonl", "model", "--task", "classification"], "teaches alone"),

@@ -48,6 +48,13 @@ REFUSED = [
     (["finetune", "classification", *TUNED, "-"], "This command can't write to standard output. Name a file"),
     ([*BUILD, "--licence"], "--out: expected a name, found --licence. Write ./--licence if it is one."),
     (["predict", "model", "rows.csv", "--out", "--overwrite"], "--out: expected a name, found --overwrite."),
+    (
+        ["embed", "model", "nowhere.csv", "--out", "v"],
+        "Error: nowhere.csv does not exist. Name a file to read.",
+    ),
+    (["mine", "model", "~/nowhere", "--format", "csv", "--out", "m"], "Error: ~/nowhere does not exist."),
+    (["finetune", "classification", *TUNED, "rows.csv"], "rows.csv is a file. Choose a folder for the run."),
+    (["tune", "classification", *TUNED, "rows.csv"], "rows.csv is a file. Choose a folder for the search."),
     (["pretrain", "quickstart", "out=", "corpus=c", "tokenizer=t"], "The run needs a folder: out="),
     (["embed", "model", "rows.csv", "--out", "v", "--text", DIGITS], "rows.csv: no column '99999"),
     (["finetune", "classification", *TUNED, "r", "--text", DIGITS], "rows.csv: no column '99999"),

@@ -80,8 +80,11 @@ def test_an_export_is_not_written_over_unasked_and_nothing_else_ever(desk: Path,
     rows = desk / "rows.jsonl"
     with pytest.raises(InputError, match=r"already exists.*--overwrite"):
         export_model(desk / "model", rows, desk / "out")
-    with pytest.raises(InputError, match="is not an exported model"):
-        export_model(desk / "model", rows, tmp_path / "mine", overwrite=True)
+    for overwrite in (False, True):
+        with pytest.raises(
+            InputError, match=r"is not an exported model.*not replaced\. Choose another --out"
+        ):
+            export_model(desk / "model", rows, tmp_path / "mine", overwrite=overwrite)
     (tmp_path / "empty").mkdir()
     require_place(tmp_path / "empty", False, desk / "model", rows)
     with pytest.raises(InputError, match="holds the model that is exported"):
@@ -204,7 +207,19 @@ def test_a_graph_that_is_wrong_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_limits_without_int8_are_refused(desk: Path, tmp_path: Path) -> None:
+def test_limits_without_int8_are_refused(
+    desk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        "export",
+        str(desk / "model"),
+        "--gate",
+        str(desk / "rows.jsonl"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert main([*command, "--agreement", "0.9"]) == 2
+    assert "--agreement is for int8" in capsys.readouterr().err
     with pytest.raises(InputError, match="limits are for int8"):
         export_model(desk / "model", desk / "rows.jsonl", tmp_path / "out", limits=ExportLimits())
 

@@ -64,8 +64,7 @@ def decontaminate(
     bertsmith corpus decontaminate corpora/law --against beir/scifact --column query --page found.html
     """
     from bertsmith.cli.screen import print_paths, progress_bar
-    from bertsmith.files import atomic_write, require_free
-    from bertsmith.output_file import require_output
+    from bertsmith.files import atomic_write, refuse_existing, require_free, require_writable
     from bertsmith.reporting.decontamination import render_contamination
     from bertsmith.text.corpus.corpus import Corpus
     from bertsmith.text.decontamination.decontaminating import find_contamination, write_decontaminated
@@ -73,7 +72,8 @@ def decontaminate(
     if out is not None:
         require_free(out)
     if page is not None:
-        require_output(page, False, [corpus, *against])
+        refuse_existing(page)
+        require_writable(page)
     removed = None
     with progress_bar("Looking for test rows") as progress:
         found = find_contamination(

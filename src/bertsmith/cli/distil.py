@@ -104,6 +104,8 @@ def distil(
     from bertsmith.cli.distilled import show_distilled
     from bertsmith.cli.screen import console, print_paths, progress_bar
     from bertsmith.compression.distilling.distil_task import distil_task
+    from bertsmith.errors import InputError
+    from bertsmith.text.labelled.rows import FORMATS
 
     if static:
         columns, layout = columns or LabelledColumns(), layout or FileLayout()
@@ -131,6 +133,8 @@ def distil(
     settings = [word for word in overrides if _is_setting(word)]
     teachers = [teacher, *(word for word in overrides if not _is_setting(word))]
     if not Path(teacher).is_file():
+        if Path(teacher).suffix.lower() in FORMATS and not Path(teacher).exists():
+            raise InputError(f"{teacher} does not exist. Name a file of answers, or the model that teaches.")
         _require_task(teacher)
     values: dict[str, Any] = given(columns, layout)
     values |= {"student": student, "layers": None if layers is None else _layers(layers), "task": task}

@@ -90,11 +90,17 @@ def export(
     bertsmith export runs/names/model --to openvino --gate dev.conll --out exported/names
     """
     from bertsmith.cli.screen import print_note, print_paths, progress_bar
-    from bertsmith.errors import ExportRefused
+    from bertsmith.errors import ExportRefused, InputError
     from bertsmith.inference.export.export import export_model
     from bertsmith.inference.export.limits import ExportLimits
 
-    limits = ExportLimits(**given(asked)) if given(asked) else None
+    said = given(asked)
+    if said and not int8:
+        raise InputError(
+            f"--{next(iter(said))} is for int8: a graph in float32 must give the same answers. Leave it out, "
+            "or add --int8."
+        )
+    limits = ExportLimits(**said) if said else None
     try:
         with progress_bar("Comparing") as progress:
             result = export_model(

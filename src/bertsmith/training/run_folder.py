@@ -71,7 +71,7 @@ def open_folder(
 ) -> Path:
     """The folder of a run by any kind of recipe, which `read` reads; `again` says how to go on with it."""
     if out.is_file():
-        raise RecipeError(f"{out} is a file. Name a folder for the run with out=.")
+        raise RecipeError(f"{out} is a file. Choose a folder for the run.")
     stored = out / "recipe.toml"
     if not stored.exists():
         require_no_model(out)

@@ -22,8 +22,8 @@ def sole_run(out: Path, machine: Machine) -> Iterator[None]:
         free = until_the_end.enter_context(_locked(out)) if machine.ranks.is_first else True
         if not from_first(float(free), machine.device):
             raise RecipeError(
-                f"{out} is in use: another process is training there. Wait until it has ended, or take "
-                "another folder with out=."
+                f"{out} is in use: another process is training there. Wait until it has ended, or choose "
+                "another folder for this run."
             )
         yield
 

@@ -56,13 +56,13 @@ def require_place(out: Path, overwrite: bool, source: Path, gate: Path) -> None:
 
 
 def _require_exported(out: Path, overwrite: bool) -> None:
-    if not overwrite:
-        raise InputError(f"{out} already exists. Choose another --out, or replace it with --overwrite.")
     if not (out / PARITY).is_file() or not (out / DECODING).is_file():
         raise InputError(
-            f"{out} is not an exported model, which would have {PARITY} and {DECODING}, so it is not "
-            "replaced. Choose another --out."
+            f"{out} exists and is not an exported model, which would have {PARITY} and {DECODING}, so it is "
+            "not replaced. Choose another --out."
         )
+    if not overwrite:
+        raise InputError(f"{out} already exists. Choose another --out, or replace it with --overwrite.")
 
 
 def write_artefact(

@@ -61,7 +61,7 @@ def find_sources(sources: Sequence[str], settings: CorpusSettings, leave_out: Pa
 def _find_files(
     source: str, settings: CorpusSettings, found: Found, leave_out: Path | None
 ) -> list[SourceFile]:
-    filesystem, root = _filesystem(source)
+    filesystem, root = filesystem_of(source)
     origin = as_utf8(source)
     try:
         if filesystem.isfile(root):
@@ -148,7 +148,8 @@ def _require_files(paths: Iterable[str], listing: Mapping[str, Any], filesystem:
             )
 
 
-def _filesystem(source: str) -> tuple[Any, str]:
+def filesystem_of(source: str) -> tuple[Any, str]:
+    """Where it is, and its path there. Raises InputError for an address that can't be read."""
     if "://" not in source:  # spares local names with '::' or '*' the meaning fsspec gives to these
         filesystem = fsspec.filesystem("file")
         return filesystem, filesystem._strip_protocol(source)

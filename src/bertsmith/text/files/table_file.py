@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.text.corpus_settings import CorpusSettings
-from bertsmith.text.files.sources import find_sources
+from bertsmith.text.files.sources import filesystem_of, find_sources
 from bertsmith.text.files.streams import SourceFile, SourceStream
 from bertsmith.text.files.tables import LONGEST_LINE
 
@@ -70,6 +70,10 @@ def _one_file(path: str, settings: CorpusSettings) -> SourceFile:
         return SourceFile("standard input", "-", _StandardInput(), "-", 0)
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder. Name one file in it.")
+    if "://" not in path:
+        filesystem, place = filesystem_of(path)
+        if not filesystem.exists(place):
+            raise InputError(f"{path} does not exist. Name a file to read.")
     found = find_sources([path], settings).sources
     if len(found) != 1 or not isinstance(found[0], SourceFile):
         raise InputError(f"{path} is not one file. Name the file to read.")

@@ -23,7 +23,7 @@ _HASHES = "sha256"  # in search.json, of each labelled file
 def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
     """The trials that are over. Raises RecipeError when the folder holds another search, or any unasked."""
     if out.is_file():
-        raise RecipeError(f"{out} is a file. Name a folder for the search with out=.")
+        raise RecipeError(f"{out} is a file. Choose a folder for the search.")
     stored = out / SEARCH_FILE
     if not stored.exists():
         require_no_model(out)
