@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bertsmith.data.sequences.building import SequenceSettings, build_sequences
-from bertsmith.data.sequences.records import stream_records
+from bertsmith.data.sequences.records import RowFile, stream_records
 from bertsmith.errors import InputError
 
 
@@ -25,7 +25,7 @@ def test_no_damage_of_an_array_gives_anything_but_a_sentence_or_rows(tmp_path: P
             altered[chance.randrange(200)] = chance.randrange(256)
         path.write_bytes(altered[: chance.choice((len(whole), chance.randrange(len(whole))))])
         try:
-            for _ in stream_records(path):
+            for _ in stream_records(RowFile(path)):
                 pass
         except InputError:
             refused += 1

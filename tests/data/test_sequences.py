@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bertsmith.cli.main import main
 from bertsmith.data.sequences.building import SequenceSettings, build_sequences
 from bertsmith.data.sequences.codec import read_codec
 from bertsmith.data.sequences.encoding import encode_sequences
@@ -170,6 +171,28 @@ def test_a_table_s_cells_are_symbols_of_their_column(tmp_path: Path) -> None:
     (tmp_path / "more.csv").write_text("label,city,age\nbad,Rome,-5\n")
     encode_sequences(tmp_path / "more.csv", tmp_path / "store", tmp_path / "more.jsonl")
     assert json.loads((tmp_path / "more.jsonl").read_text()) == {"text": "age:0 city=Rome", "label": "bad"}
+
+
+@pytest.mark.parametrize("ending", ["dat", "tsv"])
+def test_a_table_s_encoding_format_and_missing_header_may_be_named(ending: str, tmp_path: Path) -> None:
+    """In the words that the errors recommend."""
+    file, store, out = tmp_path / f"rows.{ending}", tmp_path / "store", tmp_path / "out.jsonl"
+    file.write_text("Malmö,é\nOslo,e\n" * 9, encoding="latin-1")
+    layout = ["--encoding", "latin-1", "--format", "csv", "--no-header"]
+    kind = ["--kind", "table", "--heldout", "0"]
+    assert main(["sequences", "build", str(file), *kind, *layout, "--out", str(store)]) == 0
+    assert stored_rows(store) == [["1=Malmö", "2=é"], ["1=Oslo", "2=e"]] * 9
+    assert main(["sequences", "encode", str(file), "--like", str(store), *layout, "--out", str(out)]) == 0
+    assert json.loads(out.read_text().splitlines()[0]) == {"text": "1=Malmö 2=é"}
+
+
+def test_json_lines_of_another_ending_and_encoding_are_read(tmp_path: Path) -> None:
+    file, store, out = tmp_path / "events.log", tmp_path / "store", tmp_path / "out.jsonl"
+    file.write_text('{"events": ["é", "b"]}\n{"events": ["b"], "label": "ö"}\n', encoding="latin-1")
+    build_sequences([file], store, SequenceSettings(heldout=0, format="jsonl", encoding="latin-1"))
+    assert stored_rows(store) == [["é", "b"], ["b"]]
+    encode_sequences(file, store, out, format="jsonl", encoding="latin-1")
+    assert json.loads(out.read_text().splitlines()[1]) == {"text": "b", "label": "ö"}
 
 
 def test_numbers_that_stay_have_a_piece_a_column_and_their_value(tmp_path: Path) -> None:

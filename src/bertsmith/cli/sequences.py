@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from bertsmith.cli.options import Flag, Out, OutOrDash
+from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, Out, OutOrDash, given
 from bertsmith.cli.screen import console, print_facts, print_warning, progress_bar
 from bertsmith.data.sequences.building import SequenceSettings
 from bertsmith.output_file import is_standard_output
@@ -63,7 +63,14 @@ def build(
 
 
 @app.command
-def encode(file: Path, *, like: Path, out: OutOrDash, overwrite: Flag = False) -> None:
+def encode(
+    file: Path,
+    *,
+    like: Path,
+    out: OutOrDash,
+    overwrite: Flag = False,
+    layout: Annotated[FileLayout | None, AS_NAMED] = None,
+) -> None:
     """Write rows as JSON lines in the symbols of a store, for finetune and predict.
 
     Parameters
@@ -84,7 +91,7 @@ def encode(file: Path, *, like: Path, out: OutOrDash, overwrite: Flag = False) -
     from bertsmith.data.sequences.encoding import encode_sequences
 
     with progress_bar("Encoding") as progress:
-        found = encode_sequences(file, like, out, overwrite=overwrite, progress=progress)
+        found = encode_sequences(file, like, out, overwrite=overwrite, progress=progress, **given(layout))
     if is_standard_output(out):
         return
     console.print(f"{found.rows:,} rows written to {out}", markup=False)

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from bertsmith.data.sequences.codec import NAMES, NUMBERS, Codec, Kind, guess_column
 from bertsmith.data.sequences.patch_building import build_patches
-from bertsmith.data.sequences.records import Row, column_names, stream_records
+from bertsmith.data.sequences.records import Row, RowFile, column_names, stream_records
 from bertsmith.data.sequences.store_writer import BuiltSequences, StoreWriter
 from bertsmith.data.sequences.symbol_tokenizer import SPECIAL, choose_symbols, symbol_tokenizer
 from bertsmith.data.sequences.table_columns import find_columns
@@ -58,6 +58,15 @@ class SequenceSettings(UserSettings):
         100_000, ge=len(SPECIAL) + 1, description="Tokens, at most, special ones included."
     )
     heldout: float = Field(0.05, ge=0, lt=1, description="Share of rows held out for evaluation.")
+    header: bool = Field(True, description="Whether the first row of CSV or TSV names the columns.")
+    format: str | None = Field(
+        None, description="csv, tsv, jsonl, json, parquet or lines. By default the file's ending decides."
+    )
+    encoding: str = Field("utf-8", description="The text's encoding, such as latin-1.")
+
+    def files(self, paths: Sequence[Path | str]) -> list[RowFile]:
+        """What is read as these settings say."""
+        return [RowFile(path, self.header, self.format, self.encoding) for path in paths]
 
 
 @door(files=several(place), out=place, settings=kind(SequenceSettings), progress=optional(function))
@@ -77,10 +86,11 @@ def build_sequences(
     require_free(out)
     if not files:
         raise InputError("Name at least one file: Parquet, JSON lines, CSV, .npy or .npz.")
-    codec = find_codec(files, settings, progress)
+    read = settings.files(files)
+    codec = find_codec(read, settings, progress)
     if codec.of_patches:
-        return build_patches(files, out, codec, settings.patch, settings.heldout, progress)
-    rows, counts = _count(files, codec, progress)
+        return build_patches(read, out, codec, settings.patch, settings.heldout, progress)
+    rows, counts = _count(read, codec, progress)
     tokenizer = _tokenizer(counts, codec, settings)
     ids = {piece: number for number, piece in enumerate(tokenizer.pieces)}
     unknown = sum(counts.values()) - sum(counts[piece] for piece in ids)
@@ -88,7 +98,7 @@ def build_sequences(
     with atomic_folder(out) as folder:
         writer = StoreWriter(folder, tokenizer, settings.heldout, with_values=with_values)
         with writer:
-            for done, symbols in enumerate(_sequences(files, codec), start=1):
+            for done, symbols in enumerate(_sequences(read, codec), start=1):
                 content = " ".join(symbols)
                 if isinstance(tokenizer, NumberTokenizer):
                     pieces = tokenizer.pieces_of_row(content, None)
@@ -101,7 +111,7 @@ def build_sequences(
         return writer.finish(files, codec, unknown)
 
 
-def _count(files: Sequence[Path | str], codec: Codec, progress: Progress | None) -> tuple[int, Counter[str]]:
+def _count(files: Sequence[RowFile], codec: Codec, progress: Progress | None) -> tuple[int, Counter[str]]:
     """How many rows there are, and how often each symbol occurs that has a piece of its own."""
     counts, rows = Counter[str](), 0
     scales = {scale.piece: scale for scale in codec.scales.columns}
@@ -126,41 +136,42 @@ def _tokenizer(counts: Counter[str], codec: Codec, settings: SequenceSettings) -
 
 
 def find_codec(
-    files: Sequence[Path | str], settings: SequenceSettings, progress: Progress | None = None
+    files: Sequence[RowFile], settings: SequenceSettings, progress: Progress | None = None
 ) -> Codec:
     """How the rows are to be read: which columns there are, the first file says, and what those of a table
     hold, the rows of all files. Raises InputError.
     """
+    first = str(files[0].path)
     names = column_names(files[0], padded=settings.kind == "symbols")
     if settings.kind != "table":
         known = NAMES if settings.kind == "symbols" else NUMBERS
-        column = settings.column or guess_column(names, str(files[0]), known)
+        column = settings.column or guess_column(names, first, known)
         if column not in names:
-            raise unknown_column(column, names, str(files[0]))
+            raise unknown_column(column, names, first)
         return Codec(kind=settings.kind, column=column, characters=settings.characters)
     for name in (*settings.leave_out, *settings.categories):
         if name not in names:
-            raise unknown_column(name, names, str(files[0]))
+            raise unknown_column(name, names, first)
     read = [name for name in names if name not in settings.leave_out]
     if not read:
-        raise InputError(f"{files[0]}: --leave-out leaves no column to read.")
+        raise InputError(f"{first}: --leave-out leaves no column to read.")
     bins = settings.bins if settings.numbers == "bins" else None
     return Codec(
         kind="table", columns=find_columns(_looked_at(files, progress), read, bins, settings.categories)
     )
 
 
-def _looked_at(files: Sequence[Path | str], progress: Progress | None) -> Iterator[Row]:
+def _looked_at(files: Sequence[RowFile], progress: Progress | None) -> Iterator[Row]:
     for number, row in enumerate(_records(files), start=1):
         yield row
         if progress is not None and not number % _EVERY:
             progress(number, None, "rows looked at")
 
 
-def _records(files: Sequence[Path | str], *, padded: bool = False) -> Iterator[Row]:
-    for path in files:
-        yield from stream_records(path, padded=padded)
+def _records(files: Sequence[RowFile], *, padded: bool = False) -> Iterator[Row]:
+    for file in files:
+        yield from stream_records(file, padded=padded)
 
 
-def _sequences(files: Sequence[Path | str], codec: Codec) -> Iterator[list[str]]:
+def _sequences(files: Sequence[RowFile], codec: Codec) -> Iterator[list[str]]:
     return (codec.symbols(row) for row in _records(files, padded=codec.kind == "symbols"))

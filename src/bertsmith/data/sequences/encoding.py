@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.data.sequences.codec import Codec, read_codec
-from bertsmith.data.sequences.records import Row, stream_records
-from bertsmith.door import door, function, optional, place
+from bertsmith.data.sequences.records import Row, RowFile, stream_records
+from bertsmith.door import door, flag, function, optional, place, text
 from bertsmith.errors import InputError
 from bertsmith.output_file import require_output
 from bertsmith.progress import Progress
@@ -48,16 +48,28 @@ class EncodedSequences:
                     self.such_as.append(symbol)
 
 
-@door(path=place, like=place, out=place, progress=optional(function))
+@door(
+    path=place,
+    like=place,
+    out=place,
+    header=flag,
+    format=optional(text),
+    encoding=text,
+    progress=optional(function),
+)
 def encode_sequences(
     path: Path | str,
     like: Path | str,
     out: Path | str,
     *,
+    header: bool = True,
+    format: str | None = None,
+    encoding: str = "utf-8",
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> EncodedSequences:
-    """Writes the rows of `path` as the store `like` has its own.
+    """Writes the rows of `path` as the store `like` has its own. `header`, `format` and `encoding` say how
+    they are read, as SequenceSettings does.
 
     Raises InputError naming the row that can't be read, and StoreError for a folder that is no such store.
     """
@@ -65,15 +77,17 @@ def encode_sequences(
     tokenizer = load_tokenizer(Path(like) / "tokenizer")
     require_output(out, overwrite, [path, like])
     found = EncodedSequences()
-    found.rows = write_jsonl(_rows(Path(path), codec, tokenizer, found, progress), out)
+    found.rows = write_jsonl(
+        _rows(RowFile(path, header, format, encoding), codec, tokenizer, found, progress), out
+    )
     return found
 
 
 def _rows(
-    path: Path, codec: Codec, tokenizer: Tokenizer, found: EncodedSequences, progress: Progress | None
+    file: RowFile, codec: Codec, tokenizer: Tokenizer, found: EncodedSequences, progress: Progress | None
 ) -> Iterator[dict[str, Any]]:
     pieces, scales = frozenset(tokenizer.pieces), {scale.piece: scale for scale in codec.scales.columns}
-    for number, row in enumerate(stream_records(path, padded=codec.kind == "symbols"), start=1):
+    for number, row in enumerate(stream_records(file, padded=codec.kind == "symbols"), start=1):
         kept = {name: _plain(value) for name, value in row.values.items() if name not in codec.reads}
         for needed in (TEXT, WORDS) if TAGS in kept else (TEXT,):
             if needed in kept:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pydantic import ValidationError
 
 from bertsmith.data.sequences.codec import Codec
-from bertsmith.data.sequences.records import stream_records
+from bertsmith.data.sequences.records import RowFile, stream_records
 from bertsmith.data.sequences.store_writer import BuiltSequences, StoreWriter
 from bertsmith.data.sequences.symbol_tokenizer import symbol_tokenizer
 from bertsmith.errors import InputError
@@ -26,7 +26,7 @@ Rows = Iterator[tuple[npt.NDArray[np.float64], str]]
 
 
 def build_patches(
-    files: Sequence[Path | str], out: Path, codec: Codec, size: int, heldout: float, progress: Progress | None
+    files: Sequence[RowFile], out: Path, codec: Codec, size: int, heldout: float, progress: Progress | None
 ) -> BuiltSequences:
     """Writes the store, with one row in memory at a time. Raises InputError naming the row that has another
     shape than the first, and for a size that doesn't divide an image.
@@ -41,7 +41,7 @@ def build_patches(
     if codec.kind == "images" and len(first.shape) == 2:
         channels = 1
     rows, mean, deviation = _moments(files, codec, shape_of_row, channels, progress)
-    shape = _shape(codec.kind, size, channels, first.shape, mean, deviation, str(files[0]))
+    shape = _shape(codec.kind, size, channels, first.shape, mean, deviation, str(files[0].path))
     places = [f"[VALUE{number}]" for number in range(shape.values)]
     tokenizer = PatchTokenizer.of(symbol_tokenizer([PATCH, *places]), shape)
     with atomic_folder(out) as folder:
@@ -52,7 +52,7 @@ def build_patches(
                 writer.add([tokenizer.patch_id] * len(values), values.tobytes(), values)
                 if progress is not None and (not done % 1000 or done == rows):
                     progress(done, rows, "rows written")
-        return writer.finish(files, codec)
+        return writer.finish([file.path for file in files], codec)
 
 
 _EXPECTED = {
@@ -61,14 +61,14 @@ _EXPECTED = {
 }
 
 
-def _rows(files: Sequence[Path | str], codec: Codec) -> Rows:
-    for path in files:
-        for row in stream_records(path):
+def _rows(files: Sequence[RowFile], codec: Codec) -> Rows:
+    for file in files:
+        for row in stream_records(file):
             yield codec.numbers(row), row.where
 
 
 def _moments(
-    files: Sequence[Path | str],
+    files: Sequence[RowFile],
     codec: Codec,
     shape_of_row: tuple[int, ...],
     channels: int,

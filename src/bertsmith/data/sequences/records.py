@@ -29,28 +29,50 @@ class Row(NamedTuple):
     where: str
 
 
-def column_names(path: Path | str, *, padded: bool = False) -> list[str]:
+class RowFile(NamedTuple):
+    """A file, and how it holds its rows; NumPy's files say that themselves."""
+
+    path: Path | str
+    header: bool = True
+    format: str | None = None
+    encoding: str = "utf-8"
+
+    @property
+    def of_objects(self) -> dict[str, Any]:
+        """How objects, which name their columns, are read."""
+        return {"format": self.format, "encoding": self.encoding}
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """How a table is read."""
+        return {"header": self.header, **self.of_objects}
+
+
+def column_names(file: RowFile, *, padded: bool = False) -> list[str]:
     """The columns of a file: of JSON all keys of its first rows, for a row may leave out what is empty.
     Raises InputError when it can't be read; where -1 at a row's end is `padded`, it says that one may do so.
     """
+    path = file.path
     if _is_numpy(path):
         return list(_arrays(Path(path), padded))
-    if not are_objects(path):
-        return read_column_names(path)
-    found = list(dict.fromkeys(key for each in islice(stream_objects(path), _FIRST) for key in each.fields))
-    return found or read_column_names(path)  # which says that there is nothing
+    if not are_objects(path, **file.of_objects):
+        return read_column_names(path, **file.layout)
+    first = islice(stream_objects(path, **file.of_objects), _FIRST)
+    found = list(dict.fromkeys(key for each in first for key in each.fields))
+    return found or read_column_names(path, **file.layout)  # which says that there is nothing
 
 
-def stream_records(path: Path | str, *, padded: bool = False) -> Iterator[Row]:
+def stream_records(file: RowFile, *, padded: bool = False) -> Iterator[Row]:
     """Every row, one at a time; an .npz is in memory whole. Raises InputError, naming file and row;
     `padded` as above.
     """
-    if not _is_numpy(path) and are_objects(path):
-        yield from _objects(path)
+    path = file.path
+    if not _is_numpy(path) and are_objects(path, **file.of_objects):
+        yield from _objects(file)
         return
     if not _is_numpy(path):
-        names = read_column_names(path)
-        for values, where in stream_rows(path, names):
+        names = read_column_names(path, **file.layout)
+        for values, where in stream_rows(path, names, **file.layout):
             yield Row(dict(zip(names, values, strict=True)), where)
         return
     arrays = _arrays(Path(path), padded)
@@ -63,11 +85,11 @@ def stream_records(path: Path | str, *, padded: bool = False) -> Iterator[Row]:
         )
 
 
-def _objects(path: Path | str) -> Iterator[Row]:
+def _objects(file: RowFile) -> Iterator[Row]:
     """Each with all columns, None where it has no such key."""
-    names = column_names(path)
+    names = column_names(file)
     nothing = dict.fromkeys(names)
-    for fields, where in stream_objects(path):
+    for fields, where in stream_objects(file.path, **file.of_objects):
         late = next((key for key in fields if key not in nothing), None)
         if late is not None:
             raise InputError(

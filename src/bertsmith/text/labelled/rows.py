@@ -169,9 +169,11 @@ def read_keys(path: str | Path, *, format: str | None = None, encoding: str = "u
         return list(dict.fromkeys(key for record in records(table) for key in record.fields))
 
 
-def stream_objects(path: str | Path, *, encoding: str = "utf-8") -> Iterator[Record]:
+def stream_objects(
+    path: str | Path, *, format: str | None = None, encoding: str = "utf-8"
+) -> Iterator[Record]:
     """The objects of a .jsonl or .json file whole, one at a time."""
-    with _opened(path, None, encoding) as table:
+    with _opened(path, format, encoding) as table:
         yield from records(table)
 
 
