@@ -227,11 +227,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Raises InputError naming the file when it is missing or isn't JSON."""
+    """Raises InputError naming the file when it is missing, a folder, or isn't JSON."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError(f"{path} does not exist.") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a folder. Expected a file of JSON.") from error
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits, a list 100,000 deep
         raise InputError(f"{path} is not valid JSON ({error}). It may have been cut or altered.") from error
 

@@ -79,6 +79,8 @@ REFUSED = [
     ),
     (["rank", "model", "nowhere", "--out", "/proc/x"], "/proc/x cannot be written"),
     (["suggest", "model", "nowhere.csv", "--out", "/proc/new/x"], "/proc/new cannot be written"),
+    ([*ASKED, "--prompt", "latin.txt"], "latin.txt isn't UTF-8. Save the prompt as UTF-8."),
+    ([*ASKED[:-1], ".", "--prompt", "Which one?"], ". is a folder. Expected a file of JSON."),
     (["quickstart", "--source", "nowhere", "--out", "new/q"], "The source nowhere does not exist."),
     *(
         ([*ASKED, "--prompt", mistyped], f"{NO_FILE}'{mistyped}'")
@@ -95,6 +97,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(
         "text,label\n" + "".join(f"red cat {number},{number + 1}e299\n" for number in range(40))
     )
     (desk / "s").write_text('{"properties": {}}')
+    (desk / "latin.txt").write_bytes("Schön?".encode("latin-1"))
     before = sorted(desk.rglob("*"))
     assert main(words) == 2
     complaint = capsys.readouterr().err

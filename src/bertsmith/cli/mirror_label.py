@@ -215,7 +215,10 @@ def _prompt(given: str) -> str:
     except OSError:  # a prompt may be longer than a name
         is_file = False
     if is_file:
-        return path.read_text(encoding="utf-8").rstrip("\n")
+        try:
+            return path.read_text(encoding="utf-8").rstrip("\n")
+        except ValueError as error:
+            raise InputError(f"{path} isn't UTF-8. Save the prompt as UTF-8.") from error
     if "{text}" not in given and _FILE_NAME.fullmatch(given):
         raise InputError(
             f"--prompt: there is no file {given!r}, and it reads like the name of one. Name a file that "
