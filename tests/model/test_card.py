@@ -43,6 +43,12 @@ def test_it_says_what_the_model_does_how_well_and_what_it_learned_from(tmp_path:
     assert "Licence" in text
 
 
+def test_an_encoder_that_was_not_trained_has_no_rate(tmp_path: Path) -> None:
+    text = card(tmp_path, provenance={"recipe": RECIPE, "method": "linear"})
+    assert "The encoder stayed as it was" in text
+    assert "Settings: method linear.\n" in text
+
+
 def test_it_does_not_say_where_things_lay_on_the_machine(tmp_path: Path) -> None:
     model = tmp_path / "anna" / "private" / "law" / "model"
     model.mkdir(parents=True)
@@ -87,7 +93,7 @@ def test_a_model_of_other_tools_is_known_by_its_class(
         (
             {"settings": {"confidence": {"temperature": 2}}},
             "sentence-transformers",
-            "the head's outputs. They d",
+            "outputs. Other libraries d",
         ),
     ],
 )

@@ -16,6 +16,7 @@ from bertsmith.model.manifest import Manifest
 CARD = "README.md"
 _MOST_LABELS = 30
 _VECTORS = ("encoder", "similarity", "retrieval")  # tasks whose answers are cosines
+_UNTRAINED = ("linear", "self-training")  # methods of fine-tuning that leave the encoder alone
 _ROLES = {"train": "Labelled rows", "texts": "Texts without labels", "unlabelled": "Texts without labels"}
 _TODO = """## Before you publish it
 
@@ -161,7 +162,7 @@ def _others(folder: Path, manifest: Manifest) -> str:
     else:
         said = "`sentence-transformers` opens it: its vectors are the head's outputs."
     if manifest.settings.get("confidence"):
-        said += " They don't know the temperature and the thresholds in bertsmith.json."
+        said += " Other libraries don't know the temperature and the thresholds in bertsmith.json."
     return said
 
 
@@ -216,12 +217,17 @@ def _history(origin: Mapping[str, Any], recipe: Mapping[str, Any], base: object)
         "method": origin.get("method"),
         "steps": origin.get("steps"),
         "tokens": origin.get("tokens"),
-        "epochs": recipe.get("epochs"),
-        "batch size": recipe.get("batch_size") or _section(recipe, "data").get("batch_size"),
-        "learning rate": _section(recipe, "optimizer").get("learning_rate"),
-        "optimizer": _section(recipe, "optimizer").get("kind"),
-        "seed": recipe.get("seed"),
     }
+    if origin.get("method") in _UNTRAINED:
+        yield "The encoder stayed as it was; only the head on it was learned."
+    else:
+        facts |= {
+            "epochs": recipe.get("epochs"),
+            "batch size": recipe.get("batch_size") or _section(recipe, "data").get("batch_size"),
+            "learning rate": _section(recipe, "optimizer").get("learning_rate"),
+            "optimizer": _section(recipe, "optimizer").get("kind"),
+            "seed": recipe.get("seed"),
+        }
     known = [
         f"{name} {_fact(value)}" for name, value in facts.items() if isinstance(value, str | int | float)
     ]
