@@ -209,7 +209,7 @@ def test_what_a_command_cannot_do_without_is_named(
         ("mirror import -", "bertsmith mirror import can't read standard input. Name a file.\n"),
         ("tune classification --model m --train - --out o", "tune can't read standard input. Name a file.\n"),
         ("tokenizer encode t -", "tokenizer encode can't read standard input. Give the text itself.\n"),
-        ("embed m a.csv --out -", "bertsmith embed needs --out VALUE."),
+        ("embed m a.csv --out -", "This command can't write to standard output. Name a file or a folder"),
         ("predict m a.csv -", "Unknown option: -."),
     ],
 )
