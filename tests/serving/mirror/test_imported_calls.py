@@ -3,7 +3,7 @@
 import gzip
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -67,6 +67,17 @@ def chat(text: str) -> dict[str, Any]:
 def pair(text: str, **more: Any) -> dict[str, Any]:
     request = chat(text)
     return {"request": request, "response": answer("/v1/chat/completions", request), **more}
+
+
+def batch_of(texts: Iterable[str]) -> tuple[list[Any], list[Any]]:
+    """A batch file's requests, and its answers."""
+    requests, answers = [], []
+    for number, text in enumerate(texts):
+        both = pair(text)
+        requests.append({"custom_id": str(number), "url": "/v1/chat/completions", "body": both["request"]})
+        response = {"status_code": 200, "body": both["response"]}
+        answers.append({"custom_id": str(number), "response": response})
+    return requests, answers
 
 
 def written(path: Path, *objects: Any) -> Path:
@@ -305,12 +316,7 @@ def test_an_array_and_objects_of_several_lines_are_read(tmp_path: Path, store: S
 def test_files_are_read_as_everywhere_else(
     tmp_path: Path, store: Store, ending: str, change: Callable[[str], bytes], form: str
 ) -> None:
-    requests, answers = [], []
-    for number in range(3):
-        both = pair(f"card {number}, é")
-        requests.append({"custom_id": str(number), "url": "/v1/chat/completions", "body": both["request"]})
-        response = {"status_code": 200, "body": both["response"]}
-        answers.append({"custom_id": str(number), "response": response})
+    requests, answers = batch_of(f"card {number}, é" for number in range(3))
     paths = [tmp_path / f"requests.json{ending}", tmp_path / f"answers.json{ending}"]
     for path, objects in zip(paths, (requests, answers), strict=True):
         indent = 1 if form == "spread" else None
@@ -338,12 +344,7 @@ def test_files_are_read_in_linear_time(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, indent: int | None
 ) -> None:
     """Bytes parsed are counted: an array was parsed for each item, or from its begin at each bracket."""
-    requests, answers = [], []
-    for number in range(60):
-        both = pair(f'card {number} \\" }} ] "{{[ é')
-        requests.append({"custom_id": str(number), "url": "/v1/chat/completions", "body": both["request"]})
-        response = {"status_code": 200, "body": both["response"]}
-        answers.append({"custom_id": str(number), "response": response})
+    requests, answers = batch_of(f'card {number} \\" }} ] "{{[ é' for number in range(60))
     paths = [tmp_path / "requests.json", tmp_path / "answers.json"]
     for path, objects in zip(paths, (requests, answers), strict=True):
         path.write_text(json.dumps(objects, indent=indent, ensure_ascii=False))
