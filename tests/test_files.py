@@ -25,13 +25,13 @@ def renamed(path, target):
     return rename(path, target)
 
 Path.rename = renamed
-with atomic_folder(Path(sys.argv[1]), replace=True) as folder:
+with atomic_folder(Path(sys.argv[1]), overwrite=True) as folder:
     (folder / "content").write_text("new")
 """
 
 
 def write(path: Path, content: str) -> None:
-    with atomic_folder(path, replace=True) as folder:
+    with atomic_folder(path, overwrite=True) as folder:
         (folder / "content").write_text(content)
 
 

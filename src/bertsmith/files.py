@@ -24,19 +24,19 @@ from bertsmith.errors import InputError, ResourceError
 
 
 @contextlib.contextmanager
-def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
+def atomic_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
     """Yields an empty folder beside `path` that becomes `path` when the block ends without an error.
 
     Everything in it is flushed to disk first. On an error nothing remains; what a killed process left is
     cleared by the next that writes `path`. Raises InputError when `path` exists, isn't an empty folder, and
-    `replace` is False, also where it came to be while the block ran. A link stays, and what it leads to is
+    `overwrite` is False, also where it came to be while the block ran. A link stays, and what it leads to is
     written.
     """
     path = Path(path)
     if path.is_symlink():
         path = Path(os.path.realpath(path))
     _clear_remains(path)
-    if not replace:
+    if not overwrite:
         refuse_existing(path)
     made = make_folder(path.parent)
     partial = _partial(path)
@@ -47,7 +47,7 @@ def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
     try:
         yield partial
         flush_folder(partial)
-        if not replace:
+        if not overwrite:
             refuse_existing(path)
         if path.exists():
             old = path.parent / f".{path.name}.old-{os.getpid()}"

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -128,6 +129,17 @@ def test_every_command_is_explained_with_examples_that_begin_with_its_name(
         page = capsys.readouterr().out
         examples = page.partition("Examples:\n")[2]
         assert f"bertsmith {' '.join(path)}" in examples, f"{' '.join(path)} --help shows no example"
+
+
+@pytest.mark.parametrize("name", ["corpus", "mirror"])
+def test_a_group_shows_its_commands_in_the_order_of_their_use_with_an_example_of_each(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert frame.main([name, "--help"]) == 0
+    listed, _, examples = capsys.readouterr().out.partition("Examples:\n")
+    shown = re.findall(rf"bertsmith {name} ([a-z]+)", examples)
+    assert shown[0] == {"corpus": "build", "mirror": "serve"}[name]
+    assert shown == re.findall(r"^│ ([a-z]+)  ", listed, re.MULTILINE)
 
 
 def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -266,14 +266,14 @@ def test_a_reranker_decides_over_the_candidates(index: Index) -> None:
         asked.append((query, len(passages)))
         return [len(passage) for passage in passages]
 
-    hits = index.search("cat", k=3, rerank=longest)  # type: ignore[arg-type]
+    hits = index.search("cat", k=3, reranker=longest)  # type: ignore[arg-type]
     assert asked == [("cat", index.info.rows)]
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     assert hits[0].score == max(len(hit.text) for hit in index.search("cat", k=100, mode="vector"))
     with pytest.raises(InputError, match="Expected one for each, a finite number"):
-        index.search("cat", rerank=lambda query, passages: [float("nan")] * len(passages))
+        index.search("cat", reranker=lambda query, passages: [float("nan")] * len(passages))
     with pytest.raises(InputError, match="gave 1 scores"):
-        index.search("cat", rerank=lambda query, passages: [1.0])
+        index.search("cat", reranker=lambda query, passages: [1.0])
 
 
 def test_a_hit_knows_its_place(index: Index) -> None:

@@ -77,7 +77,7 @@ def test_an_adapter_is_replaced_only_when_asked(folder: Path) -> None:
     with pytest.raises(InputError, match="already exists"):
         save_adapter(folder, adapted_bert())
     model = adapted_bert(("key",))
-    save_adapter(folder, model, replace=True)
+    save_adapter(folder, model, overwrite=True)
     saved = load_file(folder / "adapter_model.safetensors")
     assert len(saved) == len(lora_tensors(model)) == 4
     assert torch.equal(

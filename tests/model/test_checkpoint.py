@@ -160,7 +160,7 @@ def test_a_failure_in_the_middle_leaves_the_old_model_and_nothing_else(model_fol
     before = {path.name: path.read_bytes() for path in model_folder.iterdir()}
     with pytest.raises(RuntimeError, match="in the middle"):
         save_pretraining_model(
-            model_folder, PretrainingModel(tiny_config()), FailingTokenizer(), {}, replace=True
+            model_folder, PretrainingModel(tiny_config()), FailingTokenizer(), {}, overwrite=True
         )
     assert {path.name: path.read_bytes() for path in model_folder.iterdir()} == before
     assert list(model_folder.parent.iterdir()) == [model_folder]
@@ -170,7 +170,7 @@ def test_an_existing_folder_is_replaced_only_when_asked(model_folder: Path) -> N
     model = PretrainingModel(tiny_config())
     with pytest.raises(InputError, match="already exists"):
         save_pretraining_model(model_folder, model, None, {})
-    save_pretraining_model(model_folder, model, None, {}, replace=True)
+    save_pretraining_model(model_folder, model, None, {}, overwrite=True)
     assert not (model_folder / "vocab.txt").exists()
 
 
@@ -212,7 +212,7 @@ def test_a_full_disk_leaves_the_model_that_was_there(
     before = {path.name: path.read_bytes() for path in model_folder.iterdir()}
     monkeypatch.setattr("bertsmith.model.checkpoint.save_file", half_written)
     with pytest.raises(ResourceError, match=r"The disk is full: .*model was not written"):
-        save_pretraining_model(model_folder, PretrainingModel(tiny_config()), None, {}, replace=True)
+        save_pretraining_model(model_folder, PretrainingModel(tiny_config()), None, {}, overwrite=True)
     assert {path.name: path.read_bytes() for path in model_folder.iterdir()} == before
     assert list(model_folder.parent.glob(".*")) == []
 

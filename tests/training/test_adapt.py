@@ -160,7 +160,7 @@ def test_an_extension_goes_with_the_models_of_other_objectives(
     assert len(models) == (2 if objective == "replaced-tokens" else 1)
     for model in models:
         assert read_extension(model) == extension
-        undo_extension(model, tmp_path / "undone", replace=True)
+        undo_extension(model, tmp_path / "undone", overwrite=True)
         assert Tokenizer.load(tmp_path / "undone").sha256 == Tokenizer.load(init).sha256
 
 

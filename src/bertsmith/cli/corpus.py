@@ -23,7 +23,6 @@ EXAMPLE_CHARACTERS = 500
 FEW_WORDS = 5000  # held out: of 750 masked ones the share told right moves by a point by chance
 
 app = App(name="corpus", help="Build a corpus from raw text, look at it, check it, and tokenize it.")
-app.command(decontaminate)
 DEFAULTS = CorpusSettings()
 
 
@@ -110,6 +109,9 @@ def info(corpus: Path, *, seed: int = 0, json: Flag = False) -> None:
         shown = text if len(text) <= EXAMPLE_CHARACTERS else text[:EXAMPLE_CHARACTERS] + " …"
         console.print(f"\n[{document.id}]", style="dim", markup=False)
         console.print(shown, markup=False)
+
+
+app.command(decontaminate)
 
 
 @app.command

@@ -167,25 +167,28 @@ def _command_in(arguments: Sequence[str]) -> str | None:
     raise InputError(f"There is no command {word!r}.{meant} The commands are: {', '.join(names)}.")
 
 
-def _lay_out_help(app: App) -> None:
-    """Has cyclopts fold paragraphs where the terminal ends, not where the docstring's lines do, and show the
-    Examples section, which it leaves out, at the foot of the page.
+def _lay_out_help(app: App) -> list[str]:
+    """Has cyclopts fold paragraphs where the terminal ends, not where the docstring's lines do, list commands
+    in the order of their use, in which they are defined, and show the Examples section, which it leaves out,
+    at the foot of the page: of a group the first example of each command. Returns the examples.
     """
     import docstring_parser
 
-    for name in app:
-        if not name.startswith("-"):
-            _lay_out_help(app[name])
     if app.default_command is None:
-        return
-    for group in _option_groups(app.default_command):
-        group.__doc__ = _unfolded(cleandoc(group.__doc__ or ""))
-    docstring = app.default_command.__doc__ = _unfolded(cleandoc(app.default_command.__doc__ or ""))
-    examples = docstring_parser.parse(docstring).examples
-    lines = [line for example in examples for line in (example.description or "").splitlines()]
+        lines = []
+        for order, name in enumerate(name for name in app if not name.startswith("-")):
+            app[name].sort_key = order
+            lines += _lay_out_help(app[name])[:1]
+    else:
+        for group in _option_groups(app.default_command):
+            group.__doc__ = _unfolded(cleandoc(group.__doc__ or ""))
+        docstring = app.default_command.__doc__ = _unfolded(cleandoc(app.default_command.__doc__ or ""))
+        examples = docstring_parser.parse(docstring).examples
+        lines = [line for example in examples for line in (example.description or "").splitlines()]
     if lines:
         folded = (part for line in lines for part in _folded(line))
         app.help_epilogue = "Examples:\n\n" + "\n".join(f"  {line}".rstrip() for line in folded) + "\n"
+    return lines
 
 
 def _option_groups(command: Callable[..., Any]) -> Iterator[type]:

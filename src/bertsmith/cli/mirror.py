@@ -22,14 +22,8 @@ if TYPE_CHECKING:
 
 app = App(name="mirror", help="Record an LLM's answers, learn from them, and answer in its place.")
 _SHOWN = 40  # versions of a site in the table
-for _command in (
-    mirror_learn.understand, mirror_learn.train, mirror_learn.merge, mirror_label.label, mirror_label.relabel,
-    promote, demote, check, guard,
-):  # fmt: skip
-    app.command(_command)
 
 
-@app.command
 def serve(
     *,
     upstreams: Annotated[Upstreams | None, Parameter(group="The LLM")] = None,
@@ -90,7 +84,6 @@ def serve(
     run(settings)
 
 
-@app.command(name="import")
 def import_calls(
     *files: Path, store: str | None = None, config: Path | None = None, redact: str | None = None
 ) -> None:
@@ -139,7 +132,6 @@ def import_calls(
         _print_passed(dict(found.passed))
 
 
-@app.command
 def status(*, store: str | None = None, config: Path | None = None, json: Flag = False) -> None:
     """Show what has been recorded, who answers, and what that saves.
 
@@ -182,7 +174,6 @@ def status(*, store: str | None = None, config: Path | None = None, json: Flag =
         _print_passed(passed)
 
 
-@app.command
 def forget(
     subject: Annotated[str, Parameter(allow_leading_hyphen=True)],
     *,
@@ -253,3 +244,13 @@ def _print_passed(passed: dict[tuple[str, str], int]) -> None:
 
 def _day(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+# In the order of their use, in which the help lists them.
+app.command(serve)
+app.command(import_calls, name="import")
+for _command in (
+    mirror_label.label, status, mirror_learn.understand, mirror_learn.train, promote, check, demote,
+    mirror_learn.merge, mirror_label.relabel, forget, guard,
+):  # fmt: skip
+    app.command(_command)

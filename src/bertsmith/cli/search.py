@@ -29,7 +29,7 @@ def search(
     mode: Literal["hybrid", "vector", "text"] = "hybrid",
     k: int = 10,
     where: str | None = None,
-    rerank: str | None = None,
+    reranker: str | None = None,
     json: Flag = False,
 ) -> None:
     """Find the passages of an index that answer a question, best first, with its words marked.
@@ -46,7 +46,7 @@ def search(
         Passages to show.
     where
         An SQL filter on the columns that `bertsmith index info` lists.
-    rerank
+    reranker
         A model trained on pairs. It reads the 50 best passages beside the query and reorders them.
     json
         Print a JSON object for each hit, one per line.
@@ -57,16 +57,16 @@ def search(
 
     bertsmith search indexes/papers "graph neural networks" --where "year >= 2020" --k 3
 
-    bertsmith search indexes/handbook "parental leave" --rerank runs/reranker/model --json
+    bertsmith search indexes/handbook "parental leave" --reranker runs/reranker/model --json
     """
     from bertsmith.cli.screen import console
     from bertsmith.inference.index.index import Index
 
-    hits = Index.open(index).search(query, k=k, mode=mode, where=where, rerank=rerank)
+    hits = Index.open(index).search(query, k=k, mode=mode, where=where, reranker=reranker)
     if json:
         _print_json(hits)
         return
-    kind = "relevance" if rerank else _SCORES[mode]
+    kind = "relevance" if reranker else _SCORES[mode]
     for rank, hit in enumerate(hits, start=1):
         console.print(_heading(rank, hit, kind))
         console.print(_passage(hit))

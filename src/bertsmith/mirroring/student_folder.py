@@ -71,7 +71,7 @@ def free_folder(store: Store, out: Path) -> Path:
 
 def write_student(out: Path, file: StudentFile, candidate: Candidate, report: str) -> StudentFile:
     """Whole or not at all; another student there is replaced. Gives the file with its hashes."""
-    with atomic_folder(out, replace=True) as folder:
+    with atomic_folder(out, overwrite=True) as folder:
         candidate.save(folder)
         (folder / "report.html").write_text(report, encoding="utf-8")
         whole = file.model_copy(update={"files": hashes_of(folder)})

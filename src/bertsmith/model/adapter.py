@@ -45,14 +45,14 @@ def save_adapter(
     *,
     heads: Mapping[str, Tensor] | None = None,
     base_model: str | None = None,
-    replace: bool = False,
+    overwrite: bool = False,
 ) -> None:
     """Writes what LoRA added to `model`, and no weight of the model itself.
 
     `heads` are tensors trained beside it under Hugging Face's names (`classifier.weight`); PEFT then opens
     the folder on a model with that head, and without them on a bare encoder. `base_model` is noted for
     people and PEFT. Raises ModelError when there is no LoRA or a value is not finite; InputError when the
-    folder exists and `replace` is False; ResourceError when the disk is full.
+    folder exists and `overwrite` is False; ResourceError when the disk is full.
     """
     settings = lora_settings(model)
     if settings is None:
@@ -78,7 +78,7 @@ def save_adapter(
         "base_model_name_or_path": base_model,
         "inference_mode": True,
     }
-    with atomic_folder(Path(folder), replace=replace) as partial:
+    with atomic_folder(Path(folder), overwrite=overwrite) as partial:
         with tensors_written_to(partial / ADAPTER_WEIGHTS):
             save_file(ready, partial / ADAPTER_WEIGHTS, metadata={"format": "pt"})
         write_json(partial / ADAPTER_CONFIG, config)

@@ -169,14 +169,14 @@ def save_checkpoint(
     carried: Mapping[str, Tensor] | None = None,
     labels: Mapping[str, Any] | None = None,
     write_extra_files: Callable[[Path], None] | None = None,
-    replace: bool = False,
+    overwrite: bool = False,
 ) -> None:
     """Writes a folder which transformers opens as `architecture`; whole, or not at all.
 
     `tensors` are under our names, `carried` (with `labels`) under the file's own.
     `write_extra_files` adds files of a task before the hashes are taken. Raises ModelError when a
     head of the architecture is missing, a value is not finite or the tokenizer has more pieces than the
-    model; InputError when the folder exists and `replace` is False; ResourceError for lack of space.
+    model; InputError when the folder exists and `overwrite` is False; ResourceError for lack of space.
     """
     known = find_architecture(architecture)
     carried = carried or {}
@@ -193,7 +193,7 @@ def save_checkpoint(
     manifest = Manifest(
         architecture=architecture, task=task, settings=dict(settings or {}), provenance=dict(provenance or {})
     )
-    with atomic_folder(Path(folder), replace=replace) as partial:
+    with atomic_folder(Path(folder), overwrite=overwrite) as partial:
         with tensors_written_to(partial / WEIGHTS):
             save_file(ready, partial / WEIGHTS, metadata={"format": "pt"})
         write_json(partial / CONFIG, config_to_hugging_face(config, architecture) | dict(labels or {}))

@@ -113,13 +113,13 @@ def save_static(
     task: str = "encoder",
     settings: Mapping[str, Any] | None = None,
     write_extra_files: Callable[[Path], None] | None = None,
-    replace: bool = False,
+    overwrite: bool = False,
 ) -> None:
     """Writes the folder, whole or not at all. `table` (V, D) has a row for each piece. `task` and `settings`
     are those of a head on it, which `write_extra_files` writes.
 
     Raises ModelError for another number of rows and for values that are not finite, InputError when the
-    folder exists and `replace` is False, ResourceError for lack of space.
+    folder exists and `overwrite` is False, ResourceError for lack of space.
     """
     pieces, width = table.shape
     if pieces != tokenizer.vocab_size:
@@ -136,7 +136,7 @@ def save_static(
         "embedding_dtype": "float32",
     }
     require_free_space(folder, table.nbytes, "Saving the model")
-    with atomic_folder(folder, replace=replace) as partial:
+    with atomic_folder(folder, overwrite=overwrite) as partial:
         with tensors_written_to(partial / "model.safetensors"):
             save_file({"embeddings": table.float().contiguous()}, partial / "model.safetensors")
         write_json(partial / "config.json", config)

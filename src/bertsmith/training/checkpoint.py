@@ -68,7 +68,7 @@ def save_training_state(folder: Path, state: TrainingState, keep: int, part: Sha
     if part.count > 1:
         _save_together(path, state, part)
     else:
-        with atomic_folder(path, replace=True) as partial:
+        with atomic_folder(path, overwrite=True) as partial:
             _describe(partial, state.progress, part.count, _write_part(partial, state, part))
     if part.number == 0:
         _keep_newest(folder, path.name, keep)
@@ -83,7 +83,7 @@ def _save_together(path: Path, state: TrainingState, part: Shard) -> None:
     own = folders[part.number]
     written: dict[str, Any] = {"checksums": {}, "error": None}
     try:
-        with atomic_folder(own, replace=True) as partial:
+        with atomic_folder(own, overwrite=True) as partial:
             written["checksums"] = _write_part(partial, state, part)
     except (ResourceError, OSError) as error:
         written["error"] = str(error)
@@ -93,7 +93,7 @@ def _save_together(path: Path, state: TrainingState, part: Shard) -> None:
         shutil.rmtree(own, ignore_errors=True)
         raise ResourceError(errors[0])
     if part.number == 0:
-        with atomic_folder(path, replace=True) as partial:
+        with atomic_folder(path, overwrite=True) as partial:
             for folder, each in zip(folders, of_all, strict=True):
                 for name in each["checksums"]:
                     (folder / name).rename(partial / name)

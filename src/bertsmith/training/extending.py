@@ -56,7 +56,7 @@ class _Source:
     corpus=place,
     out=place,
     settings=optional(kind(ExtensionSettings)),
-    replace=flag,
+    overwrite=flag,
     progress=optional(function),
 )
 def extend_vocabulary(
@@ -65,7 +65,7 @@ def extend_vocabulary(
     out: Path | str,
     settings: ExtensionSettings | None = None,
     *,
-    replace: bool = False,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Extension:
     """Writes `source`, a model by folder, alias or hub name or a tokenizer's folder or file, with those words
@@ -75,7 +75,7 @@ def extend_vocabulary(
     Raises InputError when `out` exists, TokenizerError where no word would save anything, and as
     `read_checkpoint` and `Corpus.open` do.
     """
-    if not replace:
+    if not overwrite:
         require_free(Path(out))
     found = _open(source)
     tokenizer, extension = extend_tokenizer(found.tokenizer, Corpus.open(corpus), settings, progress=progress)
@@ -90,19 +90,19 @@ def extend_vocabulary(
         write_extension(folder, extension)
         atomic_write(folder / REPORT, extension_page(extension, str(source), str(corpus)))
 
-    _write(found, tokenizer, checkpoint, Path(out), describe, replace)
+    _write(found, tokenizer, checkpoint, Path(out), describe, overwrite)
     return extension
 
 
-@door(source=place, out=place, replace=flag)
-def undo_extension(source: Path | str, out: Path | str, *, replace: bool = False) -> Extension:
+@door(source=place, out=place, overwrite=flag)
+def undo_extension(source: Path | str, out: Path | str, *, overwrite: bool = False) -> Extension:
     """Writes an extended model or tokenizer without the words that were added, and returns what those were.
 
     Of one that was only extended, every number and every id is again that of the original. One that was
     trained since keeps what it learned elsewhere. Raises InputError when `source` has no extension.json or
     `out` exists, TokenizerError when its pieces are others.
     """
-    if not replace:
+    if not overwrite:
         require_free(Path(out))
     found = _open(source)
     extension = found.extension
@@ -122,7 +122,7 @@ def undo_extension(source: Path | str, out: Path | str, *, replace: bool = False
         if earlier is not None:
             write_extension(folder, earlier)
 
-    _write(found, tokenizer, checkpoint, Path(out), describe, replace)
+    _write(found, tokenizer, checkpoint, Path(out), describe, overwrite)
     return extension
 
 
@@ -167,11 +167,11 @@ def _write(
     checkpoint: Checkpoint | None,
     out: Path,
     describe: Callable[[Path], None],
-    replace: bool,
+    overwrite: bool,
 ) -> None:
     """The folder, whole or not at all."""
     if checkpoint is None:
-        with atomic_folder(out, replace=replace) as folder:
+        with atomic_folder(out, overwrite=overwrite) as folder:
             tokenizer.save(folder)
             describe(folder)
         return
@@ -193,7 +193,7 @@ def _write(
         carried=checkpoint.carried,
         labels=checkpoint.labels,
         write_extra_files=write_beside,
-        replace=replace,
+        overwrite=overwrite,
     )
 
 

@@ -145,7 +145,7 @@ def _run(recipe: DistilRecipe, work: Work) -> DistilResult:
     results = measure(work, student, restart, splits)
     if first:
         provenance = _provenance(recipe, session, results, hashes)
-        save_task_model(out / "model", student, session.task, session.tokenizer, provenance, replace=True)
+        save_task_model(out / "model", student, session.task, session.tokenizer, provenance, overwrite=True)
     wait()
     alone = learn_alone(recipe, work, splits) if recipe.compare and session.data.labelled else {}
     whole = DistilResults(

@@ -200,7 +200,7 @@ def _written(
         warnings=(*data.warnings, *doubts(whole, chosen, keep, metric), *map(_left_out, left_out)),
         on_test=None if data.test is None else _on_test(work, source, data.test),
     )
-    with atomic_folder(work.out / "model", replace=True) as partial:
+    with atomic_folder(work.out / "model", overwrite=True) as partial:
         shutil.copytree(source, partial, dirs_exist_ok=True)
     write_json(work.out / "results.json", shrunk.record())
     report = write_shrink_report(work.out, shrunk, str(work.recipe.teacher[0]))

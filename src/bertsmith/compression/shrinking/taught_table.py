@@ -66,7 +66,7 @@ def teach_table(
     dev = encode_examples(task, session.data.dev, tokenizer)
     task.calibrate(outputs_of(model.eval(), dev.encoded), dev.examples, dev.encoded)
     provenance = {"method": "static", "teachers": [each.sha256 for each in session.teachers]}
-    save_task_model(folder / "model", model, task, tokenizer, provenance, replace=True)
+    save_task_model(folder / "model", model, task, tokenizer, provenance, overwrite=True)
 
 
 def _with_used_pieces(folder: Path, before: Path, task: Task[Any], examples: Sequence[Any]) -> Path:

@@ -79,7 +79,7 @@ def write_artefact(
     content = graph.SerializeToString() if target == "onnx" else b""
     size = len(content) + sum(path.stat().st_size for path in openvino_files)
     require_free_space(out, size, "Writing the exported model")
-    with atomic_folder(out, replace=overwrite) as folder:
+    with atomic_folder(out, overwrite=overwrite) as folder:
         if target == "onnx":
             (folder / GRAPHS[target][0]).write_bytes(content)
         for path in openvino_files:

@@ -139,19 +139,19 @@ class Index:
         self.refresh()
         return count
 
-    @door(query=text, k=whole(1, MOST_HITS), where=optional(text), rerank=optional(either(text, function)))
+    @door(query=text, k=whole(1, MOST_HITS), where=optional(text), reranker=optional(either(text, function)))
     def search(
         self,
         query: str,
         k: int = 10,
         mode: Mode = "hybrid",
         where: str | None = None,
-        rerank: str | Reranker | None = None,
+        reranker: str | Reranker | None = None,
     ) -> list[Hit]:
         """The k best passages, best first; fewer when the index or the filter has fewer.
 
         mode: vector (meaning), text (words, BM25), hybrid (both, by reciprocal rank fusion). where: SQL on
-        the columns of `info`, such as "year >= 2015 AND source LIKE 'docs/%'". rerank: a model trained on
+        the columns of `info`, such as "year >= 2015 AND source LIKE 'docs/%'". reranker: a model trained on
         pairs, or a callable (query, passages) -> scores, that orders the 50 best anew.
         Raises InputError for an empty query, a filter that can't be used, and a damaged index.
         """
@@ -159,12 +159,12 @@ class Index:
         check_question(query, k, mode)
         self.refresh()
         vector = None if mode == "text" else self.embedder.queries([query])[0]
-        scores = self._reranker(rerank) if isinstance(rerank, str) else rerank
+        scores = self._reranker(reranker) if isinstance(reranker, str) else reranker
         return self.find(Question(query, vector, k, mode, where), scores)
 
-    def find(self, question: Question, rerank: Reranker | None = None) -> list[Hit]:
+    def find(self, question: Question, reranker: Reranker | None = None) -> list[Hit]:
         """As `search`, of a question whose vector was made by `embedder` already."""
-        return self._read(lambda seen: find(seen.table, seen.manifest, question, rerank))
+        return self._read(lambda seen: find(seen.table, seen.manifest, question, reranker))
 
     @property
     def embedder(self) -> TextEmbedder:

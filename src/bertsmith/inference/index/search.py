@@ -80,17 +80,17 @@ def check_question(query: str, k: int, mode: str) -> None:
 
 
 def find(
-    table: PassageTable, manifest: IndexManifest, question: Question, rerank: Reranker | None = None
+    table: PassageTable, manifest: IndexManifest, question: Question, reranker: Reranker | None = None
 ) -> list[Hit]:
     """The best k hits, best first. Raises InputError for a filter that can't be used, or a damaged index."""
     table.check_filter(question.where)
-    alone = question.mode != "hybrid" and rerank is None
+    alone = question.mode != "hybrid" and reranker is None
     depth = question.k if alone else max(CANDIDATES, question.k)
     with table.answering(question.where):
         rankings = [_RANKINGS[name](table, manifest, question, depth) for name in _PARTS[question.mode]]
     ranked = rankings[0] if len(rankings) == 1 else _fused(rankings)
-    if rerank is not None:
-        ranked = _reranked(ranked[:depth], question.query, rerank)
+    if reranker is not None:
+        ranked = _reranked(ranked[:depth], question.query, reranker)
     return [_hit(row, score, question.query, manifest) for row, score in ranked[: question.k]]
 
 
@@ -135,10 +135,10 @@ def _fused(rankings: Sequence[Sequence[tuple[IndexRow, float]]]) -> list[tuple[I
 
 
 def _reranked(
-    ranked: Sequence[tuple[IndexRow, float]], query: str, rerank: Reranker
+    ranked: Sequence[tuple[IndexRow, float]], query: str, reranker: Reranker
 ) -> list[tuple[IndexRow, float]]:
     """Equal scores keep the order in which they came."""
-    scores = scores_of(rerank, query, [row["text"] for row, _ in ranked])
+    scores = scores_of(reranker, query, [row["text"] for row, _ in ranked])
     found = zip([row for row, _ in ranked], scores, strict=True)
     return sorted(found, key=lambda pair: -pair[1])
 

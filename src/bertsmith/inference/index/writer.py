@@ -38,7 +38,7 @@ def create_index(folder: Path, model: IndexModel, settings: PassageSettings) -> 
             return
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(f"{folder} exists and is no index. Choose another name for --out.")
-        with atomic_folder(folder, replace=True) as partial:
+        with atomic_folder(folder, overwrite=True) as partial:
             table = PassageTable.create(partial, model.dimension, {}, settings.language)
             manifest = IndexManifest(
                 id=uuid4().hex, model=model, passages=settings, version=table.version, composed=True

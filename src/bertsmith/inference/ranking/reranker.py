@@ -36,11 +36,11 @@ def open_reranker(name: str) -> Reranker:
     return scores
 
 
-def scores_of(rerank: Reranker, query: str, passages: Sequence[str]) -> list[float]:
+def scores_of(reranker: Reranker, query: str, passages: Sequence[str]) -> list[float]:
     """(E,). Raises InputError for what are no scores: an order by NaN is none."""
     if not passages:
         return []
-    found = [float(score) for score in rerank(query, passages)]
+    found = [float(score) for score in reranker(query, passages)]
     if len(found) != len(passages) or not all(map(math.isfinite, found)):
         raise InputError(
             f"The re-ranker was given {len(passages)} passages and gave {len(found)} scores. Expected one "

@@ -54,7 +54,7 @@ def write_suggestions(out: Path, found: Suggestions, command: str, overwrite: bo
     says to replace it; see `require_place`.
     """
     *beside, label = found.columns
-    with atomic_folder(out, replace=overwrite) as folder:
+    with atomic_folder(out, overwrite=overwrite) as folder:
         rows = ([*_cells(row.example), "", row.guess, f"{row.confidence:.4f}"] for row in found.rows)
         if found.rows:
             _write(folder / _ROWS, [*beside, label, "guess", "confidence"], rows)

@@ -69,11 +69,11 @@ def save_task_model(
     tokenizer: SavesItself,
     provenance: Mapping[str, Any],
     *,
-    replace: bool = False,
+    overwrite: bool = False,
 ) -> None:
     """Writes a folder that transformers opens by the head's class. Raises as `save_checkpoint` does."""
     if isinstance(model.encoder, StaticTable):
-        _save_on_table(folder, model.encoder, model.head, task, tokenizer, provenance, replace=replace)
+        _save_on_table(folder, model.encoder, model.head, task, tokenizer, provenance, overwrite=overwrite)
         return
     config, head = model.config, model.head
     known, own = head_tensors(head)
@@ -100,7 +100,7 @@ def save_task_model(
         carried=known,
         labels=task.config_labels(),
         write_extra_files=write_extra_files,
-        replace=replace,
+        overwrite=overwrite,
     )
 
 
@@ -167,7 +167,7 @@ def _save_on_table(
     tokenizer: SavesItself,
     provenance: Mapping[str, Any],
     *,
-    replace: bool,
+    overwrite: bool,
 ) -> None:
     def write_head(partial: Path) -> None:
         known, own = head_tensors(head)
@@ -183,7 +183,7 @@ def _save_on_table(
         task=task.name,
         settings=task.state(),
         write_extra_files=write_head,
-        replace=replace,
+        overwrite=overwrite,
     )
 
 

@@ -127,7 +127,7 @@ class MaskedLanguage(PretrainingObjective[PretrainingModel]):
         write_extra_files: WriteFiles | None,
     ) -> None:
         of_model = out / MODEL, model, tokenizer, provenance
-        save_pretraining_model(*of_model, write_extra_files=write_extra_files, replace=True)
+        save_pretraining_model(*of_model, write_extra_files=write_extra_files, overwrite=True)
 
 
 class SentenceOrder(MaskedLanguage):
@@ -194,7 +194,7 @@ class ReplacedTokens(PretrainingObjective[ReplacedTokenModel]):
         write_extra_files: WriteFiles | None,
     ) -> None:
         of_both = out / MODEL, out / GENERATOR, model, tokenizer, provenance
-        save_replaced_token_model(*of_both, write_extra_files=write_extra_files, replace=True)
+        save_replaced_token_model(*of_both, write_extra_files=write_extra_files, overwrite=True)
 
 
 class Values(MaskedLanguage):

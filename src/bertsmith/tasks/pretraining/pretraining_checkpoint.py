@@ -65,7 +65,7 @@ def load_pretraining_model(
     return model.eval(), (*checkpoint.notes, *_notes(checkpoint, parts, new, order, folder))
 
 
-@door(model=kind(PretrainingModel), provenance=kind(Mapping), replace=flag)
+@door(model=kind(PretrainingModel), provenance=kind(Mapping), overwrite=flag)
 def save_pretraining_model(
     folder: Path | str,
     model: PretrainingModel,
@@ -73,7 +73,7 @@ def save_pretraining_model(
     provenance: Mapping[str, Any],
     *,
     write_extra_files: Callable[[Path], None] | None = None,
-    replace: bool = False,
+    overwrite: bool = False,
 ) -> None:
     """Writes a folder that transformers opens as BertForPreTraining, or as the family's …ForMaskedLM.
 
@@ -90,7 +90,7 @@ def save_pretraining_model(
         settings={_ORDER: True} if with_pairs and model.sentence_order else {},
         provenance=provenance,
         write_extra_files=write_extra_files,
-        replace=replace,
+        overwrite=overwrite,
     )
 
 

@@ -88,12 +88,12 @@ def save_replaced_token_model(
     provenance: Mapping[str, Any],
     *,
     write_extra_files: Callable[[Path], None] | None = None,
-    replace: bool = False,
+    overwrite: bool = False,
 ) -> None:
     """Writes both folders, and `write_extra_files` into each. Raises as `save_checkpoint` does."""
     alone = model.masked_language()
     save_pretraining_model(
-        generator, alone, tokenizer, provenance, write_extra_files=write_extra_files, replace=replace
+        generator, alone, tokenizer, provenance, write_extra_files=write_extra_files, overwrite=overwrite
     )
     tensors: dict[str, Tensor] = {
         name: each for name, each in model.state_dict().items() if not name.startswith("generator.")
@@ -107,7 +107,7 @@ def save_replaced_token_model(
         tokenizer=tokenizer,
         provenance=provenance,
         write_extra_files=write_extra_files,
-        replace=replace,
+        overwrite=overwrite,
     )
 
 

@@ -68,7 +68,7 @@ def corpus_folder(value: Any, name: str) -> None:
     corpus=either(corpus_folder, place),
     out=place,
     settings=optional(kind(VocabularySettings)),
-    replace=flag,
+    overwrite=flag,
     progress=optional(function),
 )
 def train_tokenizer(
@@ -76,7 +76,7 @@ def train_tokenizer(
     out: Path | str,
     settings: VocabularySettings | None = None,
     *,
-    replace: bool = False,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Tokenizer:
     """Learns a vocabulary from the train split and writes the tokenizer's folder with its `report.json`.
@@ -88,7 +88,7 @@ def train_tokenizer(
     from bertsmith.text.corpus.corpus import opened  # here, for --help reads the settings
 
     corpus, settings = opened(corpus), settings or VocabularySettings()
-    with atomic_folder(Path(out), replace=replace) as folder:
+    with atomic_folder(Path(out), overwrite=overwrite) as folder:
         counts = count_words(
             corpus,
             lowercase=settings.lowercase,

@@ -292,7 +292,7 @@ class FinetuneSession:
                 heads |= pooler_tensors(model.encoder)
             as_named = self.source == locate_model(recipe.model).folder
             base = recipe.model if as_named else str(self.source)
-            save_adapter(adapter, model.encoder, heads=heads, base_model=base, replace=True)
+            save_adapter(adapter, model.encoder, heads=heads, base_model=base, overwrite=True)
         merge_lora(model.encoder)
         self.task.bind(model.head)
         return model.to(self.machine.device)
@@ -316,4 +316,4 @@ class FinetuneSession:
             **rows_provenance(learned_row_length(self.source)),
             **facts,
         }
-        save_task_model(folder, model, self.task, self.tokenizer, provenance, replace=True)
+        save_task_model(folder, model, self.task, self.tokenizer, provenance, overwrite=True)

@@ -58,7 +58,7 @@ def write_origin_task(corpus: Corpus, folder: Path) -> int:
     if len(chosen) < 2:
         return 0
     rows = {source: iter(sorted(texts[source])) for source in chosen}
-    with atomic_folder(folder, replace=True) as partial:
+    with atomic_folder(folder, overwrite=True) as partial:
         for name, count in ROWS.items():
             records = [
                 {"text": text, "label": source}

@@ -48,7 +48,7 @@ def save_student(
         tokenizer=tokenizer,
         provenance=provenance,
         write_extra_files=write_modules,
-        replace=True,
+        overwrite=True,
     )
 
 
