@@ -34,7 +34,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             f"The {subject} {ACTIONS[(number + place) % 8]} motion {number} of part {place}."
             for place, subject in enumerate(SUBJECTS)
         )
-        (tmp_path / "articles" / f"{number}.txt").write_text("\n".join(sentences))
+        (tmp_path / "articles" / f"{number}.txt").write_text("\n\n".join(sentences))
     rows = [
         f"The {SUBJECTS[n % 8]} {ACTIONS[n % 7]} paper {n}.,{'court' if n % 8 < 6 else 'party'}"
         for n in range(60)

@@ -93,7 +93,7 @@ COMMANDS = (
     "pretrain quickstart corpus=corpus tokenizer=tokenizer out=run steps=2 checkpoint.every=1",
     "finetune classification --model run/model --train rows.csv --dev rows.csv --out head epochs=1",
     "predict head/model rows.csv --out predicted.jsonl",
-    "embed run/model text/0.txt --out vectors.npy",
+    "embed run/model text/0.txt --out vectors.parquet",
 )
 SEARCH = ("index build text --model run/model --out index", "search index parts")
 

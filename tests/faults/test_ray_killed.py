@@ -120,13 +120,13 @@ def test_shards_that_are_written_are_not_computed_again(
     cluster: Any, model: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, out = tmp_path / "alone.parquet", tmp_path / "v.parquet"
-    embed_file(Embedder(model), table, expected, shard_rows=SHARD_ROWS, precision="int8")
+    embed_file(Embedder(model), table, expected, shard_rows=SHARD_ROWS, store_dtype="int8")
 
     def stop(count: Count) -> None:
         if count.texts > 2 * SHARD_ROWS:
             raise KeyboardInterrupt
 
-    job = {"shard_rows": SHARD_ROWS, "precision": "int8", "engine": "ray"}
+    job = {"shard_rows": SHARD_ROWS, "store_dtype": "int8", "engine": "ray"}
     with pytest.raises(KeyboardInterrupt):
         embed_file(Embedder(model), table, out, watch=stop, **job)  # type: ignore[arg-type]
     written = len(list(tmp_path.glob("v.parquet.parts/shard-*")))

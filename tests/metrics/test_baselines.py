@@ -120,7 +120,10 @@ def sst2(path: Path, step: int) -> tuple[list[str], np.ndarray]:
 @pytest.mark.slow
 def test_reuters_topics_score_what_bags_of_words_score_there(shared_data: Path) -> None:
     rows = {
-        part: [json.loads(line) for line in (shared_data / f"reuters/{part}.jsonl").open(encoding="utf-8")]
+        part: [
+            json.loads(line)
+            for line in (shared_data / f"reuters/{part}.jsonl").read_text(encoding="utf-8").splitlines()
+        ]
         for part in ("train", "test")
     }
     topics = sorted({topic for row in rows["train"] for topic in row["topics"]})

@@ -185,7 +185,7 @@ def _drawn(out: Path, asked: dict[str, Any], draw: Callable[[], list[str]]) -> l
         "texts.jsonl",
         ".texts.jsonl",
         ".settings.json",
-    )  # the latter two of a killed run, half-written
+    )  # the latter two half-written, when killed
     if out.exists() and not all(entry.name.startswith(own) for entry in out.iterdir()):
         raise InputError(f"{out} holds something else than a run of this. Choose another folder.")
     drawn = draw() if texts else []
