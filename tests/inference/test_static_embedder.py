@@ -1,18 +1,22 @@
 """A static table as an embedder: its numbers against plain sums and against the tools whose format it has."""
 
+import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from bertsmith.compression.vocabulary_pruning import prune_vocabulary
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import write_json
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.job import embed_file
 from bertsmith.inference.embedding.vector_file import read_vectors
+from bertsmith.inference.export.source import open_source
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.model_kind import model_kind
 from bertsmith.inference.predictor import Predictor
@@ -74,6 +78,72 @@ def test_a_folder_that_model2vec_wrote_opens(table: Path, tmp_path: Path, tiny_t
     theirs.save_pretrained(tmp_path / "theirs")
     ours = Embedder(tmp_path / "theirs").documents(TEXTS)
     np.testing.assert_allclose(ours, theirs.encode(TEXTS), atol=1e-6)
+
+
+def moved_one_deeper(table: Path) -> Path:
+    """As sentence-transformers 3 and 4 left it."""
+    (table / "bertsmith.json").unlink()
+    (table / "config.json").unlink()
+    (table / "0_StaticEmbedding").mkdir()
+    for name in ("model.safetensors", "tokenizer.json"):
+        (table / name).rename(table / "0_StaticEmbedding" / name)
+    for name in ("tokenizer_config.json", "vocab.txt"):
+        (table / name).unlink()
+    modules = json.loads((table / "modules.json").read_text())
+    modules[0]["path"] = "0_StaticEmbedding"
+    write_json(table / "modules.json", modules)
+    return table
+
+
+def test_a_table_one_folder_deeper_opens(table: Path, tmp_path: Path) -> None:
+    before = Embedder(table).documents(TEXTS)
+    ours = Embedder(moved_one_deeper(table)).documents(TEXTS)
+    np.testing.assert_array_equal(ours, before)
+    from sentence_transformers import SentenceTransformer
+
+    theirs = SentenceTransformer(str(table), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    pruned = prune_vocabulary(table, ["red cats"], tmp_path / "pruned").folder
+    np.testing.assert_array_equal(Embedder(pruned).documents(["red cats"]), ours[:1])
+    for needs_layers in (load_encoder, open_source):
+        with pytest.raises(ModelError, match="static table of vectors, which has no layers"):
+            needs_layers(table)
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"type": "sentence_transformers.models.Dense"}, "a module Dense after its table of vectors"),
+        ({"type": 5}, "after its table of vectors"),
+    ],
+)
+def test_a_table_with_another_module_behind_it_is_refused(
+    table: Path, tmp_path: Path, changed: dict[str, Any], complaint: str
+) -> None:
+    """Its vectors would be others."""
+    modules = json.loads((table / "modules.json").read_text())
+    (table / "bertsmith.json").unlink()
+    write_json(table / "modules.json", [modules[0], modules[1] | changed])
+    with pytest.raises(ModelError, match=complaint):
+        Embedder(table)
+    with pytest.raises(ModelError, match=complaint):
+        prune_vocabulary(table, ["red cats"], tmp_path / "pruned")
+
+
+def test_a_table_s_folder_cannot_lead_elsewhere(table: Path) -> None:
+    modules = json.loads((moved_one_deeper(table) / "modules.json").read_text())
+    write_json(table / "modules.json", [modules[0] | {"path": "../static/0_StaticEmbedding"}])
+    with pytest.raises(ModelError, match="names no folder beside it for the module StaticEmbedding"):
+        Embedder(table)
+
+
+def test_a_table_for_dot_products_says_so(table: Path) -> None:
+    (table / "bertsmith.json").unlink()
+    write_json(table / "config_sentence_transformers.json", {"similarity_fn_name": "dot"})
+    assert Embedder(table).caveat == ""  # it has nothing but cosines, for it normalises
+    write_json(table / "modules.json", json.loads((table / "modules.json").read_text())[:1])
+    assert "was trained for dot products" in Embedder(table).caveat
+    assert Embedder(table, normalise=False).caveat == ""
 
 
 def test_long_texts_are_cut_or_read_whole(table: Path) -> None:

@@ -120,6 +120,14 @@ def test_whatever_a_model_of_ours_may_hold_is_fetched(hub: FakeHub, tmp_path: Pa
     assert {name for name in written if not any(fnmatch(name, pattern) for pattern in patterns)} == set()
 
 
+@pytest.mark.parametrize(
+    "name", ["0_StaticEmbedding/tokenizer.json", "0_Transformer/sentence_bert_config.json"]
+)
+def test_what_sentence_transformers_left_one_folder_deeper_is_fetched(hub: FakeHub, name: str) -> None:
+    locate_model("theirs/model")
+    assert {name, f"{name.partition('/')[0]}/{WEIGHTS}"} <= set(hub.asked[0]["allow_patterns"])
+
+
 def test_a_tokenizer_is_a_path_or_that_of_a_model_of_a_short_or_hub_name(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,14 @@ from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import read_manifest, stated_manifest
 from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
 from bertsmith.model.sentence_files import copy_sentence_files
-from bertsmith.model.static_table import StaticTable, is_static, load_static, read_longest, save_static
+from bertsmith.model.static_table import (
+    StaticTable,
+    is_static,
+    load_static,
+    read_longest,
+    save_static,
+    table_folder,
+)
 from bertsmith.model.untrusted import plain_file
 from bertsmith.tasks.checkpoints.sentence_settings import read_prompts
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
@@ -72,7 +79,7 @@ def prune_vocabulary(
     folder = locate_model(model).folder
     require_free(Path(out))
     counted = _Counted(texts, _prefixes(folder))
-    tokenizer = read_own_tokenizer(folder)
+    tokenizer = read_own_tokenizer(table_folder(folder) if is_static(folder) else folder)
     counts = count_pieces(tokenizer, counted)
     if not counted.number:
         raise InputError("There are no texts to count pieces in: every piece would go. Give texts.")
@@ -132,7 +139,7 @@ def _prune_table(
 ) -> PrunedModel:
     """A table with a task's head keeps it, with its labels."""
     table = load_static(folder)
-    pruned = prune(load_own_tokenizer(folder, table.config), counts)
+    pruned = prune(load_own_tokenizer(table_folder(folder), table.config), counts)
     note = {"pruned_from": str(folder), "pieces_before": len(table.table), "texts": texts}
     rows = table.table[torch.from_numpy(pruned.kept)]
     rest = 0

@@ -52,18 +52,26 @@ SENTENCE_SETTINGS = tuple(
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 
-# Settings, tensors and vocabularies: never code that is run, never pickle. Of a model of ours whatever
-# bertsmith.json lists, or it counts as incomplete: an extension's page too, which is only hashed.
-_SAFE_FILES = (
-    "config.json",
-    "model.safetensors",
-    "bertsmith.json",
+# A tokenizer, in the forms that it comes in.
+_TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "vocab.txt",
     "vocab.json",
     "merges.txt",
+)
+
+# Where older versions of sentence-transformers put an encoder or a static table.
+_ONE_DEEPER = ("0_Transformer", "0_StaticEmbedding")
+
+# Settings, tensors and vocabularies: never code that is run, never pickle. Of a model of ours whatever
+# bertsmith.json lists, or it counts as incomplete: an extension's page too, which is only hashed.
+_SAFE_FILES = (
+    "config.json",
+    "model.safetensors",
+    "bertsmith.json",
+    *_TOKENIZER_FILES,
     # how sentence-transformers pools: without these, vectors would silently be others
     "modules.json",
     "1_Pooling/config.json",
@@ -73,6 +81,11 @@ _SAFE_FILES = (
     "3_Dense/model.safetensors",
     *SENTENCE_SETTINGS,
     "config_sentence_transformers.json",
+    *(
+        f"{folder}/{name}"
+        for folder in _ONE_DEEPER
+        for name in ("config.json", "model.safetensors", *_TOKENIZER_FILES, *SENTENCE_SETTINGS)
+    ),
     "head.safetensors",
     "patches.json",
     "numbers.json",

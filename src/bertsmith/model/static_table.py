@@ -6,12 +6,14 @@ tokenizer.json     which piece has which row
 modules.json       the same as sentence-transformers' StaticEmbedding
 bertsmith.json     provenance, and the hash of each file
 
-model2vec and sentence-transformers open the folder, and we open theirs. The rows of special pieces are zeros:
-model2vec leaves [UNK] out, sentence-transformers doesn't, and so the direction of a vector is the same.
+model2vec and sentence-transformers open the folder, and we open theirs, where nothing but
+normalisation comes after the table. The rows of special pieces are zeros: model2vec leaves [UNK] out,
+sentence-transformers doesn't, and so the direction of a vector is the same.
 
 V pieces, N tokens in the packed batch, R rows that are read, D width of a vector.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +34,11 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 ARCHITECTURE = "StaticModel"
 LONGEST = 512  # tokens of a text where the folder says nothing, as model2vec has it
 NO_LIMIT = 1_000_000  # tokens that can be asked for: a table has no positions
+WEIGHTS = "model.safetensors"
+_CONFIG = "config.json"
+_MODULES = "modules.json"
 _MODULE = "StaticEmbedding"
+_NORMALIZE = "Normalize"
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8)
 
 
@@ -63,13 +69,31 @@ class StaticTable(nn.Module):
 
 def is_static(folder: Path) -> bool:
     """Whether a folder holds a static table, of ours, of model2vec or of sentence-transformers."""
-    if (folder / "modules.json").is_file():
-        modules = read_small_json(plain_file(folder, "modules.json"))
-        first = modules[0] if isinstance(modules, list) and modules else {}
-        return isinstance(first, dict) and str(first.get("type", "")).endswith(f".{_MODULE}")
-    if not (folder / "config.json").is_file():
-        return False
-    return read_settings(plain_file(folder, "config.json")).get("model_type") == "model2vec"
+    if (folder / _MODULES).is_file():
+        return [kind for kind, _ in _modules(folder)[:1]] == [_MODULE]
+    return _settings(folder).get("model_type") == "model2vec"
+
+
+def table_folder(folder: Path) -> Path:
+    """Where a static table and its tokenizer lie: in the folder itself or, as older versions of
+    sentence-transformers left them, one deeper.
+
+    Raises ModelError where the table is missing, or something other than normalisation comes after it.
+    """
+    if not (folder / _MODULES).is_file():
+        return folder
+    (_, inside), *after = _modules(folder)
+    if (other := next((kind for kind, _ in after if kind != _NORMALIZE), None)) is not None:
+        raise ModelError(
+            f"{folder} has a module {other} after its table of vectors, which Bertsmith doesn't support: "
+            "without it the vectors would differ. Use a table with nothing after it but normalisation."
+        )
+    if not re.fullmatch(r"[\w-]*|\.", inside):
+        raise ModelError(
+            f"{folder / _MODULES} names no folder beside it for the module {_MODULE}. It may have been "
+            "altered."
+        )
+    return plain_file(folder, f"{inside}/{WEIGHTS}".lstrip("/")).parent
 
 
 def refuse_static(folder: Path) -> None:
@@ -84,8 +108,8 @@ def refuse_static(folder: Path) -> None:
 
 def read_longest(folder: Path) -> int:
     """Tokens of a text that are read, as config.json says."""
-    path = folder / "config.json"
-    found = read_settings(plain_file(folder, path.name)).get("max_length", LONGEST) if path.exists() else None
+    path = folder / _CONFIG
+    found = _settings(folder).get("max_length", LONGEST) if path.exists() else None
     if found is None:
         return NO_LIMIT
     if not isinstance(found, int) or found < 1:
@@ -96,7 +120,7 @@ def read_longest(folder: Path) -> int:
 def load_static(folder: Path) -> StaticTable:
     """The table of a folder. Raises ModelError for a file that is missing, cut, altered or holds no table."""
     with hashed_meanwhile(folder):
-        path = plain_file(folder, "model.safetensors")
+        path = plain_file(table_folder(folder), WEIGHTS)
         table = _one_row_a_piece(read_tensors(path), path)
     if not bool(table.isfinite().all()):
         raise ModelError(f"{path} holds values that are not finite. Take another copy of the model.")
@@ -137,12 +161,10 @@ def save_static(
     }
     require_free_space(folder, table.nbytes, "Saving the model")
     with atomic_folder(folder, overwrite=overwrite) as partial:
-        with tensors_written_to(partial / "model.safetensors"):
-            save_file({"embeddings": table.float().contiguous()}, partial / "model.safetensors")
-        write_json(partial / "config.json", config)
-        write_json(
-            partial / "modules.json", [_module(0, ".", _MODULE), _module(1, "1_Normalize", "Normalize")]
-        )
+        with tensors_written_to(partial / WEIGHTS):
+            save_file({"embeddings": table.float().contiguous()}, partial / WEIGHTS)
+        write_json(partial / _CONFIG, config)
+        write_json(partial / _MODULES, [_module(0, ".", _MODULE), _module(1, "1_Normalize", _NORMALIZE)])
         (partial / "1_Normalize").mkdir()
         tokenizer.save(partial, segments=False, max_length=max_length)
         if write_extra_files is not None:
@@ -151,6 +173,18 @@ def save_static(
         manifest = Manifest(architecture=ARCHITECTURE, task=task, **about)
         write_manifest(partial, manifest)
         write_card(partial, manifest, f"A static table of {pieces:,} vectors, {width} wide")
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """What config.json says; sentence-transformers writes none."""
+    return read_settings(plain_file(folder, _CONFIG)) if (folder / _CONFIG).is_file() else {}
+
+
+def _modules(folder: Path) -> list[tuple[str, str]]:
+    """Kind and subfolder of each part, in their order; none where modules.json holds no list."""
+    found = read_small_json(plain_file(folder, _MODULES))
+    parts = [each if isinstance(each, dict) else {} for each in found] if isinstance(found, list) else []
+    return [(str(each.get("type")).rpartition(".")[2], str(each.get("path"))) for each in parts]
 
 
 def _one_row_a_piece(tensors: Mapping[str, Tensor], path: Path) -> Tensor:

@@ -102,7 +102,7 @@ class Embedder:
         self.folder = locate_model(model).folder
         found = read_sentence_settings(self.folder)
         self._weights = [each / WEIGHTS for each in (found.encoder, found.projection) if each is not None]
-        started = _started(found.encoder, device, compute_dtype)
+        started = _started(self.folder, found.encoder, device, compute_dtype)
         self.encoder: Bert | StaticTable = started.model
         self.tokenizer, self.device, self.compute_dtype = started[1:]
         config = self.encoder.config
@@ -312,11 +312,12 @@ def pooled_in_batches(
 
 
 def _started(
-    folder: Path, device: torch.device | str, compute_dtype: torch.dtype | None
+    folder: Path, inside: Path, device: torch.device | str, compute_dtype: torch.dtype | None
 ) -> Engine[Bert] | Engine[StaticTable]:
+    """`inside` is where encoder or table lie."""
     if is_static(folder):
-        return start_engine(load_static(folder), folder)
-    return start_engine(load_encoder(folder), folder, device, compute_dtype)
+        return start_engine(load_static(folder), inside)
+    return start_engine(load_encoder(inside), inside, device, compute_dtype)
 
 
 @torch.inference_mode()

@@ -111,6 +111,7 @@ class Source:
 def open_source(name: str | Path) -> Source:
     """By path, alias or hub name. Raises ModelError for what can't be exported, and as loading does."""
     folder = locate_model(name).folder
+    refuse_static(folder)
     if model_kind(folder) != "task":
         return _encoder_source(str(name), folder)
     _require_known_task(folder)
@@ -127,7 +128,6 @@ def _require_known_task(folder: Path) -> None:
 
 
 def _task_source(name: str, folder: Path) -> Source:
-    refuse_static(folder)
     model, task = load_task_model(folder)
     padded = PaddedModel(model.encoder, padded_head(model.head, model.encoder, task.name))
     notes: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from typing import Any, cast, get_args
 
 from bertsmith.errors import ModelError
 from bertsmith.model.locate import SENTENCE_SETTINGS
-from bertsmith.model.static_table import is_static, read_longest
+from bertsmith.model.static_table import is_static, read_longest, table_folder
 from bertsmith.model.untrusted import plain_file, read_settings, read_small_json
 from bertsmith.tasks.heads.pooling import Pooling
 
@@ -68,7 +68,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         bool(settings.get("do_lower_case")),
         *_prefixes(prompts),
         folder / modules["Dense"] if "Dense" in modules else None,
-        "Normalize" not in modules and _said_of_use(folder).get("similarity_fn_name") in _DOT,
+        _is_by_dot(folder),
     )
 
 
@@ -95,8 +95,19 @@ def is_for_fewer_dimensions(folder: Path) -> bool:
 def _of_table(folder: Path) -> SentenceSettings:
     query, document = _prefixes(read_prompts(folder))
     return SentenceSettings(
-        folder, max_length=max(read_longest(folder), SHORTEST), query_prefix=query, document_prefix=document
+        table_folder(folder),
+        max_length=max(read_longest(folder), SHORTEST),
+        query_prefix=query,
+        document_prefix=document,
+        by_dot=_is_by_dot(folder),
     )
+
+
+def _is_by_dot(folder: Path) -> bool:
+    """Vectors that are normalised have nothing but cosines."""
+    if not (folder / _MODULES).exists() or "Normalize" in _parts(folder)[0]:
+        return False
+    return _said_of_use(folder).get("similarity_fn_name") in _DOT
 
 
 def _prefixes(prompts: Mapping[str, str]) -> tuple[str, str]:

@@ -31,7 +31,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.model.student import is_alike
-from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
+from bertsmith.tasks.checkpoints.sentence_settings import read_encoder
 from bertsmith.tasks.heads.pooling import pool_sequences
 from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead, start_at_frequencies
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -58,7 +58,7 @@ class Opened:
     @cached_property
     def sha256(self) -> str:
         """Of the teacher's weights."""
-        return sha256(_encoder_folder(self.folder) / WEIGHTS)
+        return sha256(read_encoder(self.folder)[0] / WEIGHTS)
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,12 @@ def open_teacher(recipe: EncoderDistilRecipe) -> Opened:
     """Reads and checks; writes nothing. Raises ModelError and RecipeError."""
     require_room_for_rows(recipe.corpus, [recipe.data.sequence_length], "data.sequence_length")
     folder = locate_model(recipe.teacher).folder
-    checkpoint = read_checkpoint(_encoder_folder(folder))
+    encoder_folder, _ = read_encoder(folder)
+    checkpoint = read_checkpoint(encoder_folder)
     config = shape_of(recipe, checkpoint.config)
     same = config.hidden_size == checkpoint.config.hidden_size and is_alike(config, checkpoint.config)
     subject = choose_subject(recipe, folder, checkpoint, same)
-    tokenizer = load_own_tokenizer(_encoder_folder(folder), checkpoint.config)
+    tokenizer = load_own_tokenizer(encoder_folder, checkpoint.config)
     if recipe.data.sequence_length > min(checkpoint.config.max_length, config.max_length):
         raise RecipeError(
             f"data.sequence_length is {recipe.data.sequence_length}, but teacher and student have positions "
@@ -137,11 +138,6 @@ def prepare(
         cache,
     )
     return Prepared(opened, task, pooler, train.corpus_sha256, (*notes, *kept))
-
-
-def _encoder_folder(folder: Path) -> Path:
-    """Of a folder whose encoder lies one deeper."""
-    return read_sentence_settings(folder).encoder if (folder / "modules.json").exists() else folder
 
 
 def _check_numbers(recipe: EncoderDistilRecipe, teacher: BertConfig) -> None:
