@@ -67,7 +67,7 @@ def test_a_folder_that_model2vec_wrote_opens(table: Path, tmp_path: Path, tiny_t
     random = np.random.default_rng(0)
     pieces = tiny_tokenizer.vocab_size
     weights = random.random(pieces).astype(np.float32)
-    weights[list(tiny_tokenizer.special_ids)] = 0
+    weights[tiny_tokenizer.cls_id] = 0  # they take "[CLS]" in a text for the piece, we for words
     theirs = model2vec.StaticModel(
         random.normal(size=(9, 8)).astype(np.float32),
         tiny_tokenizer.backend,
@@ -76,8 +76,28 @@ def test_a_folder_that_model2vec_wrote_opens(table: Path, tmp_path: Path, tiny_t
         token_mapping=random.integers(0, 9, pieces),
     )
     theirs.save_pretrained(tmp_path / "theirs")
-    ours = Embedder(tmp_path / "theirs").documents(TEXTS)
-    np.testing.assert_allclose(ours, theirs.encode(TEXTS), atol=1e-6)
+    wanted = theirs.encode(TEXTS)
+    np.testing.assert_allclose(Embedder(tmp_path / "theirs").documents(TEXTS), wanted, atol=1e-6)
+    every_piece = [*TEXTS, " ".join(tiny_tokenizer.pieces)]
+    pruned = prune_vocabulary(tmp_path / "theirs", every_piece, tmp_path / "pruned").folder
+    np.testing.assert_allclose(Embedder(pruned).documents(TEXTS), wanted, atol=1e-6)
+
+
+def test_of_a_table_of_sentence_transformers_unknown_pieces_count(
+    table: Path, tmp_path: Path, tiny_tokenizer: Tokenizer
+) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import StaticEmbedding
+
+    torch.manual_seed(0)
+    theirs = SentenceTransformer(
+        modules=[StaticEmbedding(tiny_tokenizer.backend, embedding_dim=8)], device="cpu"
+    )
+    theirs.save(str(tmp_path / "theirs"))
+    texts = ["☃ ☃", "red ☃ cats"]
+    wanted = theirs.encode(texts, normalize_embeddings=True)
+    assert np.abs(wanted[0]).max() > 0
+    np.testing.assert_allclose(Embedder(tmp_path / "theirs").documents(texts), wanted, atol=1e-6)
 
 
 def moved_one_deeper(table: Path) -> Path:

@@ -8,7 +8,8 @@ bertsmith.json     provenance, and the hash of each file
 
 model2vec and sentence-transformers open the folder, and we open theirs, where nothing but
 normalisation comes after the table. The rows of special pieces are zeros: model2vec leaves [UNK] out,
-sentence-transformers doesn't, and so the direction of a vector is the same.
+sentence-transformers doesn't, and so the direction of a vector is the same. In a folder of model2vec's own
+the row of [UNK] becomes zeros as it is read.
 
 V pieces, N tokens in the packed batch, R rows that are read, D width of a vector.
 """
@@ -37,6 +38,7 @@ NO_LIMIT = 1_000_000  # tokens that can be asked for: a table has no positions
 WEIGHTS = "model.safetensors"
 _CONFIG = "config.json"
 _MODULES = "modules.json"
+_MODEL2VEC = "model2vec"
 _MODULE = "StaticEmbedding"
 _NORMALIZE = "Normalize"
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8)
@@ -71,7 +73,7 @@ def is_static(folder: Path) -> bool:
     """Whether a folder holds a static table, of ours, of model2vec or of sentence-transformers."""
     if (folder / _MODULES).is_file():
         return [kind for kind, _ in _modules(folder)[:1]] == [_MODULE]
-    return _settings(folder).get("model_type") == "model2vec"
+    return _settings(folder).get("model_type") == _MODEL2VEC
 
 
 def table_folder(folder: Path) -> Path:
@@ -119,11 +121,13 @@ def read_longest(folder: Path) -> int:
 
 def load_static(folder: Path) -> StaticTable:
     """The table of a folder. Raises ModelError for a file that is missing, cut, altered or holds no table."""
-    with hashed_meanwhile(folder):
+    with hashed_meanwhile(folder) as manifest:
         path = plain_file(table_folder(folder), WEIGHTS)
         table = _one_row_a_piece(read_tensors(path), path)
     if not bool(table.isfinite().all()):
         raise ModelError(f"{path} holds values that are not finite. Take another copy of the model.")
+    if manifest is None and _is_model2vec(folder):  # what we save is as it is meant
+        _leave_unknown_out(table, folder)
     return StaticTable(table)
 
 
@@ -151,7 +155,7 @@ def save_static(
     if not bool(table.isfinite().all()):
         raise ModelError("The table was not saved: it holds values that are not finite.")
     config = {
-        "model_type": "model2vec",
+        "model_type": _MODEL2VEC,
         "architectures": [ARCHITECTURE],
         "hidden_dim": width,
         "seq_length": NO_LIMIT,
@@ -173,6 +177,21 @@ def save_static(
         manifest = Manifest(architecture=ARCHITECTURE, task=task, **about)
         write_manifest(partial, manifest)
         write_card(partial, manifest, f"A static table of {pieces:,} vectors, {width} wide")
+
+
+def _is_model2vec(folder: Path) -> bool:
+    """By its config.json. That of a table which wasn't distilled has no model_type, but embedding_dtype."""
+    settings = _settings(folder)
+    return settings.get("model_type") == _MODEL2VEC or "embedding_dtype" in settings
+
+
+def _leave_unknown_out(table: Tensor, folder: Path) -> None:
+    """model2vec leaves out unknown pieces that it has a row for: sentence-transformers, which opens the same
+    folder, doesn't.
+    """
+    unknown = Tokenizer.load(plain_file(folder, "tokenizer.json").parent).unk_id
+    if unknown < len(table):
+        table[unknown] = 0
 
 
 def _settings(folder: Path) -> dict[str, Any]:
