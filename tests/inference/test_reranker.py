@@ -1,13 +1,15 @@
 """Models that were fine-tuned on pairs as re-rankers."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.ranking.reranker import open_reranker
 from bertsmith.model.bert import Bert
@@ -86,3 +88,47 @@ def test_a_model_without_a_score_is_refused(tmp_path: Path) -> None:
         InputError, match=r"can't re-rank: its predictions hold no score \(label, confidence\)"
     ):
         open_reranker(name)("cat", PASSAGES)
+
+
+def as_cross_encoder(folder: str, **said: Any) -> None:
+    """Without what we wrote beside it, and with what CrossEncoder adds to config.json."""
+    path = Path(folder) / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | said))
+    (Path(folder) / "bertsmith.json").unlink()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.1.0"}},
+        {"sentence_transformers": {"version": "5.0.0"}},
+        {"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"},
+    ],
+)
+def test_cross_encoders_rank_as_sentence_transformers_ranks(tmp_path: Path, said: dict[str, Any]) -> None:
+    from sentence_transformers import CrossEncoder
+
+    name = trained_on_pairs(tmp_path / "model", "reranking", [0.0, 1.0, 0.0, 1.0])
+    as_cross_encoder(name, **said)
+    theirs = CrossEncoder(name, device="cpu").predict([("cat", text) for text in PASSAGES])
+    ours = open_reranker(name)("cat", PASSAGES)
+    assert np.argsort(ours).tolist() == np.argsort(theirs).tolist()
+    assert len(set(ours)) == len(PASSAGES)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}},
+        {"sbert_ce_default_activation_function": "own.Identity"},
+        {
+            "sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid",
+            "id2label": {"0": "no", "1": "yes"},
+        },
+    ],
+)
+def test_another_activation_of_a_cross_encoder_is_refused(tmp_path: Path, said: dict[str, Any]) -> None:
+    name = trained_on_pairs(tmp_path / "model", "reranking", [0.0, 1.0, 0.0, 1.0])
+    as_cross_encoder(name, **said)
+    with pytest.raises(ModelError, match=r"cross-encoder puts its . outputs? through"):
+        open_reranker(name)

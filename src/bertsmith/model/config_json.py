@@ -12,6 +12,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig, make_config
+from bertsmith.model.cross_encoder import KEYS as OF_CROSS_ENCODERS
+from bertsmith.model.cross_encoder import refuse_activations
 from bertsmith.model.families import find_family
 from bertsmith.validation import first_problem
 
@@ -29,6 +31,7 @@ _HARMLESS = frozenset(
         # heads and tasks
         *("_num_labels", "num_labels", "id2label", "label2id", "problem_type", "finetuning_task"),
         *("task_specific_params", "classifier_dropout", "qa_dropout", "seq_classif_dropout"),
+        *OF_CROSS_ENCODERS,
         # special tokens: the tokenizer knows them
         *("bos_token_id", "cls_token_id", "eos_token_id", "eos_token_ids", "mask_token_id", "sep_token_id"),
         # Google's multilingual and Chinese models
@@ -71,6 +74,7 @@ def config_from_hugging_face(values: dict[str, Any], where: str) -> BertConfig:
         if values.get(key) is not None and values[key] not in supported:
             only = f"only {supported[0]!r} is supported" if supported else "it is not supported"
             raise ModelError(f"{where}: {key} is {reprlib.repr(values[key])}; {only}.")
+    refuse_activations(values, where)
     more = family.rotary
     ignored = _HARMLESS | family.harmless | required.keys() | (more.keys if more else set())
     names = family.config_keys()
