@@ -436,9 +436,13 @@ def test_what_is_no_list_of_texts_is_refused(tiny_bert: Path) -> None:
         (
             "modules.json",
             '[{"type": "x.Transformer", "path": ""}]',
-            "no folder beside it for the module Pooling",
+            "names no module Pooling, so it doesn't say how texts become vectors",
         ),
-        ("modules.json", '[{"type": "x.Transformer", "path": "../other"}]', "the module Transformer"),
+        (
+            "modules.json",
+            '[{"type": "x.Transformer", "path": "../other"}, {"type": "x.Pooling", "path": ""}]',
+            "the module Transformer",
+        ),
         ("modules.json", '{"a": 1}', "is not a list of modules"),
         (
             "1_Pooling/config.json",

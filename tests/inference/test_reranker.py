@@ -10,11 +10,17 @@ import pytest
 import torch
 
 from bertsmith.errors import InputError, ModelError
+from bertsmith.inference.attribution import Explainer
+from bertsmith.inference.export.source import open_source
+from bertsmith.inference.model_kind import model_kind
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.ranking.reranker import open_reranker
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.model.cpu import kernels
+from bertsmith.serving.served_model import open_model
+from bertsmith.serving.settings import ModelSettings
+from bertsmith.tasks.checkpoints.sentence_settings import read_encoder, read_pooling
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.registry import find_task
@@ -132,3 +138,28 @@ def test_another_activation_of_a_cross_encoder_is_refused(tmp_path: Path, said: 
     as_cross_encoder(name, **said)
     with pytest.raises(ModelError, match=r"cross-encoder puts its . outputs? through"):
         open_reranker(name)
+
+
+def test_a_cross_encoder_with_modules_is_a_head_for_all(tmp_path: Path) -> None:
+    """As version 6 saves it: with a modules.json that says nothing of vectors."""
+    from sentence_transformers import CrossEncoder
+
+    name = trained_on_pairs(tmp_path / "ours", "reranking", [0.0, 1.0, 0.0, 1.0])
+    folder = tmp_path / "theirs"
+    CrossEncoder(name, device="cpu").save(str(folder))
+    assert (folder / "modules.json").exists()
+    pairs = [("cat", text) for text in PASSAGES]
+    assert open_reranker(str(folder))("cat", PASSAGES) == pytest.approx(
+        [each["score"] for each in Predictor.load(folder).predict(pairs)]
+    )
+    assert model_kind(folder) == "task"
+    assert open_source(folder).kind == "regression"
+    assert Explainer(folder).attributions(("cat", "dog")).target == "score"
+    opened = open_model(ModelSettings(name="x", path=str(folder)), 1)
+    assert opened.task == "regression" and "rerank" in opened.operations
+    assert (read_pooling(folder), read_encoder(folder)) == (None, (folder, False))
+    said = folder / "config_sentence_transformers.json"
+    tanh = {"activation_fn": "torch.nn.modules.activation.Tanh"}
+    said.write_text(json.dumps(json.loads(said.read_text()) | tanh))
+    with pytest.raises(ModelError, match=r"config_sentence_transformers.json: .* puts its 1 output through"):
+        open_reranker(str(folder))

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from bertsmith.model.architectures import find_architecture
+from bertsmith.model.cross_encoder import makes_vectors
 from bertsmith.model.manifest import stated_manifest
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.tasks.registry import TASKS
@@ -25,7 +26,7 @@ def model_kind(folder: Path) -> ModelKind:
             return "masked-language" if _fills_masks(manifest.architecture) else "embedding"
         if manifest.task in TASKS or manifest.settings:  # settings of a task of one's own
             return "task"
-    if (folder / "modules.json").exists() or not (folder / "config.json").exists():
+    if makes_vectors(folder) or not (folder / "config.json").exists():
         return "embedding"
     names = read_settings(plain_file(folder, "config.json")).get("architectures") or [""]
     architecture = str(names[0]) if isinstance(names, list) and names else ""

@@ -25,6 +25,7 @@ from bertsmith.inference.model_kind import model_kind
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.config import BertConfig
+from bertsmith.model.cross_encoder import makes_vectors
 from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import stated_manifest
 from bertsmith.model.static_table import refuse_static
@@ -147,7 +148,7 @@ def _encoder_source(name: str, folder: Path) -> Source:
     refuse_projection(folder, sentences.projection, "an exported graph")
     encoder = load_encoder(sentences.encoder)
     encoder.pooler = None
-    is_embedder = sentences.encoder != folder or (folder / "modules.json").exists()
+    is_embedder = sentences.encoder != folder or makes_vectors(folder)
     head = Vectors(sentences.pooling, True) if is_embedder else States()
     engine = start_engine(deepcopy(encoder), sentences.encoder, _CPU, torch.float32)
     longest = min(sentences.max_length or encoder.config.max_length, encoder.config.max_length)

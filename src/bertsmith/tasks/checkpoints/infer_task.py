@@ -5,6 +5,7 @@ from typing import Any
 
 from bertsmith.errors import ModelError
 from bertsmith.model.checkpoint import Checkpoint
+from bertsmith.model.cross_encoder import refuse_activation
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.saved_state import require_labels
 from bertsmith.tasks.task import Task
@@ -21,6 +22,8 @@ def task_of_foreign(checkpoint: Checkpoint, folder: Path) -> Task[Any]:
     """
     name = _name(checkpoint, folder)
     kind = find_task(name)
+    outputs = checkpoint.carried.get(f"{checkpoint.config.family.sequence_head.out}.weight")
+    refuse_activation(folder, 0 if outputs is None else len(outputs))
     free = {"constrained": False} if name == "tagging" else {}  # by whatever scheme its tags were written
     settings = kind.Settings(max_length=checkpoint.config.max_length, **free)
     labels = _labels(checkpoint.labels) if name != "regression" else ()

@@ -7,6 +7,7 @@ sentence_bert_config.json           the longest text, in tokens
 config_sentence_transformers.json   prompts, which stand before queries and documents; cosine or dot product
 
 A folder without modules.json is a plain encoder: mean pooling, no prompts, as sentence-transformers takes it.
+So is a cross-encoder's, whose modules.json says nothing of vectors.
 """
 
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from bertsmith.errors import ModelError
+from bertsmith.model.cross_encoder import makes_vectors
 from bertsmith.model.locate import SENTENCE_SETTINGS
 from bertsmith.model.static_table import is_static, read_longest, table_folder
 from bertsmith.model.untrusted import plain_file, read_settings, read_small_json
@@ -55,7 +57,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
     """Raises ModelError for parts that Bertsmith doesn't have, or has in another order, and broken files."""
     if is_static(folder):
         return _of_table(folder)
-    if not (folder / _MODULES).exists():
+    if not makes_vectors(folder):
         return SentenceSettings(folder, max_length=_tokenizer_limit(folder))
     modules = _read_modules(folder)
     encoder = _encoder_folder(folder, modules)
@@ -76,7 +78,7 @@ def read_encoder(folder: Path) -> tuple[Path, bool]:
     """The folder of the encoder itself, and whether texts are put into small letters first, whatever is made
     of its hidden states then. Raises ModelError for broken files.
     """
-    if is_static(folder) or not (folder / _MODULES).exists():
+    if is_static(folder) or not makes_vectors(folder):
         return folder, False
     encoder = _encoder_folder(folder, _parts(folder)[0])
     return encoder, bool(_encoder_settings(encoder).get("do_lower_case"))
@@ -117,8 +119,8 @@ def _prefixes(prompts: Mapping[str, str]) -> tuple[str, str]:
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """What a folder's modules say of pooling alone; None where it has no modules."""
-    if not (folder / _MODULES).exists():
+    """What a folder's modules say of pooling alone; None where they say nothing of vectors."""
+    if not makes_vectors(folder):
         return None
     return _pooling(folder, _read_modules(folder, {"Dense"})["Pooling"], has_prompts=False)
 
@@ -165,7 +167,12 @@ def _read_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
             f"{folder / _MODULES} has a module twice, which Bertsmith doesn't support. Use another model."
         )
     for name in ("Transformer", "Pooling", *({"Dense"} & modules.keys())):
-        _require_inside(folder, name, modules.get(name, "?"))
+        if name not in modules:
+            raise ModelError(
+                f"{folder / _MODULES} names no module {name}, so it doesn't say how texts become vectors. "
+                "Use a model of encoder and pooling."
+            )
+        _require_inside(folder, name, modules[name])
     return modules
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe
 from bertsmith.errors import RecipeError
 from bertsmith.model.checkpoint import Checkpoint
+from bertsmith.model.cross_encoder import makes_vectors
 from bertsmith.tasks.checkpoints.sentence_projection import refuse_projection
 from bertsmith.tasks.checkpoints.sentence_settings import SentenceSettings, read_sentence_settings
 
@@ -39,7 +40,7 @@ def choose_subject(
     """Raises RecipeError where a loss is asked for that this teacher, or this student, doesn't have."""
     has_words = "masked_language" in checkpoint.parts
     asked = recipe.dimensions is not None or bool(recipe.loss.vectors)
-    embeds = asked or (folder / "modules.json").exists()
+    embeds = asked or makes_vectors(folder)
     sentences = read_sentence_settings(folder) if embeds else None
     if sentences is not None:
         refuse_projection(folder, sentences.projection, "a teacher")
