@@ -305,3 +305,12 @@ def test_a_class_that_is_missing_is_refused_by_row(tiny_bert: Path, missing: Any
     labels = np.array([*LABELS[:4], missing, *LABELS[5:]], dtype=object)
     with pytest.raises(RefusedInput, match=r"y\[4\] is (None|nan|<NA>): expected a class"):
         BertClassifier(tiny_bert, **QUICK).fit(TEXTS, labels)
+
+
+@pytest.mark.parametrize("kind", [str, object])
+@pytest.mark.parametrize("blank", ["", " \t"])
+def test_a_blank_class_is_refused_before_anything_is_trained(tiny_bert: Path, kind: type, blank: str) -> None:
+    """No folder and no pickle of such a model could be opened."""
+    labels = np.array([*LABELS[:4], blank, *LABELS[5:]], dtype=kind)
+    with pytest.raises(RefusedInput, match=r"y\[4\] is blank: expected a class"):
+        BertClassifier(tiny_bert, **QUICK).fit(TEXTS, labels)

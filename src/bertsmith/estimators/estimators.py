@@ -332,10 +332,14 @@ def _example(task: Task[Any], number: int, text: Row, label: Any) -> TextExample
 
 
 def _refuse_missing(gold: npt.NDArray[Any]) -> None:
-    """Among strings None and NaN, which can't be sorted."""
-    for number, each in enumerate(gold.tolist() if gold.dtype == object else ()):
-        if each is None or type(each).__name__ == "NAType" or each != each:  # pandas' NA equals nothing
-            raise RefusedInput(f"y[{number}] is {each}: expected a class. Give it one, or leave out the row.")
+    """Among strings None and NaN, which can't be sorted, and blanks, which no model's folder may have."""
+    for number, each in enumerate(gold.tolist() if gold.dtype.kind in "OU" else ()):
+        missing = each is None or type(each).__name__ == "NAType" or each != each  # pandas' NA equals nothing
+        if missing or (isinstance(each, str) and not each.strip()):
+            found = each if missing else "blank"
+            raise RefusedInput(
+                f"y[{number}] is {found}: expected a class. Give it one, or leave out the row."
+            )
 
 
 def _targets(y: Any) -> npt.NDArray[Any]:
