@@ -150,6 +150,13 @@ def test_copies_of_texts_that_teach_do_not_choose_when_to_stop(tiny_bert: Path) 
         early.fit(["red cat", "blue dog"] * 20, ["red", "blue"] * 20)
 
 
+def test_rows_of_one_text_and_other_columns_are_no_copies(tiny_bert: Path) -> None:
+    rows = [{"text": text, "age": age} for age, text in enumerate(["red cat", "blue dog"] * 20)]
+    mixed = {"settings": {"features": ["age"]}, "patience": 1, "validation_fraction": 0.25}
+    early = BertClassifier(tiny_bert, **QUICK | mixed).fit(rows, ["red", "blue"] * 20)
+    assert early.predictor_.task.confidence.examples == 10
+
+
 def test_settings_are_those_of_finetune(tiny_bert: Path) -> None:
     frozen = {"freeze_layers": 2, "freeze_embeddings": True}
     model = BertClassifier(tiny_bert, settings=frozen, **QUICK).fit(TEXTS, LABELS)

@@ -175,9 +175,9 @@ class _FinetunedEstimator(TextEstimator):
         train, dev = train_test_split(
             examples, test_size=self.validation_fraction, random_state=seed, stratify=classes
         )
-        known = {(each.text, each.text_pair) for each in train}  # copies would choose what they taught
-        copies = [each for each in dev if (each.text, each.text_pair) in known]
-        dev = [each for each in dev if (each.text, each.text_pair) not in known]
+        known = {_what_is_read(each) for each in train}  # copies would choose what they taught
+        copies = [each for each in dev if _what_is_read(each) in known]
+        dev = [each for each in dev if _what_is_read(each) not in known]
         if not dev:
             raise RefusedInput("X has too few different texts to hold some out: leave patience out.")
         return [*train, *copies], dev
@@ -329,6 +329,10 @@ def _example(task: Task[Any], number: int, text: Row, label: Any) -> TextExample
         return mixed
     first, second = (text, None) if isinstance(text, str) else text
     return TextExample(first, second, label, f"X[{number}]")
+
+
+def _what_is_read(example: TextExample) -> tuple[Any, ...]:
+    return example.text, example.text_pair, example.columns
 
 
 def _refuse_missing(gold: npt.NDArray[Any]) -> None:
