@@ -182,6 +182,23 @@ def test_a_mistyped_short_name_is_corrected(hub: FakeHub) -> None:
         locate_model("minilmm")
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("bert-base-uncased", "google-bert/bert-base-uncased"),
+        ("roberta-large", "FacebookAI/roberta-large"),
+        ("distilroberta-base", "distilbert/distilroberta-base"),
+    ],
+)
+@pytest.mark.usefixtures("no_network")
+def test_a_name_that_the_hub_has_changed_is_answered_with_the_new_one(
+    hub: FakeHub, old: str, new: str
+) -> None:
+    with pytest.raises(ModelError, match=f"no folder '{old}', and the hub calls that model {new}"):
+        locate_model(old)
+    assert hub.asked == []
+
+
 def test_a_file_is_not_a_model(hub: FakeHub, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(ModelError, match=r"is a file\. A model is a folder"):

@@ -27,7 +27,7 @@ def fill_mask(model: str, text: ReadableText, *, top: int = 5, json: Flag = Fals
     --------
     bertsmith fill-mask runs/quickstart/model "This function returns the [MASK] of the array."
 
-    bertsmith fill-mask bert-base-uncased "Paris is the [MASK] of [MASK]." --top 3
+    bertsmith fill-mask google-bert/bert-base-uncased "Paris is the [MASK] of [MASK]." --top 3
     """
     from bertsmith.cli.screen import print_json, print_table
     from bertsmith.inference.masked_language import MaskedLanguageModel

@@ -44,6 +44,21 @@ ALIASES = {
     ),
 }
 
+# Names of the hub's first years, which had no organisation then.
+_OLD_NAMES = {
+    old: f"{organisation}/{old}"
+    for organisation, names in (
+        ("google-bert", ("bert-base-uncased", "bert-base-cased", "bert-large-uncased", "bert-large-cased")),
+        (
+            "google-bert",
+            ("bert-base-multilingual-cased", "bert-base-multilingual-uncased", "bert-base-chinese"),
+        ),
+        ("FacebookAI", ("roberta-base", "roberta-large")),
+        ("distilbert", ("distilbert-base-uncased", "distilbert-base-cased", "distilroberta-base")),
+    )
+    for old in names
+}
+
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w.-]{1,64})?")
 
 # The names that sentence-transformers has given to an encoder's settings, the one of today first.
@@ -164,6 +179,10 @@ def _from_hub(name: str) -> Located:
 
 
 def _not_found(name: str) -> str:
+    if name in _OLD_NAMES:
+        return (
+            f"There is no folder {name!r}, and the hub calls that model {_OLD_NAMES[name]}: give this name."
+        )
     meant = did_you_mean(Path(name).name, _neighbours(Path(name)), count=3)
     return (
         f"There is no model {name!r}: no such folder, and not a name of the hub (organisation/name)."
