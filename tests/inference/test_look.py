@@ -134,6 +134,33 @@ def test_the_command_writes_a_page_and_replaces_none(
     assert main([*command, "--overwrite"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--column", "3"], "--column:"),
+        (["--no-header", "--encoding", "latin-1"], "--no-header and --encoding:"),
+        (["--format", "csv"], "--format:"),
+    ],
+)
+def test_options_of_a_file_without_the_file_are_refused(
+    models: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    named: str,
+) -> None:
+    command = ["look", str(models["classification"]), TEXT, "--out", str(tmp_path / "page.html")]
+    assert main([*command, *options]) == 2
+    assert f"{named} there is no file to read" in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_text_without_words_has_no_tag_to_explain(models: dict[str, Path]) -> None:
+    for given in ("", " "):
+        with pytest.raises(InputError, match="has no words"):
+            look(models["tagging"], given)
+
+
 def test_markup_in_a_text_stays_text(models: dict[str, Path], tmp_path: Path) -> None:
     look(models["masked"], "<b>bano</b> </script><script>alert(1)</script>").save(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()

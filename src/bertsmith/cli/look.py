@@ -1,7 +1,7 @@
 """`bertsmith look`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, Out, ReadableText, given
 
@@ -62,6 +62,8 @@ def look(
     from bertsmith.output_file import require_output
     from bertsmith.text.labelled.rows import stream_texts
 
+    if among is None:
+        _refuse_reading({"column": column} | given(layout))
     require_output(out, overwrite, [] if among is None else [among])
     _refuse_columns(model)
     texts = None if among is None else stream_texts(among, column, **given(layout))
@@ -77,6 +79,17 @@ def look(
     _show(model, found)
     found.save(out, overwrite=overwrite)
     print_paths(page=out)
+
+
+def _refuse_reading(said: dict[str, Any]) -> None:
+    """Raises InputError for options that say how --among is read, where it isn't given."""
+    from bertsmith.errors import InputError
+
+    names = [
+        f"--no-{name}" if value is False else f"--{name}" for name, value in said.items() if value is not None
+    ]
+    if names:
+        raise InputError(f"{' and '.join(names)}: there is no file to read. Add --among, or leave this out.")
 
 
 def _refuse_columns(model: str) -> None:

@@ -65,6 +65,8 @@ def _of_word(
     """The tag is the one that the best legal path has, its number the softmax over the word's own scores."""
     (prediction,) = task.decode([outputs], [example], [encoded])
     tags = prediction["tags"]
+    if not tags:
+        raise InputError("The text has no words, so there is no tag to explain. Give a text with words.")
     word = int(target) if isinstance(target, str) and target.isdecimal() else target
     if word is None:
         word = next((place for place, tag in enumerate(tags) if tag != "O"), 0)
