@@ -1,10 +1,17 @@
 """`bertsmith import` on the command line: one line of result, notes, and exit statuses."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from bertsmith.cli.main import main
+from bertsmith.model.checkpoint import load_encoder
+from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
+from served_models import save_fine_tuned
 
 
 def test_what_was_imported_is_said_with_its_notes(
@@ -39,3 +46,44 @@ def test_the_folder_that_one_stands_in_may_be_named(
     monkeypatch.chdir(tmp_path)
     assert main(["import", ".", "--out", "new"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def made_old(folder: Path) -> Path:
+    """A model's folder as it was before safetensors."""
+    for path in [*folder.rglob("model.safetensors")]:
+        torch.save(load_file(path), path.with_name("pytorch_model.bin"))
+        path.unlink()
+    (folder / "bertsmith.json").unlink()
+    return folder
+
+
+def altered(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_a_note_says_that_vectors_can_t_be_made(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a last product with an activation, as the distiluse models have it."""
+    config = load_encoder(desk / "model").config
+    projection = torch.nn.Linear(16, 4)
+    write_sentence_folder(desk / "model", config, "mean", 32, normalise=True, projection=projection)
+    old = made_old(desk / "model")
+    assert main(["import", str(old), "--out", "whole"]) == 0
+    assert "can't be used" not in capsys.readouterr().out
+    altered(old / "2_Dense" / "config.json", activation_function="torch.nn.modules.activation.Tanh")
+    assert main(["import", str(old), "--out", "new"]) == 0
+    note = (
+        "Note: the folder can't be used for vectors of texts: new/2_Dense/config.json: activation_function is"
+    )
+    assert note in capsys.readouterr().out
+    assert (desk / "new" / "model.safetensors").is_file()
+
+
+def test_a_note_says_that_a_head_can_t_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = made_old(save_fine_tuned(tmp_path / "old", "classification"))
+    assert main(["import", str(old), "--out", str(tmp_path / "whole")]) == 0
+    assert "can't be used" not in capsys.readouterr().out
+    altered(old / "config.json", id2label={"0": "only"}, label2id={"only": 0})
+    assert main(["import", str(old), "--out", str(tmp_path / "new")]) == 0
+    printed = capsys.readouterr().out
+    assert "Note: the folder can't be used for predictions: " in printed
+    assert "must have the shape (1, 16), found" in printed

@@ -289,6 +289,19 @@ def make_embedding_folders(folder: Path, *, dense: bool, deeper: bool) -> tuple[
     return new, old
 
 
+def test_an_encoder_that_is_named_by_its_family_is_found(tmp_path: Path) -> None:
+    new, old = make_embedding_folders(tmp_path, dense=True, deeper=True)
+    modules = json.loads((old / "modules.json").read_text())
+    modules[0] |= {"type": "sentence_transformers.models.BERT", "path": "0_BERT"}
+    (old / "modules.json").write_text(json.dumps(modules))
+    (old / "0_Transformer").rename(old / "0_BERT")
+    import_legacy(old, tmp_path / "imported")
+    texts = ["a b c", "d e"]
+    np.testing.assert_array_equal(
+        Embedder(tmp_path / "imported").documents(texts), Embedder(new).documents(texts)
+    )
+
+
 @pytest.mark.parametrize(("dense", "deeper"), [(False, False), (True, False), (True, True)])
 def test_an_imported_embedding_model_gives_the_same_vectors(
     tmp_path: Path, dense: bool, deeper: bool

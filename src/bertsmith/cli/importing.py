@@ -12,7 +12,8 @@ def import_checkpoint(folder: Path, *, out: Out) -> None:
     flax_model.msgpack, without those frameworks. A pytorch_model.bin is a pickle, which can run code when it
     is opened: only its tensors are read, and everything else is refused. Bertsmith and transformers open the
     result. No weight is lost: the head of a fine-tuned model is kept under its own name, and of an embedding
-    model (modules.json) its pooling, last product, longest text and prompts.
+    model (modules.json) its pooling, last product, longest text and prompts. If the result can't be used for
+    its predictions or vectors, a note says why.
 
     Parameters
     ----------
@@ -32,6 +33,7 @@ def import_checkpoint(folder: Path, *, out: Out) -> None:
     bertsmith pretrain adapt init=models/bert-base-cased corpus=corpora/law out=runs/law
     """
     from bertsmith.cli.screen import console, print_note
+    from bertsmith.inference.refused_use import refused_use
     from bertsmith.model.legacy import import_legacy
 
     imported = import_legacy(folder, out)
@@ -44,5 +46,6 @@ def import_checkpoint(folder: Path, *, out: Out) -> None:
         markup=False,
         soft_wrap=True,
     )
-    for note in imported.notes:
+    refused = refused_use(out)
+    for note in (*imported.notes, *([refused] if refused else [])):
         print_note(note)

@@ -22,6 +22,7 @@ from bertsmith.model.untrusted import plain_file, read_small_json
 
 MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
+_OLD_ENCODERS = ("BERT", "RoBERTa", "DistilBERT")  # sentence-transformers before 0.4: a module a family
 _OLD_WEIGHTS = "pytorch_model.bin"
 
 
@@ -49,8 +50,9 @@ def copy_sentence_files(source: Path, out: Path, read_weights: Callable[[Path], 
     for module in modules:
         if not _is_encoder(module) and module["path"]:
             _copy_part(source, module["path"], out, read_weights)
-    if encoder != source:
-        write_json(out / MODULES, [each | {"path": ""} if _is_encoder(each) else each for each in modules])
+    todays = [_of_today(each) if _is_encoder(each) else each for each in modules]
+    if todays != modules:
+        write_json(out / MODULES, todays)
 
 
 def _copy_part(source: Path, name: str, out: Path, read_weights: Callable[[Path], dict[str, Tensor]]) -> None:
@@ -96,4 +98,11 @@ def _is_module(found: object) -> bool:
 
 
 def _is_encoder(module: dict[str, Any]) -> bool:
-    return str(module["type"]).rpartition(".")[2] == "Transformer"
+    return str(module["type"]).rpartition(".")[2] in ("Transformer", *_OLD_ENCODERS)
+
+
+def _of_today(encoder: dict[str, Any]) -> dict[str, Any]:
+    """In the folder itself, by the one name that encoders of all families have now."""
+    is_old = str(encoder["type"]).rpartition(".")[2] in _OLD_ENCODERS
+    named = {"type": "sentence_transformers.models.Transformer"} if is_old else {}
+    return encoder | named | {"path": ""}
