@@ -231,12 +231,14 @@ def test_going_on_from_two_folders_changes_nothing(
     save_replaced_token_model(folder / "model", folder / "generator", model, tokenizer, {})
     again, notes = load_replaced_token_model(folder / "model", 0.9, folder / "generator")
     assert notes == ()
+    assert not again.generator.masked_language.is_new
     assert again.state_dict().keys() == model.state_dict().keys()
     assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in model.state_dict().items())
     fresh, notes = load_replaced_token_model(folder / "model", 0.5)
     assert notes == (
         "the generator starts from random weights; replaced.generator=FOLDER goes on with a trained one",
     )
+    assert fresh.generator.masked_language.is_new
     assert torch.equal(fresh.replaced_token.out.weight, model.replaced_token.out.weight)
     assert model_kind(folder / "model") == "embedding"
     assert model_kind(folder / "generator") == "masked-language"

@@ -31,7 +31,10 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 class MaskedLanguageHead(nn.Module):
-    """dense → activation → norm, then the token embeddings transposed plus a bias of its own."""
+    """dense → activation → norm, then the token embeddings transposed plus a bias of its own.
+
+    Who loads a trained one says so by `is_new`: the weights don't, some families train without a bias.
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -39,6 +42,7 @@ class MaskedLanguageHead(nn.Module):
         self.activation = Activation(config.masked_language_act)
         self.norm = make_norm(config, config.embedding_width)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.is_new = True
         initialise(self, config.initializer_range)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
@@ -227,13 +231,13 @@ def masked_metrics(sums: dict[str, float]) -> dict[str, float]:
 
 @torch.no_grad()
 def start_at_frequencies(head: MaskedLanguageHead, store: TokenStore, tokenizer: Tokenizer) -> None:
-    """Sets the vocabulary's bias, where it is untrained (all zero), to the log of each piece's frequency.
+    """Sets the vocabulary's bias, where the head is new, to the log of each piece's frequency.
 
     A new head then knows from its first step what else it would have to learn first: which pieces are common
     (the prior of Lin et al. 2017, section 4.1). Going on from an encoder without a head, that is most of what
     a short run learns.
     """
-    if not head.bias.any():
+    if head.is_new:
         counts = piece_counts(store, tokenizer)
         spare = len(head.bias) - len(counts)  # rows of the table behind the vocabulary
         frequencies = np.log(np.pad(counts, (0, spare)) + 1.0)

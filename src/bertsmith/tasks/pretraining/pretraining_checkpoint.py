@@ -62,6 +62,7 @@ def load_pretraining_model(
         model = _with_new_parts(checkpoint, model, new, str(folder))
     else:
         load_into(model, _of_parts(checkpoint, parts), checkpoint.config, str(folder))
+    model.masked_language.is_new = "masked_language" in new
     return model.eval(), (*checkpoint.notes, *_notes(checkpoint, parts, new, order, folder))
 
 

@@ -77,6 +77,7 @@ def _load_generator(model: ReplacedTokenModel, config: BertConfig, folder: Path 
         and (not name.startswith(_EMBEDDINGS) or name.startswith(_PROJECT))
     }
     model.generator.load_state_dict(tensors)
+    model.generator.masked_language.is_new = False
     return list(checkpoint.notes)
 
 

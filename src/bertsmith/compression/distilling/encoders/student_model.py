@@ -103,6 +103,7 @@ def _words(encoder: Bert, teacher: Bert, head: MaskedLanguageHead | None) -> Mas
     config, words = encoder.config, MaskedLanguageHead(encoder.config)
     if head is None:
         return words
+    words.is_new = False
     theirs, own = head.state_dict(), words.state_dict()
     same = config.pre_norm == teacher.config.pre_norm
     if not same or config.embedding_size != teacher.config.embedding_size or own.keys() != theirs.keys():
