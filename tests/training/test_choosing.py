@@ -3,6 +3,7 @@
 import io
 import json
 import shlex
+import shutil
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -596,6 +597,22 @@ def test_unlabelled_texts_are_a_method_of_their_own(encoder: Path, tmp_path: Pat
     heads = [load_file(each.model / "head.safetensors")["out.weight"] for each in (named, linear)]
     assert not torch.equal(*heads)
     assert "unlabelled" in json.loads((named.model / "bertsmith.json").read_text())["provenance"]["sha256"]
+
+
+def test_further_pretraining_goes_on_in_a_moved_folder_as_the_hardware_was_given(tmp_path: Path) -> None:
+    source = tiny_encoder(tmp_path / "encoder", masked_language=True)
+    values = {"task": "classification", "model": str(source), "train": "rows.csv", "out": "out"}
+    recipe = make_finetune_recipe(values, ["minutes=0.005", "hardware.precision=float32"])
+    bench: Any = SimpleNamespace(source=source, train=[None] * 60)
+    texts = [f"bano happy elo{number}" for number in range(60)]
+    model = adaptation._pretrained(recipe, bench, texts, 32, tmp_path / "adapted", None)
+    shutil.rmtree(model)  # as if it had been stopped before
+    (tmp_path / "adapted").rename(tmp_path / "moved")
+    model = adaptation._pretrained(recipe, bench, texts, 32, tmp_path / "moved", None)
+    assert read_checkpoint(model).parts >= {"encoder", "masked_language"}
+    begun = tomllib.loads((tmp_path / "moved" / "run" / "recipe.toml").read_text())
+    assert begun["corpus"] == str(tmp_path / "moved" / "corpus")
+    assert begun["hardware"]["precision"] == "float32"
 
 
 def test_unlabelled_texts_beside_a_dev_are_used_where_that_is_asked_for(

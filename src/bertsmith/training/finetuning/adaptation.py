@@ -26,6 +26,8 @@ from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import LINEAR
 from bertsmith.training.finetuning.self_training import drawn
 from bertsmith.training.pretrain import pretrain
+from bertsmith.training.recipe import read_recipe
+from bertsmith.training.run_folder import write_recipe
 from bertsmith.training.whole_rows import learned_row_length
 
 _LENGTH = 128  # tokens of a sequence
@@ -115,7 +117,16 @@ def _pretrained(
     given = {"init": bench.source, "corpus": folder / "corpus", "out": folder / "run", "hours": hours}
     given |= {"data.sequence_lengths": f"[{length}]"}
     given |= {"seed": recipe.seed, "hardware.device": recipe.hardware.device}
-    given["hardware.threads"] = recipe.hardware.threads
+    given |= {"hardware.threads": recipe.hardware.threads, "hardware.precision": recipe.hardware.precision}
     settings = [f"{name}={value}" for name, value in given.items() if value is not None]
+    _follow(folder)
     pretrain("adapt", *settings, resume=True, console=console)
     return model
+
+
+def _follow(folder: Path) -> None:
+    """A run that was begun before its folder was moved goes on with the corpus that was moved with it."""
+    begun = folder / "run" / "recipe.toml"
+    if begun.exists():
+        recipe = read_recipe(str(begun), [])
+        write_recipe(recipe.model_copy(update={"corpus": str(folder / "corpus")}), folder / "run")
