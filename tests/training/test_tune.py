@@ -315,6 +315,17 @@ def test_a_trial_below_the_median_at_its_second_evaluation_is_given_up() -> None
     assert asked.should_prune()
 
 
+def test_a_seed_beyond_optunas_is_as_good_as_any() -> None:
+    from optuna.distributions import FloatDistribution
+
+    space = {"rate": FloatDistribution(0.0, 1.0)}
+    known = [trial(number, 0.1 * number, 0.8, COMPLETE) for number in range(4)]
+    for seed in (2**32 - 2, 5_000_000_000):
+        drawn = study_of(known, space, seed).ask(fixed_distributions=space).params
+        assert drawn == study_of(known, space, seed % 2**32).ask(fixed_distributions=space).params
+        importance_of(known, space, seed)
+
+
 def test_importance_names_the_setting_that_decides() -> None:
     from optuna.distributions import FloatDistribution
 

@@ -8,6 +8,7 @@ from bertsmith.training.tuning.space import Choice
 
 COMPLETE, PRUNED, DIVERGED = "complete", "pruned", "diverged"
 _ENOUGH_TO_WEIGH = 4  # trials, below which importance would be chance
+_SEEDS = 2**32  # that NumPy's older generator, which optuna draws from, has
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def study_of(trials: Sequence[Trial], space: dict[str, Any], seed: int) -> Any:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
         direction="maximize",
-        sampler=optuna.samplers.TPESampler(seed=seed + len(trials)),
+        sampler=optuna.samplers.TPESampler(seed=(seed + len(trials)) % _SEEDS),
         pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=2),
     )
     states = optuna.trial.TrialState
@@ -66,6 +67,6 @@ def importance_of(trials: Sequence[Trial], space: dict[str, Any], seed: int) -> 
     scores = {trial.score for trial in trials if trial.state == COMPLETE}
     if len(scores) < 2 or sum(trial.state == COMPLETE for trial in trials) < _ENOUGH_TO_WEIGH:
         return {}
-    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=seed)
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=seed % _SEEDS)
     study = study_of(trials, space, seed)
     return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
