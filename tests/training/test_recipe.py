@@ -34,6 +34,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"steps": None}, "exactly one of steps and hours"),
     ({"steps": 0}, "steps: expected greater than or equal to 1, found 0"),
     ({"optimizer": {"warmup": 100}}, "optimizer.warmup = 100 steps is not shorter than the run of 100 steps"),
+    ({"seed": 2**63}, "seed: expected less than 9223372036854775808, found 9223372036854775808"),
     ({"steps": None, "hours": 1.0}, "a run of given hours needs optimizer.warmup below 1"),
     ({"data": {"sequence_shares": [0.5, 0.4]}}, "sequence_shares must be positive and sum to 1, not 0.9"),
     ({"data": {"sequence_shares": [1.5, -0.5]}}, "sequence_shares must be positive and sum to 1"),

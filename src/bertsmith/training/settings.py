@@ -92,7 +92,7 @@ class RunSettings(UserSettings):
 
     steps: int | None = Field(None, ge=1)
     hours: float | None = Field(None, gt=0)
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**63)  # as torch takes it, with room to count on
     log_every: int = Field(1, ge=1)
     optimizer: OptimizerSettings = OptimizerSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
