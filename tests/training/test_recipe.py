@@ -1,5 +1,6 @@
 """Recipes: what is misspelt is answered with the nearest name, what is impossible with one sentence."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,12 @@ def test_a_path_may_be_a_pathlib_path_and_home_is_found(
     values = {"task": "classification", "model": "m", "train": tmp_path / "rows.csv", "out": Path("~/out")}
     recipe = make_finetune_recipe(values, [])
     assert (recipe.train, recipe.out) == (str(tmp_path / "rows.csv"), str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("make", [make_finetune_recipe, make_search, make_distil_recipe])
+def test_settings_are_a_section(make: Callable[[dict[str, Any], list[str]], object]) -> None:
+    with pytest.raises(RecipeError, match=r"settings is a section: name what is meant in it \(settings\."):
+        make({"task": "classification", "model": "m", "train": "rows.csv", "out": "out"}, ["settings=3"])
 
 
 def test_lists_take_commas_wherever_settings_are_given() -> None:

@@ -4,6 +4,7 @@ Keys of the task itself (max_length, stride, class_weights, …) stand beside th
 and under [settings] in the recipe.
 """
 
+from collections.abc import Iterable
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -217,13 +218,22 @@ def make_finetune_recipe(values: dict[str, Any], overrides: list[str]) -> Finetu
     for change in overrides:
         override(values, change)
     task = find_task(str(values.get("task", "")))
-    options = dict(values.pop("settings", {}))
+    options = take_settings(values, task.Settings.model_fields, "finetune")
     for key in [key for key in values if key in task.Settings.model_fields]:
         options[key] = values.pop(key)
     _refuse_unknown(values, task)
     recipe = check(FinetuneRecipe, values | {"settings": options}, "finetune")
     task_settings(recipe, task)
     return recipe
+
+
+def take_settings(values: dict[str, Any], names: Iterable[str], where: str) -> dict[str, Any]:
+    """The section of this name, taken out of `values`. Raises RecipeError where it is none."""
+    settings = values.pop("settings", {})
+    if not isinstance(settings, dict):
+        known = ", ".join(f"settings.{name}" for name in names)
+        raise RecipeError(f"{where}: settings is a section: name what is meant in it ({known}).")
+    return dict(settings)
 
 
 def task_settings(recipe: FinetuneRecipe, task: type[Task[Any]]) -> Any:

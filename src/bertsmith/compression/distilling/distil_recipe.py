@@ -5,7 +5,12 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from bertsmith.errors import RecipeError
-from bertsmith.training.finetune_recipe import FinetuneOptimizer, FinetuneRecipe, finetune_settings
+from bertsmith.training.finetune_recipe import (
+    FinetuneOptimizer,
+    FinetuneRecipe,
+    finetune_settings,
+    take_settings,
+)
 from bertsmith.training.settings import (
     GuardSettings,
     PathText,
@@ -122,8 +127,8 @@ def make_distil_recipe(values: dict[str, Any], overrides: list[str]) -> DistilRe
     """
     values = dict(values)
     for change in overrides:
-        override(values, change)
-    settings = dict(values.pop("settings", {}))
+        override(values, change, DistilRecipe)
+    settings = take_settings(values, _COLUMNS, "distil")
     settings |= {name: values.pop(name) for name in _COLUMNS if name in values}
     known = [*DistilRecipe.model_fields, *_COLUMNS]
     for key in values:
