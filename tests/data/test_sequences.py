@@ -358,6 +358,8 @@ def test_columns_of_any_type_are_kept_beside_the_sequence(tmp_path: Path) -> Non
     [
         ([{"events": [1.5]}], {}, "line 1: expected integers or strings as the items"),
         ([{"events": ["a"]}, {"events": ["[MASK]"]}], {}, "line 2: '[MASK]' (str) can't be an item"),
+        ([{"events": ["a"]}, {"events": ["\ud83d"]}], {}, r"line 2: '\ud83d' (str) can't be an item"),
+        ([{"x": "a"}, {"x": "\ud83d"}], {"kind": "table"}, "line 2: 'x=\\ud83d' (str) can't be an item"),
         ([{"events": 5}], {}, "line 1: expected a sequence in the column events"),
         ([{"a": [1], "b": [2]}], {}, "no column has a name that says it holds the sequences"),
         ([{"events": [1], "ids": [2]}], {}, "more than one column has a name"),

@@ -18,6 +18,7 @@ from bertsmith.text.tokens.tokenizer_json import MAX_PIECES
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_SYMBOL = 1000  # characters
 _BLANK = re.compile(r"\s+")
+_HALF_OF_A_PAIR = re.compile(r"[\ud800-\udfff]")
 _NEVER = " "  # what a continued piece begins with: no symbol holds a blank, so there is none
 
 
@@ -38,6 +39,11 @@ def as_symbol(value: object, where: str) -> str:
         raise InputError(
             f"{where}: {shown(value)} can't be an item of a sequence: it is empty, longer than "
             f"{LONGEST_SYMBOL:,} characters, or a special token. Rename it."
+        )
+    if _HALF_OF_A_PAIR.search(symbol):
+        raise InputError(
+            f"{where}: {shown(value)} can't be an item of a sequence: it has half of a character, which was "
+            "cut within a UTF-16 pair. Mend the text."
         )
     return symbol
 
