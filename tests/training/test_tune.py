@@ -262,6 +262,7 @@ def test_a_choice_becomes_the_recipe_of_its_trial() -> None:
         ("search.epoch=[1,2]", "unknown key 'search.epoch'. Did you mean 'search.epochs'"),
         ("search.learning_rate=[1e-3,1e-5]", "needs two bounds"),
         ("search.layer_decay=[0.5,1.5]", "at most 1"),
+        ("search.learning_rate=[1e-4,5]", "learning_rate is at most 1"),
         ("trials=0", "trials"),
         ("restarts=3", "restarts are not searched"),
         ("unlabelled=texts.txt", "trials don't learn from unlabelled texts"),

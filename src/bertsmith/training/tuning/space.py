@@ -11,7 +11,12 @@ from pydantic import Field, model_validator
 
 from bertsmith.errors import RecipeError
 from bertsmith.tasks.registry import find_task
-from bertsmith.training.finetune_recipe import FinetuneRecipe, finetune_settings, make_finetune_recipe
+from bertsmith.training.finetune_recipe import (
+    FinetuneOptimizer,
+    FinetuneRecipe,
+    finetune_settings,
+    make_finetune_recipe,
+)
 from bertsmith.training.settings import override
 from bertsmith.validation import (
     BY_COMMAS,
@@ -44,8 +49,11 @@ class SearchSettings(UserSettings):
             lowest = 0 if name == "freeze_layers" else 1 if name == "epochs" else 1e-12
             if bounds is not None and not lowest <= bounds[0] <= bounds[1]:
                 raise ValueError(f"search.{name} needs two bounds from {lowest} up, the lower one first")
-        if self.layer_decay[1] > 1:
-            raise ValueError("search.layer_decay is at most 1: each layer learns no faster than the next")
+        for name in ("learning_rate", "layer_decay"):
+            limits = FinetuneOptimizer.model_fields[name].metadata
+            most = next(each.le for each in limits if hasattr(each, "le"))
+            if getattr(self, name)[1] > most:
+                raise ValueError(f"search.{name} is at most {most}, as optimizer.{name} is")
         if min(self.batch_size) < 1:
             raise ValueError("search.batch_size needs whole numbers from 1 up")
         return self
