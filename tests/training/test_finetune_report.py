@@ -38,8 +38,14 @@ from bertsmith.training.finetuning.figures import (
     score_by_length,
     worst_errors,
 )
-from bertsmith.training.finetuning.report import command, render_finetune, write_finetune_report
+from bertsmith.training.finetuning.report import (
+    as_override,
+    command,
+    render_finetune,
+    write_finetune_report,
+)
 from bertsmith.training.finetuning.results import Restart, Results
+from bertsmith.training.settings import override
 
 ATTACK = "</style><script>alert(1)</script><img src=x onerror=alert(1)>"
 SIGNS = ("bad", "fair", ATTACK)
@@ -442,6 +448,13 @@ def test_the_command_keeps_weights_of_classes_with_dots_in_their_names(run: Fine
     words = [word for word in shlex.split(command(weighted)) if word.startswith("class_weights")]
     values = {"task": run.task, "model": run.model, "train": run.train, "out": run.out}
     assert make_finetune_recipe(values, words).settings["class_weights"] == weights
+
+
+@pytest.mark.parametrize("text", ["2024", "1e5", "true", "[a]", "a b", "inf", "07", "'q'", "2024-11-28"])
+def test_a_text_comes_back_from_the_command_as_the_same_text(text: str) -> None:
+    read: dict[str, Any] = {}
+    override(read, f"text={as_override(text)}")
+    assert read == {"text": text}
 
 
 def test_settings_that_were_changed_are_marked_with_their_defaults(run: FinetuneRecipe) -> None:

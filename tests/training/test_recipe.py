@@ -8,7 +8,8 @@ import pytest
 
 from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
 from bertsmith.errors import BertsmithError, RecipeError
-from bertsmith.training.finetune_recipe import make_finetune_recipe
+from bertsmith.tasks.classification import Classification
+from bertsmith.training.finetune_recipe import make_finetune_recipe, task_settings
 from bertsmith.training.recipe import (
     ModelSettings,
     Recipe,
@@ -33,9 +34,9 @@ MISSPELT = [
 IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"hours": 1.0}, "both steps and hours"),
     ({"steps": None}, "exactly one of steps and hours"),
+    ({"seed": 2**63}, "seed: expected less than 9223372036854775808, found 9223372036854775808"),
     ({"steps": 0}, "steps: expected greater than or equal to 1, found 0"),
     ({"optimizer": {"warmup": 100}}, "optimizer.warmup = 100 steps is not shorter than the run of 100 steps"),
-    ({"seed": 2**63}, "seed: expected less than 9223372036854775808, found 9223372036854775808"),
     ({"steps": None, "hours": 1.0}, "a run of given hours needs optimizer.warmup below 1"),
     ({"data": {"sequence_shares": [0.5, 0.4]}}, "sequence_shares must be positive and sum to 1, not 0.9"),
     ({"data": {"sequence_shares": [1.5, -0.5]}}, "sequence_shares must be positive and sum to 1"),
@@ -92,6 +93,9 @@ OVERRIDES = [
     ("data.sequence_lengths=64,256", "data.sequence_lengths", (64, 256)),
     ("checkpoint={every = 5, keep = 3}", "checkpoint.keep", 3),
     ("out=runs/a=b", "out", "runs/a=b"),
+    ("out=2024-11-28", "out", "2024-11-28"),
+    ("corpus=1e5", "corpus", "1e5"),
+    ("init=true", "init", "true"),
 ]
 
 OF_TRANSFORMERS = [
@@ -314,8 +318,12 @@ def test_lists_take_commas_wherever_settings_are_given() -> None:
     for given in ("query,value", "query, value", "[query,value]", '["query","value"]'):
         assert make_finetune_recipe(values, [f"lora.targets={given}"]).lora.targets == ("query", "value")
     assert make_finetune_recipe(values, ["lora.targets=qkv"]).lora.targets == ("qkv",)
+    for given, columns in (("2", ("2",)), ("[2,3]", ("2", "3")), ("2,3", ("2", "3")), ("1e5", ("1e5",))):
+        recipe = make_finetune_recipe(values, [f"features={given}"])
+        assert task_settings(recipe, Classification).features == columns
     bounds = make_search(values, ["search.learning_rate=1e-5,1e-4", "search.batch_size=8,16"]).settings.search
     assert (bounds.learning_rate, bounds.batch_size) == ((1e-5, 1e-4), (8, 16))
+    assert make_search(values, ["search.batch_size=8"]).settings.search.batch_size == (8,)
     for given, layers in (("1,3", (1, 3)), ("3", 3)):
         distilled = {"teacher": ["m"], "train": "rows.csv", "out": "out"}
         assert make_distil_recipe(distilled, [f"layers={given}"]).layers == layers

@@ -216,8 +216,11 @@ def make_finetune_recipe(values: dict[str, Any], overrides: list[str]) -> Finetu
     """
     values = dict(values)
     for change in overrides:
-        override(values, change)
+        if change.startswith("task="):
+            override(values, change, FinetuneRecipe)
     task = find_task(str(values.get("task", "")))
+    for change in overrides:
+        override(values, change, FinetuneRecipe, task.Settings)
     options = take_settings(values, task.Settings.model_fields, "finetune")
     for key in [key for key in values if key in task.Settings.model_fields]:
         options[key] = values.pop(key)

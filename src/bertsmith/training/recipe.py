@@ -264,7 +264,7 @@ def read_recipe(name: str, overrides: list[str]) -> Recipe:
     if isinstance(values.get("model"), dict):
         values["model"] = {key: value for key, value in values["model"].items() if f"model.{key}" not in gone}
     for change in overrides:
-        override(values, change)
+        override(values, change, Recipe)
     chosen = [key for key in keys if key in _SHAPE]
     if values.get("init") and chosen:
         raise RecipeError(f"{name}: {_beside_init(chosen[0])}.")

@@ -6,9 +6,10 @@ On the command line, settings have dotted names: `optimizer.learning_rate=3e-4`.
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
 from bertsmith.errors import RecipeError
 from bertsmith.training.schedule import Schedule
@@ -168,14 +169,20 @@ def read_toml(path: Path, name: str) -> dict[str, Any]:
         raise RecipeError(f"{name} is not a TOML file: {error}.") from error
 
 
-def override(values: dict[str, Any], change: str) -> None:
-    """Applies one `dotted.key=value`; the value is TOML, or else a plain string."""
+def override(values: dict[str, Any], change: str, *kinds: type[BaseModel]) -> None:
+    """Applies one `dotted.key=value`; the value is TOML, or else a plain string.
+
+    Where one of the `kinds` has that key for text, or for a list, another type of TOML's is the text as it
+    was typed: out=2024 is a folder.
+    """
     key, equals, text = change.partition("=")
     if not equals or not key:
         raise RecipeError(f"Expected dotted.key=value, found {change!r}.")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except ValueError:  # TOMLDecodeError, and a number of 5,000 digits
+        value = text
+    if any(_is_as_typed(kind, key, value) for kind in kinds):
         value = text
     *parents, last = key.split(".")
     table = values
@@ -187,3 +194,34 @@ def override(values: dict[str, Any], change: str) -> None:
     other = {"steps": "hours", "hours": "steps"}.get(key)
     if other is not None:  # the run's length on the command line replaces the recipe's
         values.pop(other, None)
+
+
+def _is_as_typed(kind: type[BaseModel], key: str, value: object) -> bool:
+    """Whether TOML's value of a setting isn't what the setting holds: text, or a list."""
+    first, _, rest = key.partition(".")
+    if first not in kind.model_fields:
+        return False
+    types = _types(kind.model_fields[first].annotation)
+    if rest:
+        return any(
+            isinstance(each, type) and issubclass(each, BaseModel) and _is_as_typed(each, rest, value)
+            for each in types
+        )
+    if types == [str]:
+        return not isinstance(value, str)
+    if not types or any(get_origin(each) is not tuple or get_args(each)[1:] != (...,) for each in types):
+        return False
+    of_text = all(get_args(each)[0] is str for each in types)
+    entries = value if isinstance(value, list) else [value]
+    return not isinstance(value, str | list) or (
+        of_text and not all(isinstance(each, str) for each in entries)
+    )
+
+
+def _types(annotation: Any) -> list[Any]:
+    """Those that a value may have, None left out."""
+    if get_origin(annotation) is Annotated:
+        return _types(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [kind for each in get_args(annotation) for kind in _types(each)]
+    return [] if annotation in (None, NoneType) else [annotation]

@@ -20,6 +20,7 @@ from bertsmith.training.finetune_recipe import CHOSEN, MADE_FROM_EPOCHS, Finetun
 from bertsmith.training.finetuning import charts, figures
 from bertsmith.training.finetuning.results import Results, data_hashes
 from bertsmith.training.log import LOG_FILE, RunLog
+from bertsmith.training.settings import override
 
 Record = dict[str, Any]
 Pictures = list[tuple[str, Any]]
@@ -137,11 +138,22 @@ def _column_pictures(results: Results) -> Pictures:
 
 
 def as_override(value: Any) -> str:
-    """As TOML has it, which for lists, numbers and truth values is how JSON has it."""
+    """As TOML has it, which for lists, numbers and truth values is how JSON has it; of text the plain one, if
+    it comes back as the same text.
+    """
+    if isinstance(value, str):
+        read: dict[str, Any] = {}
+        override(read, f"value={value}")
+        if read["value"] == value:
+            return value
+    return _as_toml(value)
+
+
+def _as_toml(value: Any) -> str:
     if isinstance(value, dict):
-        pairs = (f"{json.dumps(name, ensure_ascii=False)}={as_override(of)}" for name, of in value.items())
+        pairs = (f"{json.dumps(name, ensure_ascii=False)}={_as_toml(of)}" for name, of in value.items())
         return f"{{{', '.join(pairs)}}}"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _usual(recipe: FinetuneRecipe) -> FinetuneRecipe:

@@ -141,7 +141,7 @@ def make_search(values: dict[str, Any], overrides: list[str]) -> Search:
     others: list[str] = []
     for change in overrides:
         if change.partition("=")[0].split(".")[0] in TuneSettings.model_fields:
-            override(own, change)
+            override(own, change, TuneSettings)
         else:
             others.append(change)
     own |= {name: value for name, value in values.items() if name in TuneSettings.model_fields}

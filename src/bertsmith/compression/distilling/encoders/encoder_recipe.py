@@ -101,7 +101,7 @@ def make_encoder_recipe(values: dict[str, Any], overrides: list[str]) -> Encoder
     """A checked recipe from values and `dotted.key=value` changes. Raises RecipeError."""
     values = dict(values)
     for change in overrides:
-        override(values, change)
+        override(values, change, EncoderDistilRecipe)
     for key in values:
         if key not in EncoderDistilRecipe.model_fields:
             meant = did_you_mean_setting(key, setting_names(EncoderDistilRecipe))
