@@ -5,7 +5,6 @@ Najork 2008). So a constant score is worth a random order, never the order of th
 """
 
 from collections.abc import Iterator
-from math import comb
 from typing import NamedTuple
 
 import numpy as np
@@ -30,11 +29,13 @@ def average_precision(scores: npt.ArrayLike, relevant: npt.ArrayLike) -> float:
 def reciprocal_rank(scores: npt.ArrayLike, relevant: npt.ArrayLike) -> float:
     """Of scores (C,) and truth values (C,), of which at least one holds."""
     group = next(group for group in _groups(scores, relevant) if group.relevant)
-    orders = comb(group.size, group.relevant)
-    return sum(
-        comb(group.size - place, group.relevant - 1) / orders / (group.before + place)
-        for place in range(1, group.size - group.relevant + 2)
-    )
+    # The first relevant one stands at place p in a share of the orders that is in proportion to the binomial
+    # coefficient of size - p over relevant - 1; the coefficients themselves would have thousands of digits.
+    share, found = group.relevant / group.size, 0.0
+    for place in range(1, group.size - group.relevant + 2):
+        found += share / (group.before + place)
+        share *= (group.size - group.relevant + 1 - place) / max(group.size - place, 1)
+    return found
 
 
 def _groups(scores: npt.ArrayLike, relevant: npt.ArrayLike) -> Iterator[Group]:
