@@ -47,6 +47,15 @@ def test_a_curve_that_does_not_fall_reaches_nothing() -> None:
     assert fit_power_law(ROWS, [100, 100, 101, 102], np.full(4, 1000)).rows_for(0.95).rows == math.inf
 
 
+@pytest.mark.parametrize(
+    "wrong", [[0, 0, 0, 0], [3, 3, 3, 3], [20, 21, 20, 22], [10, 10, 11, 11]], ids=lambda wrong: f"{wrong[0]}"
+)
+def test_a_flat_curve_below_the_target_needs_no_more_calls(wrong: list[int]) -> None:
+    found = fit_power_law(ROWS, wrong, np.full(4, 1000)).rows_for(0.95)
+    assert found.as_sentence() == "The calls recorded should be enough to reach 95 %."
+    assert found.interval.high <= found.have == 2000
+
+
 def test_a_target_beyond_a_hundred_times_the_rows_is_out_of_sight() -> None:
     law = fit_power_law(ROWS, np.round(1e9 * ROWS**-0.5), np.full(4, 10**9))
     assert law.rows_for(1 - 190_000**-0.5).rows == pytest.approx(190_000, rel=1e-3)

@@ -66,7 +66,7 @@ class PowerLaw:
         """Raises InputError unless 0 < agreement < 1."""
         share(agreement, "agreement")
         excess = 1 - agreement - self.floor
-        needed = _rows(np.concatenate([[[self.log_a, self.b]], self.draws]), excess)
+        needed = _rows(np.concatenate([[[self.log_a, self.b]], self.draws]), excess, self.have)
         needed[needed > _FARTHEST * self.have] = np.inf
         low, high = np.quantile(needed[1:], [0.05, 0.95], method="nearest")
         return RowsNeeded(agreement, self.have, float(needed[0]), Interval(float(low), float(high)))
@@ -113,14 +113,17 @@ def _lines(x: Floats, y: Floats, weights: Floats) -> Floats:
     return np.stack([middle - slope * centre, -slope], axis=1)
 
 
-def _rows(fits: Floats, excess: float) -> Floats:
-    """(D,) where each curve comes down to `excess`; infinite where it doesn't fall, or not so far."""
+def _rows(fits: Floats, excess: float, have: int) -> Floats:
+    """(D,) where each curve comes down to `excess`; infinite where it doesn't fall, or not so far. One that
+    is there with the rows that we `have` needs no more, though it be flat, as that of an easy task is.
+    """
     if excess <= 0:
         return np.full(len(fits), np.inf)
     log_a, b = fits.T
     with np.errstate(divide="ignore", over="ignore"):
         needed = np.exp(np.where(b > 0, (log_a - math.log(excess)) / np.where(b > 0, b, 1.0), np.inf))
-    return np.ceil(needed)
+    there = log_a - b * math.log(have) <= math.log(excess)
+    return np.where(there, np.minimum(np.ceil(needed), have), np.ceil(needed))
 
 
 def _rounded(number: float) -> str:
