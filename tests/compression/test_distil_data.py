@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from distil_rows import write_rows
@@ -131,6 +132,19 @@ def test_probabilities_of_a_file_are_its_answers(tmp_path: Path) -> None:
     assert first is not None and third is not None and second is None
     assert [float(each) for each in torch.from_numpy(first).exp()] == pytest.approx([0.6, 0.1, 0.3])
     assert float(third[2]) == pytest.approx(0.0, abs=1e-5)
+
+
+def test_some_rows_of_a_file_may_have_probabilities_as_the_page_shows(tmp_path: Path) -> None:
+    """In either order: of JSON lines each row has its own keys."""
+    page = (Path(__file__).parents[2] / "docs" / "distil.md").read_text()
+    shown = page.split("```json\n")[1].split("```")[0].splitlines()
+    for lines in (shown, shown[::-1]):
+        (tmp_path / "answers.jsonl").write_text("\n".join(lines))
+        found = read_answer_file(tmp_path / "answers.jsonl", "classification", {})
+        assert found.task.labels == ("card", "transfer", "loan")
+        said = {each.label: answer for each, answer in zip(found.examples, found.answers, strict=True)}
+        assert said["card"] is None
+        assert [float(each) for each in np.exp(said["transfer"])] == pytest.approx([0.05, 0.9, 0.05])
 
 
 def test_answers_of_tags_are_labels(tmp_path: Path) -> None:

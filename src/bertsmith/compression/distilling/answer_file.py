@@ -16,7 +16,7 @@ from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.text.files.values import shown
-from bertsmith.text.labelled.rows import are_lines, read_column_names, read_rows
+from bertsmith.text.labelled.rows import are_lines, are_objects, read_column_names, read_keys, read_rows
 from bertsmith.validation import check
 
 _PROBABILITIES = "probabilities"
@@ -72,21 +72,24 @@ def read_answer_file(path: Path, name: str | None, settings: Mapping[str, Any]) 
 
 def _has_probabilities(task: Task[Any], path: Path) -> bool:
     layout = task.settings.model_dump(include={"format", "header", "encoding"})
-    plain = are_lines(path, format=layout["format"], encoding=layout["encoding"])
-    return not plain and _PROBABILITIES in read_column_names(path, **layout)
+    of_rows = {"format": layout["format"], "encoding": layout["encoding"]}
+    if are_lines(path, **of_rows):
+        return False
+    objects = are_objects(path, **of_rows)
+    names = read_keys(path, **of_rows) if objects else read_column_names(path, **layout)
+    return _PROBABILITIES in names
 
 
 def _soft_answers(task: Task[Any], path: Path, examples: Sequence[Any]) -> list[Outputs | None]:
     layout = task.settings.model_dump(include={"format", "header", "encoding"})
-    rows = read_rows(path, [_PROBABILITIES], **layout)
-    named = next((row.values[0] for row in rows if isinstance(row.values[0], Mapping)), {})
-    if set(task.labels) <= set(named):  # labels that are nowhere the likeliest too
-        task.labels = tuple(named)
-    else:
-        missing = sorted(set(task.labels) - set(named))
-        raise InputError(
-            f"{rows[0].where}: the probabilities lack the label {missing[0]!r}, which occurs in the file."
-        )
+    rows = read_rows(path, [], optional=[_PROBABILITIES], **layout)
+    first = next((row for row in rows if row.values[0] is not None), None)
+    if first is not None and isinstance(named := first.values[0], Mapping):
+        if missing := sorted(set(task.labels) - set(named)):
+            raise InputError(
+                f"{first.where}: the probabilities lack the label {missing[0]!r}, which occurs in the file."
+            )
+        task.labels = tuple(named)  # labels that are nowhere the likeliest too
     return [_as_answer(task, row.values[0], row.where) for row in rows]
 
 
