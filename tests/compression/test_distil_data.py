@@ -147,6 +147,20 @@ def test_some_rows_of_a_file_may_have_probabilities_as_the_page_shows(tmp_path: 
         assert [float(each) for each in np.exp(said["transfer"])] == pytest.approx([0.05, 0.9, 0.05])
 
 
+def test_all_answers_to_one_text_are_learned_as_in_fine_tuning(tmp_path: Path) -> None:
+    """Also those that contradict each other, and all of them on one side: of what is learned, or of dev."""
+    found = [{"text": f"t {n}", "label": "card" if n % 2 else "transfer"} for n in range(40)]
+    found += [{"text": "A", "label": label} for label in ("card", "card", "transfer")]
+    path = rows(tmp_path / "answers.jsonl", *found)
+    file = read_answer_file(Path(path), "classification", {})
+    given = {"teacher": [path], "task": "classification", "out": str(tmp_path / "out")}
+    data = read_distil_data(file.task, make_distil_recipe(given, []), [], file)
+    assert len(data.texts) + len(data.dev) == 43
+    sides = [[each.label for each in side if each.text == "A"] for side in (data.texts, data.dev)]
+    assert sorted(sides) == [[], ["card", "card", "transfer"]]
+    assert data.written is not None and len(data.written) == len(data.texts)
+
+
 def test_answers_of_tags_are_labels(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "tags.jsonl", "tagging", 5)
     found = read_answer_file(path, "tagging", {"crf": True})

@@ -65,7 +65,7 @@ def read_distil_data(
     dev_share = _share_held_out(recipe, [source for _, source in known])
     if not dev and labelled:
         labelled, dev = hold_out(task, labelled, dev_share)
-    texts, left_out = _fresh(task, texts, labelled, [*dev, *test])
+    texts, left_out = _fresh(task, texts, labelled, [*dev, *test], answered=file is not None)
     if left_out:
         warnings.append(f"{left_out:,} of the texts stand in dev or test too, and were not learned from")
     if not dev:
@@ -189,9 +189,10 @@ def _reader(task: Task[Any], columns: dict[str, Any], path: Path) -> Task[Any]:
 
 
 def _fresh(
-    task: Task[Any], texts: Sequence[Any], labelled: Sequence[Any], held: Sequence[Any]
+    task: Task[Any], texts: Sequence[Any], labelled: Sequence[Any], held: Sequence[Any], *, answered: bool
 ) -> tuple[list[Any], int]:
     """Each once, without those that have a label; and how many are left out because they are `held` back.
+    Where the texts are `answered`, each is a row with an answer of its own, and all of them count.
 
     The same text beside other columns is another example, but is held back as the text is.
     """
@@ -206,7 +207,7 @@ def _fresh(
 
     known = set(map(identity, labelled))
     measured = set(map(read, held))
-    once = {identity(example): example for example in texts}
-    fresh = [example for found, example in once.items() if found not in known]
+    once = texts if answered else {identity(example): example for example in texts}.values()
+    fresh = [example for example in once if identity(example) not in known]
     kept = [example for example in fresh if read(example) not in measured]
     return kept, len(fresh) - len(kept)
