@@ -1,6 +1,7 @@
 """An encoder as a static table: closer than without texts, the same again, opened by others."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from static_samples import save_teacher, sentences
 
+from bertsmith.cli.distilled import show_table
 from bertsmith.compression.static import distil_static as module
 from bertsmith.compression.static.distil_static import distil_static
 from bertsmith.compression.static.sampled_sentences import sample_sentences
@@ -176,3 +178,26 @@ def test_column_encoding_and_language_of_the_texts_can_be_said(tmp_path: Path, t
         )
     with pytest.raises(RecipeError, match="a language's code"):
         distil_static(teacher, tmp_path / "other", [tmp_path / "rows.csv"], language="German")
+
+
+def test_texts_that_the_vocabulary_cannot_spell_are_refused_before_the_teacher_reads_them(
+    tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "embed_file", lambda *_, **__: pytest.fail("embedded"))
+    strange = "\n\n".join(f"слово кошка {'река' * n}" for n in range(1, 300))
+    (tmp_path / "strange.txt").write_text(strange)
+    with pytest.raises(InputError, match=r"strange.txt: the vocabulary .* read in the language 'ru'"):
+        distil_static(teacher, tmp_path / "out", [tmp_path / "strange.txt"], language="ru")
+    assert not (tmp_path / "out").exists()
+
+
+def test_how_many_words_are_unknown_is_told(
+    tmp_path: Path, teacher: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "texts.txt").write_text("\n\n".join(f"{text[:-1]} слово" * 2 for text in sentences(300)))
+    made = distil_static(teacher, tmp_path / "out", [tmp_path / "texts.txt"], dimensions=8)
+    assert made.unknown is not None and 0.1 < made.unknown < 0.5
+    show_table(made)
+    assert "can't be spelled" not in capsys.readouterr().out
+    show_table(replace(made, unknown=0.6))
+    assert "60% of the words of the texts can't be spelled" in " ".join(capsys.readouterr().out.split())

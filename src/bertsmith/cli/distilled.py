@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from bertsmith.compression.static.distil_static import StaticResult
 
 
+_MUCH_UNKNOWN = 0.5  # of the words of a table's texts
+
+
 def show_distilled(results: "DistilResults") -> None:
     """A table for each file, the saving, then the warnings."""
     metric = results.metric
@@ -63,3 +66,8 @@ def show_table(result: "StaticResult") -> None:
         f"learning from {result.sentences - result.heldout:,} others {result.before:.4f}.",
         markup=False,
     )
+    if result.unknown is not None and result.unknown > _MUCH_UNKNOWN:
+        print_warning(
+            f"{result.unknown:.0%} of the words of the texts can't be spelled by the teacher's vocabulary "
+            "and have no vector: take a teacher that knows their language"
+        )

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertsmith.compression.static.learning import Learned, learn_table, piece_counts
+from bertsmith.compression.static.learning import Learned, learn_table, piece_counts, unknown_share
 from bertsmith.compression.static.sampled_sentences import sample_sentences
 from bertsmith.compression.static.token_vectors import (
     COUNTED_COEFFICIENT,
@@ -54,7 +54,8 @@ _FEWEST = 200  # sentences that say anything about thousands of pieces
 class StaticResult:
     """Cosines are between the table's vector of a sentence and the teacher's, the mean over `heldout`
     sentences that were not learned from: `before` of the token vectors alone, `after` of the learned table.
-    Without texts all of it is None. `seconds` are those of this call.
+    Without texts all of it is None, `unknown` too: the share of the sentences' pieces that are [UNK], words
+    which the vocabulary can't spell. `seconds` are those of this call.
     """
 
     model: Path
@@ -66,6 +67,7 @@ class StaticResult:
     after: float | None
     rounds: int
     seconds: float
+    unknown: float | None = None
 
 
 @door(
@@ -122,7 +124,17 @@ def distil_static(
     }
     if sources and sentences < _FEWEST:
         raise InputError(f"A table is learned from {_FEWEST} sentences or more, found {sentences}.")
-    drawn = _drawn(out, asked, lambda: sample_sentences(sources, sentences, seed, reading, progress))
+
+    def draw() -> list[str]:
+        found = sample_sentences(sources, sentences, seed, reading, progress)
+        if unknown_share(found, embedder.tokenizer) == 1:
+            raise InputError(
+                f"{', '.join(sources)}: the vocabulary of {teacher} has none of the words, which were read "
+                f"in the language {language!r}. Take texts in a language that it has, or another model."
+            )
+        return found
+
+    drawn = _drawn(out, asked, draw)
     with sole_writer(out):
         if (out / "model").exists():
             return _finished(out)
@@ -137,6 +149,7 @@ def distil_static(
             after=None if learned is None else learned.after,
             rounds=0 if learned is None else learned.rounds,
             seconds=time.monotonic() - started,
+            unknown=unknown_share(drawn, embedder.tokenizer) if drawn else None,
         )
         write_json(out / "result.json", asdict(result) | {"model": "model"})
         provenance = {"made_by": "distil_static", "teacher": str(teacher), **asked}

@@ -45,6 +45,12 @@ def piece_counts(texts: Sequence[str], tokenizer: Tokenizer) -> sparse.csr_matri
     return sparse.coo_matrix((ones, (rows[usual], ids[usual])), shape).tocsr()
 
 
+def unknown_share(texts: Sequence[str], tokenizer: Tokenizer) -> float:
+    """Of the texts' pieces: those that stand for a word which the vocabulary can't spell."""
+    ids, _ = WordCache(tokenizer).encode(texts)
+    return float((ids == tokenizer.unk_id).mean())
+
+
 def learn_table(
     table: Vectors,
     counts: sparse.csr_matrix,
