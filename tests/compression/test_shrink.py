@@ -12,7 +12,7 @@ from distil_rows import save_teacher as save_labelling_teacher
 from distil_rows import write_rows as write_labelled_rows
 from own_task import Species
 from safetensors.torch import load_file
-from static_samples import save_table_of_classes, save_teacher
+from static_samples import PIECES, save_table_of_classes, save_teacher
 
 from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.compression.shrinking import shrink as module
@@ -125,6 +125,8 @@ def test_a_search_ends_with_the_chosen_model_its_table_and_its_page(
     assert shrunk.chosen.score >= shrunk.wanted == pytest.approx(0.5 * shrunk.whole.score)
     pruned = next(each for each in shrunk.tried if each.slug == "pruned")
     assert pruned.score == pytest.approx(shrunk.whole.score)
+    table = Predictor.load(tmp_path / "out" / "candidates" / "static" / "model")
+    assert table.tokenizer.vocab_size < len(PIECES) / 2
     chosen = tmp_path / "out" / "candidates" / shrunk.chosen.slug / "model"
     texts = ["red old cat", "new dog runs"]
     assert Predictor.load(found.model).predict(texts) == Predictor.load(chosen).predict(texts)
@@ -144,6 +146,7 @@ def test_a_static_table_for_classes_answers_as_a_model_of_its_kind(
     (tried,) = shrunk.tried
     assert tried.score > 0.9  # the words alone say which animal it is
     predictor = Predictor.load(folder)
+    assert predictor.tokenizer.vocab_size == len(PIECES)  # for a model that will read other texts
     assert predictor.evaluate(parts["dev"], parts["train"]).model["accuracy"] == pytest.approx(tried.score)
     texts = ["red old cat", "", "new dog runs zebra"]
     answers = predictor.predict(texts)

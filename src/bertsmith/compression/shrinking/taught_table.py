@@ -3,7 +3,7 @@
 The table is that of the encoder before it was fine-tuned, learned from the texts at hand (see
 bertsmith.compression.static); the head is the best linear model of its vectors by the answers and the labels.
 
-CANDIDATE/encoder/   that encoder, with the pieces that occur
+CANDIDATE/encoder/   that encoder with the pieces that occur, unless the search keeps the whole vocabulary
 CANDIDATE/table/     the table made of it
 CANDIDATE/model/     the same with its head
 """
@@ -46,14 +46,20 @@ def table_source(whole: Teacher) -> Path | None:
 
 
 def teach_table(
-    folder: Path, before: Path, session: DistilSession, recipe: DistilRecipe, progress: Progress
+    folder: Path,
+    before: Path,
+    session: DistilSession,
+    recipe: DistilRecipe,
+    progress: Progress,
+    *,
+    prune: bool,
 ) -> None:
-    """Writes folder/model."""
+    """Writes folder/model. With `prune` the table has the pieces that occur, and no others."""
     examples = session.train.examples
     task = student_task(session.teachers[0].task, {"pooling": "mean"})
-    small = _with_used_pieces(folder, before, task, examples)
+    encoder = _with_used_pieces(folder, before, task, examples) if prune else before
     texts = [text for example in examples for text in task.texts(example)]
-    path = _learned(folder, small, texts, progress)
+    path = _learned(folder, encoder, texts, progress)
     table = load_static(path)
     tokenizer = load_own_tokenizer(path, table.config)
     train = encode_examples(task, examples, tokenizer)

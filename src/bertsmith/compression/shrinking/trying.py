@@ -121,14 +121,17 @@ def try_candidate(
 
 
 def try_table(work: Work, before: Path, base: Path) -> Tried:
-    """It takes hardly more than asking the model, which all others need too, and is always tried."""
+    """It takes hardly more than asking the model, which all others need too, and is always tried. It
+    has the pruned vocabulary where the others have it.
+    """
     folder, begun = work.folder(STATIC), time.monotonic()
     make_folder(folder)
     given = _given(work, base, folder, layers=1)
     recipe = make_distil_recipe(given, list(work.overrides))
     session = DistilSession.open(recipe, work.machine, work.out / "answers")
+    prune = base != work.judge.whole.folder
     with work.show("Static table") as progress:
-        teach_table(folder, before, session, recipe, progress)
+        teach_table(folder, before, session, recipe, progress, prune=prune)
     seconds = time.monotonic() - begun
     tried = work.judge.judge(folder / "model", "static table", STATIC, seconds, fitted=True)
     tried.write(folder)
