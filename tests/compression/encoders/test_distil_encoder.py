@@ -72,6 +72,17 @@ def test_prompts_pooling_and_the_longest_text_are_the_teachers(store: Path, tmp_
     assert ours.prefixes == prompts
 
 
+@pytest.mark.parametrize("length", [8, 12, 15])
+def test_a_length_that_the_prompt_fills_is_refused_before_anything_is_written(
+    length: int, store: Path, tmp_path: Path
+) -> None:
+    prompts = {"query": "bal ", "document": "bal ben cir ven dom dun fate gal kal bal "}
+    teacher = save_embedder(tmp_path / "teacher", prompts=prompts)
+    with pytest.raises(BertsmithError, match=r"prompt and two special tokens take 12: .* Make it 16 or more"):
+        distil_encoder(recipe_of(teacher, store, tmp_path / "run", f"data.sequence_length={length}"))
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("model_type", ["bert", "modernbert"])
 def test_masked_words_are_learned_and_open_in_transformers(
     model_type: str, store: Path, tmp_path: Path

@@ -16,7 +16,7 @@ from bertsmith.compression.distilling.encoders.projection import learned_once, s
 from bertsmith.compression.distilling.encoders.relations import relation_heads
 from bertsmith.compression.distilling.encoders.student_model import Student, make_trained, shape_of
 from bertsmith.compression.distilling.encoders.teacher import Teacher
-from bertsmith.compression.distilling.encoders.text_stream import TextStream
+from bertsmith.compression.distilling.encoders.text_stream import SHORTEST, TextStream
 from bertsmith.compression.distilling.encoders.vector_cache import VectorCache
 from bertsmith.data.batch import PackedBatch
 from bertsmith.data.masking import Masker, MaskingRates
@@ -60,6 +60,15 @@ class Opened:
         """Of the teacher's weights."""
         return sha256(read_encoder(self.folder)[0] / WEIGHTS)
 
+    @property
+    def prefixes(self) -> list[list[int]]:
+        """Token ids of what stands before the texts whose vectors are compared; none where none are."""
+        sentences = self.subject.sentences
+        if "vectors" not in self.subject.weights or sentences is None:
+            return []
+        texts = dict.fromkeys((sentences.query_prefix, sentences.document_prefix))
+        return [list(self.tokenizer.encode(text).ids) for text in texts]
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -93,7 +102,9 @@ def open_teacher(recipe: EncoderDistilRecipe) -> Opened:
             f"{folder} lowers a text before its tokenizer, which keeps capitals: a token store has the "
             "capitals. Take an embedding model whose tokenizer itself is uncased."
         )
-    return Opened(folder, checkpoint, tokenizer, subject, config)
+    opened = Opened(folder, checkpoint, tokenizer, subject, config)
+    _require_room_behind_prompts(recipe, opened)
+    return opened
 
 
 def prepare(
@@ -153,6 +164,15 @@ def _check_numbers(recipe: EncoderDistilRecipe, teacher: BertConfig) -> None:
         )
 
 
+def _require_room_behind_prompts(recipe: EncoderDistilRecipe, opened: Opened) -> None:
+    taken = 2 + max(map(len, opened.prefixes), default=0)
+    if recipe.data.sequence_length < taken + SHORTEST:
+        raise RecipeError(
+            f"data.sequence_length is {recipe.data.sequence_length}, of which the teacher's prompt and two "
+            f"special tokens take {taken}: hardly any text is left. Make it {taken + SHORTEST} or more."
+        )
+
+
 def _teachers_head(opened: Opened) -> MaskedLanguageHead | None:
     """What the student's begins as; None where no words are masked, and where the teacher has none."""
     if not opened.subject.masks or "masked_language" not in opened.checkpoint.parts:
@@ -174,12 +194,10 @@ def _taught_layer(recipe: EncoderDistilRecipe, opened: Opened) -> int | None:
 
 def _stream(recipe: EncoderDistilRecipe, opened: Opened, store: TokenStore, seed: int) -> PretrainingStream:
     """Texts where their vectors are compared, else full sequences."""
-    length, sentences = recipe.data.sequence_length, opened.subject.sentences
+    length = recipe.data.sequence_length
     budget = recipe.data.batch_size * length
-    if "vectors" not in opened.subject.weights or sentences is None:
+    if not (prefixes := opened.prefixes):
         return PretrainingStream(store, opened.tokenizer, seed, False, length, budget)
-    texts = dict.fromkeys((sentences.query_prefix, sentences.document_prefix))
-    prefixes = [opened.tokenizer.encode(text).ids for text in texts]
     return TextStream(store, opened.tokenizer, seed, False, length, budget, prefixes=prefixes)
 
 

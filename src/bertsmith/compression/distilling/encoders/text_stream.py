@@ -18,7 +18,7 @@ from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor, GlobalBatch, PretrainingStream
 
 _SINGLE = 0.5  # of texts are one sentence: what is compared and searched for is mostly short
-_SHORTEST = 4  # tokens of a text, where the document goes on
+SHORTEST = 4  # tokens of a text, where the document goes on
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def texts_of(store: TokenStore, document: int, room: int) -> list[tuple[int, int
     sentence = 0
     while sentence < last - first:
         single, share = draws[sentence]
-        wanted = _SHORTEST if single < _SINGLE else _SHORTEST + int(share * (room - _SHORTEST))
+        wanted = SHORTEST if single < _SINGLE else SHORTEST + int(share * (room - SHORTEST))
         end = sentence + 1
         while end < last - first and starts[end] - starts[sentence] < wanted:
             if starts[end + 1] - starts[sentence] > room:
