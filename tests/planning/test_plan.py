@@ -153,6 +153,30 @@ def test_evaluation_reads_no_more_held_out_text_than_there_is(inputs: dict[str, 
     assert evaluation(10**6) == evaluation(10**9)
 
 
+@pytest.mark.parametrize(
+    ("changes", "tokens", "said"),
+    [
+        ({}, 1e25, r"tokens must be 1e\+18 at most, found 1e\+25"),
+        ({"steps": 10**23}, None, r"steps must be 1e\+15 at most"),
+        ({"hours": 1e300}, None, r"hours must be 1e\+09 at most"),
+    ],
+)
+def test_a_length_of_too_many_digits_is_one_sentence(
+    changes: dict[str, Any], tokens: float | None, said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        plan(recipe_of(**changes), hardware=GPU, tokens=tokens)
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokens"), [({}, 1e18), ({"steps": 10**15}, None), ({"hours": 1e9}, None)]
+)
+def test_the_longest_runs_that_are_allowed_can_be_planned(
+    changes: dict[str, Any], tokens: float | None
+) -> None:
+    assert plan(recipe_of(**changes), hardware=GPU, tokens=tokens).steps > 1e12
+
+
 def test_data_that_is_not_there_yet_is_no_error() -> None:
     made = plan(recipe_of(corpus="nowhere", tokenizer="nowhere.txt"), hardware=GPU)
     assert made.tokens == 9 * 8 * 16 + 6 * 8 * 32

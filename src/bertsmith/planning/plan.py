@@ -31,6 +31,7 @@ from bertsmith.training.step_memory import Memory, checkpoint_bytes, step_memory
 # share that is only assumed may be anything between a third and two thirds.
 ERROR, ERROR_HERE, ERROR_ASSUMED = 0.25, 0.20, 0.50
 _FLOAT = 4  # bytes
+_LONGEST = {"tokens": 1e18, "steps": 1e15, "hours": 1e9}  # more is a slip of the finger
 _FEW_TOKENS = 8192  # of a GPU in a step: what takes it about as long as the host needs to start all kernels
 
 
@@ -155,6 +156,12 @@ def _check(recipe: Recipe, gpus: int, tokens: float | None, price: float | None)
         raise InputError(f"tokens must be a positive number, found {tokens:g}.")
     if price is not None and price < 0:
         raise InputError(f"price_per_hour must be a number from 0 up, found {price:g}.")
+    lengths = {"tokens": tokens, "steps": recipe.steps, "hours": recipe.hours}
+    for name, length in lengths.items():
+        if length is not None and length > _LONGEST[name]:
+            raise InputError(
+                f"{name} must be {_LONGEST[name]:.0e} at most, found {length:.3g}. Are there too many digits?"
+            )
     if recipe.data.batch_size < gpus:
         raise RecipeError(
             f"data.batch_size = {recipe.data.batch_size} leaves some of the {gpus} GPUs without a sequence. "
