@@ -1,12 +1,14 @@
 """The encoder before its fine-tuning: found on this machine, or not at all; under a linear model."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from bertsmith.files import sha256
 from bertsmith.inference import frozen_baseline
-from bertsmith.inference.frozen_baseline import encoder_before, frozen_predictions
+from bertsmith.inference.frozen_baseline import encoder_before, encoder_of_baseline, frozen_predictions
 from bertsmith.model.manifest import Manifest
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import EncodedExamples
@@ -22,8 +24,25 @@ def test_the_hub_is_never_asked_for_it(tmp_path: Path, monkeypatch: pytest.Monke
         raise AssertionError(f"asked for {name}")
 
     manifest = Manifest.model_construct(provenance={"recipe": {"model": named}})
-    monkeypatch.setattr(frozen_baseline, "read_manifest", lambda folder: manifest)
+    monkeypatch.setattr(frozen_baseline, "stated_manifest", lambda folder: manifest)
     monkeypatch.setattr(frozen_baseline, "locate_model", asked)
+    assert encoder_before(tmp_path) is None
+
+
+def test_it_is_taken_only_with_the_weights_that_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Models of older versions don't say which these were."""
+    encoder = random_encoder(tmp_path / "encoder", ["tin", "zinc"])
+    manifest = Manifest.model_construct(provenance={"recipe": {"model": str(encoder)}})
+    monkeypatch.setattr(frozen_baseline, "stated_manifest", lambda folder: manifest)
+    assert encoder_before(tmp_path) == encoder
+    manifest.provenance["encoder_sha256"] = sha256(encoder / "model.safetensors")
+    assert encoder_before(tmp_path) == encoder == encoder_of_baseline(tmp_path)
+    shutil.rmtree(encoder)
+    random_encoder(encoder, ["tin", "zinc", "lead"])  # trained anew, in the same place
+    assert encoder_before(tmp_path) is None is encoder_of_baseline(tmp_path)
+    (encoder / "model.safetensors").unlink()
     assert encoder_before(tmp_path) is None
 
 

@@ -161,6 +161,8 @@ def test_the_model_says_what_it_was_made_from(finished: FinetuneResult) -> None:
     assert provenance["sha256"] == {
         name: sha256(folder / f"{name}.jsonl") for name in ("train", "dev", "test")
     }
+    encoder = Path(provenance["recipe"]["model"])
+    assert provenance["encoder_sha256"] == sha256(encoder / "model.safetensors")
     assert provenance["recipe"]["restarts"] == 3
     assert provenance["recipe"]["optimizer"]["learning_rate"] == 0.01
     accuracy = results_of(finished)["evaluations"]["dev"]["model"]["accuracy"]

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from bertsmith.files import sha256
+from bertsmith.model.checkpoint import WEIGHTS
 from bertsmith.model.locate import ALIASES, locate_model
-from bertsmith.model.manifest import read_manifest
+from bertsmith.model.manifest import stated_manifest
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model
 from bertsmith.tasks.computing.task_model import outputs_of
@@ -21,20 +23,25 @@ from bertsmith.tasks.task import Prediction, Task
 
 
 def encoder_before(folder: Path) -> Path | None:
-    """The folder of the encoder that a model was fine-tuned from; None where that isn't known, or isn't here.
-    The hub is never asked: whoever loads a model hasn't named another.
+    """The folder of the encoder that a model was fine-tuned from; None where that isn't known, or isn't here
+    with the weights that it had then. The hub is never asked: whoever loads a model hasn't named another.
     """
-    named = str(_recipe(folder).get("model", ""))
+    provenance = _provenance(folder)
+    named = str(provenance.get("recipe", {}).get("model", ""))
     alias = ALIASES.get(named)
     installed = alias is not None and find_spec(alias.module) is not None
-    return locate_model(named).folder if named and (installed or Path(named).is_dir()) else None
+    if not named or not (installed or Path(named).is_dir()):
+        return None
+    found, known = locate_model(named).folder, provenance.get("encoder_sha256")  # older models have none
+    return found if known is None or _has_weights(found, known) else None
 
 
 def encoder_of_baseline(folder: Path) -> Path | None:
     """That encoder, as a baseline of the model in `folder`. None, as in training, where layers began anew:
     features of random layers say little, and those of the layers that went aren't the model's beginning.
     """
-    return None if _recipe(folder).get("reinit_layers") else encoder_before(folder)
+    reinitialised = _provenance(folder).get("recipe", {}).get("reinit_layers")
+    return None if reinitialised else encoder_before(folder)
 
 
 def frozen_predictions(
@@ -63,7 +70,12 @@ def frozen_predictions(
     return {name: task.decode(outputs_of(model, encoded), split.examples, encoded)}
 
 
-def _recipe(folder: Path) -> Mapping[str, Any]:
-    manifest = read_manifest(folder)
-    found: Mapping[str, Any] = (manifest.provenance if manifest is not None else {}).get("recipe", {})
-    return found
+def _has_weights(folder: Path, known: str) -> bool:
+    path = folder / WEIGHTS
+    return path.is_file() and sha256(path) == known
+
+
+def _provenance(folder: Path) -> Mapping[str, Any]:
+    """Of a model whose files are hashed where it is opened."""
+    manifest = stated_manifest(folder)
+    return {} if manifest is None else manifest.provenance

@@ -12,7 +12,9 @@ from typing import Any
 
 from bertsmith.arrays import Ints
 from bertsmith.errors import RecipeError
+from bertsmith.files import sha256
 from bertsmith.model.adapter import pooler_tensors, save_adapter
+from bertsmith.model.checkpoint import WEIGHTS
 from bertsmith.model.contamination import checked_against, contamination_provenance
 from bertsmith.model.locate import locate_model
 from bertsmith.model.lora import merge_lora
@@ -84,6 +86,7 @@ class FinetuneSession:
     and `width` its encoder's; `linear` is what the head begins with, `methods` are the possible ones. `folds`
     (E,) are those of `train`, where its rows judge in turn and `dev` is empty; `probe` has their features
     then, and where columns stand beside the texts, and `self_training` those of texts without labels.
+    `encoder_sha256` is of the weights of the encoder that the recipe names.
     """
 
     task: Task[Any]
@@ -97,6 +100,7 @@ class FinetuneSession:
     width: int
     linear: LinearStart | None
     methods: list[str]
+    encoder_sha256: str
     folds: Ints | None = None
     probe: LinearProbe | None = None
     self_training: SelfTraining | None = None
@@ -177,11 +181,12 @@ class FinetuneSession:
         mixed = isinstance(task, TextTask) and task.columns is not None
         probe = probe if count or mixed else None  # its features are as large as the data
         found = task, source, tokenizer, data, train, dev, machine, layers, width, linear, methods
-        return cls(*found, parts, probe, self_training)
+        return cls(*found, sha256(source / WEIGHTS), parts, probe, self_training)
 
     def begun_from(self, recipe: FinetuneRecipe, source: Path) -> "FinetuneSession":
         """The same data for another encoder of the same vocabulary."""
-        return FinetuneSession.prepare(copy(self.task), recipe, source, self.data, self.machine)
+        begun = FinetuneSession.prepare(copy(self.task), recipe, source, self.data, self.machine)
+        return replace(begun, encoder_sha256=self.encoder_sha256)
 
     def judge_linear(self) -> list[Prediction]:
         """What linear models of the features say of the rows that each hasn't learned from."""
@@ -306,12 +311,15 @@ class FinetuneSession:
     def save(
         self, folder: Path, model: TaskModel, recipe: FinetuneRecipe, results: Results, **facts: Any
     ) -> None:
-        """The model with where it comes from: recipe, metrics, the data's hashes, and `facts`."""
+        """The model with where it comes from: recipe, metrics, the hashes of the data and of the encoder, and
+        `facts`.
+        """
         provenance = {
             "recipe": json.loads(recipe.model_dump_json()),
             "metrics": json_value({name: each.model for name, each in results.evaluations.items()}),
             "rows": results.train_rows,
             "sha256": data_hashes(recipe),
+            "encoder_sha256": self.encoder_sha256,
             **contamination_provenance(checked_against(self.source)),
             **rows_provenance(learned_row_length(self.source)),
             **facts,
