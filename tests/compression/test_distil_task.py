@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from distil_rows import ROWS, write_rows
+from distil_rows import ROWS, tokenizer_of_words, write_rows
 from static_samples import save_table_of_classes
 
 from bertsmith.compression.distilling import distil_task as distil_task_module
@@ -25,6 +25,9 @@ from bertsmith.inference.frozen_baseline import encoder_before
 from bertsmith.inference.predictor import Predictor
 from bertsmith.machine.hardware import Hardware
 from bertsmith.metrics.confidence import Confidence
+from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import save_checkpoint
+from bertsmith.model.config import make_config
 from bertsmith.model.manifest import read_manifest
 from bertsmith.tasks.heads.crf import legal_scores, viterbi
 from bertsmith.training import machine
@@ -96,6 +99,7 @@ def test_the_student_is_compared_with_itself_without_a_teacher(
     result = distil(make_teacher("classification"), tmp_path, "classification", compare=True)
     record = read_json(tmp_path / "small" / "results.json")
     assert record["without_teacher"]["dev"].keys() == record["evaluations"]["dev"]["model"].keys()
+    assert [each for each in record["warnings"] if "begins with the teacher's own fine-tuned layers" in each]
     assert record["saving"]["student"]["parameters"] < record["saving"]["teacher"]["parameters"]
     assert result.results.beside("dev").keys() >= {"the student", "its teacher", "without the teacher"}
 
@@ -205,21 +209,51 @@ def test_an_order_of_documents_is_no_label_and_real_ones_are_asked_for_before_th
 def test_without_a_teacher_a_student_begins_with_the_encoder_before_if_that_reads_the_same_pieces(
     make_teacher: Callable[..., Path], tmp_path: Path
 ) -> None:
-    teacher, encoder = tmp_path / "teacher", make_teacher("classification", 6)
-    shutil.copytree(make_teacher("classification"), teacher)
-    state = read_json(teacher / "bertsmith.json")
-    write_json(teacher / "bertsmith.json", state | {"provenance": {"recipe": {"model": str(encoder)}}})
+    encoder = make_teacher("classification", 6)
+    teacher = from_encoder(make_teacher("classification"), encoder, tmp_path / "teacher")
     texts = write_rows(tmp_path / "texts.jsonl", "classification", 30, labelled=False)
     pruned = prune_vocabulary(teacher, _texts(texts)[:3], tmp_path / "pruned").folder
     assert encoder_before(pruned) == encoder
+    assert before(teacher, tmp_path) == (encoder, False)
+    assert before(pruned, tmp_path) == (pruned, True)
 
-    def before(model: Path) -> Path:
-        given = {"teacher": [str(model)], "texts": [str(texts)], "out": str(tmp_path / "out")}
-        recipe = make_distil_recipe(given, [])
-        computer = set_up_machine(recipe.hardware, None, Hardware.detect())
-        return DistilSession.open(recipe, computer, tmp_path).before.folder
 
-    assert (before(teacher), before(pruned)) == (encoder, pruned)
+@pytest.mark.parametrize("shape", [{"hidden_size": 8}, {"num_hidden_layers": 1}])
+def test_an_encoder_of_another_shape_in_the_old_place_is_noticed_before_anything_is_trained(
+    shape: dict[str, int], make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Of an older model, which doesn't say by their hash which weights it began with."""
+    tokenizer = tokenizer_of_words()
+    usual = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    config = make_config(
+        {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 64} | usual | shape, ""
+    )
+    tensors = {f"encoder.{name}": tensor for name, tensor in Bert(config).state_dict().items()}
+    encoder = tmp_path / "encoder"
+    save_checkpoint(encoder, tensors, config, "BertModel", task="encoder", tokenizer=tokenizer)
+    teacher = from_encoder(make_teacher("classification"), encoder, tmp_path / "teacher")
+    assert before(teacher, tmp_path, layers=[2]) == (teacher, True)
+
+
+def from_encoder(model: Path, encoder: Path, out: Path) -> Path:
+    """A copy of the model that says it was fine-tuned from the encoder, and not which weights that had."""
+    shutil.copytree(model, out)
+    state = read_json(out / "bertsmith.json")
+    write_json(out / "bertsmith.json", state | {"provenance": {"recipe": {"model": str(encoder)}}})
+    return out
+
+
+def before(model: Path, folder: Path, **given: Any) -> tuple[Path, bool]:
+    """Where the student without a teacher begins, and whether a warning says that it is the teacher."""
+    train = str(write_rows(folder / "train.jsonl", "classification", 60))
+    recipe = make_distil_recipe(
+        {"teacher": [str(model)], "train": train, "out": str(folder / "o")} | given, []
+    )
+    computer = set_up_machine(recipe.hardware, None, Hardware.detect())
+    session = DistilSession.open(recipe, computer, folder)
+    assert session.before is not None and not session.before.takes_head
+    own = "the student without a teacher begins with the teacher's own fine-tuned layers"
+    return session.before.folder, any(own in warning for warning in session.data.warnings)
 
 
 def test_a_finished_run_is_not_repeated_and_answers_are_asked_for_once(

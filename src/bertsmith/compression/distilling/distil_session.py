@@ -24,7 +24,7 @@ from bertsmith.compression.distilling.student import (
 )
 from bertsmith.compression.distilling.taught_task import TaughtTask, taught_examples
 from bertsmith.compression.distilling.teacher import Teacher, open_teachers
-from bertsmith.errors import RecipeError
+from bertsmith.errors import BertsmithError, RecipeError
 from bertsmith.inference.frozen_baseline import encoder_before
 from bertsmith.metrics.confidence import Confidence
 from bertsmith.model.checkpoint import read_checkpoint
@@ -48,6 +48,11 @@ _OTHER_PIECES = (
     "The student must read the same pieces of a text as its teacher, which answers for each: choose a "
     "--student of the same vocabulary, and leave max_length as it is."
 )
+_FROM_TEACHER = (
+    "the student without a teacher begins with the teacher's own fine-tuned layers, because the encoder from "
+    "before the fine-tuning isn't at hand with the same weights and vocabulary: the teacher may bring more "
+    "than this comparison shows"
+)
 Show = Callable[[str], AbstractContextManager[Progress]]  # a bar of that title
 
 
@@ -68,7 +73,8 @@ class Said:
 @dataclass(frozen=True)
 class DistilSession:
     """`task` and `config` are the student's; `data` has `train`'s examples, labelled rows first. Nothing was
-    answered yet. There are no `teachers` where the answers stand in a file.
+    answered yet. There are no `teachers` where the answers stand in a file. `before` is where the same
+    student without a teacher begins, None where it isn't asked for.
     """
 
     teachers: list[Teacher]
@@ -81,6 +87,7 @@ class DistilSession:
     train: EncodedExamples
     machine: Machine
     cache: Path
+    before: Source | None
 
     @classmethod
     def open(cls, recipe: DistilRecipe, machine: Machine, cache: Path) -> "DistilSession":
@@ -102,11 +109,15 @@ class DistilSession:
             raise RecipeError(f"{task.name} can't be judged by a teacher: give labelled rows with --dev.")
         if isinstance(task, Retrieval) and data.labelled:
             task.fit(data.labelled)  # which documents answer a query, and so are no negatives of it
+        before = _before(source, task, recipe, tokenizer) if recipe.compare and data.labelled else None
+        if before is not None and source.takes_head and before.folder == source.folder:
+            data = replace(data, warnings=(*data.warnings, _FROM_TEACHER))
         train = encode_examples(task, [*data.labelled, *data.texts], tokenizer)
         for teacher in teachers:
             _require_same_pieces(teacher, train)
         soft_loss = distillation_loss(task, recipe.temperature, per_row=begun.head.per_row)
-        return cls(teachers, task, soft_loss, source, begun.config, tokenizer, data, train, machine, cache)
+        found = teachers, task, soft_loss, source, begun.config, tokenizer, data, train, machine, cache
+        return cls(*found, before)
 
     @property
     def written(self) -> list[Outputs | None] | None:
@@ -194,17 +205,24 @@ class DistilSession:
         assert found is not None
         return found
 
-    @property
-    def before(self) -> Source:
-        """Where the same student without a teacher begins: with the layers of the encoder that the teacher
-        was fine-tuned from, where that is known and reads the same pieces: of a teacher with a pruned
-        vocabulary, rows of the table would be those of other pieces.
-        """
-        source = self.source
-        folder = encoder_before(source.folder) if source.takes_head else None
-        if folder is None or read_own_tokenizer(folder).sha256 != self.tokenizer.sha256:
-            folder = source.folder
-        return replace(source, folder=folder, takes_head=False)
+
+def _before(source: Source, task: Task[Any], recipe: DistilRecipe, tokenizer: Tokenizer) -> Source:
+    """With the layers of the encoder that the teacher was fine-tuned from, where that is here and reads the
+    same pieces: of a teacher with a pruned vocabulary, rows of the table would be those of other pieces. Else
+    with the teacher's own.
+    """
+    own = replace(source, takes_head=False)
+    folder = encoder_before(source.folder) if source.takes_head else None
+    if folder is None:
+        return own
+    found = replace(own, folder=folder)
+    try:
+        if read_own_tokenizer(folder).sha256 != tokenizer.sha256:
+            return own
+        begin_student(found, task, recipe.seed)
+    except BertsmithError:  # older models don't say which weights it had: another one may lie there now
+        return own
+    return found
 
 
 def _mean_thresholds(tasks: Sequence[MultiLabel]) -> Confidence | None:

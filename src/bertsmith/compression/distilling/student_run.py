@@ -139,6 +139,7 @@ def learn_alone(recipe: DistilRecipe, work: Work, splits: Mapping[str, Heard]) -
     """What the same student learns of the labels without a teacher, as a fine-tuning would have it."""
     session = work.session
     labelled, source = session.data.labelled, session.before
+    assert source is not None
     task = fitted_again(student_task(session.task, {}), labelled)
     examples = encode_examples(task, labelled, session.tokenizer)
     model = begin_student(source, task, recipe.seed, recipe.dropout).to(work.machine.device)
