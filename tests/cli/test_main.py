@@ -108,7 +108,9 @@ def test_a_long_example_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> Non
     examples = capsys.readouterr().out.partition("Examples:\n")[2]
     assert max(map(len, examples.splitlines())) < 80
     commands = [" ".join(shlex.split(each)) for each in examples.replace("\\\n", " ").splitlines() if each]
-    assert "bertsmith fill-mask bert-base-uncased Paris is the [MASK] of [MASK]. --top 3" in commands
+    assert (
+        "bertsmith fill-mask google-bert/bert-base-uncased Paris is the [MASK] of [MASK]. --top 3" in commands
+    )
 
 
 def commands_below(app: App, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], App]]:
