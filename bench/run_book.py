@@ -1,7 +1,10 @@
 """The long run of docs/run-book.md: what its log says, and whether another run has the same losses.
 
-    python bench/run_book.py runs/book/run                 table, curve, and the losses of its first hour
+    python bench/run_book.py runs/book/run --decays RUN... table, curve, and the losses of its first hour
     python bench/run_book.py runs/again --beside FILE      how far another run's losses are from these
+
+The run keeps its learning rate (optimizer.schedule=wsd optimizer.decay=0); each of the decays began with
+decay_from at one of its checkpoints.
 
 FILE is the .losses.json under bench/results that the first command wrote. The other run has the same
 settings, steps= included, and may be stopped long before its end.
@@ -9,6 +12,7 @@ settings, steps= included, and may be stopped long before its end.
 
 import argparse
 import json
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,26 +30,56 @@ def main() -> None:
     """Parses, and describes a run or compares it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run", type=Path, help="the folder of a run of `bertsmith pretrain`")
+    parser.add_argument("--decays", type=Path, nargs="*", default=[], help="runs that began with decay_from")
     parser.add_argument("--beside", type=Path, help="losses to compare the run's with")
     parser.add_argument("--hours", type=float, default=1.0, help="whose losses are kept, at full length")
     options = parser.parse_args()
     log = RunLog.read(options.run)
     if options.beside is None:
-        _describe(log, options.hours)
+        _describe(log, [(_begun_at(each), RunLog.read(each)) for each in options.decays], options.hours)
     else:
         _compare(_losses(log), json.loads(options.beside.read_text()))
 
 
-def _describe(log: Sequence[Record], hours: float) -> None:
+def _describe(log: Sequence[Record], decays: Sequence[tuple[int, Sequence[Record]]], hours: float) -> None:
     """Writes the table of evaluations, their curve, and beside them the losses of the first hours."""
-    evaluations = [each for each in log if each["kind"] == "evaluation"]
+    evaluations = _evaluations(log)
+    rows = [{"learning rate": "at its peak"} | _row(each) for each in _spaced(evaluations)]
+    curves = {("learning rate at its peak", _hours(evaluations[-1])): evaluations}
+    for step, decay in decays:
+        begun = next(each for each in log if each["kind"] == "step" and each["step"] == step)
+        fallen = [_later(each, begun) for each in _evaluations(decay)]
+        rows.append({"learning rate": f"fallen from step {step:,} on"} | _row(fallen[-1]))
+        nearest = min(evaluations, key=lambda each: abs(each["step"] - step))
+        curves["fallen", _hours(fallen[-1])] = [nearest, *fallen]
     starts = sum(each["kind"] == "start" for each in log)
-    report("run-book", "A long run", [_row(each) for each in _spaced(evaluations)], [_pieces(starts)])
-    points = [(each["elapsed"] / 3600, each["mlm_accuracy"]) for each in evaluations]
-    picture = accuracy_plot.draw({("held-out text", round(points[-1][0], 1)): points}, unit="hours")
-    result_path("run-book", ".svg").write_text(picture)
+    report("run-book", "A long run", rows, [_pieces(starts)])
+    points = {
+        name: [(each["elapsed"] / 3600, each["mlm_accuracy"]) for each in curve]
+        for name, curve in curves.items()
+    }
+    result_path("run-book", ".svg").write_text(accuracy_plot.draw(points, unit="hours"))
     first = _losses([each for each in log if each.get("elapsed", 0) <= 3600 * hours])
     result_path("run-book", ".losses.json").write_text(json.dumps(first) + "\n")
+
+
+def _begun_at(decay: Path) -> int:
+    """The step of the long run's checkpoint from which a decay began."""
+    recipe = tomllib.loads((decay / "recipe.toml").read_text())
+    return int(Path(recipe["decay_from"]).name.removeprefix("step-"))
+
+
+def _evaluations(log: Sequence[Record]) -> list[Record]:
+    return [each for each in log if each["kind"] == "evaluation"]
+
+
+def _hours(evaluation: Record) -> float:
+    return round(evaluation["elapsed"] / 3600, 1)
+
+
+def _later(evaluation: Record, begun: Record) -> Record:
+    """One of a decay, counted from the beginning of the long run."""
+    return evaluation | {each: evaluation[each] + begun[each] for each in ("elapsed", "tokens", "step")}
 
 
 def _pieces(starts: int) -> str:

@@ -17,7 +17,8 @@ def run(tmp_path: Path) -> Path:
     lines = [{"kind": "start", "step": 0}]
     for step in range(1, 5):
         seconds = 1800.0 * step
-        lines.append({"kind": "step", "step": step, "loss": 9.0 - step, "elapsed": seconds})
+        counted = {"elapsed": seconds, "tokens": 1_000_000 * step}
+        lines.append({"kind": "step", "step": step, "loss": 9.0 - step} | counted)
         lines.append(
             {"kind": "evaluation", "step": step, "elapsed": seconds, "tokens": 1_000_000 * step}
             | {"mlm_accuracy": 0.1 * step, "mlm_perplexity": 100.0 / step}
@@ -59,3 +60,17 @@ def test_another_run_is_compared_step_by_step(
     run_script(run_book, str(run), "--beside", str(losses()))
     printed = capsys.readouterr().out
     assert "first other one is step 2's" in printed and "step 2's, 0.250000 off" in printed
+
+
+def test_a_decay_is_counted_from_the_beginning_of_the_long_run(
+    run: Path, run_script: RunScript, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decay = run.parent / "decay"
+    decay.mkdir()
+    (decay / "recipe.toml").write_text(f'decay_from = "{run}/checkpoints/step-00000003"\n')
+    line = {"kind": "evaluation", "step": 2, "elapsed": 900.0, "tokens": 500_000}
+    (decay / "log.jsonl").write_text(json.dumps(line | {"mlm_accuracy": 0.5, "mlm_perplexity": 20.0}) + "\n")
+    run_script(run_book, str(run), "--decays", str(decay))
+    printed = capsys.readouterr().out
+    assert "| fallen from step 3 on | 1.75 | 5 | 3.5 | 50.00% | 20.0 |" in printed
+    assert "| at its peak | 2.00 | 4 | 4.0 | 40.00% | 25.0 |" in printed
