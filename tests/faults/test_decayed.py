@@ -1,6 +1,7 @@
 """Warm-up, stable phase and decay: killed in any, and a decay that begins in another run's stable phase."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from signal import SIGKILL
@@ -199,11 +200,18 @@ def test_the_text_is_that_of_the_long_run_or_the_decay_is_refused(
     for settings in (own_store, made_again):
         finish(settings)
     assert evidence(Path(own_store["out"])) == evidence(Path(made_again["out"]))
+    assert re.search(r"Pre-training text: [\d,]+ documents, [\d,]+ tokens", card_of(own_store))
+    assert re.search(r"Pre-training text: [\d,]+ documents, [\d,]+ words", card_of(made_again))
+    assert "of the long run" in card_of(own_store)
     shutil.rmtree(own)
     other = CorpusSettings(heldout=0.5)
     texts = [str(path) for path in sorted(corpus.parent.glob("*.txt"))]
     build_corpus(texts, own, settings=other, workers=1, progress=None)
     assert "was trained on another corpus than" in refused(decay_of(long, new_run), RecipeError)
+
+
+def card_of(settings: Settings) -> str:
+    return (Path(settings["out"]) / "model" / "README.md").read_text()
 
 
 def refused(settings: Settings, kind: type[BertsmithError]) -> str:

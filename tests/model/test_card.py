@@ -49,6 +49,16 @@ def test_an_encoder_that_was_not_trained_has_no_rate(tmp_path: Path) -> None:
     assert "Settings: method linear.\n" in text
 
 
+def test_a_decay_names_the_long_run_that_it_began_from(tmp_path: Path) -> None:
+    begun = {"corpus": "tokens", "decay_from": "/home/anna/runs/long/checkpoints/step-00004435"}
+    origin = {"recipe": begun, "steps": 1000, "text": {"documents": 61405, "tokens": 19267201}}
+    text = card(tmp_path, provenance=origin | {"metrics": {"mlm_accuracy": 0.4743}}, task="pretraining")
+    assert "- It began from step 4,435 of the long run `runs/long`; steps and tokens below are" in text
+    assert "Pre-training text: 61,405 documents, 19,267,201 tokens." in text
+    assert "| masked tokens guessed right | 0.4743 |" in text
+    assert "random weights" not in text
+
+
 def test_it_does_not_say_where_things_lay_on_the_machine(tmp_path: Path) -> None:
     model = tmp_path / "anna" / "private" / "law" / "model"
     model.mkdir(parents=True)

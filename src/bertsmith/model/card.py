@@ -18,6 +18,12 @@ _MOST_LABELS = 30
 _VECTORS = ("encoder", "similarity", "retrieval")  # tasks whose answers are cosines
 _UNTRAINED = ("linear", "self-training")  # methods of fine-tuning that leave the encoder alone
 _ROLES = {"train": "Labelled rows", "texts": "Texts without labels", "unlabelled": "Texts without labels"}
+_METRICS = {  # of a pre-training, where the names of the log say little
+    "mlm_accuracy": "masked tokens guessed right",
+    "mlm_majority": "the same by always guessing the commonest",
+    "mlm_loss": "loss of a masked token",
+    "mlm_perplexity": "perplexity of a masked token",
+}
 _TODO = """## Before you publish it
 
 Replace these lines:
@@ -175,10 +181,8 @@ def _figures(origin: Mapping[str, Any]) -> str:
     names = list(dict.fromkeys(name for each in parts.values() for name in each))
     if not names:
         return ""
-    rows = [
-        f"| {_plain(name)} | {' | '.join(_number(each.get(name)) for each in parts.values())} |"
-        for name in names
-    ]
+    numbers = {name: " | ".join(_number(each.get(name)) for each in parts.values()) for name in names}
+    rows = [f"| {_METRICS.get(name, _plain(name))} | {shown} |" for name, shown in numbers.items()]
     head = f"| | {' | '.join(map(_plain, parts))} |\n| --- |{' --- |' * len(parts)}"
     said = {
         "dev": "dev chose the settings",
@@ -193,6 +197,8 @@ def _figures(origin: Mapping[str, Any]) -> str:
 def _history(origin: Mapping[str, Any], recipe: Mapping[str, Any], base: object) -> Iterator[str]:
     if base and isinstance(base, str):
         yield f"It began from {_code(_name(base))}."
+    elif begun := recipe.get("decay_from"):
+        yield f"It began from {_checkpoint(str(begun))}; steps and tokens below are those of the decay alone."
     elif "corpus" in recipe:
         yield "It began from random weights."
     teachers = recipe.get("teacher")
@@ -236,10 +242,20 @@ def _history(origin: Mapping[str, Any], recipe: Mapping[str, Any], base: object)
     yield "bertsmith.json has every setting, and the hash of each file."
 
 
+def _checkpoint(path: str) -> str:
+    """Of a run whose learning rate hadn't fallen yet."""
+    run, step = Path(path).parent.parent, Path(path).name.removeprefix("step-")
+    return (
+        f"step {int(step):,} of the long run {_code(_name(str(run)))}"
+        if step.isdecimal()
+        else _code(_name(path))
+    )
+
+
 def _text(text: Mapping[str, Any], checked: int) -> str:
-    """What a corpus says of itself."""
+    """What a corpus or a token store says of itself."""
     sizes = ", ".join(
-        f"{text[name]:,} {name}" for name in ("documents", "words") if _is_number(text.get(name))
+        f"{text[name]:,} {name}" for name in ("documents", "words", "tokens") if _is_number(text.get(name))
     )
     licence = f" Their licence: {_code(text['licence'])}." if text.get("licence") else ""
     files = f" Rows of {checked:,} test file{'s' if checked > 1 else ''} were taken out." if checked else ""

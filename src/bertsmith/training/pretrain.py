@@ -301,7 +301,7 @@ def _provenance(
         "steps": done.step,
         "tokens": done.tokens,
         "metrics": metrics,
-        **_text(recipe),
+        **_text(recipe, inputs),
         "recipe": json.loads(recipe.model_dump_json()),
         "tokenizer_sha256": inputs.tokenizer.sha256,
         "corpus_sha256": inputs.train.corpus_sha256,
@@ -313,12 +313,17 @@ def _provenance(
     }
 
 
-def _text(recipe: Recipe) -> dict[str, object]:
-    """What the corpus says of itself; nothing of a token store, or of a corpus that has changed since."""
+def _text(recipe: Recipe, inputs: Inputs) -> dict[str, object]:
+    """What the corpus says of itself, or else the token store, which knows neither words nor a licence.
+    Nothing of rows of numbers.
+    """
     try:
         manifest = Corpus.open(recipe.corpus or "").manifest
     except BertsmithError:
-        return {}
+        if isinstance(inputs.tokenizer, ValueTokenizer):
+            return {}
+        stored = inputs.train.manifest.splits["train"]
+        return {"text": {"documents": stored.documents, "tokens": stored.tokens}}
     counts = manifest.splits["train"].counts
     facts = {"documents": counts.documents, "words": counts.words, "licence": manifest.licence}
     return {"text": facts}
