@@ -67,6 +67,7 @@ def test_a_healthy_machine_gets_no_warning() -> None:
     [
         ({}, PLENTY, 0.0, {"MKL_NUM_THREADS": "16"}, "MKL_NUM_THREADS=16 is set"),
         ({}, PLENTY, 3.2, {}, "about 3.2 of 4 cores busy"),
+        ({}, PLENTY, 6.5, {}, "about 4.0 of 4 cores busy"),
         ({"cpu_limit": 1.5}, PLENTY, 0.0, {}, "shows 4 cores but grants the time of 1.5"),
         ({"memory_available": 10**9}, PLENTY, 0.0, {}, "1.0 GB of memory are free"),
         ({}, 10**9, 0.0, {}, "1.0 GB of disk are free"),

@@ -77,8 +77,8 @@ def _require_same_choices(out: Path, source: str, vocab_size: int, minutes: floa
 
     made = dict[str, tuple[object, object]]()
     if (out / "corpus").exists():
-        origins = {each.origin for each in Corpus.open(out / "corpus").manifest.sources}
-        made["--source"] = ", ".join(sorted(origins)), source
+        origins = {each.origin.rstrip("/") for each in Corpus.open(out / "corpus").manifest.sources}
+        made["--source"] = ", ".join(sorted(origins)), source.rstrip("/")
     if (out / "tokenizer").exists():
         made["--vocab-size"] = read_json(out / "tokenizer" / "report.json")["asked_for"], vocab_size
     if (out / "run" / "model").exists():

@@ -111,7 +111,9 @@ def pretraining_flops_per_token(
 
 
 def warnings_for(hardware: Hardware, disk_free: int, busy: float, environment: dict[str, str]) -> list[str]:
-    """What would make training slow or stop it, each with the way out. `busy` counts cores in use."""
+    """What would make training slow or stop it, each with the way out. `busy` counts programs
+    that others run or have waiting for a core.
+    """
     warnings = [
         f"{name}={environment[name]} is set, which training does not follow: of such variables it heeds "
         "OMP_NUM_THREADS alone, and the recipe's hardware.threads."
@@ -120,8 +122,8 @@ def warnings_for(hardware: Hardware, disk_free: int, busy: float, environment: d
     ]
     if busy > _BUSY:
         warnings.append(
-            f"Other programs keep about {busy:.1f} of {hardware.cores} cores busy. Speeds measured now are "
-            "too low, and training will share the cores with them."
+            f"Other programs keep about {min(busy, hardware.cores):.1f} of {hardware.cores} cores busy. "
+            "Speeds measured now are too low, and training will share the cores with them."
         )
     if hardware.cpu_limit is not None and hardware.cpu_limit < hardware.cores:
         warnings.append(
