@@ -1,6 +1,7 @@
 """A search over settings: its proposals, that it goes on after a kill, and that its best can be had again."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from bertsmith.training.finetuning import report as finetune_report
 from bertsmith.training.finetuning.finetune import finetune
 from bertsmith.training.finetuning.task_run import TaskRun
 from bertsmith.training.tuning import tune as tuning
-from bertsmith.training.tuning.space import make_search
+from bertsmith.training.tuning.space import Search, make_search
 from bertsmith.training.tuning.trials import (
     COMPLETE,
     DIVERGED,
@@ -85,15 +86,15 @@ def test_the_baseline_comes_first_and_the_others_differ_within_the_bounds(found:
     assert baseline == {
         "optimizer.learning_rate": 0.014,  # chosen for two layers of 16
         "optimizer.layer_decay": 0.75,
-        "epochs": 10,  # and for few rows
-        "batch_size": 32,
+        "epochs": 3,  # of 10 for few rows: the nearest within the bounds
+        "batch_size": 16,  # of 32
         "freeze_layers": 0,
     }
     assert len({json.dumps(choice) for choice in others}) == 5
     for choice in others:
         assert 1e-4 <= choice["optimizer.learning_rate"] <= 0.02
         assert 0.7 <= choice["optimizer.layer_decay"] <= 1
-        assert choice["epochs"] in range(1, 11) and choice["batch_size"] in (8, 16, 32)
+        assert choice["epochs"] in range(1, 4) and choice["batch_size"] in (8, 16)
         assert choice["freeze_layers"] in (0, 1)
 
 
@@ -243,6 +244,72 @@ def test_what_is_given_in_a_table_is_not_searched() -> None:
     for search in (make_search(VALUES | given, []), make_search(VALUES, ["optimizer={learning_rate=3e-5}"])):
         assert search.baseline(4).keys() == NAMES - {"optimizer.learning_rate"}
         assert search.recipe_of({"optimizer.layer_decay": 0.9}).optimizer.learning_rate == 3e-5
+
+
+def of_minilm(*changes: str) -> Search:
+    """On 60 rows: rates for 384 by 6 layers, and 10 epochs."""
+    search = make_search(VALUES, list(changes))
+    return replace(search, recipe=search.recipe.completed(384, 6, 2))
+
+
+def test_bounds_that_are_given_are_kept_and_the_baseline_is_the_nearest_within() -> None:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    search = of_minilm(
+        "search.learning_rate=[1e-6,1e-5]",
+        "search.layer_decay=[0.9,1]",
+        "search.epochs=[1,2]",
+        "search.batch_size=[8,16,64]",
+        "search.freeze_layers=[2,3]",
+    )
+    assert search.distributions(6) == {
+        "optimizer.learning_rate": FloatDistribution(1e-6, 1e-5, log=True),
+        "optimizer.layer_decay": FloatDistribution(0.9, 1.0, log=True),
+        "epochs": IntDistribution(1, 2),
+        "batch_size": CategoricalDistribution((8, 16, 64)),
+        "freeze_layers": IntDistribution(2, 3),
+    }
+    assert search.baseline(6) == {
+        "optimizer.learning_rate": 1e-5,
+        "optimizer.layer_decay": 0.9,
+        "epochs": 2,
+        "batch_size": 16,  # of 32
+        "freeze_layers": 2,
+    }
+
+
+def test_bounds_by_default_are_widened_to_the_baseline() -> None:
+    search = of_minilm("freeze_embeddings=true")
+    baseline, space = search.baseline(6), search.distributions(6)
+    assert baseline["epochs"] == 10 and (space["epochs"].low, space["epochs"].high) == (2, 10)
+    assert space["batch_size"].choices == (16, 32, 64)
+    assert (space["freeze_layers"].low, space["freeze_layers"].high) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["epochs=1", "search.epochs=[5,6]"], "search.epochs has no effect, since epochs is given"),
+        (
+            ["optimizer={learning_rate=1e-3}", "search.learning_rate=[1e-4,1e-3]"],
+            "since optimizer.learning_rate",
+        ),
+        (
+            ["lora.rank=4", "search.freeze_layers=[0,2]"],
+            "search.freeze_layers has no effect: freeze_layers isn't",
+        ),
+    ],
+)
+def test_bounds_of_what_is_not_searched_are_refused(changes: list[str], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        make_search(VALUES, changes)
+
+
+def test_bounds_of_frozen_layers_are_refused_for_a_model_of_one_layer() -> None:
+    with pytest.raises(
+        RecipeError, match=r"search\.freeze_layers has no effect: freeze_layers isn't searched"
+    ):
+        of_minilm("search.freeze_layers=[0,1]").distributions(1)
 
 
 def test_a_choice_becomes_the_recipe_of_its_trial() -> None:

@@ -1,7 +1,7 @@
 """What a search over recipes may vary, and within which bounds.
 
-A setting that its user gives is kept as given and not searched. Every range is widened to hold the baseline's
-value, so that the baseline is a point of the space like any other.
+A setting that its user gives is kept as given and not searched. The baseline is a point of the space like any
+other: default ranges are widened to hold its value, and within given ones it takes the nearest.
 """
 
 from dataclasses import dataclass
@@ -28,12 +28,14 @@ from bertsmith.validation import (
 )
 
 Choice = dict[str, float | int]  # dotted name of a setting → its value
+_SEVERAL = 2  # layers, as long as the model isn't open
 
 
 class SearchSettings(UserSettings):
     """Bounds of what is searched, both included; batch sizes are a list. Rates are drawn on a log scale.
 
-    `freeze_layers` is by default from none to half of the model's.
+    Those that are left out are widened to the baseline's value. `freeze_layers` is then from none to half of
+    the model's.
     """
 
     learning_rate: Annotated[tuple[float, float], BY_COMMAS] = (1e-5, 3e-4)
@@ -76,7 +78,7 @@ class Search:
     fixed: frozenset[str]
 
     def baseline(self, layers: int) -> Choice:
-        """The recipe's own values of all that is searched."""
+        """The recipe's own values of all that is searched, or the nearest within given bounds."""
         values: Choice = {
             "optimizer.learning_rate": self.recipe.optimizer.learning_rate,
             "optimizer.layer_decay": self.recipe.optimizer.layer_decay,
@@ -86,14 +88,46 @@ class Search:
         }
         if self.recipe.lora.rank or layers < 2:  # LoRA freezes what it is not added to
             del values["freeze_layers"]
-        return {name: value for name, value in values.items() if name not in self.fixed}
+        return {name: self._nearest(name, value) for name, value in values.items() if name not in self.fixed}
+
+    def _nearest(self, name: str, value: float) -> float | int:
+        given = self.given_bounds.get(name.rpartition(".")[2])
+        if given is None:
+            return value
+        if name == "batch_size":
+            return min(sorted(given), key=lambda size: abs(size - value))
+        return min(max(value, given[0]), given[1])
+
+    @property
+    def given_bounds(self) -> dict[str, tuple[Any, ...]]:
+        """Those that the user gave, by their names in `SearchSettings`."""
+        bounds = self.settings.search
+        given = {name: getattr(bounds, name) for name in sorted(bounds.model_fields_set)}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def require_searched(self, layers: int) -> None:
+        """Raises RecipeError for given bounds of what isn't searched in a model of so many layers."""
+        searched = {name.rpartition(".")[2] for name in self.baseline(layers)}
+        fixed = {name.rpartition(".")[2]: name for name in self.fixed}
+        for name in self.given_bounds:
+            if name in searched:
+                continue
+            if name in fixed:
+                raise RecipeError(
+                    f"search.{name} has no effect, since {fixed[name]} is given. Leave one of them out."
+                )
+            raise RecipeError(
+                f"search.{name} has no effect: {name} isn't searched with LoRA, nor in a model of one layer. "
+                "Leave it out."
+            )
 
     def distributions(self, layers: int) -> dict[str, Any]:
         """What optuna draws from, by dotted name, for a model of so many layers. Raises RecipeError when more
-        of them might be frozen than there are.
+        of them might be frozen than there are, and for given bounds of what isn't searched.
         """
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+        self.require_searched(layers)
         bounds, baseline = self.settings.search, self.baseline(layers)
         if bounds.freeze_layers is not None and bounds.freeze_layers[1] > layers:
             lowest, most = bounds.freeze_layers
@@ -167,7 +201,9 @@ def make_search(values: dict[str, Any], overrides: list[str]) -> Search:
     fixed |= {f"optimizer.{name}" for name in recipe.optimizer.model_fields_set}  # of a table too
     if recipe.epochs != round(recipe.epochs):  # the user gave it, so it isn't searched
         fixed |= {"epochs"}
-    return Search(recipe, settings, fixed)
+    search = Search(recipe, settings, fixed)
+    search.require_searched(_SEVERAL)
+    return search
 
 
 def _refuse_unknown(keys: list[str], task: str) -> None:
