@@ -46,6 +46,19 @@ def test_it_is_taken_only_with_the_weights_that_it_had(
     assert encoder_before(tmp_path) is None
 
 
+def test_a_linear_model_of_it_is_not_compared_with_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = random_encoder(tmp_path / "encoder", ["tin", "zinc"])
+    provenance = {"recipe": {"model": str(encoder)}, "method": "linear"}
+    manifest = Manifest.model_construct(provenance=provenance)
+    monkeypatch.setattr(frozen_baseline, "stated_manifest", lambda folder: manifest)
+    assert encoder_of_baseline(tmp_path) is None
+    assert encoder_before(tmp_path) == encoder
+    provenance["method"] = "contrastive"
+    assert encoder_of_baseline(tmp_path) == encoder
+
+
 def test_thresholds_are_chosen_for_it_as_for_a_model(tmp_path: Path) -> None:
     """By rows that the linear model hasn't seen: a rare label's probability seldom reaches a half."""
     words = ["tin", "zinc", "lead", "iron", "fell", "rose"]

@@ -430,10 +430,13 @@ def test_a_method_that_is_named_is_taken_with_a_dev_too(encoder: Path, tmp_path:
     assert [each["method"] for each in results_of(named)["tried"]] == [method]
     beside = results_of(named)["evaluations"][CROSS_VALIDATION]["baselines"]
     assert (FROZEN in beside) == (method != LINEAR)  # of which it is the model itself
+    rows = tmp_path / "folds" / "train.jsonl"
+    assert (FROZEN in Predictor.load(named.model).evaluate(rows).baselines) == (method != LINEAR)
     assert all({"accuracy", "macro_f1"} <= each.keys() for each in beside.values())
     judged = run("classification", encoder, tmp_path / "folds", f"method={method}", "epochs=2",
-                 train=str(tmp_path / "folds" / "train.jsonl"), out=str(tmp_path / "judged"))  # fmt: skip
+                 train=str(rows), out=str(tmp_path / "judged"))  # fmt: skip
     assert list(results_of(judged)["evaluations"]) == ["dev"]
+    assert (FROZEN in results_of(judged)["evaluations"]["dev"]["baselines"]) == (method != LINEAR)
     assert results_of(judged)["evaluations"]["dev"]["model"]["accuracy"] > 0.5
     if method in (LINEAR, CONTRASTIVE):  # of the others a dev keeps the best epoch, and not the last
         ours, theirs = (load_file(each.model / "model.safetensors") for each in (named, judged))

@@ -37,11 +37,14 @@ def encoder_before(folder: Path) -> Path | None:
 
 
 def encoder_of_baseline(folder: Path) -> Path | None:
-    """That encoder, as a baseline of the model in `folder`. None, as in training, where layers began anew:
-    features of random layers say little, and those of the layers that went aren't the model's beginning.
+    """That encoder, as a baseline of the model in `folder`. None, as in training, where the model is this
+    baseline itself, and where layers began anew: features of random layers say little, and those of the
+    layers that went aren't the model's beginning.
     """
-    reinitialised = _provenance(folder).get("recipe", {}).get("reinit_layers")
-    return None if reinitialised else encoder_before(folder)
+    provenance = _provenance(folder)
+    is_itself = provenance.get("method") == "linear"
+    reinitialised = provenance.get("recipe", {}).get("reinit_layers")
+    return None if is_itself or reinitialised else encoder_before(folder)
 
 
 def frozen_predictions(

@@ -38,7 +38,7 @@ def measure(
         splits["test"] = encode_examples(task, session.data.test, session.tokenizer)
     if choice is not None:
         return _measure_choice(session, recipe, model, restarts, choice, splits, progress)
-    frozen = _frozen(session, recipe, splits, progress)
+    frozen = _frozen(session, recipe, splits, progress) if method != LINEAR else {}
     outputs = {name: outputs_of(model, split.encoded, progress=progress) for name, split in splits.items()}
     figures = task.calibrate(outputs["dev"], session.dev.examples, session.dev.encoded)
     evaluations = {
