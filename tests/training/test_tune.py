@@ -1,6 +1,7 @@
 """A search over settings: its proposals, that it goes on after a kill, and that its best can be had again."""
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from safetensors.torch import load_file
 from bertsmith.cli.main import main
 from bertsmith.errors import MissingExtra, RecipeError
 from bertsmith.inference.predictor import Predictor
-from bertsmith.training import machine
+from bertsmith.training import finetune_recipe, machine
 from bertsmith.training.finetuning import report as finetune_report
 from bertsmith.training.finetuning.finetune import finetune
 from bertsmith.training.finetuning.task_run import TaskRun
@@ -160,6 +161,27 @@ def test_few_rows_judge_trials_in_turn_and_the_best_learns_from_all(
     assert all(torch.equal(kept[name], run[name]) for name in kept)
     longer = tune("classification", *short, "trials=3", **rows, out=str(tmp_path / "search"), resume=True)
     assert timeless(longer.trials)[:2] == timeless(found.trials)
+
+
+def test_the_command_in_best_toml_judges_by_as_many_folds_whatever_they_take(
+    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search judges by all of them; a run of its own by as many as it has time for."""
+    rows = {"model": files["model"], "train": files["train"]}
+    quick = ("epochs=1", "trials=1", "max_length=32", "hardware.threads=1")
+    found = tune("classification", *quick, **rows, out=str(tmp_path / "search"))
+    monkeypatch.setattr(finetune_recipe, "_SECONDS", 0.0)
+    monkeypatch.setattr(finetune_recipe, "_SECONDS_A_ROW", 0.0)
+    monkeypatch.chdir(tmp_path)
+    typed = (tmp_path / "search" / "best.toml").read_text().splitlines()[1].removeprefix("# bertsmith ")
+    assert typed == finetune_report.command(found.recipe).removeprefix("bertsmith ")
+    assert main(shlex.split(typed)) == 0
+    kept, again = (
+        (folder / "predictions" / "cross-validation.jsonl").read_text()
+        for folder in (tmp_path / "search", tmp_path / "runs" / "again")
+    )
+    assert len(kept.splitlines()) == 64
+    assert again == kept  # probabilities by one temperature
 
 
 def test_a_method_without_these_settings_is_refused(files: dict[str, str], tmp_path: Path) -> None:
