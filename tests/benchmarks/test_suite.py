@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,13 +16,14 @@ from benchmark_toys import QUICK, write_mrpc, write_sst2, write_stsb
 from safetensors.numpy import load_file, save_file
 from sklearn.metrics import accuracy_score
 
-from bertsmith.benchmarks import devices, suite
+from bertsmith.benchmarks import devices, settings_search, suite
 from bertsmith.benchmarks.devices import Share, own_share
 from bertsmith.benchmarks.glue import glue_tasks
 from bertsmith.benchmarks.published import GLUE
 from bertsmith.benchmarks.report import beside_published
 from bertsmith.benchmarks.results import BenchmarkResult, TaskResult
-from bertsmith.benchmarks.seed_run import SeedScore
+from bertsmith.benchmarks.seed_run import SeedScore, run_values
+from bertsmith.benchmarks.settings_search import Searched, search_settings
 from bertsmith.benchmarks.suite import Suite, SuiteSettings, run_suite
 from bertsmith.cli.main import main
 from bertsmith.errors import RecipeError
@@ -259,6 +261,31 @@ def test_settings_are_searched_on_dev_within_the_budget_and_taken_for_every_seed
     before = (out / "SST-2/search/chosen.json").stat().st_mtime_ns
     run_suite(SUITE, glue_data, model, out, settings, resume=True)
     assert (out / "SST-2/search/chosen.json").stat().st_mtime_ns == before
+
+
+def test_a_search_that_is_killed_while_it_clears_up_is_not_lost(
+    glue_data: Path, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna")
+    task, out = glue_tasks()[1], tmp_path / "search"
+    files = task.prepare(glue_data, tmp_path / "data", None)
+    given = ["epochs=1", "max_length=32", "dropout=0", "hardware.threads=1", "search.batch_size=[8]"]
+
+    def search() -> Searched:
+        return search_settings(task.head, given, run_values(task, files, model), out, 1e-6, lambda _: None)
+
+    def killed(folder: Path, **how: Any) -> None:
+        shutil.rmtree(folder, **how)
+        if folder.name == "trials":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(settings_search, "shutil", SimpleNamespace(rmtree=killed))
+        with pytest.raises(KeyboardInterrupt):
+            search()
+    assert not (out / "trials").exists()
+    assert search().choice == json.loads((out / "trials.json").read_text())[0]["choice"]
+    assert not (out / "model").exists()
 
 
 def test_a_task_that_is_added_is_searched_as_long_as_the_first_ones(

@@ -48,16 +48,14 @@ def search_settings(
     `tune` is told them. Raises what `tune` does.
     """
     stored = out / CHOSEN
-    if stored.exists():
-        return Searched(**read_json(stored))
-    trials = _trials_until(task, overrides, values, out, hours, on_trial)
-    result = tune(task, *overrides, **values, out=str(out), trials=trials, resume=True)
-    seconds = sum(trial.seconds for trial in result.trials)
-    shutil.rmtree(out / "model", ignore_errors=True)  # the seeds train it again
-    shutil.rmtree(out / "trials", ignore_errors=True)
-    found = Searched(result.best.choice, len(result.trials), seconds)
-    write_json(stored, found._asdict())
-    return found
+    if not stored.exists():
+        trials = _trials_until(task, overrides, values, out, hours, on_trial)
+        result = tune(task, *overrides, **values, out=str(out), trials=trials, resume=True)
+        seconds = sum(trial.seconds for trial in result.trials)
+        write_json(stored, Searched(result.best.choice, len(result.trials), seconds)._asdict())
+    for folder in ("trials", "model"):  # the seeds train it again, and `tune` can't go on without them
+        shutil.rmtree(out / folder, ignore_errors=True)
+    return Searched(**read_json(stored))
 
 
 def _trials_until(
