@@ -21,7 +21,7 @@ from bertsmith.benchmarks.mteb_model import MtebModel
 from bertsmith.benchmarks.retrieval import BEIR, NANOBEIR, run_retrieval
 from bertsmith.benchmarks.retrieval_report import dataset_table
 from bertsmith.cli.main import main
-from bertsmith.errors import InputError, MissingExtra, RecipeError
+from bertsmith.errors import InputError, MissingExtra, ModelError, RecipeError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.metrics.ranking_scores import ranking_scores
 from bertsmith.text.retrieval.layouts import read_retrieval_data
@@ -122,6 +122,15 @@ def test_a_data_set_of_other_files_is_not_taken_for_the_one_that_was_measured(
         file.write("q1\td2\t1\n")
     with pytest.raises(RecipeError, match=r"other files of scifact: qrels/test.tsv changed since"):
         run_retrieval(BEIR, folder, model, out, datasets=["scifact"], resume=True)
+
+
+def test_what_is_refused_leaves_no_folder_that_refuses_the_corrected_command(
+    folder: Path, model: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(ModelError):
+        run_retrieval(BEIR, folder, model, out, reranker=model, datasets=["msmarco"])
+    assert len(run_retrieval(BEIR, folder, model, out, datasets=["msmarco"]).datasets) == 1
 
 
 def test_nanobeirs_parquet_is_read_as_beirs_lines(folder: Path, model: str, tmp_path: Path) -> None:

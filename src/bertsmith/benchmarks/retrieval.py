@@ -9,6 +9,7 @@ documents; in NanoBEIR it counts, as in sentence-transformers' evaluator. MS MAR
 and CQADupStack's forums count as one data set, by their mean.
 """
 
+import shutil
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 
 from bertsmith.benchmarks.begun import begin, model_hash
 from bertsmith.benchmarks.published import BM25 as PUBLISHED_BM25
-from bertsmith.errors import InputError, RecipeError, did_you_mean
+from bertsmith.errors import BertsmithError, InputError, RecipeError, did_you_mean
 from bertsmith.files import read_json, write_json
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.ranking.folder import write_comparison
@@ -111,15 +112,20 @@ def run_retrieval(
     hashes = [model_hash(each) for each in (model, reranker) if each is not None]
     begin(out, {"benchmark": name, "model": model, "reranker": reranker, "model_files": hashes}, resume)
     opened: tuple[Embedder, Reranker | None] | None = None
-    for dataset, path in chosen.items():
-        target = out / dataset
-        _note_files(out, dataset, path, has_ended=_has_ended(target))
-        if not _has_ended(target):
-            opened = opened or (Embedder(model), open_reranker(reranker) if reranker else None)
-            facts = {"model": model, "reranker": reranker}
-            _run_dataset(path, target, *opened, facts, own_counts=name != BEIR, progress=progress)
-        if on_dataset is not None:
-            on_dataset(_read(dataset, target))
+    try:
+        for dataset, path in chosen.items():
+            target = out / dataset
+            _note_files(out, dataset, path, has_ended=_has_ended(target))
+            if not _has_ended(target):
+                opened = opened or (Embedder(model), open_reranker(reranker) if reranker else None)
+                facts = {"model": model, "reranker": reranker}
+                _run_dataset(path, target, *opened, facts, own_counts=name != BEIR, progress=progress)
+            if on_dataset is not None:
+                on_dataset(_read(dataset, target))
+    except BertsmithError:
+        if not resume and not any(_has_ended(out / dataset) for dataset in chosen):
+            shutil.rmtree(out)  # or the command, corrected, would find other settings there
+        raise
     finished = _ended(out)
     result = RetrievalResult(name, model, tuple(finished), _notes(finished))
     write_json(out / _RESULTS, result.to_json())
