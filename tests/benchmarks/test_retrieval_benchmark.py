@@ -133,6 +133,27 @@ def test_what_is_refused_leaves_no_folder_that_refuses_the_corrected_command(
     assert len(run_retrieval(BEIR, folder, model, out, datasets=["msmarco"]).datasets) == 1
 
 
+def test_a_data_set_without_its_judgements_is_missed_before_any_is_searched(
+    folder: Path, model: str, tmp_path: Path
+) -> None:
+    (folder / "scifact/qrels/test.tsv").rename(folder / "scifact/qrels/train.tsv")
+    shutil.rmtree(folder / "cqadupstack")
+    complaint = r"beir/scifact: .* in qrels/test\.tsv, found train\. .* by --datasets msmarco\.$"
+    with pytest.raises(InputError, match=complaint):
+        run_retrieval(BEIR, folder, model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_figures_of_what_has_ended_are_written_when_another_data_set_fails(
+    folder: Path, model: str, tmp_path: Path
+) -> None:
+    with (folder / "scifact/corpus.jsonl").open("a") as file:
+        file.write("{\n")
+    with pytest.raises(InputError, match=r"corpus\.jsonl, line 13"):
+        run_retrieval(BEIR, folder, model, tmp_path / "out", datasets=["msmarco", "scifact"])
+    assert list(json.loads((tmp_path / "out/results.json").read_text())["datasets"]) == ["msmarco"]
+
+
 def test_nanobeirs_parquet_is_read_as_beirs_lines(folder: Path, model: str, tmp_path: Path) -> None:
     nano = tmp_path / "nano" / "NanoSciFact"
     for part in ("corpus", "queries", "qrels"):

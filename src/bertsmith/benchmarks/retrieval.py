@@ -26,7 +26,7 @@ from bertsmith.inference.ranking.ranking import RankingSettings, System, rank_by
 from bertsmith.inference.ranking.reranker import Reranker, open_reranker
 from bertsmith.inference.ranking.results import compare, metrics_for
 from bertsmith.progress import Progress
-from bertsmith.text.retrieval.beir import is_beir
+from bertsmith.text.retrieval.beir import is_beir, judgements_in
 from bertsmith.text.retrieval.layouts import read_retrieval_data
 from bertsmith.text.retrieval.nanobeir import is_nanobeir
 
@@ -105,10 +105,12 @@ def run_retrieval(
 ) -> RetrievalResult:
     """Each data set under `folder` that has BEIR's or NanoBEIR's layout. `on_dataset` hears of each that has
     ended; with `resume` those are not done again, and the result has those of earlier calls too. Raises
-    InputError for a folder without any and for unknown `datasets`; RecipeError as `begin`, and where one that
-    has ended has other files now; MissingExtra without the extra `retrieval`.
+    InputError for a folder without any, for unknown `datasets`, and before anything is searched for one
+    without judgements; RecipeError as `begin`, and where one that has ended has other files now; MissingExtra
+    without the extra `retrieval`.
     """
     chosen = choose(folder, datasets)
+    _require_judgements(folder, chosen)
     hashes = [model_hash(each) for each in (model, reranker) if each is not None]
     begin(out, {"benchmark": name, "model": model, "reranker": reranker, "model_files": hashes}, resume)
     opened: tuple[Embedder, Reranker | None] | None = None
@@ -120,16 +122,14 @@ def run_retrieval(
                 opened = opened or (Embedder(model), open_reranker(reranker) if reranker else None)
                 facts = {"model": model, "reranker": reranker}
                 _run_dataset(path, target, *opened, facts, own_counts=name != BEIR, progress=progress)
+            _gather(out, name, model)
             if on_dataset is not None:
                 on_dataset(_read(dataset, target))
     except BertsmithError:
         if not resume and not any(_has_ended(out / dataset) for dataset in chosen):
             shutil.rmtree(out)  # or the command, corrected, would find other settings there
         raise
-    finished = _ended(out)
-    result = RetrievalResult(name, model, tuple(finished), _notes(finished))
-    write_json(out / _RESULTS, result.to_json())
-    return result
+    return _gather(out, name, model)
 
 
 def choose(folder: Path, names: Sequence[str] | None) -> dict[str, Path]:
@@ -158,6 +158,24 @@ def choose(folder: Path, names: Sequence[str] | None) -> dict[str, Path]:
     return {key: found[key] for key in sorted(found) if any(_is_of(key, name) for name in names)}
 
 
+def _require_judgements(folder: Path, chosen: dict[str, Path]) -> None:
+    """Raises InputError for the first data set in BEIR's layout that lacks its split."""
+    found = {name: judgements_in(path) for name, path in chosen.items() if is_beir(path)}
+    lacking = [name for name in found if _split_of(chosen[name]) not in found[name]]
+    if lacking:
+        name, others = lacking[0], ",".join(name for name in chosen if name not in lacking)
+        raise InputError(
+            f"{folder / name}: expected judgements in qrels/{_split_of(chosen[name])}.tsv, found "
+            f"{', '.join(found[name]) or 'none'}. Complete the data set"
+            + (f", or run the others by --datasets {others}." if others else ".")
+        )
+
+
+def _split_of(path: Path) -> str:
+    """By which a data set is judged."""
+    return _SPLITS.get(path.name.lower(), "test")
+
+
 def _cut(system: System, depth: int, own_counts: bool) -> System:
     """Rankings of so many documents, without the one that has the query's own id unless that counts."""
     rankings = {
@@ -177,7 +195,7 @@ def _run_dataset(
     own_counts: bool,
     progress: Progress | None,
 ) -> None:
-    data = read_retrieval_data(path, split=_SPLITS.get(path.name.lower(), "test")).noting(embedder.caveat)
+    data = read_retrieval_data(path, split=_split_of(path)).noting(embedder.caveat)
     systems = rank_by_all(data, embedder, reranker, RankingSettings(_DEPTH + 1), progress)
     kept = [_cut(system, _DEPTH, own_counts) for system in systems]
     found = compare(kept, data, metrics_for(data, FIRST, _DEPTH), facts)
@@ -200,6 +218,14 @@ def _note_files(out: Path, dataset: str, path: Path, *, has_ended: bool) -> None
             "since. Put the old ones back, remove that folder to measure anew, or choose another --out."
         )
     write_json(out / _FILES, noted | {dataset: files})
+
+
+def _gather(out: Path, name: str, model: str) -> RetrievalResult:
+    """All that has ended, in earlier calls too, written anew."""
+    finished = _ended(out)
+    result = RetrievalResult(name, model, tuple(finished), _notes(finished))
+    write_json(out / _RESULTS, result.to_json())
+    return result
 
 
 def _ended(out: Path) -> list[DatasetResult]:

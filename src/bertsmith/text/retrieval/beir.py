@@ -21,6 +21,11 @@ def is_beir(folder: Path) -> bool:
     return bool(list(folder.glob("corpus.jsonl*")) and list(folder.glob("queries.jsonl*")))
 
 
+def judgements_in(folder: Path) -> dict[str, Path]:
+    """The files of judgements by their split's name."""
+    return {path.name.partition(".tsv")[0]: path for path in sorted((folder / "qrels").glob("*.tsv*"))}
+
+
 def read_beir(folder: Path, split: str, encoding: str) -> RetrievalData:
     """Raises InputError naming file and line."""
     gathered = Gathering()
@@ -59,7 +64,7 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def _judgements(folder: Path, split: str) -> Path:
-    there = {path.name.partition(".tsv")[0]: path for path in sorted((folder / "qrels").glob("*.tsv*"))}
+    there = judgements_in(folder)
     found = there.get(split)
     if found is None:
         names = ", ".join(there) or "none"
