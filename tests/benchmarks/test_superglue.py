@@ -1,6 +1,7 @@
 """SuperGLUE's official files: what is read of each, how it is judged, and what is handed in."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from sklearn import metrics
 
 from bertsmith.benchmarks.glue_scores import Alternatives, F1Alone, MacroF1AndAccuracy
 from bertsmith.benchmarks.published import SUPERGLUE
+from bertsmith.benchmarks.seed_run import predictions_of, run_seed, seed_folder
 from bertsmith.benchmarks.superglue import superglue_tasks
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
@@ -220,6 +222,35 @@ def test_a_question_of_multirc_is_right_when_all_its_answers_are(superglue: Path
     assert TASKS["MultiRC"].figures(*files) == pytest.approx(
         {"score": (f1 + 0.5) / 2, "f1": f1, "exact_match": 0.5}
     )
+
+
+def test_multircs_interval_is_of_its_score_over_whole_questions(superglue: Path, tmp_path: Path) -> None:
+    """Of 12 questions 6 are right, and 6 have their one right answer wrong: of resamples with n right ones
+    both measures are known.
+    """
+    said = [0 if number % 5 == 3 else number % 5 % 2 for number in range(30)]
+    files = answered("MultiRC", tmp_path, superglue, lambda n: {"label": str(said[n])})
+    right = np.arange(13)
+    scores = (2 * right / (12 + right) + right / 12) / 2
+    chances = np.array([math.comb(12, n) for n in right]) / 2**12
+    expected = math.sqrt(chances @ scores**2 - (chances @ scores) ** 2)
+    assert TASKS["MultiRC"].standard_error(*files, 0.01) == pytest.approx(expected, rel=0.15)
+    assert TASKS["CB"].standard_error(*files, 0.01) == 0.01  # its head's main metric is its score
+
+
+def test_a_seed_has_the_standard_error_of_its_tasks_score(model: str, tmp_path: Path) -> None:
+    task, lines = TASKS["MultiRC"], [multirc(number) for number in range(6)]
+    write(tmp_path / "superglue/MultiRC/train.jsonl", lines)
+    for line in lines[:2]:  # dev says otherwise
+        for question in line["passage"]["questions"]:
+            question["answers"][0]["label"] = 1
+    write(tmp_path / "superglue/MultiRC/val.jsonl", lines)
+    files = task.prepare(tmp_path / "superglue", tmp_path / "data", None)
+    found = run_seed(task, files, model, tmp_path, 1, QUICK, None)
+    out = seed_folder(tmp_path, 1)
+    of_head = json.loads((out / "results.json").read_text())["evaluations"]["dev"]["standard_error"]
+    assert found.standard_error == task.standard_error(files.dev, predictions_of(out, "dev"), of_head)
+    assert found.standard_error != of_head
 
 
 def test_of_alternatives_the_one_scored_higher_is_chosen(superglue: Path, tmp_path: Path) -> None:

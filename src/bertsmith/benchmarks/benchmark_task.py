@@ -61,6 +61,12 @@ class BenchmarkTask(ABC):
     def figures(self, rows: Path, predictions: Path) -> Figures:
         """The official metrics of a file of predictions for labelled rows, `score` first."""
 
+    def standard_error(self, rows: Path, predictions: Path, of_head: float | None) -> float | None:
+        """Of the score, over the rows: `of_head`, that of the head's main metric, where that is the score.
+        None where it can't be told.
+        """
+        return of_head
+
     @abstractmethod
     def hand_in(self, part: str, rows: Path, predictions: Path, out: Path) -> Path | None:
         """Writes predictions for rows into the folder `out` as the benchmark's server takes them; None for

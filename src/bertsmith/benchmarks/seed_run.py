@@ -28,7 +28,7 @@ _SCORE_FILE = "score.json"
 @dataclass(frozen=True)
 class SeedScore:
     """Official figures of each part by name, `dev` the first; the standard error of dev's score over its
-    rows; how many rows each part has; the seconds of training.
+    rows (MultiRC's: its questions); how many rows each part has; the seconds of training.
     """
 
     seed: int
@@ -73,14 +73,14 @@ def run_seed(
     values = run_values(task, files, model) | {"seed": seed}
     result = finetune(task.head, *overrides, **values, out=str(out), resume=True, console=console)
     results = result.results
-    figures = {DEV: task.figures(files.dev, out / "predictions" / "dev.jsonl")}
+    figures = {DEV: task.figures(files.dev, predictions_of(out, DEV))}
     rows = {"train": results.train_rows, DEV: results.evaluations["dev"].rows}
     predictor = Predictor.load(result.model, compute_dtype=torch.float32) if files.judged else None
     for part, path in files.judged.items():
         assert predictor is not None
         rows[part] = predict_part(predictor, path, out, part)
         figures[part] = task.figures(path, predictions_of(out, part))
-    error = results.standard_errors["dev"]
+    error = task.standard_error(files.dev, predictions_of(out, DEV), results.standard_errors["dev"])
     seconds = sum(restart.seconds for restart in results.restarts)
     found = SeedScore(seed, figures, error, rows, seconds, results.warnings)
     write_json(out / _SCORE_FILE, json_value(asdict(found)))

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertsmith.benchmarks.benchmark_task import BenchmarkTask, Figures, TaskFiles
+from bertsmith.arrays import Ints
+from bertsmith.benchmarks.benchmark_task import SCORE, BenchmarkTask, Figures, TaskFiles
 from bertsmith.benchmarks.glue_scores import (
     ACCURACY,
     EXACT_MATCH,
@@ -27,6 +28,7 @@ from bertsmith.benchmarks.official_files import draw, rows_of, write_rows
 from bertsmith.benchmarks.superglue_tasks import ADVICE, SUPERGLUE, WHERE, Pairs, SuperGlueRecord
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_write
+from bertsmith.metrics.scores import standard_errors
 from bertsmith.text.files.table_file import open_table
 from bertsmith.text.files.tables import json_records
 from bertsmith.text.labelled.rows import FORMATS, Record
@@ -128,9 +130,23 @@ class AlternativesTask(SuperGlueTask):
 class AnswersTask(SuperGlueTask):
     """MultiRC: F1 over all answers, and the share of questions all of whose answers are judged right."""
 
+    def standard_error(self, rows: Path, predictions: Path, of_head: float | None) -> float | None:
+        """By a bootstrap over questions, for answers of one question aren't independent: the head's is of F1
+        alone, over answers.
+        """
+        questions = _questions(list(_answered(rows, predictions)))
+
+        def of_some(numbers: Ints) -> Figures:
+            return scored(self._of_questions([questions[number] for number in numbers]), self.measures)
+
+        return standard_errors(of_some, len(questions))[SCORE] or None
+
     def _measured(self, answered: Sequence[Answered]) -> Mapping[str, float]:
-        questions = groupby(answered, key=lambda each: each.place[:2])
-        whole = [all(each.gold == each.said["label"] for each in of_question) for _, of_question in questions]
+        return self._of_questions(_questions(answered))
+
+    def _of_questions(self, questions: Sequence[Sequence[Answered]]) -> Mapping[str, float]:
+        whole = [all(each.gold == each.said["label"] for each in of_question) for of_question in questions]
+        answered = [each for of_question in questions for each in of_question]
         return {**super()._measured(answered), EXACT_MATCH: float(np.mean(whole))}
 
     def _lines(self, answered: Sequence[Answered]) -> Iterator[dict[str, Any]]:
@@ -145,6 +161,11 @@ class AnswersTask(SuperGlueTask):
                 for question, of_question in groupby(of_passage, key=lambda each: each.place[1])
             ]
             yield {"idx": passage, "passage": {"questions": questions}}
+
+
+def _questions(answered: Sequence[Answered]) -> list[list[Answered]]:
+    """MultiRC's answers, question by question."""
+    return [list(of_question) for _, of_question in groupby(answered, key=lambda each: each.place[:2])]
 
 
 _OTHERS = {"COPA": AlternativesTask, "MultiRC": AnswersTask}
