@@ -24,6 +24,15 @@ def test_a_model_that_a_baseline_equals_is_named(model: float, said: list[str]) 
     assert all(part in sentence for part, sentence in zip(said, found, strict=True))
 
 
+@pytest.mark.parametrize("model", [0.95, 1.0])
+def test_on_rows_of_one_answer_nobody_is_said_to_have_learned_nothing(model: float) -> None:
+    baselines = {"majority": {"accuracy": 1.0}, "TF-IDF": {"accuracy": 1.0}}
+    evaluation = Evaluation({"accuracy": model}, baselines, [], EncodedExamples([], []))
+    (found,) = evaluation.warnings("dev", "accuracy")
+    assert "'majority' has accuracy 1.0000" in found
+    assert found.endswith("the rows have one answer only, and figures on them tell nothing")
+
+
 def test_warnings_of_the_data_come_first() -> None:
     evaluation = Evaluation(
         {"accuracy": 0.5}, {"majority": {"accuracy": 0.5}}, [], EncodedExamples([], []), ("few rows",)

@@ -42,6 +42,14 @@ def test_restarts_without_a_score_are_left_out_and_told(
     assert warning.startswith(f"{scores.count(-math.inf)} of {len(scores)} restarts have no pearson")
 
 
+def test_restarts_are_not_held_against_a_majority_that_is_always_right() -> None:
+    results = results_of(1.0, 0.95)
+    results.evaluations["dev"].baselines["majority"] = {"pearson": 1.0}
+    assert results.degenerate == 0
+    results.evaluations["dev"].baselines["majority"] = {"pearson": 0.95}
+    assert results.degenerate == 1
+
+
 def test_a_restart_is_read_as_it_was(tmp_path: Path) -> None:
     restart = Restart(3, -math.inf, 10, 20, 1.5)
     restart.write(tmp_path / "restart.json")

@@ -1,5 +1,6 @@
 """A model's figures on labelled examples, beside those of what it has to beat."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,10 +27,16 @@ class Evaluation:
 
     def warnings(self, name: str, metric: str) -> list[str]:
         """Those of the data, and a sentence when the model does no better than the first baseline, which
-        knows nothing, or than another one.
+        knows nothing, or than another one; or when nothing can be better.
         """
         ours, scores = self.model[metric], {by: given.get(metric) for by, given in self.baselines.items()}
         simplest, simple = next(iter(scores.items()), ("", None))
+        if simple is not None and is_perfect(simple):
+            return [
+                *self.data_warnings,
+                f"on {name} the baseline {simplest!r} has {metric} {simple:.4f}, the model {ours:.4f}: the "
+                "rows have one answer only, and figures on them tell nothing",
+            ]
         if simple is not None and ours <= simple + 1e-6:
             return [
                 *self.data_warnings,
@@ -43,6 +50,11 @@ class Evaluation:
             if score is not None and score >= ours
         ]
         return [*self.data_warnings, *beaten]
+
+
+def is_perfect(score: float) -> bool:
+    """Whether no score can be better: a baseline with it says nothing of the model."""
+    return math.isclose(score, 1)
 
 
 def evaluate(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 from bertsmith.files import read_json, sha256, write_json
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
-from bertsmith.tasks.evaluating.evaluation import Evaluation
+from bertsmith.tasks.evaluating.evaluation import Evaluation, is_perfect
 from bertsmith.tasks.evaluating.uncertainty import standard_error
 from bertsmith.tasks.task import Metrics, Task
 from bertsmith.text.files.jsonl import write_jsonl
@@ -84,9 +84,13 @@ class Results:
 
     @property
     def degenerate(self) -> int:
-        """How many restarts did no better than always giving the most frequent answer."""
+        """How many restarts did no better than always giving the most frequent answer; none where that is
+        always right.
+        """
         majority = self._majority()
-        return 0 if majority is None else sum(each.score <= majority + 1e-6 for each in self.restarts)
+        if majority is None or is_perfect(majority):
+            return 0
+        return sum(each.score <= majority + 1e-6 for each in self.restarts)
 
     @property
     def warnings(self) -> list[str]:
