@@ -90,7 +90,7 @@ class Search:
             del values["freeze_layers"]
         return {name: self._nearest(name, value) for name, value in values.items() if name not in self.fixed}
 
-    def _nearest(self, name: str, value: float) -> float | int:
+    def _nearest(self, name: str, value: float) -> float:
         given = self.given_bounds.get(name.rpartition(".")[2])
         if given is None:
             return value
@@ -99,7 +99,7 @@ class Search:
         return min(max(value, given[0]), given[1])
 
     @property
-    def given_bounds(self) -> dict[str, tuple[Any, ...]]:
+    def given_bounds(self) -> dict[str, tuple[float, ...]]:
         """Those that the user gave, by their names in `SearchSettings`."""
         bounds = self.settings.search
         given = {name: getattr(bounds, name) for name in sorted(bounds.model_fields_set)}
