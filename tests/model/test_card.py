@@ -49,6 +49,20 @@ def test_an_encoder_that_was_not_trained_has_no_rate(tmp_path: Path) -> None:
     assert "Settings: method linear.\n" in text
 
 
+def test_the_example_asks_as_the_model_was_trained(tmp_path: Path) -> None:
+    (tmp_path / "modules.json").write_text("[]")
+    pair = {"settings": {"text": "a", "text_pair": "b"}}
+    columns = [{"kind": "number", "name": "age", "mean": 48.29}, {"name": "plan", "values": ["", "free"]}]
+    assert '.predict([("A text.", "Another.")])' in card(tmp_path, settings=pair)
+    text = card(tmp_path, settings={"columns": columns})
+    assert '.predict([{"text": "A text.", "age": 48.3, "plan": "free"}])' in text
+    assert "opens its encoder, without the head" in text
+    assert '"text_pair": "Another.", "age": 48.3' in card(tmp_path, settings=pair | {"columns": columns})
+    (tmp_path / "patches.json").write_text("{}")
+    text = card(tmp_path)
+    assert ".predict([row])" in text and "`bertsmith sequences encode` writes it" in text
+
+
 def test_a_decay_names_the_long_run_that_it_began_from(tmp_path: Path) -> None:
     begun = {"corpus": "tokens", "decay_from": "/home/anna/runs/long/checkpoints/step-00004435"}
     origin = {"recipe": begun, "steps": 1000, "text": {"documents": 61405, "tokens": 19267201}}

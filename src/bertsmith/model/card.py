@@ -57,11 +57,11 @@ _KINDS = {
         'MaskedLanguageModel.load("{folder}").fill_mask("A text with a {mask}.")',
     ),
     "encoder": _Kind("feature-extraction", "An encoder of texts", _EMBEDDER),
-    "classification": _Kind("text-classification", "A classifier of texts", _predictor('"A text."')),
+    "classification": _Kind("text-classification", "A classifier of texts", _PREDICTOR),
     "multi-label": _Kind(
-        "text-classification", "A classifier of texts, with several labels for each", _predictor('"A text."')
+        "text-classification", "A classifier of texts, with several labels for each", _PREDICTOR
     ),
-    "regression": _Kind("text-classification", "A model that gives texts a number", _predictor('"A text."')),
+    "regression": _Kind("text-classification", "A model that gives texts a number", _PREDICTOR),
     "tagging": _Kind(
         "token-classification", "A tagger of words", _predictor('["A", "sentence\'s", "words"]')
     ),
@@ -78,7 +78,7 @@ _KINDS = {
         "text-ranking", "A re-ranker of search results", _predictor('("A query", "A document.")')
     ),
 }
-_ANY = _Kind("feature-extraction", "A model for texts", _predictor('"A text."'))
+_ANY = _Kind("feature-extraction", "A model for texts", _PREDICTOR)
 _BEGINNING = _Kind(
     "feature-extraction",
     "A pre-trained encoder, to be fine-tuned",
@@ -107,7 +107,7 @@ def _parts(folder: Path, manifest: Manifest, shape: str) -> Iterator[str]:
     base = recipe.get("init") or recipe.get("student") or recipe.get("model")
     yield _front_matter(folder, manifest, kind, base)
     yield f"# {kind.title}\n\n{shape}. Made with Bertsmith {manifest.bertsmith}."
-    example = kind.example.format(folder="FOLDER", mask=_mask(folder))
+    example = kind.example.format(folder="FOLDER", mask=_mask(folder), input=_input(folder, manifest))
     yield f"## How to use it\n\n```python\n{example}\n```\n\n{_others(folder, manifest)}"
     labels = manifest.settings.get("labels")
     if isinstance(labels, list | tuple) and labels:
@@ -128,10 +128,38 @@ def _kind(folder: Path, manifest: Manifest) -> _Kind:
         ends = (name for name in _BY_CLASS if manifest.architecture.endswith(name))
         task = _BY_CLASS.get(next(ends, ""), "")
     # Rows of numbers have no mask to write, and ELECTRA's discriminator fills none.
-    numbers = any((folder / name).exists() for name in ("patches.json", "numbers.json"))
-    if task == "pretraining" and (numbers or manifest.architecture == "ElectraForPreTraining"):
+    if task == "pretraining" and (_reads_numbers(folder) or manifest.architecture == "ElectraForPreTraining"):
         return _BEGINNING
     return _KINDS.get(task, _ANY)
+
+
+def _reads_numbers(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("patches.json", "numbers.json"))
+
+
+def _input(folder: Path, manifest: Manifest) -> str:
+    """What a model of texts, of pairs, of columns beside them or of rows of numbers is asked, as Python."""
+    if _reads_numbers(folder):
+        return "row"
+    pair = _section(manifest.settings, "settings").get("text_pair")
+    if columns := _columns(manifest):
+        texts = {"text": "A text."} | ({"text_pair": "Another."} if pair else {})
+        return json.dumps(texts | {str(each.get("name")): _cell(each) for each in columns})
+    return '("A text.", "Another.")' if pair else '"A text."'
+
+
+def _columns(manifest: Manifest) -> list[Mapping[str, Any]]:
+    """Beside the text, as training saw them."""
+    found = manifest.settings.get("columns")
+    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list | tuple) else []
+
+
+def _cell(column: Mapping[str, Any]) -> object:
+    """A value that the column may have."""
+    mean, values = column.get("mean"), column.get("values")
+    if isinstance(mean, int | float):
+        return round(mean, 1)
+    return next((str(each) for each in values if each), "") if isinstance(values, list | tuple) else ""
 
 
 def _mask(folder: Path) -> str:
@@ -161,8 +189,13 @@ def _others(folder: Path, manifest: Manifest) -> str:
     """Which other libraries open the folder, and what they see of it."""
     if not _is_bare(manifest):
         said = f"`transformers` opens it as `{manifest.architecture}`."
+    elif _reads_numbers(folder):
+        said = "A `row` is numbers with blanks between them, as `bertsmith sequences encode` writes it."
+        said += " Other libraries can't read such rows."
     elif not (folder / "modules.json").exists():
         said = "`transformers` opens its encoder."
+    elif _columns(manifest):
+        said = "`sentence-transformers` opens its encoder, without the head and the columns."
     elif manifest.task in _VECTORS:
         said = "`sentence-transformers` opens it."
     else:
