@@ -498,3 +498,46 @@ def test_a_row_whose_axes_are_in_another_order_is_refused(
         encode_sequences(tmp_path / "wrong.npy", tmp_path / "store", tmp_path / "encoded.jsonl")
     for name in ("right", "flat"):
         encode_sequences(tmp_path / f"{name}.npy", tmp_path / "store", tmp_path / f"{name}.jsonl")
+
+
+def test_a_store_like_another_has_its_tokens(tmp_path: Path) -> None:
+    """Whatever the new rows alone would have made: other symbols, another order of them, another scale."""
+    old = write(tmp_path / "old.jsonl", [{"events": ["a", "b", "b"]}] * 3)
+    new = write(tmp_path / "new.jsonl", [{"events": ["a", "a", "c", "b"]}] * 3)
+    build_sequences([old], tmp_path / "store")
+    built = build_sequences([new], tmp_path / "like", SequenceSettings(heldout=0), like=tmp_path / "store")
+    tokenizer = load_tokenizer(tmp_path / "store/tokenizer")
+    assert built.unknown == 3
+    assert stored_rows(tmp_path / "like") == [["a", "a", "[UNK]", "b"]] * 3
+    assert TokenStore.open(tmp_path / "like/train", tokenizer).manifest.tokenizer_sha256 == tokenizer.sha256
+
+
+@pytest.mark.parametrize("kind", ["table", "series"])
+def test_numbers_like_another_stores_have_its_scale(tmp_path: Path, kind: Any) -> None:
+    settings = SequenceSettings(kind=kind, patch=2, numbers="continuous", heldout=0)
+    column = "age" if kind == "table" else "series"
+    for name, low in (("old", 0.0), ("new", 1000.0)):
+        numbers = [low + number / 4 for number in range(40)]
+        rows = [{column: each if kind == "table" else [each, each]} for each in numbers]
+        write(tmp_path / f"{name}.jsonl", rows)
+    store = tmp_path / "store"
+    build_sequences([tmp_path / "old.jsonl"], store, settings)
+    build_sequences([tmp_path / "new.jsonl"], tmp_path / "like", SequenceSettings(heldout=0), like=store)
+    tokenizer = load_tokenizer(store / "tokenizer")
+    values = TokenStore.open(tmp_path / "like/train", tokenizer).values
+    assert values is not None and values[values != 0].min() >= 10  # deviations of the old rows
+
+
+def test_what_a_token_is_says_the_other_store_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "rows.jsonl", [{"events": ["a", "b"]}] * 3)
+    store, other = tmp_path / "store", tmp_path / "other"
+    build_sequences([file], store)
+    build = ["sequences", "build", str(file), "--like", str(store), "--out", str(tmp_path / "like")]
+    assert main([*build, "--min-count", "2"]) == 2
+    assert "Leave out min_count" in capsys.readouterr().err
+    assert main([*build, "--heldout", "0"]) == 0
+    build_sequences([write(tmp_path / "more.jsonl", [{"events": ["a", "c"]}])], other)
+    with pytest.raises(StoreError, match="sequences build FILE --like STORE"):
+        TokenStore.open(other / "train", load_tokenizer(store / "tokenizer"))

@@ -18,6 +18,7 @@ DEFAULTS = SequenceSettings()
 def build(
     *files: Path,
     out: Out,
+    like: Path | None = None,
     settings: Annotated[SequenceSettings, Parameter(name="*")] = DEFAULTS,
 ) -> None:
     """Turn sequences of integers or strings, table rows, series or images into a token store.
@@ -32,6 +33,8 @@ def build(
         Parquet, JSON lines, CSV, TSV, .npy or .npz.
     out
         The token store's folder.
+    like
+        An earlier store whose tokens the new one gets, to go on with a model that learned from it.
 
     Examples
     --------
@@ -42,11 +45,12 @@ def build(
     bertsmith sequences build sales.parquet --kind table --numbers continuous --out stores/sales
     bertsmith sequences build sensors.npz --kind series --column signal --patch 16 --out stores/sensors
     bertsmith sequences build images.npy --kind images --patch 4 --out stores/images
+    bertsmith sequences build december.parquet --like stores/logs --out stores/december
     """
     from bertsmith.data.sequences.building import build_sequences
 
     with progress_bar("Reading sequences") as progress:
-        built = build_sequences(files, out, settings, progress)
+        built = build_sequences(files, out, settings, progress, like=like)
     facts = {
         "rows": f"{built.rows['train']:,} to train on, {built.rows['heldout']:,} held out",
         "tokens": f"{built.tokens:,}, {built.unknown:,} of them [UNK]",

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertsmith.data.store_manifest import (
+    CODEC_FILE,
     DOCUMENTS,
     OFFSETS,
     REMAKE,
@@ -132,10 +133,15 @@ def _require_sizes(path: Path, entry: StoredSplit) -> None:
 def _require_tokenizer(path: Path, manifest: StoreManifest, tokenizer: Tokenizer) -> None:
     """A vocabulary of the same size is not enough: its ids may mean other pieces."""
     if manifest.tokenizer_sha256 != tokenizer.sha256:
+        remake = (
+            "Make it with `bertsmith sequences build FILE --like STORE`, the store the model learned from."
+            if (path.parent / CODEC_FILE).is_file()
+            else REMAKE
+        )
         raise StoreError(
             f"{path} was made with another tokenizer: expected SHA-256 {tokenizer.sha256} "
             f"({tokenizer.vocab_size:,} pieces), found {manifest.tokenizer_sha256} "
-            f"({manifest.vocab_size:,} pieces). {REMAKE}"
+            f"({manifest.vocab_size:,} pieces). {remake}"
         )
 
 

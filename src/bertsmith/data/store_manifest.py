@@ -27,6 +27,7 @@ SPLITS: tuple[Split, ...] = ("train", "heldout")
 TOKENS, SENTENCES, DOCUMENTS = "tokens.bin", "sentences.bin", "documents.bin"
 VALUES = "values.bin"
 OFFSETS = "<i8"
+CODEC_FILE = "sequences.json"  # beside the manifest of a store that `bertsmith sequences build` made
 REMAKE = "Make the store again with `bertsmith corpus tokenize`."
 
 TokenType = Literal["<u2", "<u4"]

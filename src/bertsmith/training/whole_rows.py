@@ -7,7 +7,8 @@ positions of others. A model that only knows distances between positions is warn
 from collections.abc import Sequence
 from pathlib import Path
 
-from bertsmith.data.sequences.codec import FILE, read_codec, table_row_length
+from bertsmith.data.sequences.codec import read_codec, table_row_length
+from bertsmith.data.store_manifest import CODEC_FILE
 from bertsmith.errors import RecipeError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.manifest import stated_manifest
@@ -26,7 +27,7 @@ def require_room_for_rows(store: Path | str, lengths: Sequence[int], setting: st
 
 def note_on_places(store: Path | str, config: BertConfig) -> tuple[str, ...]:
     """A sentence for a store whose places have a meaning of their own, which rotary positions don't tell."""
-    of_rows = config.position_embedding == "rotary" and (Path(store) / FILE).is_file()
+    of_rows = config.position_embedding == "rotary" and (Path(store) / CODEC_FILE).is_file()
     if not of_rows or not read_codec(store).has_fixed_places:
         return ()
     return (

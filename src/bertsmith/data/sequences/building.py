@@ -13,8 +13,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from bertsmith.data.sequences.codec import NAMES, NUMBERS, Codec, Kind, guess_column
-from bertsmith.data.sequences.patch_building import build_patches
+from bertsmith.data.sequences.codec import NAMES, NUMBERS, Codec, Kind, guess_column, read_codec
+from bertsmith.data.sequences.patch_building import fit_patches, write_patches
 from bertsmith.data.sequences.records import Row, RowFile, column_names, stream_records
 from bertsmith.data.sequences.store_writer import BuiltSequences, StoreWriter
 from bertsmith.data.sequences.symbol_tokenizer import SPECIAL, choose_symbols, symbol_tokenizer
@@ -24,11 +24,14 @@ from bertsmith.errors import InputError
 from bertsmith.files import atomic_folder, require_free
 from bertsmith.progress import Progress
 from bertsmith.text.files.columns import unknown_column
+from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 from bertsmith.text.tokens.number_tokenizer import VALUE, NumberTokenizer, as_spelled_number
+from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.validation import UserSettings
 
 _EVERY = 1000  # rows between two words on progress
+_OF_FILES = ("heldout", "header", "format", "encoding")  # settings that don't say what a token is
 
 
 class SequenceSettings(UserSettings):
@@ -69,29 +72,45 @@ class SequenceSettings(UserSettings):
         return [RowFile(path, self.header, self.format, self.encoding) for path in paths]
 
 
-@door(files=several(place), out=place, settings=kind(SequenceSettings), progress=optional(function))
+@door(
+    files=several(place),
+    out=place,
+    settings=kind(SequenceSettings),
+    progress=optional(function),
+    like=optional(place),
+)
 def build_sequences(
     files: Sequence[Path | str],
     out: Path | str,
     settings: SequenceSettings | None = None,
     progress: Progress | None = None,
+    *,
+    like: Path | str | None = None,
 ) -> BuiltSequences:
     """Writes the store, whole or not at all, with one row in memory at a time (of .npz, the file), and of a
-    table 8 bytes for each cell of at most 100,000 rows.
+    table 8 bytes for each cell of at most 100,000 rows. With `like`, rows become tokens as in that store, so
+    that a model which learned from it can go on with this one.
 
     Which rows are held out depends on their content alone: equal rows are on the same side. Raises
-    InputError for files that can't be read, naming the row, and when `out` exists.
+    InputError for files that can't be read, naming the row, when `out` exists, and for settings that `like`
+    decides; StoreError when `like` is no store of sequences.
     """
     settings, out = settings or SequenceSettings(), Path(out)
     require_free(out)
     if not files:
         raise InputError("Name at least one file: Parquet, JSON lines, CSV, .npy or .npz.")
     read = settings.files(files)
-    codec = find_codec(read, settings, progress)
+    if like is not None:
+        _require_of_files(settings)
+    codec = find_codec(read, settings, progress) if like is None else read_codec(like)
+    known = None if like is None else load_tokenizer(Path(like) / "tokenizer")
     if codec.of_patches:
-        return build_patches(read, out, codec, settings.patch, settings.heldout, progress)
+        patches = (
+            known if isinstance(known, PatchTokenizer) else fit_patches(read, codec, settings.patch, progress)
+        )
+        return write_patches(read, out, codec, patches, settings.heldout, progress)
     rows, counts = _count(read, codec, progress)
-    tokenizer = _tokenizer(counts, codec, settings)
+    tokenizer = known or _tokenizer(counts, codec, settings)
     ids = {piece: number for number, piece in enumerate(tokenizer.pieces)}
     unknown = sum(counts.values()) - sum(counts[piece] for piece in ids)
     with_values = isinstance(tokenizer, NumberTokenizer)
@@ -109,6 +128,14 @@ def build_sequences(
                 if progress is not None and (not done % _EVERY or done == rows):
                     progress(done, rows, "rows written")
         return writer.finish(files, codec, unknown)
+
+
+def _require_of_files(settings: SequenceSettings) -> None:
+    """Raises InputError for settings that the store named by `like` has made already."""
+    if given := sorted(settings.model_fields_set.difference(_OF_FILES)):
+        raise InputError(
+            f"Leave out {' and '.join(given)}: the store that the new one is to be like says what a token is."
+        )
 
 
 def _count(files: Sequence[RowFile], codec: Codec, progress: Progress | None) -> tuple[int, Counter[str]]:

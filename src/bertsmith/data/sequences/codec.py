@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from bertsmith.data.sequences.records import SEQUENCE, Row
 from bertsmith.data.sequences.symbol_tokenizer import as_symbol, spelled
 from bertsmith.data.sequences.table_columns import TableColumn
+from bertsmith.data.store_manifest import CODEC_FILE
 from bertsmith.errors import InputError, StoreError
 from bertsmith.files import read_json
 from bertsmith.text.files.columns import listed, unknown_column
@@ -21,7 +22,6 @@ from bertsmith.text.files.values import LARGEST, shown
 from bertsmith.text.tokens.number_tokenizer import NumberScale, NumberScales
 from bertsmith.validation import Strict, first_problem
 
-FILE = "sequences.json"
 NAMES = (SEQUENCE, "sequences", "events", "symbols", "tokens", "ids", "input_ids", "text")
 NUMBERS = (SEQUENCE, "series", "values", "image", "images", "pixels")
 
@@ -153,7 +153,7 @@ def table_row_length(folder: Path | str) -> int | None:
     """How many tokens a row of a table's store has, [CLS] and [SEP] included, none of which may be left out:
     a cell's position is its column. None for other stores, and for folders that are none.
     """
-    if not (Path(folder) / FILE).is_file():
+    if not (Path(folder) / CODEC_FILE).is_file():
         return None
     codec = read_codec(folder)
     return len(codec.columns) + _AROUND if codec.kind == "table" else None
@@ -161,10 +161,10 @@ def table_row_length(folder: Path | str) -> int | None:
 
 def read_codec(store: Path | str) -> Codec:
     """The one of a store. Raises StoreError when it is missing or was altered."""
-    path = Path(store) / FILE
+    path = Path(store) / CODEC_FILE
     if not path.is_file():
         raise StoreError(
-            f"{store} holds no {FILE}. Make one: `bertsmith sequences build FILE --out {store}`."
+            f"{store} holds no {CODEC_FILE}. Make one: `bertsmith sequences build FILE --out {store}`."
         )
     try:
         return Codec.model_validate(read_json(path))

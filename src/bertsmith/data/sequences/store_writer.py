@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 import bertsmith
-from bertsmith.data.sequences.codec import FILE, Codec
+from bertsmith.data.sequences.codec import Codec
 from bertsmith.data.store_manifest import (
+    CODEC_FILE,
     DOCUMENTS,
     OFFSETS,
     SENTENCES,
@@ -110,7 +111,7 @@ class StoreWriter:
         if not self.splits["train"].rows:
             raise InputError(f"{files[0]}: no row with an item is left to train on. Lower --heldout.")
         write_json(self._folder / "manifest.json", self._manifest(files).model_dump(mode="json"))
-        write_json(self._folder / FILE, codec.model_dump(mode="json"))
+        write_json(self._folder / CODEC_FILE, codec.model_dump(mode="json"))
         self.tokenizer.save(self._folder / "tokenizer")
         return BuiltSequences(
             {split: self.splits[split].rows for split in SPLITS},
