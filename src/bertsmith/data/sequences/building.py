@@ -20,7 +20,7 @@ from bertsmith.data.sequences.store_writer import BuiltSequences, StoreWriter
 from bertsmith.data.sequences.symbol_tokenizer import SPECIAL, choose_symbols, symbol_tokenizer
 from bertsmith.data.sequences.table_columns import find_columns
 from bertsmith.door import door, function, kind, optional, place, several
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, StoreError
 from bertsmith.files import atomic_folder, require_free
 from bertsmith.progress import Progress
 from bertsmith.text.files.columns import unknown_column
@@ -100,17 +100,21 @@ def build_sequences(
     if not files:
         raise InputError("Name at least one file: Parquet, JSON lines, CSV, .npy or .npz.")
     read = settings.files(files)
-    if like is not None:
+    if like is None:
+        codec, known = find_codec(read, settings, progress), None
+    else:
         _require_of_files(settings)
-    codec = find_codec(read, settings, progress) if like is None else read_codec(like)
-    known = None if like is None else load_tokenizer(Path(like) / "tokenizer")
+        codec, known = read_codec(like), load_tokenizer(Path(like) / "tokenizer")
     if codec.of_patches:
-        patches = (
-            known if isinstance(known, PatchTokenizer) else fit_patches(read, codec, settings.patch, progress)
-        )
-        return write_patches(read, out, codec, patches, settings.heldout, progress)
+        if known is None:
+            patches, total = fit_patches(read, codec, settings.patch, progress)
+        elif isinstance(known, PatchTokenizer):
+            patches, total = known, None
+        else:
+            raise StoreError(f"{like}: its tokenizer knows no patches. Build that store again.")
+        return write_patches(read, out, codec, patches, settings.heldout, total, progress)
     rows, counts = _count(read, codec, progress)
-    tokenizer = known or _tokenizer(counts, codec, settings)
+    tokenizer = _tokenizer(counts, codec, settings) if known is None else known
     ids = {piece: number for number, piece in enumerate(tokenizer.pieces)}
     unknown = sum(counts.values()) - sum(counts[piece] for piece in ids)
     with_values = isinstance(tokenizer, NumberTokenizer)

@@ -27,9 +27,10 @@ Rows = Iterator[tuple[npt.NDArray[np.float64], str]]
 
 def fit_patches(
     files: Sequence[RowFile], codec: Codec, size: int, progress: Progress | None
-) -> PatchTokenizer:
-    """For rows of the first one's shape, scaled by the mean and the deviation of all. Raises InputError
-    naming the row that has another shape, and for a size that doesn't divide an image.
+) -> tuple[PatchTokenizer, int]:
+    """The tokenizer of rows of the first one's shape, which scales by the mean and the deviation of all, and
+    how many there are. Raises InputError naming the row that has another shape, and for a size that doesn't
+    divide an image.
     """
     first, where = next(_rows(files, codec))
     shape_of_row = first.shape if codec.kind == "images" else first.shape[1:]
@@ -40,10 +41,10 @@ def fit_patches(
     channels = first.shape[2] if len(first.shape) == 3 else (first.shape[1:] or (1,))[0]
     if codec.kind == "images" and len(first.shape) == 2:
         channels = 1
-    mean, deviation = _moments(files, codec, shape_of_row, channels, progress)
+    rows, mean, deviation = _moments(files, codec, shape_of_row, channels, progress)
     shape = _shape(codec.kind, size, channels, first.shape, mean, deviation, str(files[0].path))
     places = [f"[VALUE{number}]" for number in range(shape.values)]
-    return PatchTokenizer.of(symbol_tokenizer([PATCH, *places]), shape)
+    return PatchTokenizer.of(symbol_tokenizer([PATCH, *places]), shape), rows
 
 
 def write_patches(
@@ -52,10 +53,11 @@ def write_patches(
     codec: Codec,
     tokenizer: PatchTokenizer,
     heldout: float,
+    rows: int | None,
     progress: Progress | None,
 ) -> BuiltSequences:
-    """Writes the store, with one row in memory at a time. Raises InputError naming the row that has another
-    shape than the tokenizer's.
+    """Writes the store, with one row in memory at a time; `rows` is how many come, if known. Raises
+    InputError naming the row that has another shape than the tokenizer's.
     """
     with atomic_folder(out) as folder:
         writer = StoreWriter(folder, tokenizer, heldout, with_values=True)
@@ -64,8 +66,8 @@ def write_patches(
                 tokenizer.shape.require_row(numbers.shape, where)
                 values = tokenizer.shape.cut(numbers, where)
                 writer.add([tokenizer.patch_id] * len(values), values.tobytes(), values)
-                if progress is not None and not done % 1000:
-                    progress(done, None, "rows written")
+                if progress is not None and (not done % 1000 or done == rows):
+                    progress(done, rows, "rows written")
         return writer.finish([file.path for file in files], codec)
 
 
@@ -87,9 +89,9 @@ def _moments(
     shape_of_row: tuple[int, ...],
     channels: int,
     progress: Progress | None,
-) -> tuple[list[float], list[float]]:
-    """Each channel's mean and deviation (Chan et al. 1979, row by row)."""
-    count = 0
+) -> tuple[int, list[float], list[float]]:
+    """How many rows there are, and each channel's mean and deviation (Chan et al. 1979, row by row)."""
+    rows, count = 0, 0
     mean, squares = np.zeros(channels), np.zeros(channels)
     for rows, (numbers, where) in enumerate(_rows(files, codec), start=1):
         found = numbers.shape if codec.kind == "images" else numbers.shape[1:]
@@ -104,7 +106,7 @@ def _moments(
             progress(rows, None, "rows measured")
     deviation = np.sqrt(squares / max(count, 1))
     varies = deviation > _ROUNDING * np.abs(mean)
-    return mean.tolist(), np.where(varies, deviation, 1.0).tolist()
+    return rows, mean.tolist(), np.where(varies, deviation, 1.0).tolist()
 
 
 def _shape(
