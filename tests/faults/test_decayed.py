@@ -15,9 +15,14 @@ from tiny_run import OPTIMIZERS, NewRun
 
 from bertsmith.errors import BertsmithError, ModelError, RecipeError
 from bertsmith.files import read_json
+from bertsmith.planning.plan import plan
+from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 from bertsmith.training import pretrain as pretraining
+from bertsmith.training.checkpoint import read_training_state
+from bertsmith.training.fills import filled_masks
 from bertsmith.training.log import RunLog
 from bertsmith.training.recipe import check_recipe
 
@@ -97,6 +102,21 @@ def test_a_decay_killed_before_its_first_checkpoint_and_later(
     assert provenance["recipe"]["decay_from"] == str(origin)
 
 
+def test_a_report_shows_what_the_checkpoint_filled_in_before_the_decay(
+    new_run: NewRun, longs: dict[str, Settings]
+) -> None:
+    long = Path(longs["muon"]["out"])
+    decayed = decay_of(longs["muon"], new_run)
+    finish(decayed)
+    decay = Path(decayed["out"])
+    before, untrained = ([each["before"] for each in read_json(run / "fills.json")] for run in (decay, long))
+    assert before != untrained
+    begun, _ = load_pretraining_model(decay / "model")
+    begun.load_state_dict(read_training_state(long / "checkpoints/step-00000016").weights)
+    texts = [each["text"] for each in read_json(decay / "fills.json")]
+    assert before == filled_masks(begun, load_tokenizer(decay / "model"), texts)
+
+
 @pytest.mark.slow
 def test_two_that_divide_the_weights_decay_from_what_one_has_saved(
     new_run: NewRun, longs: dict[str, Settings]
@@ -153,6 +173,9 @@ def test_a_decay_never_goes_back_to_shorter_texts(new_run: NewRun, longs: dict[s
     finish(decayed)
     assert evidence(Path(decayed["out"])).phases == {0: 32}
     assert {step["phase"] for step in steps(decayed["out"])} == {1}
+    for length in ({"steps": DECAY}, {"steps": None, "hours": 1e-3}):  # and is planned so
+        planned = plan(check_recipe(decayed | length | {"hardware": {}}, "test"), hardware="h100").phases
+        assert [phase.steps > 0 for phase in planned] == [False, True]
 
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [

@@ -33,6 +33,13 @@ def test_on_rows_of_one_answer_nobody_is_said_to_have_learned_nothing(model: flo
     assert found.endswith("the rows have one answer only, and figures on them tell nothing")
 
 
+def test_matthews_of_rows_of_one_answer_tells_nothing_of_the_model() -> None:
+    always = {"accuracy": 1.0, "matthews": 0.0}
+    evaluation = Evaluation(always, {"majority": always}, [], EncodedExamples([], []))
+    (found,) = evaluation.warnings("dev", "matthews")
+    assert found.endswith("the rows have one answer only, and figures on them tell nothing")
+
+
 def test_warnings_of_the_data_come_first() -> None:
     evaluation = Evaluation(
         {"accuracy": 0.5}, {"majority": {"accuracy": 0.5}}, [], EncodedExamples([], []), ("few rows",)

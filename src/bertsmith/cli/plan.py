@@ -90,7 +90,11 @@ def _print_page(plan: "Plan") -> None:
 
 
 def _run(plan: "Plan") -> dict[str, str]:
-    phases = [f"{formatting.count(phase.steps)} of {phase.sequence_length} tokens" for phase in plan.phases]
+    phases = [
+        f"{formatting.count(phase.steps)} of {phase.sequence_length} tokens"
+        for phase in plan.phases
+        if phase.steps
+    ]
     means = {round(phase.step.mean_length) for phase in plan.phases}
     epochs = "" if plan.epochs is None else f", {plan.epochs:.3g} times the store's"
     tokens = formatting.large(plan.tokens)

@@ -148,10 +148,11 @@ def _train(out: Path, minutes: float) -> None:
 def _questions(source: str, run: Path) -> list[str]:
     """Sentences with a mask: ours for Python's documentation, held-out ones of the run for other text."""
     from bertsmith.files import read_json
+    from bertsmith.training.fills import FILLS
 
     if source.startswith("pydocs"):
         return list(_QUESTIONS)
-    return [fill["text"] for fill in read_json(run / "fills.json")[: len(_QUESTIONS)]] or list(_QUESTIONS)
+    return [fill["text"] for fill in read_json(run / FILLS)[: len(_QUESTIONS)]] or list(_QUESTIONS)
 
 
 def _show(model: "MaskedLanguageModel", corpus: "Corpus", questions: list[str]) -> None:

@@ -24,6 +24,7 @@ from bertsmith.reporting.formatting import counted
 from bertsmith.training.distributed import Ranks
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe, read_recipe
+from bertsmith.training.stable_checkpoint import from_phase_of_checkpoint
 from bertsmith.training.step_memory import Memory, checkpoint_bytes, step_memory, tokens_at_once
 
 # How far a prediction may be off. The largest miss among published runs that no share was taken from is 13 %
@@ -96,6 +97,7 @@ def plan(
     """
     recipe = _recipe(recipe, overrides)
     _check(recipe, gpus, tokens, price_per_hour)
+    recipe = from_phase_of_checkpoint(recipe)
     inputs = find_inputs(recipe)
     accelerator = _accelerator(hardware, gpus, recipe, inputs.config)
     _require_precision(recipe.hardware.precision, accelerator)

@@ -95,7 +95,8 @@ class RunCost:
         """Each phase gets its share of the time, as in a run of given hours."""
         shares = self.recipe.data.sequence_shares
         of_a_step = [sum(part.seconds for part in bill) for bill in self.bills]
-        return [max(1, round(seconds * share / each)) for share, each in zip(shares, of_a_step, strict=True)]
+        pairs = zip(shares, of_a_step, strict=True)
+        return [max(share > 0, round(seconds * share / each)) for share, each in pairs]
 
 
 def _times(parts: Sequence[StepPart], counts: Sequence[int]) -> StepPart:

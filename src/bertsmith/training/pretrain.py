@@ -8,7 +8,7 @@ out/generator/      of objective=replaced-tokens
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,13 @@ from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.door import door, either, flag, kind, optional, several, text
 from bertsmith.errors import BertsmithError, RecipeError
-from bertsmith.files import write_json
 from bertsmith.machine.hardware import Hardware
 from bertsmith.model.contamination import checked_against, contamination_provenance
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.model.locate import locate_model
 from bertsmith.model.meta_init import meta_init
 from bertsmith.tasks.objective import Objective
-from bertsmith.tasks.pretraining.fill_mask import Candidate, fill_mask, masked_examples
+from bertsmith.tasks.pretraining.fill_mask import masked_examples
 from bertsmith.tasks.pretraining.objectives import (
     MODEL,
     OBJECTIVES,
@@ -38,14 +37,14 @@ from bertsmith.tasks.pretraining.objectives import (
     TaskInputs,
 )
 from bertsmith.tasks.pretraining.patch_reconstruction import add_decoder, no_better_than_mean, without_decoder
-from bertsmith.tasks.pretraining.pretraining import PretrainingModel, start_at_frequencies
+from bertsmith.tasks.pretraining.pretraining import start_at_frequencies
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
-from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
 from bertsmith.training.checkpoint import RunProgress
 from bertsmith.training.distributed import leave, text_of_first, wait
 from bertsmith.training.extending import read_extension, write_extension
+from bertsmith.training.fills import filled_at_first, filled_masks, write_fills
 from bertsmith.training.forgetting import first_evaluation, forgetting_warnings, gains_and_losses
 from bertsmith.training.inputs import Inputs, open_inputs
 from bertsmith.training.log import LOG_FILE, RunLog
@@ -147,7 +146,11 @@ def _run(
     count = 0 if isinstance(inputs.tokenizer, ValueTokenizer) else _EXAMPLES  # rows of numbers are no text
     longest = inputs.model.config.max_length
     examples = masked_examples(inputs.heldout or inputs.train, inputs.tokenizer, count, longest)
-    before = _filled(objective.masked_language(inputs.model), inputs.tokenizer, examples)
+    texts = [text for text, _ in examples]
+    filling = objective.masked_language(inputs.model)
+    before = filled_at_first(out, inputs.model, filling, inputs.tokenizer, texts, recipe.decay_from)
+    if first:
+        write_fills(out, examples, before=before)
     facts = run_facts(inputs.model, inputs.model.config, Path(recipe.corpus or "").name, machine)
     if recipe.decay_from is not None:
         facts["begun_from"] = f"decay from {recipe.decay_from}"
@@ -174,9 +177,8 @@ def _run(
         model.to(machine.device)
         provenance = _provenance(recipe, inputs, loop.progress, metrics)
         objective.save(out, model, inputs.tokenizer, provenance, write_beside)
-        after = _filled(objective.masked_language(model), inputs.tokenizer, examples)
-        fills = [_fill(*each) for each in zip(examples, before, after, strict=True)]
-        write_json(out / "fills.json", fills)
+        after = filled_masks(objective.masked_language(model), inputs.tokenizer, texts)
+        write_fills(out, examples, before=before, after=after)
         write_summary(out, recipe, model, hardware, gains_and_losses(at_first, metrics))
     wait()
     return PretrainingResult(out / MODEL, out / "report.html", metrics, at_first)
@@ -227,12 +229,6 @@ def _with_extension(recipe: Recipe) -> Callable[[Path], None] | None:
     if extension is None:
         return None
     return lambda folder: write_extension(folder, extension)
-
-
-def _filled(
-    model: PretrainingModel, tokenizer: Tokenizer, examples: list[tuple[str, str]]
-) -> list[list[list[Candidate]]]:
-    return [fill_mask(model, tokenizer, text) for text, _ in examples]
 
 
 def _baseline_warnings(metrics: dict[str, float]) -> list[str]:
@@ -327,14 +323,3 @@ def _text(recipe: Recipe, inputs: Inputs) -> dict[str, object]:
     counts = manifest.splits["train"].counts
     facts = {"documents": counts.documents, "words": counts.words, "licence": manifest.licence}
     return {"text": facts}
-
-
-def _fill(
-    example: tuple[str, str], before: list[list[Candidate]], after: list[list[Candidate]]
-) -> dict[str, object]:
-    text, answer = example
-    sides = {"before": before[0], "after": after[0]}
-    return {"text": text, "answer": answer} | {
-        side: [tuple(asdict(candidate).values()) for candidate in candidates]
-        for side, candidates in sides.items()
-    }

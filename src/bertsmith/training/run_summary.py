@@ -15,6 +15,7 @@ from bertsmith.reporting.tables import corpus_facts, corpus_tables, vocabulary_f
 from bertsmith.tasks.pretraining.objectives import PretrainedModel
 from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel
 from bertsmith.training.environment import environment
+from bertsmith.training.fills import FILLS
 from bertsmith.training.log import RunLog
 from bertsmith.training.recipe import Recipe
 
@@ -37,7 +38,7 @@ def write_summary(
         corpus=_corpus(recipe)[0],
         vocabulary=_vocabulary(recipe)[0],
         model=model_facts(model),
-        fills=read_json(out / "fills.json"),
+        fills=read_json(out / FILLS),
         comparison=comparison or None,
         environment=environment(recipe.seed, hardware),
         command=shlex.join(["bertsmith", "pretrain", str(out / "recipe.toml"), "out=runs/again"]),

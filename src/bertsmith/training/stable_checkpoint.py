@@ -31,6 +31,19 @@ def with_stable_checkpoint(recipe: Recipe, out: Path) -> Recipe:
     return recipe.model_copy(update={"decay_from": str(stable_checkpoint(recipe))})
 
 
+def from_phase_of_checkpoint(recipe: Recipe) -> Recipe:
+    """The recipe with no share for phases of length before that of its checkpoint, which a decay begins in;
+    unchanged where `decay_from` isn't on this machine.
+
+    Raises as `stable_checkpoint` does.
+    """
+    if recipe.decay_from is None or not Path(recipe.decay_from).exists():
+        return recipe
+    first, shares = read_progress(stable_checkpoint(recipe)).cursor.phase, recipe.data.sequence_shares
+    from_there = (*(0.0 for _ in shares[:first]), sum(shares[: first + 1]), *shares[first + 1 :])
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"sequence_shares": from_there})})
+
+
 def stable_checkpoint(recipe: Recipe) -> Path:
     """The folder of the checkpoint that `decay_from` names, or of the newest stable one of the run it names.
 

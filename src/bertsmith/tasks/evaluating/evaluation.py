@@ -31,7 +31,7 @@ class Evaluation:
         """
         ours, scores = self.model[metric], {by: given.get(metric) for by, given in self.baselines.items()}
         simplest, simple = next(iter(scores.items()), ("", None))
-        if simple is not None and is_perfect(simple):
+        if simple is not None and is_always_right(self.baselines[simplest], metric):
             return [
                 *self.data_warnings,
                 f"on {name} the baseline {simplest!r} has {metric} {simple:.4f}, the model {ours:.4f}: the "
@@ -52,9 +52,11 @@ class Evaluation:
         return [*self.data_warnings, *beaten]
 
 
-def is_perfect(score: float) -> bool:
-    """Whether no score can be better: a baseline with it says nothing of the model."""
-    return math.isclose(score, 1)
+def is_always_right(baseline: Metrics, metric: str) -> bool:
+    """Whether no score can be better than the baseline's, which says nothing of the model then. By accuracy
+    too, for Matthews of rows of one answer is 0.
+    """
+    return any(math.isclose(baseline.get(name) or 0.0, 1) for name in (metric, "accuracy"))
 
 
 def evaluate(

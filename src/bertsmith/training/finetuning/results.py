@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 from bertsmith.files import read_json, sha256, write_json
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
-from bertsmith.tasks.evaluating.evaluation import Evaluation, is_perfect
+from bertsmith.tasks.evaluating.evaluation import Evaluation, is_always_right
 from bertsmith.tasks.evaluating.uncertainty import standard_error
 from bertsmith.tasks.task import Metrics, Task
 from bertsmith.text.files.jsonl import write_jsonl
@@ -87,10 +87,11 @@ class Results:
         """How many restarts did no better than always giving the most frequent answer; none where that is
         always right.
         """
-        majority = self._majority()
-        if majority is None or is_perfect(majority):
+        metric = self.task.main_metric
+        majority = next(iter(self.evaluations[self.judge].baselines.values()), None)
+        if majority is None or is_always_right(majority, metric):
             return 0
-        return sum(each.score <= majority + 1e-6 for each in self.restarts)
+        return sum(each.score <= majority[metric] + 1e-6 for each in self.restarts)
 
     @property
     def warnings(self) -> list[str]:
@@ -176,10 +177,6 @@ class Results:
             "warnings": self.warnings,
         }
         return cast(dict[str, Any], json_value(record))
-
-    def _majority(self) -> float | None:
-        baselines = self.evaluations[self.judge].baselines
-        return next(iter(baselines.values()))[self.task.main_metric] if baselines else None
 
 
 def write_results(out: Path, recipe: FinetuneRecipe, results: Results) -> None:
