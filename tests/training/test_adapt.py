@@ -131,6 +131,35 @@ def test_general_text_in_the_batches_keeps_what_was_known(
     assert lost[0.5] < 0.3 * lost[0.0]
 
 
+def segments(model: Path) -> torch.Tensor:
+    """(2, H): what is added to the first text of a pair, and to the second."""
+    embeddings = load_pretraining_model(model)[0].encoder.embeddings
+    assert embeddings.segment is not None
+    return embeddings.segment.weight.detach()
+
+
+def test_single_texts_teach_what_is_added_to_a_pairs_second_text_too(
+    trained: Path, in_pairs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """From random weights and on; a model that knows pairs keeps its own, and pairs make two of one."""
+    general, domain = in_pairs
+    new = ["model.model_type=bert", *(f"model.{name}={value}" for name, value in SHAPE.items())]
+    new += [f"corpus={general}", f"tokenizer={trained}", f"out={tmp_path / 'new'}", "steps=5"]
+    begun = pretrain("budget", *new, *FAST).model
+    found = {"begun": segments(begun)}
+    for name, init, pairs in (("on", begun, False), ("pairs", begun, True), ("known", trained, False)):
+        settings = [
+            f"init={init}",
+            f"corpus={domain}",
+            f"out={tmp_path / name}",
+            f"data.next_sentence={pairs}",
+        ]
+        found[name] = segments(pretrain("adapt", *settings, "steps=5", *FAST).model)
+    equal = {name: torch.equal(*weight) for name, weight in found.items()}
+    assert equal == {"begun": True, "on": True, "pairs": False, "known": False}
+    assert not torch.equal(found["on"], found["begun"])
+
+
 def test_an_extension_goes_with_the_trained_model_and_can_be_undone(
     trained: Path, domain: Path, tmp_path: Path
 ) -> None:

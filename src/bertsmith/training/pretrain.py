@@ -24,6 +24,7 @@ from bertsmith.errors import BertsmithError, RecipeError
 from bertsmith.machine.hardware import Hardware
 from bertsmith.model.contamination import checked_against, contamination_provenance
 from bertsmith.model.cpu.allocator import keep_memory
+from bertsmith.model.layers.embeddings import share_segment, shares_segment
 from bertsmith.model.locate import locate_model
 from bertsmith.model.meta_init import meta_init
 from bertsmith.tasks.objective import Objective
@@ -141,6 +142,9 @@ def _run(
         start_at_frequencies(head, inputs.train, inputs.tokenizer)
     else:
         add_decoder(objective.masked_language(inputs.model), recipe.loss.decoder_layers)
+    if recipe.init is None and not recipe.data.next_sentence:
+        share_segment(inputs.model)
+    in_one_segment = not recipe.data.next_sentence and shares_segment(inputs.model)
     inputs.model.to(machine.device)
     task = _task(recipe, inputs, machine)
     count = 0 if isinstance(inputs.tokenizer, ValueTokenizer) else _EXAMPLES  # rows of numbers are no text
@@ -174,6 +178,8 @@ def _run(
         another: Callable[[], PretrainedModel] = inputs.model.another
         model = meta_init(another)  # in one piece, however it was divided between the ranks
         model.load_state_dict(without_decoder(weights), assign=True)
+        if in_one_segment:
+            share_segment(model)
         model.to(machine.device)
         provenance = _provenance(recipe, inputs, loop.progress, metrics)
         objective.save(out, model, inputs.tokenizer, provenance, write_beside)

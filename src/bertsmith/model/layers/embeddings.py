@@ -53,3 +53,22 @@ class Embeddings(nn.Module):
             embedded = embedded + self.segment(segments)
         normalised: Tensor = self.dropout(self.norm(embedded))
         return normalised
+
+
+@torch.no_grad()
+def share_segment(model: nn.Module) -> None:
+    """Gives each segment the first one's embedding, for a model that has only seen single texts: those of
+    others were drawn at random and never trained, and would set a pair's second text apart.
+    """
+    for weight in _segment_weights(model):
+        weight.copy_(weight[:1].expand_as(weight))
+
+
+def shares_segment(model: nn.Module) -> bool:
+    """Whether all segments have one embedding."""
+    return all(torch.equal(weight, weight[:1].expand_as(weight)) for weight in _segment_weights(model))
+
+
+def _segment_weights(model: nn.Module) -> list[nn.Parameter]:
+    tables = (part.segment for part in model.modules() if isinstance(part, Embeddings))
+    return [table.weight for table in tables if table is not None]
