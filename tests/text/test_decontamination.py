@@ -290,6 +290,28 @@ def test_nothing_is_found_in_what_is_left(tmp_path: Path) -> None:
     ).read_bytes()
 
 
+def checked_rows(folder: Path, document: list[str], rows: list[str]) -> tuple[Contamination, Path]:
+    """What a corpus of the document, among others, has of the rows."""
+    others = ["\n".join(each) for each in filler(np.random.default_rng(15), 10)]
+    settings = CorpusSettings(near_duplicates=False, heldout=0)
+    corpus = make_corpus(folder, ["\n".join(document), *others], settings)
+    (folder / "test.jsonl").write_text("\n".join(json.dumps({"text": row}) for row in rows))
+    return check(corpus, folder / "test.jsonl"), folder / "test.jsonl"
+
+
+def test_every_run_of_a_row_is_removed(tmp_path: Path) -> None:
+    """The document has the first and the last sentence of a row, and other words in place of the middle."""
+    random = np.random.default_rng(14)
+    first, middle, last = (sentence(random, words, OWN) for words in (20, 25, 15))
+    before, after = filler(random, 2)
+    document = [*before, first, sentence(random, 25), last, *after]
+    found, file = checked_rows(tmp_path, document, [f"{first} {middle} {last}"])
+    assert found.files[0].kinds == {"exact": 0, "near": 0, "part": 1}
+    clean, removed = write_decontaminated(found, tmp_path / "clean")
+    assert removed.sentences == 2
+    assert check(clean, file).files[0].found == 0
+
+
 def test_a_chinese_document_is_measured_in_characters_when_a_sentence_goes(tmp_path: Path) -> None:
     letters = "".join(chr(0x4E00 + n) for n in range(36))
     (tmp_path / "a.txt").write_text("。".join((letters[:12], letters[12:24], letters[24:])) + "。")

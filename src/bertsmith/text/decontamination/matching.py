@@ -140,7 +140,7 @@ def _judged(words: Words, index: TextIndex, candidates: _Candidates) -> Iterator
     at[~inside] = 0
     equal = inside & (words.ids[at] == index.words[np.repeat(index.starts[texts], lengths) + within])
     shares = np.add.reduceat(equal, segments, dtype=np.int64) / lengths
-    longest, run_ends = _longest_runs(equal, segments)
+    longest = _longest_runs(equal, segments)
     copies = shares >= np.where(lengths <= LONGEST_EXACT, 1.0, LEAST_SHARE)
     shifted = ~copies & (lengths > LONGEST_EXACT) & (shares >= _WORTH_ALIGNING)
     for c in np.flatnonzero(copies | shifted | (longest >= LEAST_RUN)).tolist():
@@ -151,20 +151,23 @@ def _judged(words: Words, index: TextIndex, candidates: _Candidates) -> Iterator
             yield Match(text, first, last, share, "exact" if share == 1 else "near")
         elif aligned is not None:
             yield aligned
-        elif longest[c] >= LEAST_RUN:
-            run, last = int(longest[c]), begin + int(run_ends[c] - segments[c])
-            yield Match(text, last - run + 1, last, run / length, "part")
+        else:
+            for first, end in _long_runs(equal[segments[c] :][:length]):
+                yield Match(text, begin + first, begin + end - 1, (end - first) / length, "part")
 
 
-def _longest_runs(equal: npt.NDArray[np.bool_], segments: Int64s) -> tuple[Int64s, Int64s]:
-    """(C,) the longest run of equal words of each candidate, and where in `equal` its last word is."""
+def _longest_runs(equal: npt.NDArray[np.bool_], segments: Int64s) -> Int64s:
+    """(C,) the longest run of equal words of each candidate."""
     places = np.arange(len(equal))
     before = np.where(equal, -1, places)  # the last word ahead of each that isn't of its run
     before[segments] = np.where(equal[segments], segments - 1, segments)
-    runs = places - np.maximum.accumulate(before)
-    longest = np.maximum.reduceat(runs, segments)
-    is_longest = runs == np.repeat(longest, np.diff(segments, append=len(equal)))
-    return longest, np.minimum.reduceat(np.where(is_longest, places, len(equal)), segments)
+    return np.maximum.reduceat(places - np.maximum.accumulate(before), segments)
+
+
+def _long_runs(equal: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Of one candidate the runs of `LEAST_RUN` equal words and more: the first word of each, and its end."""
+    edges = np.flatnonzero(np.diff(equal, prepend=False, append=False))
+    return ((first, end) for first, end in edges.reshape(-1, 2).tolist() if end - first >= LEAST_RUN)
 
 
 def _aligned(words: Words, index: TextIndex, candidates: _Candidates, c: int) -> Match | None:
