@@ -18,7 +18,7 @@ from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.corpus.manifest import Split
 from bertsmith.text.corpus.shards import read_shard
 from bertsmith.text.decontamination.matching import Kind, Match, Words, find_matches
-from bertsmith.text.decontamination.normalised_words import READINGS, is_too_short
+from bertsmith.text.decontamination.normalised_words import READINGS, is_too_short, readings_of
 from bertsmith.text.decontamination.text_index import UNKNOWN, Int32s, TextIndex
 from bertsmith.text.workers import ordered, usable_cores
 
@@ -71,14 +71,11 @@ def _prepare(texts: Sequence[str]) -> _Prepared:
     vocabulary: dict[str, int] = {}
     readings: list[list[Int32s]] = [[] for _ in READINGS]
     for text in texts:
-        first: list[str] | None = None
-        for read, reading in zip(READINGS, readings, strict=True):
-            words = read(text)
-            # A reading that changes nothing of a text has nothing to find that the first doesn't.
-            wanted = [] if words == first or is_too_short(text) else words
+        too_short = is_too_short(text)
+        for words, reading in zip(readings_of(text), readings, strict=True):
+            wanted = [] if too_short else words
             ids = [vocabulary.setdefault(word, len(vocabulary) + 1) for word in wanted]
             reading.append(np.array(ids, np.int32))
-            first = words if first is None else first
     return _Prepared(vocabulary, tuple(map(TextIndex.of_texts, readings)))
 
 
