@@ -49,5 +49,17 @@ def test_a_wrong_value_is_refused_with_its_place(convert: Any, value: Any) -> No
         convert(value, "f.csv, line 7")
 
 
+@pytest.mark.parametrize("cell", ["['a', 'b']", '["a"]', "['a' 'b']", "[]", "[1, 2]", "[3]", " ['a'] "])
+def test_a_list_that_was_printed_into_a_cell_is_refused(cell: str) -> None:
+    """As pandas and NumPy print one."""
+    with pytest.raises(InputError, match=r"^f\.csv, line 7: expected labels with ',' between them, found a"):
+        as_labels(cell, "f.csv, line 7")
+
+
+@pytest.mark.parametrize("cell", ["[urgent]", "[urgent],[spam]", "[1] a,b [2]", "it's [x],b"])
+def test_brackets_in_labels_are_no_list(cell: str) -> None:
+    assert as_labels(cell, "f") == tuple(cell.split(","))
+
+
 def test_another_separator_of_labels() -> None:
     assert as_labels("a,b|c", "f", "|") == ("a,b", "c")

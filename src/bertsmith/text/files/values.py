@@ -12,6 +12,9 @@ from bertsmith.errors import InputError
 
 LARGEST = 1e18
 ID = "id"  # the column that is carried over to the predictions
+_PRINTED_LIST = re.compile(
+    r"""\s*\[\s*(['"].*|-?\d[-\d,\s]*)?\]\s*""", re.DOTALL
+)  # as pandas, NumPy, JSON do
 _WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))\.0+")  # an integer in a column that pandas took for fractions
 
 
@@ -86,10 +89,16 @@ def as_labels(value: Any, where: str, separator: str = ",") -> tuple[str, ...]:
     """Any number of labels, in order and each once: a list of them, or a string cut at `separator`.
 
     A null, an empty string and an empty list are no labels at all: a valid row where there may be several.
+    Raises InputError for anything else, and for a list that was printed into a cell: "['a', 'b']".
     """
     if value is None:
         return ()
     if isinstance(value, str):
+        if _PRINTED_LIST.fullmatch(value):
+            raise InputError(
+                f"{where}: expected labels with {separator!r} between them, found a printed list, "
+                f"{shown(value)}. Save the table as JSON lines or Parquet, which hold lists."
+            )
         value = [part for part in value.split(separator) if part.strip()]
     if not isinstance(value, list | tuple):
         raise InputError(
