@@ -112,3 +112,22 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(
 )
 def test_an_instruction_is_no_name_of_a_file(prompt: str) -> None:
     assert _prompt(prompt) == prompt
+
+
+def test_a_name_that_is_no_utf8_is_shown_by_its_bytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The shell hands such a byte on as a lone surrogate, which UTF-8 can't print."""
+    name = str(tmp_path / "caf\udce9.txt")
+    assert main(["corpus", "build", name, "--out", str(tmp_path / "corpus")]) == 2
+    assert r"caf\udce9.txt does not exist" in capsys.readouterr().err
+
+
+def test_an_output_whose_name_is_no_utf8_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the work: not every library that writes takes such a name."""
+    (tmp_path / "text.txt").write_text("The cat sees a ship.")
+    out = str(tmp_path / "caf\udce9")
+    assert main(["corpus", "build", str(tmp_path / "text.txt"), "--out", out]) == 2
+    assert "--out: expected a name in UTF-8, found" in capsys.readouterr().err

@@ -126,3 +126,13 @@ def test_extend_says_what_is_missing_or_too_much(
         assert main(["tokenizer", "extend", *arguments, *ending]) == 2, said
         assert said in " ".join(capsys.readouterr().err.split()), said
     assert not Path(made).exists()
+
+
+def test_encode_takes_a_text_that_is_no_utf8(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "tokenizer"
+    main(["tokenizer", "train", str(corpus), "--out", str(out), "--vocab-size", "80"])
+    capsys.readouterr()
+    assert main(["tokenizer", "encode", str(out), "Ca\udce9t dog"]) == 0
+    assert "Ca\ufffdt" in capsys.readouterr().out

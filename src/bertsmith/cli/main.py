@@ -122,14 +122,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _print_all_characters() -> None:
     """Into files and pipes in UTF-8: the system's own encoding may lack what texts hold, as Windows' does. A
-    terminal shows what it can.
+    terminal shows what it can. A file's name that is no UTF-8 is shown with its bytes escaped.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            if stream.isatty():
-                stream.reconfigure(errors="backslashreplace")
-            else:
-                stream.reconfigure(encoding="utf-8")
+            encoding = None if stream.isatty() else "utf-8"
+            stream.reconfigure(encoding=encoding, errors="backslashreplace")
 
 
 def build_app(asked_for: str | None = None) -> App:

@@ -12,6 +12,7 @@ from bertsmith.errors import InputError
 
 Flag = Annotated[bool, Parameter(negative="")]  # cyclopts would add a --no-json to --json
 ComputeDtype = Literal["float32", "int16", "bfloat16"]
+_SURROGATES = re.compile("[\ud800-\udfff]")
 FileOrDash = Annotated[Path, Parameter(allow_leading_hyphen=True)]  # a lone dash looks like an option
 
 
@@ -26,15 +27,19 @@ def _place_or_dash(kind: type[Path], tokens: Sequence[Token]) -> Path:
 
 
 def _place(kind: type[Path], tokens: Sequence[Token]) -> Path:
-    """The same for what can't be written to standard output."""
+    """The same for what can't be written to standard output. Raises InputError for a name that is no UTF-8,
+    which pyarrow and others don't write.
+    """
     if tokens[0].value == "-":
         raise InputError("This command can't write to standard output. Name a file or a folder as --out.")
+    if _SURROGATES.search(tokens[0].value):
+        raise InputError(f"--out: expected a name in UTF-8, found {tokens[0].value}. Choose another.")
     return _place_or_dash(kind, tokens)
 
 
 def _readable(kind: type[str], tokens: Sequence[Token]) -> str:
     """Bytes that are no UTF-8 come as lone surrogates, which no tokenizer takes: � stands for each."""
-    return kind(re.sub("[\ud800-\udfff]", "\ufffd", tokens[0].value))
+    return kind(_SURROGATES.sub("\ufffd", tokens[0].value))
 
 
 ReadableText = Annotated[str, Parameter(converter=_readable)]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from bertsmith.cli.options import Flag, Out
+from bertsmith.cli.options import Flag, Out, ReadableText
 from bertsmith.cli.screen import console, print_facts, print_json, print_paths, print_table, progress_bar
 from bertsmith.text.tokens.extension import ExtensionSettings
 from bertsmith.text.tokens.vocabulary import VocabularySettings
@@ -140,7 +140,9 @@ def report(tokenizer: str, corpus: Path, *, json: Flag = False) -> None:
 
 
 @app.command
-def encode(tokenizer: str, text: str, *, read_special_tokens: Flag = False, json: Flag = False) -> None:
+def encode(
+    tokenizer: str, text: ReadableText, *, read_special_tokens: Flag = False, json: Flag = False
+) -> None:
     """Show the pieces of a text, with their ids and where they stand in it.
 
     Parameters
