@@ -340,6 +340,19 @@ def test_every_run_of_a_row_is_removed(tmp_path: Path) -> None:
     assert check(clean, file).files[0].found == 0
 
 
+@pytest.mark.parametrize("missing", [0, 11])
+def test_the_sentence_beside_a_near_copy_stays(tmp_path: Path, missing: int) -> None:
+    """The first or the last word of the row is left out: in its place is a word of the neighbour."""
+    random = np.random.default_rng(16)
+    row = random.choice(OWN, 12, replace=False)
+    before, after = filler(random, 2)
+    document = [*before, " ".join(np.delete(row, missing)).capitalize() + ".", *after]
+    found, _ = checked_rows(tmp_path, document, [" ".join(row)])
+    assert [example.in_corpus for example in found.files[0].examples] == [document[5]]
+    _, removed = write_decontaminated(found, tmp_path / "clean")
+    assert (removed.documents, removed.sentences) == (0, 1)
+
+
 def test_a_chinese_document_is_measured_in_characters_when_a_sentence_goes(tmp_path: Path) -> None:
     letters = "".join(chr(0x4E00 + n) for n in range(36))
     (tmp_path / "a.txt").write_text("。".join((letters[:12], letters[12:24], letters[24:])) + "。")

@@ -145,14 +145,16 @@ def _judged(words: Words, index: TextIndex, candidates: _Candidates) -> Iterator
     shifted = ~copies & (lengths > LONGEST_EXACT) & (shares >= _WORTH_ALIGNING)
     for c in np.flatnonzero(copies | shifted | (longest >= LEAST_RUN)).tolist():
         text, begin, length, share = int(texts[c]), int(begins[c]), int(lengths[c]), float(shares[c])
+        own = equal[segments[c] :][:length]
         aligned = _aligned(words, index, candidates, c) if shifted[c] else None
         if copies[c]:
-            first, last = max(begin, int(low[c])), min(begin + length, int(high[c])) - 1
+            there = np.flatnonzero(own)  # not where the text would begin: that word may be a neighbour's
+            first, last = begin + int(there[0]), begin + int(there[-1])
             yield Match(text, first, last, share, "exact" if share == 1 else "near")
         elif aligned is not None:
             yield aligned
         else:
-            for first, end in _long_runs(equal[segments[c] :][:length]):
+            for first, end in _long_runs(own):
                 yield Match(text, begin + first, begin + end - 1, (end - first) / length, "part")
 
 
