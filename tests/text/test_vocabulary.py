@@ -289,3 +289,23 @@ def test_five_million_distinct_words_fit_in_the_ceiling(tmp_path: Path) -> None:
     run = [sys.executable, "-c", MEASURE, str(corpus.path), str(tmp_path / "t")]
     peak = int(subprocess.run(run, capture_output=True, text=True, check=True, timeout=250).stdout)
     assert peak < 1.5e9
+
+
+@pytest.mark.parametrize("place", ["corpus", ".", "other"])
+def test_a_tokenizer_replaces_no_corpus_and_no_other_folder(tmp_path: Path, place: str) -> None:
+    corpus = corpus_of(tmp_path / "made", language(20))
+    (tmp_path / "made" / "other").mkdir()
+    (tmp_path / "made" / "other" / "notes.txt").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="Choose another place for the tokenizer"):
+        train_tokenizer(corpus, tmp_path / "made" / place, overwrite=True)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_tokenizer_replaces_another(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path / "made", language(20))
+    for size in (60, 70):
+        tokenizer = train_tokenizer(
+            corpus, tmp_path / "tokenizer", VocabularySettings(vocab_size=size), overwrite=True
+        )
+    assert Tokenizer.load(tmp_path / "tokenizer").vocab_size == tokenizer.vocab_size == 70

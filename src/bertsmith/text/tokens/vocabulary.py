@@ -17,7 +17,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from bertsmith.door import door, either, flag, found, function, kind, optional, place
 from bertsmith.errors import InputError, TokenizerError
-from bertsmith.files import atomic_folder, write_json
+from bertsmith.files import atomic_folder, is_empty_folder, write_json
 from bertsmith.progress import Progress
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.vocabulary_report import vocabulary_report
@@ -35,6 +35,7 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_WORDS = 200_000
 MAX_WORD_LENGTH = 100  # WordPiece calls longer words unknown
 CHARACTERS_AT_ONCE = 1 << 16
+_SETTINGS = "training.json"
 
 
 class VocabularySettings(UserSettings):
@@ -83,11 +84,14 @@ def train_tokenizer(
 
     `corpus` may be the path of one. The same corpus and settings give the same files to the byte. A corpus
     too small for `vocab_size` gives fewer pieces, which the report says. Raises TokenizerError when the train
-    split has no words or `vocab_size` has no room for the alphabet, InputError when `out` exists.
+    split has no words or `vocab_size` has no room for the alphabet, InputError when `out` exists. With
+    `overwrite` another tokenizer of this function's is replaced, and nothing else.
     """
     from bertsmith.text.corpus.corpus import opened  # here, for --help reads the settings
 
     corpus, settings = opened(corpus), settings or VocabularySettings()
+    if overwrite:
+        _require_tokenizer(Path(out), corpus.path)
     with atomic_folder(Path(out), overwrite=overwrite) as folder:
         counts = count_words(
             corpus,
@@ -101,8 +105,19 @@ def train_tokenizer(
         report = vocabulary_report(tokenizer, corpus, asked_for=settings.vocab_size, progress=progress)
         tokenizer.save(folder)
         write_json(folder / "report.json", report.model_dump(mode="json"))
-        write_json(folder / "training.json", settings.model_dump(mode="json"))
+        write_json(folder / _SETTINGS, settings.model_dump(mode="json"))
     return tokenizer
+
+
+def _require_tokenizer(out: Path, corpus: Path) -> None:
+    """Raises InputError for what is not to be replaced: the corpus, and what isn't a tokenizer's folder."""
+    if corpus.resolve().is_relative_to(out.resolve()):
+        raise InputError(f"{out} holds the corpus that is read. Choose another place for the tokenizer.")
+    if out.exists() and not is_empty_folder(out) and not (out / _SETTINGS).is_file():
+        raise InputError(
+            f"{out} is no tokenizer's folder (it has no {_SETTINGS}), and is not replaced. Choose another "
+            "place for the tokenizer."
+        )
 
 
 def learn_pieces(
