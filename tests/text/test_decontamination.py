@@ -462,6 +462,21 @@ def test_collections_are_queries_and_documents(tmp_path: Path) -> None:
     assert set(found.hashes) == {"corpus.jsonl", "queries.jsonl", "qrels/test.tsv"}
 
 
+@pytest.mark.parametrize("judged", [["dev"], []])
+def test_a_collection_needs_no_judgements_of_its_test_split(tmp_path: Path, judged: list[str]) -> None:
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "corpus.jsonl").write_text(json.dumps({"_id": "d", "title": "A title", "text": TEXT}))
+    (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "who is that?"}))
+    for split in judged:
+        (tmp_path / f"qrels/{split}.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+    for format in (None, "beir"):
+        found = read_evaluation_file(tmp_path, format=format)
+        assert [(each.column, each.text) for each in found.texts] == [
+            ("query", "who is that?"),
+            ("document", f"A title {TEXT}"),
+        ]
+
+
 def test_columns_may_be_named(tmp_path: Path) -> None:
     content = f"text,other,label\n{TEXT},x y,good\n"
     for columns in (["other"], ["2"]):

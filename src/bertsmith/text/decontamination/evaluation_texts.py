@@ -28,7 +28,9 @@ from bertsmith.text.files.table_file import TableFile, open_table
 from bertsmith.text.labelled import rows
 from bertsmith.text.labelled.conll import Sentence, read_tagged
 from bertsmith.text.labelled.squad import read_squad
+from bertsmith.text.retrieval.beir import gathered_texts, is_beir
 from bertsmith.text.retrieval.layouts import read_retrieval_data
+from bertsmith.text.retrieval.retrieval_data import Gathering, RetrievalData
 from bertsmith.text.words import spaced_words
 
 LEAST_MEAN_WORDS = 3  # of a column that is taken for text
@@ -198,7 +200,11 @@ def _squad_rows(path: Path, format: str, encoding: str) -> list[_Row]:
 
 
 def _retrieval_rows(path: Path, format: str, encoding: str) -> list[_Row]:
-    data = read_retrieval_data(path, None if format == _FOLDER else format, encoding=encoding)
+    data: RetrievalData | Gathering
+    if format in (_FOLDER, "beir") and is_beir(path):  # of whatever splits, a hidden one among them
+        data = gathered_texts(path, encoding)
+    else:
+        data = read_retrieval_data(path, None if format == _FOLDER else format, encoding=encoding)
     queries = [_Row({"query": text}, f"{path}, query {id}") for id, text in data.queries.items()]
     documents = [_Row({"document": text}, f"{path}, document {id}") for id, text in data.documents.items()]
     return queries + documents

@@ -28,16 +28,22 @@ def judgements_in(folder: Path) -> dict[str, Path]:
 
 def read_beir(folder: Path, split: str, encoding: str) -> RetrievalData:
     """Raises InputError naming file and line."""
+    gathered = gathered_texts(folder, encoding)
+    judged = _judgements(folder, split)
+    for (query, document, grade), where in read_rows(judged, _COLUMNS, format="tsv", encoding=encoding):
+        gathered.judge(query, document, as_grade(grade, where), where)
+    return gathered.finish(folder.name, judged.name)
+
+
+def gathered_texts(folder: Path, encoding: str) -> Gathering:
+    """The documents and the queries, without judgements. Raises InputError naming file and line."""
     gathered = Gathering()
     for record in _records(_file(folder, "corpus.jsonl"), encoding):
         title, text = _text(record, "title", missing=""), _text(record, "text")
         gathered.add_document(_id(record), titled(title, text), record.where)
     for record in _records(_file(folder, "queries.jsonl"), encoding):
         gathered.add_query(_id(record), _text(record, "text"), record.where)
-    judged = _judgements(folder, split)
-    for (query, document, grade), where in read_rows(judged, _COLUMNS, format="tsv", encoding=encoding):
-        gathered.judge(query, document, as_grade(grade, where), where)
-    return gathered.finish(folder.name, judged.name)
+    return gathered
 
 
 def as_grade(value: str, where: str) -> int:
