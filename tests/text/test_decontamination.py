@@ -477,6 +477,13 @@ def test_a_collection_needs_no_judgements_of_its_test_split(tmp_path: Path, judg
         ]
 
 
+@pytest.mark.parametrize("columns", [[], ["text"], ["2"]])
+def test_the_header_of_a_table_with_pandas_index_is_no_row(tmp_path: Path, columns: list[str]) -> None:
+    (tmp_path / "a.csv").write_text(f",text,label\n0,{TEXT},good\n1,{TEXT} more,bad\n")
+    found = read_evaluation_file(tmp_path / "a.csv", columns)
+    assert (found.rows, found.columns) == (2, ("text",))
+
+
 def test_columns_may_be_named(tmp_path: Path) -> None:
     content = f"text,other,label\n{TEXT},x y,good\n"
     for columns in (["other"], ["2"]):

@@ -167,9 +167,11 @@ def _has_semicolons(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _is_header(first: Sequence[str]) -> bool:
-    """What is lost where the guess is wrong is a row too short to be looked for."""
+    """What is lost where the guess is wrong is a row too short to be looked for. pandas gives its index, the
+    first column, no name.
+    """
     names = [field.strip() for field in first]
-    return all(names) and len(set(names)) == len(names) and all(len(name.split()) < 3 for name in names)
+    return all(names[1:]) and len(set(names)) == len(names) and all(len(name.split()) < 3 for name in names)
 
 
 def _record_rows(path: Path, format: str, encoding: str) -> list[_Row]:
