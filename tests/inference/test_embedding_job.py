@@ -101,6 +101,8 @@ def test_products_in_bfloat16_are_noted_and_not_mixed_with_others(
         ("-", '{"id": "x", "text": "red cat"}\n{"text": "old dog", "id": 7}\n', {}, ["x", "7"]),
         ("-", '{"text": "red cat"}\n{"text": "old dog", "id": 7}\n', {}, ["1", "2"]),
         ("-", "id,text\nx,red cat\ny,old dog\n", {"format": "csv"}, ["x", "y"]),
+        ("-", "ID,text\nx,red cat\ny,old dog\n", {"format": "csv"}, ["x", "y"]),
+        ("-", '{"Id": "x", "text": "red cat"}\n{"text": "old dog", "Id": 7}\n', {}, ["x", "7"]),
         ("-", "red cat,a\nold dog,b\n", {"format": "csv", "header": False, "text": 1}, ["1", "2"]),
     ],
 )

@@ -28,6 +28,7 @@ _OTHER_FORMATS = frozenset(
     {".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".txt", ".npy", ".npz", ".safetensors", ".gz", ".zst"}
 )
 _ID = "id"
+_SPELLINGS = ("id", "ID", "Id")  # a stream's columns aren't known beforehand
 
 
 @dataclass(frozen=True)
@@ -265,7 +266,7 @@ def _rows(
 ) -> Iterator[LabelledRow]:
     """(text,) or (text, id) of each; a blank line of plain text is an empty one."""
     if str(input) == "-":
-        columns, more = [text or "text", *([id] if id else [])], [] if id else [_ID]
+        columns, more = [text or "text", *([id] if id else [])], () if id else _SPELLINGS
         found = stream_rows(input, columns, optional=more, blank_lines=True, **layout)
         return found if id else _with_ids_if_any(found)
     names = read_column_names(input, **layout)
@@ -274,11 +275,11 @@ def _rows(
 
 
 def _with_ids_if_any(rows: Iterator[LabelledRow]) -> Iterator[LabelledRow]:
-    """(text, id) of each, or (text,): the first row of a stream says whether there are ids."""
+    """(text, id) of each, or (text,): the first row of a stream says which spelling it has."""
     first = next(rows)
-    has_ids = first.values[1] is not None
+    ids = [place for place, value in enumerate(first.values) if place and value is not None][:1]
     for row in chain([first], rows):
-        yield row if has_ids else LabelledRow(row.values[:1], row.where)
+        yield LabelledRow(tuple(row.values[place] for place in (0, *ids)), row.where)
 
 
 def _columns(
