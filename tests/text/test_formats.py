@@ -86,6 +86,14 @@ def test_wikiextractor_keeps_ids_drops_titles_and_mends_brackets(tmp_path: Path)
     ]
 
 
+def test_articles_of_one_id_have_ids_of_their_own(tmp_path: Path) -> None:
+    """As in a file of two dumps, or of an extractor that leaves ids out."""
+    ids = ["1", "2", "1", "", "", "1", "1 (3)"]
+    (tmp_path / "wiki_00").write_text("".join(f'<doc id="{id}" title="T">\nText.\n</doc>\n' for id in ids))
+    found = [document.id.removeprefix("wiki_00#") for document in documents(tmp_path / "wiki_00")]
+    assert found == ["1", "2", "1 (3)", "", " (5)", "1 (6)", "1 (3) (7)"]
+
+
 ROWS = ["plain", 'with "quotes", and commas', "two\nlines", "ünïcode", ""]
 
 

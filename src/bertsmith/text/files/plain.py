@@ -47,8 +47,16 @@ def blocks(lines: Iterable[str]) -> Iterator[Text]:
 
 
 def wikiextractor(lines: Iterable[str]) -> Iterator[Text]:
-    """`articles` without their titles."""
-    return ((id, text) for id, _, text in articles(lines))
+    """`articles` without their titles. An id that was met before has the article's number in the file behind
+    it: "12 (345)".
+    """
+    met = set[str]()
+    for number, (article, _, text) in enumerate(articles(lines), start=1):
+        id = article
+        while id in met:
+            id = f"{id} ({number})"
+        met.add(id)
+        yield id, text
 
 
 def articles(lines: Iterable[str]) -> Iterator[Article]:
