@@ -220,6 +220,22 @@ def test_what_cannot_be_judged_goes_by_the_policy(
         ]
 
 
+@pytest.mark.parametrize(("fail", "status"), [("open", 200), ("closed", 403)])
+def test_answers_of_another_path_cannot_be_judged_either(
+    tmp_path: Path, model: Path, words: Any, upstream: Upstream, fail: str, status: int
+) -> None:
+    bad, bad_text, _, _ = words
+    said = {"messages": [{"role": "user", "content": f"say:{bad_text}"}]}
+    with guarding(tmp_path, model, upstream.url, response=f"block = [{bad!r}]", fail=fail) as guard:
+        answer = ask(guard.port, "/v1/chat/completions/", said)  # a slash too many: none of the five
+        assert answer.status == status
+        action = "allow" if fail == "open" else "block"
+        assert answer.headers["x-bertsmith-guard"] == f"response={action}; reason=other-path"
+        assert ask(guard.port, "/v1/models").status == 200
+        assert [each.method for each in upstream.seen] == ["POST", "GET"][status == 403 :]
+        assert [(each["side"], each["reason"]) for each in guard.lines()] == [("response", "other-path")]
+
+
 def test_a_model_that_is_too_slow_cannot_judge(
     tmp_path: Path, model: Path, words: Any, upstream: Upstream
 ) -> None:

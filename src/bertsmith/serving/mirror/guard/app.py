@@ -83,6 +83,11 @@ class _Guarded:
         self.said: dict[str, Verdict] = {}
 
     @property
+    def is_other(self) -> bool:
+        """Whether it changes something by a path of which neither side can be judged."""
+        return self.form is None and self.scope["method"] in _CHANGES
+
+    @property
     def header(self) -> tuple[bytes, bytes]:
         """request=allow; response=review; label=toxic; probability=0.9312"""
         parts = [f"{side}={each.action}" for side, each in self.said.items()]
@@ -115,7 +120,10 @@ class _Guarded:
             return
         try:
             content = await self.body.begin(whole=True)
-            if await self._is_blocked("request", self.app.settings.request, self._read_request(content)):
+            settings, read = self.app.settings, self._read_request(content)
+            if await self._is_blocked("request", settings.request, read):
+                return
+            if self.is_other and await self._is_blocked("response", settings.response, read):
                 return
             await self._pass(target, content)
         except ClientGone:
@@ -126,10 +134,10 @@ class _Guarded:
 
     def _read_request(self, content: bytes | None) -> Callable[[], list[str]]:
         def read() -> list[str]:
-            if self.form is None:
-                if self.scope["method"] not in _CHANGES:
-                    return []
+            if self.is_other:
                 raise NotMirrored("other-path")
+            if self.form is None:
+                return []
             if content is None:
                 raise NotMirrored("too-large")
             if dict(self.scope["headers"]).get(b"content-encoding"):
