@@ -249,6 +249,10 @@ def test_spans_of_otlp_are_read(tmp_path: Path, store: Store) -> None:
     [
         ('{"request": {}, "response": {}', "line 1: expected an object of JSON"),
         ('\n\n{"a": 1}\n', "line 3: expected an object with request and response"),
+        (
+            '{"a": "cut\n{"a": "b"}\n',
+            "line 1: expected an object of JSON on it; invalid control character at",
+        ),
         ('{\n"a": 1 2\n}\n{"a": 1}\n', "line 1: what begins here is no JSON, or has been cut"),
         ('[\n{"a": "cut\n}\n]\n', "line 1: what begins here is no JSON, or has been cut"),
         ("[1, 2]\n", "line 1: expected objects; item 1 is none"),
@@ -291,16 +295,34 @@ def test_what_stands_before_a_fault_is_stored_and_the_next_import_goes_on(
     assert import_files([path], store, NOTHING).added == 1
 
 
+@pytest.mark.parametrize("first", ["requests", "answers"])
+def test_what_stands_before_a_cut_line_of_a_batch_is_stored_too(
+    tmp_path: Path, store: Store, first: str
+) -> None:
+    requests, answers = batch_of(f"card {number}" for number in range(3))
+    paths = {"requests": written(tmp_path / "in.jsonl", *requests)}
+    paths["answers"] = written(tmp_path / "out.jsonl", *answers[:2])
+    paths["answers"].write_text(paths["answers"].read_text() + '{"custom_id": "2", "resp')
+    with pytest.raises(InputError, match=r"out\.jsonl, line 3"):
+        import_files(sorted(paths.values(), key=lambda path: path != paths[first]), store, NOTHING)
+    assert store.count() == 2
+
+
 def test_an_array_and_objects_of_several_lines_are_read(tmp_path: Path, store: Store) -> None:
     objects = [pair(f"card {number}") for number in range(3)]
-    array, spread = tmp_path / "array.json", tmp_path / "spread.json"
+    paths = [tmp_path / f"{name}.json" for name in ("array", "aggregated", "spread", "folded")]
+    array, aggregated, spread, folded = paths
     array.write_text(json.dumps(objects, indent=2))
+    aggregated.write_text("[" + ", \n ".join(map(json.dumps, objects)) + "]")  # as PostgreSQL's json_agg
     spread.write_text("\n\n".join(json.dumps(each, indent=4) for each in objects))
+    folded.write_text("\n".join(json.dumps(each).replace('"response"', '\n"response"') for each in objects))
     assert import_files([array], store, NOTHING).added == 3
-    assert import_files([spread], store, NOTHING).known == 3
-    lines = [each.line for each in json_objects(spread)]
-    assert lines == sorted(set(lines))
-    assert all(each.read() == each.value for path in (array, spread) for each in json_objects(path))
+    for path in (aggregated, spread, folded):
+        assert import_files([path], store, NOTHING).known == 3
+    for path in (spread, folded):
+        lines = [each.line for each in json_objects(path)]
+        assert lines == sorted(set(lines))
+    assert all(each.read() == each.value for path in paths for each in json_objects(path))
 
 
 @pytest.mark.parametrize(

@@ -112,15 +112,14 @@ def _require_objects(paths: Sequence[Path]) -> None:
 
 
 def _requests(paths: Sequence[Path]) -> dict[str, Placed]:
-    """Where the batch files have each request. Raises InputError for two of one custom_id."""
+    """Where the batch files have each request; a file of answers is read once, as other files are, for what
+    stands before a fault in it is to be stored. Raises InputError for two of one custom_id.
+    """
     found: dict[str, Placed] = {}
     for path in paths:
         for placed in json_objects(path):
-            kind = _kind(placed.value)
-            if not kind.startswith("batch"):
-                break  # a file of something else, which is read once
-            if kind == "batch answer":
-                continue
+            if _kind(placed.value) != "batch request":
+                break
             name = str(placed.value["custom_id"])
             if name in found:
                 raise InputError(f"{placed}: the custom_id {name[:80]!r} stands in {found[name]} already.")

@@ -20,7 +20,6 @@ from bertsmith.text.files.streams import BYTE_ORDER_MARKS, COMPRESSIONS
 from bertsmith.text.files.table_file import open_table
 
 _LONGEST = 64_000_000  # bytes of an object, or of an array
-_OPENED = (b"{", b"[", b"[{")  # a line that others follow
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)  # with its end missing, to the text's end
 _TOKEN = re.compile(rb"[][{}]|" + _STRING.pattern, re.DOTALL)
 
@@ -71,20 +70,25 @@ def json_objects(path: Path) -> Iterator[Placed]:
             parts.append(raw)
             size += len(raw)
             if size > _LONGEST:
-                raise InputError(f"{path}, line {first}: an object or array of more than {_LONGEST:,} bytes.")
-            if len(parts) > 1 or raw.strip() in _OPENED:
-                depth += _more_open(raw)
-                if depth > 0:
+                raise InputError(
+                    f"{path}, line {first}: an object or array of more than {_LONGEST:,} bytes, or one that "
+                    "was cut."
+                )
+            content, value = raw, _parsed(raw) if len(parts) == 1 else None
+            if value is None:
+                bare = _STRING.sub(b"", raw)
+                depth += _more_open(bare)
+                if depth > 0 and bare.endswith(b"\n"):  # else it ends within a string, which can't go on
                     continue
-            content = b"".join(parts)
-            value = _parsed(content)
-            if value is None and len(parts) == 1:
-                raise InputError(f"{path}, line {line}: expected an object of JSON on it; {_fault(raw)}")
+                content = b"".join(parts)
+                value = _parsed(content)
             if value is None:
                 break
             for each in _placed(path, first, begin, content, value):
                 yield each if is_plain else replace(each, kept=content[each.begin - begin :][: each.length])
             parts = []
+    if len(parts) == 1:
+        raise InputError(f"{path}, line {first}: expected an object of JSON on it; {_fault(parts[0])}")
     if parts:
         raise InputError(f"{path}, line {first}: what begins here is no JSON, or has been cut.")
 
@@ -103,9 +107,8 @@ def _opened(path: Path) -> Iterator[tuple[Iterable[bytes], bool]]:
         yield (f"{line}\n".encode() for line in table.stream.lines(_LONGEST)), False
 
 
-def _more_open(line: bytes) -> int:
-    """How many more brackets it opens than it closes; no string goes on in the next line."""
-    bare = _STRING.sub(b"", line)
+def _more_open(bare: bytes) -> int:
+    """How many more brackets it opens than it closes, its strings left away."""
     return bare.count(b"{") + bare.count(b"[") - bare.count(b"}") - bare.count(b"]")
 
 
