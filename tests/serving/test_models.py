@@ -16,6 +16,7 @@ from bertsmith.serving import served_model
 from bertsmith.serving.app import make_app
 from bertsmith.serving.models import Models, probe_once
 from bertsmith.serving.operations.operation import Options
+from bertsmith.serving.page.page import described
 from bertsmith.serving.protocols import openai
 from bertsmith.serving.refusals import Unsupported
 from bertsmith.serving.settings import read_settings
@@ -32,6 +33,18 @@ def opened(path: Path) -> Models:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return save_fine_tuned(tmp_path / "model", "classification")
+
+
+def test_the_page_knows_the_label_whose_probability_ranks(tmp_path: Path) -> None:
+    """Which need not be the last one."""
+    labels = ["related", "unrelated"]
+    pairs = opened(save_fine_tuned(tmp_path / "pairs", "classification", labels=labels, pair=True))["m"]
+    assert described(pairs)["relevant"] == "related"
+    (answer,) = pairs.operation("predict").prepare([("bano", "delo")], Options()).answer()
+    ranked = pairs.operation("rerank").prepare(["delo"], Options(more={"query": "bano"})).answer()
+    assert ranked == [answer["probabilities"]["related"]]
+    number = opened(save_fine_tuned(tmp_path / "number", "reranking"))["m"]
+    assert described(number)["relevant"] is None
 
 
 def test_a_second_reload_of_the_same_folder_keeps_the_version_to_go_back_to(

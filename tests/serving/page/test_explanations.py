@@ -40,6 +40,27 @@ def test_what_an_answer_rests_on_is_shown_token_by_token(form: str, served: Serv
     assert browser.logged == []
 
 
+def test_beside_a_ranked_document_the_probability_that_ranks_it_is_explained(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """Not that of the label which comes last."""
+    labels = ["related", "unrelated"]
+    folder = save_fine_tuned(tmp_path / "pairs", "classification", labels=labels, pair=True)
+    ranking = Served({"pairs": folder})
+    try:
+        browser.open(f"{ranking.address}#pairs/rerank")
+        browser.wait_for("document.querySelector('#fields [data-id]')")
+        for field, text in FILLED["reranking/rerank"].items():
+            browser.fill(f"#field-{field}", text)
+        ask(browser)
+        browser.click("#answer .small")
+        browser.wait_for("document.querySelector('#explanation .tokens')")
+        said = browser.run("document.getElementById('status').textContent")
+        assert said.startswith("related rests most on ")
+    finally:
+        ranking.stop()
+
+
 def test_the_large_picture_of_attention_says_its_numbers(
     served: Served, browser: Browser, folders: dict[str, Path]
 ) -> None:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 
 import bertsmith
 from bertsmith.inference.explained_model import LONGEST
+from bertsmith.inference.ranking.reranker import relevant_label
 from bertsmith.reporting.page import WEB
 from bertsmith.serving.models import reads_pairs
 from bertsmith.serving.operations.search import Search
@@ -64,6 +65,7 @@ def described(model: ServedModel) -> dict[str, Any]:
         "task": model.task,
         "version": model.version,
         "labels": list(model.labels),
+        "relevant": _relevant(model),
         "max_length": model.max_length,
         "precision": str(model.compute_dtype).removeprefix("torch."),
         "usual": next(iter(model.operations)),
@@ -83,6 +85,13 @@ def described(model: ServedModel) -> dict[str, Any]:
 def _may_read_pairs(model: ServedModel) -> bool:
     """A model of transformers doesn't say whether it was trained on one text or two."""
     return model.opened is not None and getattr(model.opened, "reads_pairs", False) is None
+
+
+def _relevant(model: ServedModel) -> str | None:
+    """The label whose probability ranks documents; None where a number does, or nothing."""
+    if "rerank" not in model.operations or not model.labels:
+        return None
+    return relevant_label(model.labels, model.name)
 
 
 def _scale(model: ServedModel) -> list[float] | None:

@@ -162,8 +162,7 @@ const button = (label, about, act) => h("button", { type: "button", class: "smal
 
 function ranked(asked, results, act) {
   const { model, body, values } = asked;
-  const last = model.labels.at(-1) ?? null;
-  const why = (text) => button("Why?", text, () => act.why({ input: [values.query, text], target: last }));
+  const why = (text) => button("Why?", text, () => act.why({ input: [values.query, text], target: model.relevant }));
   const within = results.every((score) => score >= 0 && score <= 1);
   const best = body.inputs[results.indexOf(Math.max(...results))];
   return { element: ranking(body.inputs, results, within, why), summary: `First of ${count(results.length, "document")}: ${best}` };
