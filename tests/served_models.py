@@ -96,8 +96,16 @@ def save_mixed(folder: Path) -> Path:
     return _save_task(folder, task, 3)
 
 
-def _save_task(folder: Path, task: Any, seed: int) -> Path:
-    tokenizer = _tokenizer()
+def save_of_numbers(folder: Path, tokenizer: Tokenizer) -> Path:
+    """Classes of rows of numbers."""
+    kind = find_task("classification")
+    task = kind(kind.Settings(max_length=24, text="text"))
+    task.fit([dataclasses.replace(task.example("0"), label=label) for label in ("low", "high")])
+    return _save_task(folder, task, 3, tokenizer)
+
+
+def _save_task(folder: Path, task: Any, seed: int, tokenizer: Tokenizer | None = None) -> Path:
+    tokenizer = tokenizer or _tokenizer()
     config = _config(tokenizer)
     model = TaskModel(Bert(config), task.head(config))
     _randomise(model, seed)

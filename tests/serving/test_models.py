@@ -8,8 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from bertsmith.data.sequences.building import SequenceSettings, build_sequences
 from bertsmith.errors import ModelError
 from bertsmith.serving import models as models_module
 from bertsmith.serving import served_model
@@ -20,8 +22,9 @@ from bertsmith.serving.page.page import described
 from bertsmith.serving.protocols import openai
 from bertsmith.serving.refusals import Unsupported
 from bertsmith.serving.settings import read_settings
+from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 from live_server import threaded_server
-from served_models import save_fine_tuned
+from served_models import save_fine_tuned, save_of_numbers
 
 
 def opened(path: Path) -> Models:
@@ -33,6 +36,22 @@ def opened(path: Path) -> Models:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return save_fine_tuned(tmp_path / "model", "classification")
+
+
+@pytest.mark.parametrize(("kind", "size"), [("series", 4), ("images", 32)])
+def test_models_of_series_and_images_are_served_and_the_page_has_a_row_of_theirs(
+    tmp_path: Path, kind: Any, size: int
+) -> None:
+    rows = np.random.default_rng(0).normal(1e6, 1, (20, 4, 8) if kind == "images" else (20, 8))
+    np.save(tmp_path / "rows.npy", rows)
+    settings = SequenceSettings(kind=kind, patch=4, heldout=0)
+    build_sequences([tmp_path / "rows.npy"], tmp_path / "store", settings)
+    tokenizer = load_tokenizer(tmp_path / "store/tokenizer")
+    model = opened(save_of_numbers(tmp_path / "model", tokenizer))["m"]
+    example = described(model)["example"]
+    assert [float(number) for number in example.split()] == pytest.approx([1e6] * size, abs=1)
+    (answer,) = model.operation("predict").prepare([example], Options()).answer()
+    assert answer["label"] in ("low", "high")
 
 
 def test_the_page_knows_the_label_whose_probability_ranks(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from bertsmith.data.sequences.symbol_tokenizer import spelled
 from bertsmith.errors import ModelError
 from bertsmith.machine.hardware import device_of
 from bertsmith.model.cpu.one_core_threads import start_one_core_threads
@@ -16,6 +17,7 @@ from bertsmith.serving.refusals import UnknownModel, Unsupported
 from bertsmith.serving.served_files import ServedFiles
 from bertsmith.serving.served_model import ServedModel, open_model
 from bertsmith.serving.settings import ModelSettings, ServingSettings
+from bertsmith.text.tokens.patch_tokenizer import PatchShape, PatchTokenizer
 
 _PROBES = (
     "The court granted the motion.",
@@ -183,6 +185,8 @@ def probe_once(model: ServedModel) -> None:
 def probe_of(model: ServedModel, operation: str) -> tuple[list[Any], Options]:
     """Inputs that an operation of a model reads."""
     texts: list[Any] = list(_PROBES)
+    if isinstance(model.tokenizer, PatchTokenizer):
+        texts = rows_of(model.tokenizer.shape)
     if operation == "fill_mask":
         mask = model.tokenizer.id_to_token(model.tokenizer.mask_id)
         return [f"{text} {mask}" for text in texts], Options()
@@ -197,6 +201,16 @@ def probe_of(model: ServedModel, operation: str) -> tuple[list[Any], Options]:
     if operation == "predict" and model.opened is not None and reads_pairs(model):
         return [(texts[0], text) for text in texts], Options()
     return texts, Options()
+
+
+def rows_of(shape: PatchShape) -> list[str]:
+    """Three images, or series of one, two and three patches: all values the mean, or something above it."""
+    steps = (
+        [shape.height * shape.width] * 3 if shape.kind == "images" else [shape.size * n for n in (1, 2, 3)]
+    )
+    scale = list(zip(shape.mean, shape.deviation, strict=True))
+    values = ([spelled(mean + above * deviation) for mean, deviation in scale] for above in (0.0, 1.0, 0.5))
+    return [" ".join(step * count) for step, count in zip(values, steps, strict=True)]
 
 
 def reads_pairs(model: ServedModel) -> bool:

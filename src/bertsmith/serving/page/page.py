@@ -9,7 +9,7 @@ import bertsmith
 from bertsmith.inference.explained_model import LONGEST
 from bertsmith.inference.ranking.reranker import relevant_label
 from bertsmith.reporting.page import WEB
-from bertsmith.serving.models import reads_pairs
+from bertsmith.serving.models import reads_pairs, rows_of
 from bertsmith.serving.operations.search import Search
 from bertsmith.serving.page import explaining, page_files
 from bertsmith.serving.protocols.ours import error_body
@@ -17,6 +17,7 @@ from bertsmith.serving.protocols.routing import JsonResponse, router_of
 from bertsmith.serving.refusals import UnknownModel
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
+from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
 
 STATIC = "/page/static/"  # what a browser may have without a key, beside / itself
 _FOLDERS = (WEB, page_files.STATIC)
@@ -68,6 +69,7 @@ def described(model: ServedModel) -> dict[str, Any]:
         "relevant": _relevant(model),
         "max_length": model.max_length,
         "precision": str(model.compute_dtype).removeprefix("torch."),
+        "example": _example(model),
         "usual": next(iter(model.operations)),
         # as the model has them; vectors are rather compared than read
         "operations": sorted(
@@ -85,6 +87,11 @@ def described(model: ServedModel) -> dict[str, Any]:
 def _may_read_pairs(model: ServedModel) -> bool:
     """A model of transformers doesn't say whether it was trained on one text or two."""
     return model.opened is not None and getattr(model.opened, "reads_pairs", False) is None
+
+
+def _example(model: ServedModel) -> str | None:
+    """A row of numbers for a model that reads them; the page has texts of its own for all others."""
+    return rows_of(model.tokenizer.shape)[0] if isinstance(model.tokenizer, PatchTokenizer) else None
 
 
 def _relevant(model: ServedModel) -> str | None:

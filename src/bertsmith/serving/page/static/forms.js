@@ -76,7 +76,7 @@ function predicted(model) {
     return [line("text", "Query", first), text("pair", "Document", second)];
   }
   if (model.pairs) return [text("text", "First text", first), text("pair", "Second text", second)];
-  const one = text("text", "Text", EXAMPLES[model.task] ?? first);
+  const one = text("text", "Text", model.example ?? EXAMPLES[model.task] ?? first);
   if (model.pairs === null) return [one, text("pair", "Second text", "", "May be empty.")];
   return [one];
 }
