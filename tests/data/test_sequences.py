@@ -173,6 +173,15 @@ def test_a_table_s_cells_are_symbols_of_their_column(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "more.jsonl").read_text()) == {"text": "age:0 city=Rome", "label": "bad"}
 
 
+@pytest.mark.parametrize("names", ["id label", "id --leave-out label"])
+def test_an_option_takes_several_columns_of_a_table(names: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "rows.jsonl", [{"id": 1, "age": 30, "code": 7, "label": "x"}] * 9)
+    words = ["sequences", "build", str(file), "--kind", "table", "--heldout", "0", "--leave-out"]
+    more = ["--categories", "age", "code", "--out", str(tmp_path / "store")]
+    assert main([*words, *names.split(), *more]) == 0
+    assert stored_rows(tmp_path / "store") == [["age=30", "code=7"]] * 9
+
+
 @pytest.mark.parametrize("ending", ["dat", "tsv"])
 def test_a_table_s_encoding_format_and_missing_header_may_be_named(ending: str, tmp_path: Path) -> None:
     """In the words that the errors recommend."""

@@ -19,7 +19,7 @@ def build(
     *files: Path,
     out: Out,
     like: Path | None = None,
-    settings: Annotated[SequenceSettings, Parameter(name="*")] = DEFAULTS,
+    settings: Annotated[SequenceSettings, Parameter(name="*", consume_multiple=True)] = DEFAULTS,
 ) -> None:
     """Turn sequences of integers or strings, table rows, series or images into a token store.
 
