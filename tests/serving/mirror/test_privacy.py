@@ -1,5 +1,6 @@
 """No key and nothing that was redacted or forgotten: searched byte by byte in all that the mirror writes."""
 
+import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,29 @@ def test_what_is_private_is_found_alone_and_in_a_sentence(name: str, text: str) 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_is_not_private_stays(text: str) -> None:
     assert redacted(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("4111111111111111 12/27", "[CREDIT-CARD_1] 12/27"),
+        ("4111 1111 1111 1111 123", "[CREDIT-CARD_1] 123"),
+        ("3782 822463 10005 12/27", "[CREDIT-CARD_1] 12/27"),
+        ("id 12 4111 1111 1111 1111 12/27", "id 12 [CREDIT-CARD_1] 12/27"),
+        ("5500 0000 0000 0004 4111 1111 1111 1111", "[CREDIT-CARD_1] [CREDIT-CARD_2]"),
+        ("DE89 3704 0044 0532 0130 00 or AT61 1904 3002 3457 3201 too", "[IBAN_1] or [IBAN_2] too"),
+        ("from DE89370400440532013000 GB82WEST12345698765432 today", "from [IBAN_1] [IBAN_2] today"),
+        ("AB12 DE89 3704 0044 0532 0130 00", "AB12 [IBAN_1]"),
+    ],
+)
+def test_what_is_private_is_found_beside_other_numbers(text: str, expected: str) -> None:
+    assert redacted(text) == redacted(expected) == expected
+
+
+def test_rows_of_small_numbers_are_no_cards() -> None:
+    draw = random.Random(0)
+    rows = [" ".join(str(draw.randint(0, 999)) for _ in range(30)) for _ in range(200)]
+    assert sum(redacted(row, "credit-card") == row for row in rows) > 160  # Luhn's sum holds by chance
 
 
 def test_numbers_whose_check_digits_are_wrong_are_none() -> None:

@@ -42,10 +42,23 @@ class Rule:
 
 
 def _of_card(found: str) -> int:
-    """Luhn's sum (ISO/IEC 7812-1, annex B)."""
-    digits = [int(each) for each in found if each.isdigit()]
-    doubled = [2 * each - 9 * (each > 4) for each in digits[-2::-2]]
-    return len(found) if (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0 else 0
+    """All of it by Luhn's sum; or its beginning, where an expiry date or a code stands behind the card, in
+    groups of four or more digits as on a card: else rows of small numbers would be full of cards.
+    """
+    end = len(found)
+    while end > 0:
+        groups = re.split("[ -]", found[:end])
+        is_whole, digits = end == len(found), "".join(groups)
+        if (is_whole or min(map(len, groups)) >= 4) and len(digits) >= 13 and _is_luhn(digits):
+            return end
+        end -= len(groups[-1]) + 1
+    return 0
+
+
+def _is_luhn(digits: str) -> bool:
+    """ISO/IEC 7812-1, annex B."""
+    doubled = [2 * int(each) - 9 * (int(each) > 4) for each in digits[-2::-2]]
+    return (sum(map(int, digits[-1::-2])) + sum(doubled)) % 10 == 0
 
 
 def _of_iban(found: str) -> int:
@@ -81,7 +94,11 @@ BUILT_IN = {
         Rule("email", re.compile(r"[\w.%+'-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+")),
         Rule("api-key", re.compile(r"(?i)\b(?:sk|pk|rk)-[a-z0-9_-]{16,}|\bbearer [a-z0-9._~+/-]{16,}=*")),
         Rule("iban", re.compile(r"(?i)\b[a-z]{2}\d{2}(?:[ -]?[a-z0-9]){11,29}"), _of_iban),
-        Rule("credit-card", re.compile(r"(?<!\d)(?:\d[ -]?){12,18}\d(?!\d)", re.ASCII), _of_card),
+        Rule(
+            "credit-card",
+            re.compile(r"(?<!\d)(?:(?<!\d[ -])|(?=\d{4}))(?:\d[ -]?){12,18}\d(?!\d)", re.ASCII),
+            _of_card,
+        ),
         Rule(
             "ip",
             re.compile(
@@ -154,19 +171,27 @@ class Redaction:
     def text(self, text: str) -> str:
         """With placeholders."""
         for rule in self.rules:
-            text = rule.pattern.sub(lambda found, rule=rule: self._placeholder(rule, found[0]), text)  # type: ignore[misc]
+            text = self._by(rule, text)
         return text
 
-    def _placeholder(self, rule: Rule, found: str) -> str:
-        length = rule.length(found)
-        if not length:
-            return found
-        meant = (rule.name, re.sub(r"[\s./()-]", "", found[:length]).casefold())
+    def _by(self, rule: Rule, text: str) -> str:
+        """It looks again behind what was meant, not behind all that was found: there may be another."""
+        pieces, done, place = list[str](), 0, 0
+        while found := rule.pattern.search(text, place):
+            start, length = found.start(), rule.length(found[0])
+            place = start + (length or 1)
+            if length:
+                pieces += [text[done:start], self._placeholder(rule, text[start:place])]
+                done = place
+        return "".join((*pieces, text[done:]))
+
+    def _placeholder(self, rule: Rule, meant_text: str) -> str:
+        meant = (rule.name, re.sub(r"[\s./()-]", "", meant_text).casefold())
         if meant not in self._numbers:
             self._last[rule.name] = self._last.get(rule.name, 0) + 1
             self._numbers[meant] = self._last[rule.name]
         self.count += 1
-        return f"[{rule.name.upper()}_{self._numbers[meant]}]{found[length:]}"
+        return f"[{rule.name.upper()}_{self._numbers[meant]}]"
 
     def json(self, value: Json) -> Json:
         """Its texts, and whole numbers that read as something private: a card without its blanks."""
