@@ -1,5 +1,6 @@
 """Which fields an answer has, by its schema and by what answers held; values and answers back and forth."""
 
+import itertools
 import random
 from typing import Any
 
@@ -105,6 +106,33 @@ def test_an_odd_answer_is_told_from_one_that_fits(
     shape = shape_of(of({"x": schema}), [Observation(each, "") for each in answers])
     held = [shape.holds(shape.read(each)) for each in answers]
     assert held == [True] * (len(good) * 20) + [False] * len(odd)
+
+
+@pytest.mark.parametrize(
+    ("schema", "answers"),
+    [
+        ({"enum": [0.0, 0.5, 1.0]}, [0.0, 0, 1.0, 1, 0.5]),
+        ({"enum": [1.0, 2.0]}, [1.0, 1, 2]),
+        ({"enum": [1, 2]}, [1.0, 2.0]),
+        ({"enum": [0.5, 2, 1e20]}, [1e20, 2.0, 2, 0.5]),
+        ({"type": "array", "items": {"enum": [1.0, 2.0]}}, [[2, 1], [1.0, 2.0], []]),
+    ],
+)
+def test_a_whole_number_is_the_same_with_its_point_and_without(
+    schema: dict[str, Any], answers: list[Any]
+) -> None:
+    field = field_of(schema, answers)
+    read = [field.read(value) for value in answers]
+    assert all(map(field.holds, read))
+    assert all(field.same(field.read(field.write(value)), value) for value in read)
+    for value, other in itertools.combinations(answers, 2):
+        is_same = value == other or (isinstance(value, list) and sorted(value) == sorted(other))
+        assert field.same(field.read(value), field.read(other)) == is_same
+
+
+def test_a_constant_number_is_the_same_with_its_point_and_without() -> None:
+    shape = shape_of(of({"x": {"const": 1.0}, "y": {"type": "boolean"}}), [])
+    assert shape.read({"x": 1, "y": True}) == {"$.y": True}
 
 
 @pytest.mark.parametrize(

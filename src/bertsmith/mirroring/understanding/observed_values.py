@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertsmith.serving.mirror.fields import ABSENT, is_number
+from bertsmith.serving.mirror.fields import ABSENT, is_number, plain
 
 MOST_VALUES = 100  # of a field whose values are those that were seen
 _EACH = 10  # answers for each of them on average: fewer, and there are more values than were seen
@@ -32,7 +32,7 @@ def values_seen(seen: Sequence[Seen], most: int = MOST_VALUES) -> tuple[Any, ...
 
 def numbers_seen(seen: Sequence[Seen]) -> tuple[Any, ...] | None:
     """The same of few numbers, whole ones as integers."""
-    numbers = [_plain(each.value) for each in seen if is_number(each.value)]
+    numbers = [plain(each.value) for each in seen if is_number(each.value)]
     return values_seen([Seen(number, "") for number in numbers], _MOST_NUMBERS)
 
 
@@ -53,7 +53,3 @@ def are_quotes(seen: Sequence[Seen]) -> bool:
     """Whether nearly all of these texts stand in their inputs word for word."""
     texts = [each for each in seen if isinstance(each.value, str) and each.value.strip()]
     return bool(texts) and sum(each.value in each.text for each in texts) >= _QUOTED * len(texts)
-
-
-def _plain(number: Any) -> Any:
-    return int(number) if isinstance(number, float) and number.is_integer() else number

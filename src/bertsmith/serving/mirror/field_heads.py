@@ -19,7 +19,7 @@ from pydantic import Field as Bounded
 from bertsmith.arrays import Floats
 from bertsmith.metrics.calibration import COLDEST, HOTTEST, probabilities_of
 from bertsmith.metrics.confidence import confidence_of
-from bertsmith.serving.mirror.fields import ABSENT, Field, is_number
+from bertsmith.serving.mirror.fields import ABSENT, Field, is_number, plain
 
 
 class Guess(NamedTuple):
@@ -87,8 +87,7 @@ class FieldHead(BaseModel):
     def _centre(self, field: Field, place: int) -> Any:
         if self.classes[place] >= 0:
             return field.classes[self.classes[place]]
-        value = self.centres[place]
-        return int(value) if value.is_integer() else value
+        return plain(self.centres[place])
 
 
 def place_of_number(head: FieldHead, field: Field, value: Any) -> int | None:

@@ -90,9 +90,7 @@ class Field(BaseModel):
             return self._labels(value)
         if self.kind == "spans":
             return self._spans(value)
-        if self.kind in ("ordinal", "number") and isinstance(value, float) and value.is_integer():
-            return int(value)
-        return value
+        return plain(value) if self.kind in ("ordinal", "number") else value
 
     def write(self, value: Any) -> Json:
         """The inverse of `read`."""
@@ -140,11 +138,9 @@ class Field(BaseModel):
     def _labels(self, value: Json) -> Any:
         if not isinstance(value, list):
             return value
-        places = {written(each): place for place, each in enumerate(self.values)}
-        known = {written(each): each for each in value}
-        if not known.keys() <= places.keys():
-            return value
-        return tuple(known[key] for key in sorted(known, key=places.__getitem__))
+        given = {written(each) for each in value}
+        known = {written(each): each for each in self.values}
+        return tuple(known[key] for key in known if key in given) if given <= known.keys() else value
 
     def _spans(self, value: Json) -> Any:
         """Pairs of kind and quote, or the value itself where it has another form."""
@@ -307,11 +303,17 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def plain(value: Any) -> Any:
+    """1 for 1.0: JSON has one kind of number. Beyond 2⁵³, where floats skip integers, it stays as it is."""
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) <= 2**53
+    return int(value) if is_whole else value
+
+
 def written(value: Any) -> bytes:
-    """Equal for equal values: true is not 1, and a list that a tuple was made of is the same."""
+    """Equal for equal values: 1.0 is 1 but true isn't, and a list that a tuple was made of is the same."""
     if value is ABSENT:
         return b""
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    return orjson.dumps(plain(value), option=orjson.OPT_SORT_KEYS)
 
 
 def _at(answer: Json, keys: tuple[str, ...]) -> Any:
