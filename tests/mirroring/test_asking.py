@@ -86,6 +86,23 @@ def test_a_budget_of_calls_or_money_ends_it_and_another_goes_on(llm: Upstream, s
         Budget(money=1.0)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"budget": {"calls": -5}}, "A budget's calls must be 0 or more, found -5"),
+        ({"budget": {"money": -1.0, "input_price": 2.0}}, "A budget's money must be 0 or more"),
+        ({"budget": {"input_price": float("nan")}}, "A budget's input price must be 0 or more, found nan"),
+        ({"at_once": 0}, "at_once must be 1 or more, found 0"),
+    ],
+)
+def test_a_limit_below_zero_asks_nothing(
+    wrong: dict[str, Any], said: str, llm: Upstream, store: Store
+) -> None:
+    with pytest.raises(InputError, match=said):
+        label(llm, store, **wrong)
+    assert not llm.seen
+
+
 def test_a_busy_llm_is_waited_for_and_one_that_refuses_is_named(store: Store) -> None:
     lock, count = threading.Lock(), [0]
 
@@ -202,6 +219,8 @@ def test_recorded_inputs_are_asked_again_as_they_were(protocol: str, llm: Upstre
         group = CallRecords(store).group(None)
         understood = understand(store, group)
         with asked(llm, protocol) as upstream:
+            with pytest.raises(InputError, match="count must be 1 or more inputs to ask again, found -3"):
+                ask_again(store, understood, upstream, -3, NOTHING, Budget())
             first = ask_again(store, understood, upstream, 10, NOTHING, Budget())
             more = ask_again(store, understood, upstream, 15, NOTHING, Budget())
         assert (first.asked, first.known) == (10, 0)

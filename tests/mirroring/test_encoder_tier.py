@@ -174,3 +174,18 @@ def test_quotes_that_are_not_found_or_overlap_leave_a_call_out() -> None:
     assert spans_of("ab cd", "ab", "ab") is None
     assert spans_of("ab cd", "xy") is None and spans_of("ab cd", "") is None
     assert spans_of("ab cd") == []
+
+
+def test_labels_that_no_answer_had_need_no_outputs(tmp_path: Path, encoder: Path) -> None:
+    schema = object_of(tags={"type": "array", "items": {"enum": ["urgent", "legal"]}}, **INTENT["properties"])
+    _, student = trained(
+        tmp_path, encoder, lambda text, draw: {"tags": [], "intent": intent_of(text)}, schema
+    )
+    found = student.answer(TEXTS)
+    assert {str(each.answer["tags"]) for each in found if each.answer} == {"[]"}
+    right = [
+        each.answer["intent"] == intent_of(text)
+        for each, text in zip(found, TEXTS, strict=True)
+        if each.answer
+    ]
+    assert len(right) == len(TEXTS) and sum(right) > 0.9 * len(right)

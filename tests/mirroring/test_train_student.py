@@ -95,6 +95,32 @@ def test_odd_answers_are_passed_over_and_counted(tmp_path: Path) -> None:
     assert learned.calibration is not None and learned.calibration.differs[-1]
 
 
+def test_labels_that_no_answer_had_are_learned_as_none(tmp_path: Path) -> None:
+    labels = {"type": "array", "items": {"enum": ["urgent", "legal"]}}
+    schema = {"type": "object", "properties": {**INTENT["properties"], "tags": labels}}
+    schema["required"] = ["intent", "tags"]
+    calls = calls_of(600, lambda text, draw: {"intent": intent_of(text), "tags": []}, schema=schema)
+    with store_of(tmp_path, calls) as store:
+        learned = train_student(store, tmp_path / "student", settings=WORDS)
+    assert learned.file.claims.coverage > 0.5
+    (answer,) = Student.open(tmp_path / "student").answer(["visa bano"])
+    assert answer.answer == {"intent": "card", "tags": []}
+    assert answer.confidences["$.tags"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"enum": ["loan", "tax"]}, {"type": "array", "items": {"enum": ["loan", "tax"]}}]
+)
+def test_a_field_that_no_answer_fits_is_one_sentence(tmp_path: Path, wanted: dict[str, Any]) -> None:
+    """As of a server that doesn't enforce schemas."""
+    schema = {"type": "object", "properties": {"intent": wanted}, "required": ["intent"]}
+    with (
+        store_of(tmp_path, calls_of(300, schema=schema)) as store,
+        pytest.raises(InputError, match=r"\$\.intent: none of the .* answers to learn from"),
+    ):
+        train_student(store, tmp_path / "student", settings=WORDS)
+
+
 def test_a_teacher_that_answers_at_random_is_never_certified(tmp_path: Path) -> None:
     with store_of(tmp_path, calls_of(900, at_random)) as store:
         learned = train_student(store, tmp_path / "student", settings=WORDS)

@@ -40,7 +40,7 @@ def promote(
         The mode to promote to. By default the next one.
     student
         The folder of a student that `bertsmith mirror train` made. If the site has a student, this one
-        becomes the candidate.
+        becomes the candidate, and the mode stays.
     candidate
         Let the candidate replace the student now, in the same mode, without waiting for more comparisons.
     share
@@ -70,7 +70,7 @@ def promote(
         stages = _stages(opened)
         before = _found(stages, site)
         given = before if student is None else _with_student(stages, before, student)
-        if student is not None and to is None and before.answers:
+        if student is not None and to is None and before.student:
             after = given  # a candidate is compared; it takes its turn when that has proven it
         else:
             move = "approve" if candidate else "promote"

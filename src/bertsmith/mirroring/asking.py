@@ -33,6 +33,9 @@ class Budget:
     output_price: float = 0.0
 
     def __post_init__(self) -> None:
+        for name, limit in vars(self).items():
+            if limit is not None and not limit >= 0:
+                raise InputError(f"A budget's {name.replace('_', ' ')} must be 0 or more, found {limit:,}.")
         if self.money is not None and self.input_price + self.output_price <= 0:
             raise InputError(
                 "A budget of money needs the prices of a million tokens: --input-price and --output-price."
@@ -81,6 +84,8 @@ def ask_all(
     """In their order, `at_once` at a time, those last that got no answer when they were asked before. Raises
     InputError where the LLM refuses; what was answered, or was being asked then, is stored.
     """
+    if at_once < 1:
+        raise InputError(f"at_once must be 1 or more, found {at_once:,}: nothing would be asked.")
     found, records = Asking(), CallRecords(store)
     unanswered = records.unanswered()
     questions = sorted(questions, key=lambda each: _fingerprint(store, each) in unanswered)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bertsmith.errors import InputError
 from bertsmith.metrics.guarantees.power_law import PowerLaw, fit_power_law
 from bertsmith.mirroring.candidate import Judged
 from bertsmith.mirroring.learned_calls import LearnedCall, part_of
@@ -68,7 +69,10 @@ def draw_curve(
 def _disagreements(
     train: Sequence[LearnedCall], dev: Sequence[LearnedCall], shape: AnswerShape
 ) -> int | None:
-    heads = heads_of(shape, train)
+    try:
+        heads = heads_of(shape, train)
+    except InputError:  # so few may hold none of a field's values
+        return None
     model = fit_words(train, heads, shape)
     if model is None:
         return None

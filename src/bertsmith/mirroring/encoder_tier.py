@@ -180,15 +180,18 @@ def _trained(plan: _Plan, settings: LearnSettings, work: Path, console: Console 
 
 
 def _in_order(heads: Sequence[FieldHead], predictor: Predictor, task: str) -> tuple[FieldHead, ...]:
-    """Heads with their classes in the order of the model's outputs, whose labels are places in them."""
+    """Heads with their classes in the order of the model's outputs, whose labels are places in them; last
+    those without an output.
+    """
     opened = predictor.task
     if task != _FIELDS:
         (head,) = heads
         return (_picked(head, [int(label) for label in opened.labels]),)
     assert isinstance(opened, Fields)
-    return tuple(
+    learned = [
         _picked(heads[int(each.name)], [int(label) for label in each.labels]) for each in opened.fields
-    )
+    ]
+    return (*learned, *(head for head in heads if not head.classes))
 
 
 def _picked(head: FieldHead, places: Sequence[int]) -> FieldHead:

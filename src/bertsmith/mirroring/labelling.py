@@ -115,6 +115,8 @@ def ask_again(
     """`count` recorded inputs once more, drawn by their ids; those asked again before are among them. Raises
     InputError as `ask_all`.
     """
+    if count < 1:
+        raise InputError(f"count must be 1 or more inputs to ask again, found {count:,}.")
     latest = understood.latest.version
     first: dict[tuple[tuple[str, ...], ...], Call] = {}
     again: set[tuple[tuple[str, ...], ...]] = set()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.arrays import Floats
+from bertsmith.errors import InputError
 from bertsmith.mirroring.learned_calls import LearnedCall
 from bertsmith.serving.mirror.field_heads import FieldHead, place_of_number
 from bertsmith.serving.mirror.fields import AnswerShape, Field, is_number, written
@@ -17,15 +18,27 @@ _RANGES = 24  # of a number's values
 
 
 def heads_of(shape: AnswerShape, train: Sequence[LearnedCall]) -> tuple[FieldHead, ...]:
-    """A head for each field but spans, with the values that the training calls had."""
-    return tuple(_head(field, train) for field in shape.fields if field.kind != "spans")
+    """A head for each field but spans, with the values that the training calls had: of labels perhaps none.
+    Raises InputError for a field that no answer fits.
+    """
+    fields = [field for field in shape.fields if field.kind != "spans"]
+    heads = tuple(_head(field, train) for field in fields)
+    for head, field in zip(heads, fields, strict=True):
+        is_always_empty = field.kind == "labels" and any(call.values[field.path] == () for call in train)
+        if not head.classes and not is_always_empty:
+            raise InputError(
+                f"{field.path}: none of the {len(train):,} answers to learn from has a value it allows. "
+                "Correct the schema, or record calls whose answers follow it."
+            )
+    return heads
 
 
 def targets_of(head: FieldHead, field: Field, calls: Sequence[LearnedCall]) -> Floats:
     """(E, C): the probability of each class, or of each label. Rows of NaN where the teacher said what no
     output stands for.
     """
-    return np.array([_row(head, field, call) for call in calls], np.float64).reshape(-1, len(head.classes))
+    rows = [_row(head, field, call) for call in calls]
+    return np.array(rows, np.float64).reshape(len(calls), len(head.classes))
 
 
 def _head(field: Field, train: Sequence[LearnedCall]) -> FieldHead:

@@ -58,6 +58,21 @@ def test_modes_by_command(site: Site, capsys: pytest.CaptureFixture[str]) -> Non
     assert {each.by for each in site.stages.changes()} == {"hand"}
 
 
+@pytest.mark.parametrize("mode", ["record", "shadow", "canary", "live"])
+def test_another_student_is_the_candidate_and_the_mode_stays(mode: str, site: Site, tmp_path: Path) -> None:
+    site.run("promote", site.call.site, "--student", site.folder, "--to", "live")
+    first = site.student.id
+    if mode != "live":
+        site.run("demote", site.call.site, "--to", mode)
+    before = site.stages.stages()[site.call.version]
+    made = {"transfer": {next(iter(site.call.asked.schema["properties"])): None}}
+    make_student(tmp_path / "another", site.call, made, {})
+    assert site.run("promote", site.call.site, "--student", tmp_path / "another") == 0
+    after = site.stages.stages()[site.call.version]
+    assert (after.mode, after.student) == (before.mode, before.student) == (mode, first)
+    assert after.candidate not in ("", after.student)
+
+
 @pytest.mark.parametrize(
     ("command", "arguments", "said"),
     [
