@@ -69,6 +69,6 @@ def shares_segment(model: nn.Module) -> bool:
     return all(torch.equal(weight, weight[:1].expand_as(weight)) for weight in _segment_weights(model))
 
 
-def _segment_weights(model: nn.Module) -> list[nn.Parameter]:
+def _segment_weights(model: nn.Module) -> list[Tensor]:
     tables = (part.segment for part in model.modules() if isinstance(part, Embeddings))
     return [table.weight for table in tables if table is not None]
