@@ -1,7 +1,9 @@
 """Dual encoders: rows in every format, what is never a negative, ranks against a plain sort, files beside."""
 
 import json
+from fractions import Fraction
 from itertools import permutations
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from small_tasks import make_task, random_model, split_of
 from bertsmith.errors import InputError
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.computing.task_model import outputs_of
-from bertsmith.tasks.evaluating.document_ranks import ranks_of
+from bertsmith.tasks.evaluating.document_ranks import chance_metrics, ranks_of
 from bertsmith.tasks.examples.query_documents import QueryExample, text_number
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -287,6 +289,18 @@ def test_a_random_order_is_worth_the_mean_over_all_orders() -> None:
     drawn = [task.metrics([{"rank": place + 1} for place in order], made) for order in permutations(range(6))]
     for name, value in expected.items():
         assert value == pytest.approx(np.mean([each[name] for each in drawn])), name
+
+
+@pytest.mark.parametrize(("relevant", "documents"), [(600, 2000), (1999, 2000), (2000, 2000), (3, 3), (1, 1)])
+def test_a_random_order_is_worth_a_figure_however_many_documents_answer_a_query(
+    relevant: int, documents: int
+) -> None:
+    found = chance_metrics([0] * relevant, range(relevant), [documents] * relevant)
+    orders = comb(documents, relevant)
+    first = (
+        Fraction(comb(documents - n, relevant - 1), n * orders) for n in range(1, min(10, documents) + 1)
+    )
+    assert found["mrr@10"] == pytest.approx(float(sum(first)), rel=1e-12)
 
 
 # -- files -------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ E   examples, a query and its document each      D   distinct documents of them 
 """
 
 from collections.abc import Callable, Sequence
-from math import comb
 
 import numpy as np
 import numpy.typing as npt
@@ -70,7 +69,10 @@ def chance_metrics(queries: Sequence[int], documents: Sequence[int], among: Sequ
 def _by_chance(relevant: int, documents: int) -> tuple[float, float, float]:
     """MRR@10, nDCG@10 and recall@10 that are expected of one query."""
     seen = range(1, min(DEPTH, documents) + 1)
-    first = (comb(documents - rank, relevant - 1) / rank for rank in seen)
+    share, first = relevant / documents, 0.0  # of the orders: those in which the first one stands at a rank
+    for rank in seen:
+        first += share / rank
+        share *= (documents - relevant - rank + 1) / max(documents - rank, 1)
     gains = [float(1 / np.log2(rank + 1)) for rank in seen]
     gained = relevant / documents * sum(gains)
-    return sum(first) / comb(documents, relevant), gained / sum(gains[:relevant]), len(seen) / documents
+    return first, gained / sum(gains[:relevant]), len(seen) / documents
