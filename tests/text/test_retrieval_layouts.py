@@ -74,6 +74,14 @@ def test_beir_packed_and_of_another_split(tmp_path: Path) -> None:
         read_retrieval_data(folder, split="train")
 
 
+@pytest.mark.parametrize("other", ["test.tsv.bak", "test.tsv~", "test.tsv.gz"])
+def test_beirs_judgements_are_those_of_the_plain_file(tmp_path: Path, other: str) -> None:
+    folder = beir(tmp_path / "cats")
+    older = b"query-id\tcorpus-id\tscore\nq\t7\t1\n"
+    (folder / "qrels" / other).write_bytes(gzip.compress(older) if other.endswith(".gz") else older)
+    assert read_retrieval_data(folder).judgements == {"q": {"a": 2, "7": 0}}
+
+
 def test_trec(tmp_path: Path) -> None:
     data = read_retrieval_data(trec(tmp_path / "cats"))
     assert data == RetrievalData(

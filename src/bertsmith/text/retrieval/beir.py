@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
+from bertsmith.text.files.streams import COMPRESSIONS
 from bertsmith.text.files.table_file import open_table
 from bertsmith.text.labelled.rows import FORMATS, Record, read_rows, records
 from bertsmith.text.retrieval.retrieval_data import Gathering, RetrievalData, titled
@@ -22,8 +23,13 @@ def is_beir(folder: Path) -> bool:
 
 
 def judgements_in(folder: Path) -> dict[str, Path]:
-    """The files of judgements by their split's name."""
-    return {path.name.partition(".tsv")[0]: path for path in sorted((folder / "qrels").glob("*.tsv*"))}
+    """The files of judgements by their split's name; of one that lies there packed too the plain one."""
+    found: dict[str, Path] = {}
+    for path in sorted((folder / "qrels").glob("*.tsv*")):
+        split, _, ending = path.name.rpartition(".tsv")
+        if ending in ("", *COMPRESSIONS):
+            found.setdefault(split, path)
+    return found
 
 
 def read_beir(folder: Path, split: str, encoding: str) -> RetrievalData:
