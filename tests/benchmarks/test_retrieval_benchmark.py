@@ -175,7 +175,7 @@ def test_nanobeirs_parquet_is_read_as_beirs_lines(folder: Path, model: str, tmp_
     assert "Thakur et al. 2021" in page
     (nano / "qrels" / "train-00000-of-00001.parquet").unlink()
     with pytest.raises(InputError, match="expected Parquet files in qrels/"):
-        read_nanobeir(nano)
+        read_nanobeir(nano, "test")
 
 
 def test_what_is_no_benchmark_is_refused(

@@ -1,9 +1,14 @@
-"""BEIR, TREC, ReQA and WikiQA files become one kind of data; real files with their published counts."""
+"""BEIR, NanoBEIR, TREC, ReQA and WikiQA files become one kind of data; real files with their published
+counts.
+"""
 
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.errors import InputError
@@ -80,6 +85,34 @@ def test_beirs_judgements_are_those_of_the_plain_file(tmp_path: Path, other: str
     older = b"query-id\tcorpus-id\tscore\nq\t7\t1\n"
     (folder / "qrels" / other).write_bytes(gzip.compress(older) if other.endswith(".gz") else older)
     assert read_retrieval_data(folder).judgements == {"q": {"a": 2, "7": 0}}
+
+
+def nanobeir(folder: Path, **judged: dict[str, list[Any]]) -> Path:
+    """A small collection, with judgements by the name of their file."""
+    tables = {"corpus/train": {"_id": ["a", "b"], "text": ["They sleep.", "Dogs run."]}}
+    tables |= {"queries/train": {"_id": ["q"], "text": ["who sleeps?"]}}
+    for name, columns in (tables | {f"qrels/{name}": columns for name, columns in judged.items()}).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table(columns), folder / f"{name}.parquet")
+    return folder
+
+
+def test_nanobeirs_judgements_are_those_of_the_split(tmp_path: Path) -> None:
+    judged = {
+        "train-00000-of-00001": {"query-id": ["q"], "corpus-id": ["b"]},
+        "test-00000-of-00002": {"query-id": ["q"], "corpus-id": ["a"], "score": [2]},
+        "test-00001-of-00002": {"query-id": ["q"], "corpus-id": ["b"], "score": [0]},
+    }
+    folder = nanobeir(tmp_path / "cats", **judged)
+    assert read_retrieval_data(folder).judgements == {"q": {"a": 2, "b": 0}}
+    assert read_retrieval_data(folder, split="train").judgements == {"q": {"b": 1}}
+    with pytest.raises(InputError, match=r"no judgements of 'dev' in qrels/. There are: test, train. Choose"):
+        read_retrieval_data(folder, split="dev")
+
+
+def test_nanobeirs_only_split_is_taken_whatever_its_name(tmp_path: Path) -> None:
+    folder = nanobeir(tmp_path / "cats", train={"query-id": ["q"], "corpus-id": ["a"]})
+    assert read_retrieval_data(folder, split="test").judgements == {"q": {"a": 1}}
 
 
 def test_trec(tmp_path: Path) -> None:

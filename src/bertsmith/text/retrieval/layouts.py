@@ -25,7 +25,7 @@ class DatasetLayout(NamedTuple):
 
 LAYOUTS = {
     "beir": DatasetLayout(read_beir),
-    "nanobeir": DatasetLayout(lambda path, split, encoding: read_nanobeir(path)),
+    "nanobeir": DatasetLayout(lambda path, split, encoding: read_nanobeir(path, split)),
     "trec": DatasetLayout(read_trec),
     "reqa": DatasetLayout(lambda path, split, encoding: read_reqa(path, encoding), ".json"),
     "wikiqa": DatasetLayout(lambda path, split, encoding: read_wikiqa(path, encoding), ".tsv"),
@@ -38,7 +38,8 @@ def read_retrieval_data(
     """The collection in a folder, or in a file of ReQA's (.json) or WikiQA's (.tsv) layout.
 
     format: beir, nanobeir, trec, reqa or wikiqa, where the files don't tell. split: which judgements of a
-    folder that has several, by name (BEIR's qrels/test.tsv, a file *test.json or *test.tsv).
+    folder that has several, by name (BEIR's qrels/test.tsv, NanoBEIR's qrels/test-….parquet, a file
+    *test.json or *test.tsv).
     Raises InputError naming file and line, for whatever isn't as the layout has it.
     """
     path = Path(path)
