@@ -172,6 +172,32 @@ def test_pairs_come_as_tuples_or_as_two_columns(tiny_bert: Path, pairs: list[tup
     assert not np.allclose(model.predict(pairs), model.predict(turned))
 
 
+def test_a_model_reads_what_it_was_fitted_on(
+    tiny_bert: Path, pairs: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    """A pair where training had single texts, or one text of a pair, was answered without a word."""
+    of_texts = BertRegressor(tiny_bert, **QUICK).fit(TEXTS, SCORES)
+    of_pairs = BertRegressor(tiny_bert, **QUICK).fit(pairs, SCORES)
+    for model in (of_pairs, pickle.loads(pickle.dumps(of_pairs))):
+        assert len(model.predict(pairs)) == len(pairs)
+        with pytest.raises(RefusedInput, match=r"X\[0\]: the model reads a pair of texts; found 'small red"):
+            model.score(TEXTS, SCORES)
+    with pytest.raises(RefusedInput, match=r"X\[0\]: the model reads a text; found \('small red cat', "):
+        of_texts.predict(pairs)
+    single, double = tmp_path / "single.csv", tmp_path / "double.csv"
+    single.write_text("text,label\nsmall red cat,1\n")
+    double.write_text("question,answer,label\nsmall red cat,old dog,1\n")
+    for model, right, wrong in ((of_texts, single, double), (of_pairs, double, single)):
+        saved = Predictor.load(model.save(tmp_path / wrong.stem))
+        assert saved.predict_file(right, tmp_path / f"{right.stem}.jsonl") == 1
+        kind = "a text" if model is of_texts else "a pair of texts"
+        for read in (saved.evaluate, lambda path, saved=saved: saved.predict_file(path, tmp_path / "no")):
+            with pytest.raises(InputError, match=rf"{wrong.name}, line 2: the model reads {kind}; found"):
+                read(wrong)
+    with pytest.raises(InputError, match="the model reads a pair of texts; found"):
+        saved.predict(TEXTS[:1])
+
+
 # -- in scikit-learn -----------------------------------------------------------------------------------------
 
 

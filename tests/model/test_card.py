@@ -54,6 +54,8 @@ def test_the_example_asks_as_the_model_was_trained(tmp_path: Path) -> None:
     pair = {"settings": {"text": "a", "text_pair": "b"}}
     columns = [{"kind": "number", "name": "age", "mean": 48.29}, {"name": "plan", "values": ["", "free"]}]
     assert '.predict([("A text.", "Another.")])' in card(tmp_path, settings=pair)
+    assert '.predict([("A text.", "Another.")])' in card(tmp_path, settings={"pairs": True})
+    assert '.predict(["A text."])' in card(tmp_path, settings={"pairs": False})
     text = card(tmp_path, settings={"columns": columns})
     assert '.predict([{"text": "A text.", "age": 48.3, "plan": "free"}])' in text
     assert "opens its encoder, without the head" in text

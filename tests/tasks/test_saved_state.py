@@ -49,6 +49,12 @@ def test_an_impossible_temperature_is_refused(altered: Callable[..., Path], temp
         load_task_model(folder)
 
 
+@pytest.mark.parametrize("pairs", [None, 1, "yes"])
+def test_whether_it_reads_pairs_is_true_or_false(altered: Callable[..., Path], pairs: Any) -> None:
+    with pytest.raises(ModelError, match=r"bertsmith\.json: pairs: expected true or false, found"):
+        load_task_model(altered(pairs=pairs))
+
+
 def test_thresholds_are_as_many_as_labels(altered: Callable[..., Path]) -> None:
     folder = altered("multi-label", confidence=CONFIDENCE | {"label_thresholds": [0.5, 0.5]})
     with pytest.raises(ModelError, match="2 thresholds for 3 labels"):

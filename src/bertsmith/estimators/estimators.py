@@ -20,7 +20,7 @@ from sklearn.utils import check_array, check_consistent_length, check_random_sta
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from bertsmith.errors import RecipeError
+from bertsmith.errors import InputError, RecipeError
 from bertsmith.estimators.estimator_input import (
     RefusedInput,
     TextEstimator,
@@ -128,6 +128,8 @@ class _FinetunedEstimator(TextEstimator):
         recipe = self._recipe()
         kind = find_task(recipe.task)
         task = kind(task_settings(recipe, kind))
+        assert isinstance(task, TextTask)
+        task.pairs = None if isinstance(texts[0], Mapping) else isinstance(texts[0], tuple)
         examples = [_example(task, *each) for each in zip(range(len(texts)), texts, labels, strict=True)]
         train, dev = self._held_out(examples, recipe.seed)
         source = locate_model(recipe.model).folder
@@ -324,11 +326,12 @@ def _plain(value: Any) -> Any:
 
 
 def _example(task: Task[Any], number: int, text: Row, label: Any) -> TextExample:
-    if isinstance(text, Mapping):
-        mixed: TextExample = replace(task.example(text, f"X[{number}]"), label=label)
-        return mixed
-    first, second = (text, None) if isinstance(text, str) else text
-    return TextExample(first, second, label, f"X[{number}]")
+    """Raises RefusedInput for a pair where training had single texts, and the other way round."""
+    try:
+        example: TextExample = replace(task.example(text, f"X[{number}]"), label=label)
+    except InputError as error:
+        raise RefusedInput(str(error)) from error
+    return example
 
 
 def _what_is_read(example: TextExample) -> tuple[Any, ...]:

@@ -141,7 +141,7 @@ def _input(folder: Path, manifest: Manifest) -> str:
     """What a model of texts, of pairs, of columns beside them or of rows of numbers is asked, as Python."""
     if _reads_numbers(folder):
         return "row"
-    pair = _section(manifest.settings, "settings").get("text_pair")
+    pair = _section(manifest.settings, "settings").get("text_pair") or manifest.settings.get("pairs") is True
     if columns := _columns(manifest):
         texts = {"text": "A text."} | ({"text_pair": "Another."} if pair else {})
         return json.dumps(texts | {str(each.get("name")): _cell(each) for each in columns})

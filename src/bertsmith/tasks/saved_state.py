@@ -50,3 +50,10 @@ def require_number(value: Any, name: str, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ModelError(f"{where}: {name}: expected a number, found {str(value)[:80]!r}. {_WAY_ON}")
     return float(value)
+
+
+def require_truth(value: Any, name: str, where: str) -> bool:
+    """True or False of a state. Raises ModelError for anything else."""
+    if not isinstance(value, bool):
+        raise ModelError(f"{where}: {name}: expected true or false, found {str(value)[:80]!r}. {_WAY_ON}")
+    return value

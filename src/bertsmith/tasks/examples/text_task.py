@@ -21,6 +21,7 @@ from bertsmith.tasks.examples.encoding import (
     special_tokens,
 )
 from bertsmith.tasks.examples.text_settings import MixedSettings
+from bertsmith.tasks.saved_state import require_truth
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.text.files.columns import guess_columns, guess_label, listed, named_column, unknown_column
 from bertsmith.text.files.values import ID, as_id, as_text, shown
@@ -37,6 +38,11 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizer import ValuePieces
 
 _ROLES = {"text": "text", "text_pair": "second text", "label": "label"}
+_KINDS: Mapping[bool | None, str] = {
+    None: "a text, or a pair of texts",
+    True: "a pair of texts",
+    False: "a text",
+}
 _FIRST_ROW = np.zeros(1, np.int64)
 
 
@@ -60,6 +66,7 @@ class TextTask(Task[TextExample]):
 
     without_label: ClassVar[str] = ""  # what else could be done about rows that have none
     columns: Columns | None = None  # what training showed of the columns beside the text, where there are any
+    pairs: bool | None = None  # whether training had a second text; None where the settings' columns say it
 
     @property
     def features(self) -> tuple[Wanted, ...]:
@@ -206,6 +213,12 @@ class TextTask(Task[TextExample]):
 
     def _example(self, values: dict[str, Any], cells: Sequence[Any], where: str) -> TextExample:
         pair = as_text(values["text_pair"], where) if "text_pair" in values else None
+        if self.pairs is not None and self.pairs != (pair is not None):
+            given = values["text"] if pair is None else (values["text"], pair)
+            raise InputError(
+                f"{where}: the model reads {_KINDS[self.pairs]}; found {shown(given)}. Name the columns with "
+                "--text and, for pairs, --text-pair."
+            )
         label = self.as_target(values["label"], where) if "label" in values else None
         id = as_id(values.get(ID))
         columns = tuple(
@@ -225,8 +238,7 @@ class TextTask(Task[TextExample]):
                 return TextExample(text, None, None, where)
             case [str() as first, str() as second] if pairs is not False:
                 return TextExample(first, second, None, where)
-        wanted = "a text, or a pair of texts" if pairs is None else "a pair of texts" if pairs else "a text"
-        raise InputError(f"{where}: the model reads {wanted}; found {shown(text)}.")
+        raise InputError(f"{where}: the model reads {_KINDS[pairs]}; found {shown(text)}.")
 
     def _mixed_example(self, given: Any, where: str) -> TextExample:
         roles = ("text", "text_pair") if self.reads_pairs else ("text",)
@@ -244,7 +256,9 @@ class TextTask(Task[TextExample]):
     @property
     def reads_pairs(self) -> bool | None:
         """Whether training had a second text; None where nobody knows, as of a model of transformers."""
-        return None if self.settings.text is None else self.settings.text_pair is not None
+        if self.pairs is not None or self.settings.text is None:
+            return self.pairs
+        return self.settings.text_pair is not None
 
     @abstractmethod
     def as_target(self, value: Any, where: str) -> Any:
@@ -289,12 +303,15 @@ class TextTask(Task[TextExample]):
         return Encoded(shown, target, columns=columns)
 
     def state(self) -> dict[str, Any]:
-        """What training showed of the columns is part of it, where there are any."""
-        return super().state() | ({} if self.columns is None else {"columns": self.columns.to_json()})
+        """What training showed of the columns and of pairs is part of it, where the settings don't say it."""
+        columns = {} if self.columns is None else {"columns": self.columns.to_json()}
+        return super().state() | columns | ({} if self.pairs is None else {"pairs": self.pairs})
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], where: str) -> Self:
         task = super().from_state(state, where)
+        if "pairs" in state:
+            task.pairs = require_truth(state["pairs"], "pairs", where)
         if task.features:
             task.columns = Columns.from_json(state.get("columns"), task.column_names, where)
         elif "columns" in state:
