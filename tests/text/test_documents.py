@@ -289,6 +289,35 @@ def test_the_first_heading_is_the_title(tmp_path: Path, line: str, title: str) -
     assert found.title == (title or "Another")
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        "---\nlayout: post\n# a comment\ndraft: false\n---\n\n",
+        "---\n---\n",
+        "---\ntitle: x\n...\n",
+        '+++\n# a comment\ntitle = "x"\n+++\n',
+        "```sh\n# not a heading\n```\n",
+        "text\n  ~~~~\n~~~\n# not a heading\n~~~~~\n",
+        "---\n\ntext\n\n",
+        "```# inline code``` and more\n\n",
+    ],
+)
+def test_no_title_comes_of_front_matter_and_code(tmp_path: Path, before: str) -> None:
+    text = before + "# Parental leave\n\nTwelve weeks.\n\n---\n\n# Another\n"
+    (found,) = read(write(tmp_path / "a.md", text))
+    assert (found.title, found.text) == ("Parental leave", text)
+
+
+def test_code_that_never_ends_has_no_title(tmp_path: Path) -> None:
+    (found,) = read(write(tmp_path / "a.md", "```\n# not a heading\n" + "x = 1\n" * 1_000))
+    assert found.title == ""
+
+
+def test_a_title_of_restructuredtext_between_two_lines_is_no_front_matter(tmp_path: Path) -> None:
+    (found,) = read(write(tmp_path / "a.rst", "---\nOdd\n---\n\ntext\n\nAnother\n=======\n"))
+    assert found.title == "Odd"
+
+
 @pytest.mark.parametrize("line", ["# a" + " " * 1_900 + "b", "# " * 900 + "b", "# " + "#" * 1_900 + "b"])
 def test_a_heading_of_blanks_takes_no_time(tmp_path: Path, line: str) -> None:
     """It took cubic time: minutes for the first of these."""

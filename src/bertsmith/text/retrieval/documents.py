@@ -47,7 +47,14 @@ TABLES = {
 _PAGES = {".html", ".htm", ".xhtml"}
 _TITLE_WITHIN = 2_000  # characters in which a file's first heading is looked for
 _HEADING = re.compile(r"^#[ \t]+(.*)$|^(\S.*)\n(?:={3,}|-{3,})[ \t]*$", re.MULTILINE)
-_HEADED = {".md", ".markdown", ".rst"}
+_FRONT_MATTER = re.compile(
+    r"\A(---|\+\+\+)[ \t]*\n(?![ \t]*\n).*?^(?:\1|\.\.\.)[ \t]*$", re.MULTILINE | re.DOTALL
+)  # YAML or TOML; three dashes before a blank line are a rule
+_CODE = re.compile(
+    r"^ {0,3}(`{3,}(?=[^`\n]*$)|~{3,}).*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
+)
+_MARKDOWN = {".md", ".markdown"}
+_HEADED = {*_MARKDOWN, ".rst"}
 _BINARY_BEGINNINGS = (
     b"%PDF-",
     b"PK\x03\x04",
@@ -245,10 +252,16 @@ def _text(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
     title, line = "", 1
     for number, (start, text) in enumerate(_parts(chunks), start=1):
         if number == 1 and file.suffix in _HEADED:
-            title = _first_heading(text[:_TITLE_WITHIN])
+            beginning = text[:_TITLE_WITHIN]
+            title = _first_heading(_prose(beginning) if file.suffix in _MARKDOWN else beginning)
         where = as_utf8(file.path)
         yield Document(_part_id(file.name, number, where), text, title, file.name, where, start, line)
         line += text.count("\n")
+
+
+def _prose(markdown: str) -> str:
+    """Without front matter and blocks of code, whose comments and last lines look like headings."""
+    return _CODE.sub("", _FRONT_MATTER.sub("", markdown))
 
 
 def _first_heading(text: str) -> str:
