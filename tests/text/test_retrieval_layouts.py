@@ -115,6 +115,21 @@ def test_nanobeirs_only_split_is_taken_whatever_its_name(tmp_path: Path) -> None
     assert read_retrieval_data(folder, split="test").judgements == {"q": {"a": 1}}
 
 
+def test_grades_may_be_whole_numbers_in_a_column_of_fractions(tmp_path: Path) -> None:
+    def judged(*grades: float | None) -> dict[str, list[Any]]:
+        return {"query-id": ["q", "q"], "corpus-id": ["a", "b"], "score": [*grades]}
+
+    assert read_retrieval_data(nanobeir(tmp_path / "x", test=judged(2.0, 0.0))).judgements == {
+        "q": {"a": 2, "b": 0}
+    }
+    assert read_retrieval_data(nanobeir(tmp_path / "y", test=judged(2.0, None))).judgements == {
+        "q": {"a": 2, "b": 1}
+    }
+    for wrong in (0.5, float("nan"), float("inf")):
+        with pytest.raises(InputError, match=r"test.parquet, row 2: expected a grade, a whole number"):
+            read_retrieval_data(nanobeir(tmp_path / "z", test=judged(1.0, wrong)))
+
+
 def test_trec(tmp_path: Path) -> None:
     data = read_retrieval_data(trec(tmp_path / "cats"))
     assert data == RetrievalData(

@@ -8,6 +8,7 @@ of its split: test-00000-of-00001.parquet.
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.text.files.values import as_text
@@ -32,9 +33,17 @@ def read_nanobeir(folder: Path, split: str) -> RetrievalData:
     for (id, text), where in _rows(_files(folder, "queries"), ["_id", "text"]):
         gathered.add_query(str(id), as_text(text, where), where)
     judged = _judgements(folder, split)
-    for (query, document, grade), where in _rows(judged, ["query-id", "corpus-id"], ["score"]):
-        gathered.judge(str(query), str(document), 1 if grade is None else as_grade(str(grade), where), where)
+    for (query, document, score), where in _rows(judged, ["query-id", "corpus-id"], ["score"]):
+        gathered.judge(str(query), str(document), _grade(score, where), where)
     return gathered.finish(folder.name, "qrels")
+
+
+def _grade(score: Any, where: str) -> int:
+    """1 where there is no score; beside such a row pandas makes fractions, 1.0, of whole numbers."""
+    if score is None:
+        return 1
+    whole = isinstance(score, float) and score.is_integer()
+    return as_grade(str(int(score) if whole else score), where)
 
 
 def _judgements(folder: Path, split: str) -> list[Path]:
