@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 
 from bertsmith.errors import InputError, ModelError, RecipeError
@@ -27,6 +28,11 @@ def test_numbers_are_standardised_by_the_training_rows_and_a_blank_is_the_mean_a
     assert columns.vector((20,), "here").tolist() == [0.0, 0.0]
     assert columns.vector((None,), "here").tolist() == [0.0, 1.0]
     np.testing.assert_allclose(columns.vector(("40",), "here"), [20 / math.sqrt(200 / 3), 0.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("blank", [None, math.nan, " ", pandas.NA, pandas.NaT])
+def test_what_is_missing_is_blank_however_it_is_spelled(blank: Any) -> None:
+    assert as_cell(blank, "here", "age") is None
 
 
 def test_numbers_far_from_what_training_showed_do_not_drown_the_rest() -> None:

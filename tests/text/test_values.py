@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import numpy as np
+import pandas
 import pytest
 
 from bertsmith.errors import InputError
@@ -34,7 +36,7 @@ def test_values_are_understood(convert: Any, value: Any, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("convert", "value"),
     [
-        *((as_text, value) for value in (1, ["a"], True)),
+        *((as_text, value) for value in (1, ["a"], True, pandas.NA, np.zeros(2))),
         *(
             (as_number, value)
             for value in ("abc", "", None, "nan", "inf", math.nan, math.inf, "1_000", "1,5")

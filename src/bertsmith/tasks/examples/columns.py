@@ -156,10 +156,12 @@ class Columns:
 
 
 def as_cell(value: Any, where: str, name: str) -> Cell:
-    """A cell as a reader or a caller gives it; a blank string and NaN are None. Raises InputError for lists
-    and other things that are neither number nor text.
+    """A cell as a reader or a caller gives it; a blank string, NaN and pandas' NA and NaT are None. Raises
+    InputError for lists and other things that are neither number nor text.
     """
     if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    if type(value).__name__ in ("NAType", "NaTType"):
         return None
     if isinstance(value, str):
         return value.strip()

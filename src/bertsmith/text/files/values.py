@@ -110,7 +110,7 @@ def as_labels(value: Any, where: str, separator: str = ",") -> tuple[str, ...]:
 
 def shown(value: Any) -> str:
     """A value and its type for messages, cut to what can be read."""
-    if value is None or value == "":
+    if value is None or (isinstance(value, str) and not value):  # others may not say what equals them
         return "nothing"
     shown = repr(value)
     return (shown if len(shown) <= 60 else shown[:57] + "...") + f" ({type(value).__name__})"
