@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from bertsmith.errors import NotFinite
-from bertsmith.tasks.pretraining.fill_mask import Candidate
 from bertsmith.training import checkpoint, checkpoint_writer, loop, pretrain
 from bertsmith.training.gradients import StepResult
 
@@ -82,14 +81,10 @@ def _disk_full() -> None:
 
 
 def _not_filled_afterwards() -> None:
-    original, calls = pretrain._filled, iter(range(1, 1000))
+    def filled_masks(*arguments: Any) -> list[list[Any]]:
+        raise NotFinite("a fault")
 
-    def filled(*arguments: Any) -> list[list[list[Candidate]]]:
-        if next(calls) == 2:
-            raise NotFinite("a fault")
-        return original(*arguments)
-
-    pretrain._filled = filled
+    pretrain.filled_masks = filled_masks
 
 
 DEFECTS: dict[str, Callable[[], None]] = {
