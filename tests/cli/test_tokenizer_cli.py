@@ -23,6 +23,15 @@ def corpus(tmp_path: Path) -> Path:
     return tmp_path / "corpus"
 
 
+@pytest.fixture
+def out(tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """The folder of a tokenizer of 80 pieces."""
+    folder = tmp_path / "learnt"
+    main(["tokenizer", "train", str(corpus), "--out", str(folder), "--vocab-size", "80"])
+    capsys.readouterr()
+    return folder
+
+
 def test_train_writes_a_tokenizer_and_prints_how_it_fits(
     tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -41,21 +50,13 @@ def test_train_writes_a_tokenizer_and_prints_how_it_fits(
     assert "[ bold ]" in printed  # text of the corpus is printed as it is, never as markup
 
 
-def test_report_as_json(tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "tokenizer"
-    main(["tokenizer", "train", str(corpus), "--out", str(out), "--vocab-size", "80"])
-    capsys.readouterr()
+def test_report_as_json(corpus: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tokenizer", "report", str(out), str(corpus), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((out / "report.json").read_text()) | {"asked_for": printed["vocab_size"]}
 
 
-def test_encode_shows_pieces_ids_and_places(
-    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "tokenizer"
-    main(["tokenizer", "train", str(corpus), "--out", str(out), "--vocab-size", "80"])
-    capsys.readouterr()
+def test_encode_shows_pieces_ids_and_places(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tokenizer", "encode", str(out), "Cat [MASK]", "--read-special-tokens"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["cat", str(Tokenizer.load(out).token_to_id("cat")), "0–3", "Cat"] in rows
@@ -107,11 +108,9 @@ def test_extend_shows_words_and_fit_and_undo_takes_them_out(
 
 
 def test_extend_says_what_is_missing_or_too_much(
-    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, corpus: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, made = tmp_path / "tokenizer", str(tmp_path / "made")
-    main(["tokenizer", "train", str(corpus), "--out", str(out), "--vocab-size", "80"])
-    capsys.readouterr()
+    made = str(tmp_path / "made")
     refused = {
         "Name the CORPUS": [str(out)],
         "Leave CORPUS out": [str(out), str(corpus), "--undo"],
@@ -128,11 +127,6 @@ def test_extend_says_what_is_missing_or_too_much(
     assert not Path(made).exists()
 
 
-def test_encode_takes_a_text_that_is_no_utf8(
-    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "tokenizer"
-    main(["tokenizer", "train", str(corpus), "--out", str(out), "--vocab-size", "80"])
-    capsys.readouterr()
+def test_encode_takes_a_text_that_is_no_utf8(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tokenizer", "encode", str(out), "Ca\udce9t dog"]) == 0
     assert "Ca\ufffdt" in capsys.readouterr().out

@@ -1,9 +1,12 @@
-"""What scikit-learn hands over (lists, arrays, columns of pandas or polars) as texts or pairs of texts."""
+"""What scikit-learn hands over (lists, arrays, columns of pandas or polars): X as texts or pairs, and y."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from sklearn.base import BaseEstimator
+from sklearn.utils import column_or_1d
 
 from bertsmith.errors import InputError
 
@@ -86,3 +89,23 @@ def _kind(text: TextOrPair) -> str:
 
 def _shown(value: Any) -> str:
     return f"{str(value)[:60]!r} ({type(value).__name__})"
+
+
+def refuse_missing(gold: npt.NDArray[Any]) -> None:
+    """Raises RefusedInput for None and NaN among strings, which can't be sorted, and for blanks, which no
+    model's folder may have.
+    """
+    for number, each in enumerate(gold.tolist() if gold.dtype.kind in "OU" else ()):
+        missing = each is None or type(each).__name__ == "NAType" or each != each  # pandas' NA equals nothing
+        if missing or (isinstance(each, str) and not each.strip()):
+            found = each if missing else "blank"
+            raise RefusedInput(
+                f"y[{number}] is {found}: expected a class. Give it one, or leave out the row."
+            )
+
+
+def targets_of(y: Any) -> npt.NDArray[Any]:
+    """y as an array (E,). Raises RefusedInput where there is none, ValueError for another shape."""
+    if y is None:
+        raise RefusedInput("fit requires y to be passed, but the target y is None.")
+    return np.asarray(column_or_1d(y, warn=True))

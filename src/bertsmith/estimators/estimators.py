@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.model_selection import train_test_split
-from sklearn.utils import check_array, check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
@@ -27,6 +27,8 @@ from bertsmith.estimators.estimator_input import (
     TextOrPair,
     as_mixed_rows,
     as_texts,
+    refuse_missing,
+    targets_of,
 )
 from bertsmith.inference.predictor import Predictor
 from bertsmith.machine.hardware import device_of
@@ -253,9 +255,9 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         Raises RefusedInput (a ValueError) for what is no text or has one class only, RecipeError for a wrong
         parameter, ModelError when there is no such model.
         """
-        texts, gold = self._rows(X), _targets(y)
+        texts, gold = self._rows(X), targets_of(y)
         check_consistent_length(texts, gold)
-        _refuse_missing(gold)
+        refuse_missing(gold)
         check_classification_targets(gold)
         classes = np.unique(gold)
         if len(classes) < 2:
@@ -306,7 +308,7 @@ class BertRegressor(RegressorMixin, _FinetunedEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """X: E texts or pairs; y: (E,) finite numbers, not all equal. Raises as BertClassifier's does."""
         texts = self._rows(X)
-        gold = check_array(_targets(y), ensure_2d=False, dtype=np.float64, input_name="y")
+        gold = check_array(targets_of(y), ensure_2d=False, dtype=np.float64, input_name="y")
         check_consistent_length(texts, gold)
         if (gold == gold[0]).all():
             raise RefusedInput(f"y is {gold[0]:g} in each of {len(gold)} samples: there is nothing to learn.")
@@ -336,20 +338,3 @@ def _example(task: Task[Any], number: int, text: Row, label: Any) -> TextExample
 
 def _what_is_read(example: TextExample) -> tuple[Any, ...]:
     return example.text, example.text_pair, example.columns
-
-
-def _refuse_missing(gold: npt.NDArray[Any]) -> None:
-    """Among strings None and NaN, which can't be sorted, and blanks, which no model's folder may have."""
-    for number, each in enumerate(gold.tolist() if gold.dtype.kind in "OU" else ()):
-        missing = each is None or type(each).__name__ == "NAType" or each != each  # pandas' NA equals nothing
-        if missing or (isinstance(each, str) and not each.strip()):
-            found = each if missing else "blank"
-            raise RefusedInput(
-                f"y[{number}] is {found}: expected a class. Give it one, or leave out the row."
-            )
-
-
-def _targets(y: Any) -> npt.NDArray[Any]:
-    if y is None:
-        raise RefusedInput("fit requires y to be passed, but the target y is None.")
-    return np.asarray(column_or_1d(y, warn=True))

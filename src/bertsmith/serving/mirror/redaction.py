@@ -185,8 +185,8 @@ class Redaction:
                 done = place
         return "".join((*pieces, text[done:]))
 
-    def _placeholder(self, rule: Rule, meant_text: str) -> str:
-        meant = (rule.name, re.sub(r"[\s./()-]", "", meant_text).casefold())
+    def _placeholder(self, rule: Rule, private: str) -> str:
+        meant = (rule.name, re.sub(r"[\s./()-]", "", private).casefold())
         if meant not in self._numbers:
             self._last[rule.name] = self._last.get(rule.name, 0) + 1
             self._numbers[meant] = self._last[rule.name]

@@ -33,6 +33,7 @@ from bertsmith.text.files.sources import as_utf8, find_sources
 from bertsmith.text.files.streams import SourceFile, SourceStream, lines_of
 from bertsmith.text.prose.html_text import HtmlText
 from bertsmith.text.retrieval.document_rows import COLUMNS_HELP, DocumentRow, read_table
+from bertsmith.text.retrieval.titles import title_of
 from bertsmith.text.tokens.tokenizer import without_surrogates
 from bertsmith.validation import UserSettings
 
@@ -45,16 +46,6 @@ TABLES = {
     ".parquet": "parquet",
 }
 _PAGES = {".html", ".htm", ".xhtml"}
-_TITLE_WITHIN = 2_000  # characters in which a file's first heading is looked for
-_HEADING = re.compile(r"^#[ \t]+(.*)$|^(\S.*)\n(?:={3,}|-{3,})[ \t]*$", re.MULTILINE)
-_FRONT_MATTER = re.compile(
-    r"\A(---|\+\+\+)[ \t]*\n(?![ \t]*\n).*?^(?:\1|\.\.\.)[ \t]*$", re.MULTILINE | re.DOTALL
-)  # YAML or TOML; three dashes before a blank line are a rule
-_CODE = re.compile(
-    r"^ {0,3}(`{3,}(?=[^`\n]*$)|~{3,}).*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
-)
-_MARKDOWN = {".md", ".markdown"}
-_HEADED = {*_MARKDOWN, ".rst"}
 _BINARY_BEGINNINGS = (
     b"%PDF-",
     b"PK\x03\x04",
@@ -251,29 +242,11 @@ def _several(file: SourceFile, found: Iterable[Article]) -> Iterator[Document]:
 def _text(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
     title, line = "", 1
     for number, (start, text) in enumerate(_parts(chunks), start=1):
-        if number == 1 and file.suffix in _HEADED:
-            beginning = text[:_TITLE_WITHIN]
-            title = _first_heading(_prose(beginning) if file.suffix in _MARKDOWN else beginning)
+        if number == 1:
+            title = title_of(text, file.suffix)
         where = as_utf8(file.path)
         yield Document(_part_id(file.name, number, where), text, title, file.name, where, start, line)
         line += text.count("\n")
-
-
-def _prose(markdown: str) -> str:
-    """Without front matter and blocks of code, whose comments and last lines look like headings."""
-    return _CODE.sub("", _FRONT_MATTER.sub("", markdown))
-
-
-def _first_heading(text: str) -> str:
-    """Of Markdown or reStructuredText, without the #s that may close it; they stand behind a blank."""
-    found = _HEADING.search(text)
-    if found is None:
-        return ""
-    if found[1] is None:
-        return found[2].strip()
-    title = found[1].strip()
-    bare = title.rstrip("#")
-    return bare.rstrip() if bare != bare.rstrip() else title
 
 
 def _page(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
