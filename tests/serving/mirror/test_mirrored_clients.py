@@ -1,6 +1,9 @@
 """Providers' own clients through the mirror: they see what they see without it, and are recorded."""
 
+import http.client
 import json
+from contextlib import closing
+from dataclasses import replace
 from typing import Any, Literal
 
 import anthropic
@@ -8,7 +11,7 @@ import openai
 import pytest
 from llm_answers import SCHEMA, SYSTEM
 from pydantic import BaseModel
-from running_mirror import RunningMirror
+from running_mirror import RunningMirror, wait_until
 from scripted_upstream import Upstream
 from systemone import Choice, Noul, Score
 from systemone import Client as SystemOneClient
@@ -21,6 +24,7 @@ VALUES = [
     {"intent": "other", "urgent": False},
 ]
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "message", "schema": SCHEMA, "strict": True}}
+RESPONSE_FORMAT = {"type": "json_schema", "name": "message", "schema": SCHEMA, "strict": True}
 TOOL = {"type": "function", "function": {"name": "message", "description": "It.", "parameters": SCHEMA}}
 NAMED = {"type": "function", "function": {"name": "message"}}
 
@@ -108,7 +112,7 @@ def responses_parsed(url: str, text: str) -> Any:
 
 def responses_streamed(url: str, text: str) -> Any:
     with openai_at(url) as client:
-        shape: Any = {"format": {"type": "json_schema", "name": "message", "schema": SCHEMA, "strict": True}}
+        shape: Any = {"format": RESPONSE_FORMAT}
         events = client.responses.create(model="m", instructions=SYSTEM, input=text, text=shape, stream=True)
         found = [each.model_dump() for each in events]
         for each in found:
@@ -168,6 +172,38 @@ CALLS = [
     (anthropic_tool_streamed, "anthropic", "tool"),
     (anthropic_format, "anthropic", "json-schema"),
 ]
+
+
+STREAMED = [
+    ("/v1/chat/completions", {"model": "m", "messages": messages(TEXTS[0]), "response_format": JSON_SCHEMA}),
+    ("/v1/responses", {"model": "m", "input": TEXTS[0], "text": {"format": RESPONSE_FORMAT}}),
+    (
+        "/v1/messages",
+        {
+            "model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": TEXTS[0]}],
+            "tools": [{"name": "message", "input_schema": SCHEMA}],
+            "tool_choice": {"type": "tool", "name": "message"},
+        },
+    ),
+]  # fmt: skip
+LAST_EVENTS = [b"[DONE]", b'"type": "response.completed"', b'"type": "message_stop"']
+
+
+@pytest.mark.parametrize(("asked", "last"), list(zip(STREAMED, LAST_EVENTS, strict=True)))
+def test_a_client_may_hang_up_at_a_streams_last_event(
+    upstream: Upstream, mirror: RunningMirror, asked: tuple[str, dict[str, Any]], last: bytes
+) -> None:
+    """Before HTTP's own end of the answer, as OpenAI's client does."""
+    script = upstream.script
+    upstream.script = lambda seen: replace(script(seen), pause=0.2)
+    with closing(http.client.HTTPConnection("127.0.0.1", mirror.port, timeout=60)) as connection:
+        connection.request("POST", asked[0], json.dumps(asked[1] | {"stream": True}))
+        answer, came = connection.getresponse(), b""
+        while not (last in came and came.endswith(b"\n\n")):
+            came += answer.read1()
+    wait_until(lambda: upstream.gone == 1)
+    assert [each.answered.value for each in mirror.calls()] == VALUES[:1]
+    assert mirror.passed() == {}
 
 
 @pytest.mark.parametrize(("call", "protocol", "way"), CALLS, ids=lambda each: getattr(each, "__name__", ""))

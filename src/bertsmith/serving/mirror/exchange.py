@@ -24,7 +24,7 @@ _MALFORMED = (AttributeError, KeyError, IndexError, TypeError, ValueError, Recur
 @dataclass(frozen=True)
 class Exchange:
     """What was asked, and the answer's bytes as they went by; `request_bytes` is how many were asked with.
-    `named` and `subject` are the client's headers; `is_whole` is false for an answer that ended too early.
+    `named` and `subject` are the client's headers; `is_whole` is false where HTTP did not end the answer.
     `routing` says what a student made of it, where one answers; `refusal` why the answer can't be read.
     """
 
@@ -53,11 +53,13 @@ def call_of(exchange: Exchange, redactor: Redactor) -> Call:
     """Redacted. Raises NotMirrored saying why."""
     if exchange.refusal:
         raise NotMirrored(exchange.refusal)
-    if not exchange.is_whole:
+    # A stream says itself where it ends; many clients hang up there, before the last bytes of HTTP.
+    is_stream = "event-stream" in exchange.content_type
+    if not (exchange.is_whole or is_stream):
         raise NotMirrored("cut")
     asked = exchange.asked
     content = decoded(b"".join(exchange.answer), exchange.encoding)
-    answered = answered_of(exchange.form, asked, content, "event-stream" in exchange.content_type)
+    answered = answered_of(exchange.form, asked, content, is_stream)
     routing = exchange.routing
     audit = "" if routing is None else routing.audit
     return make_call(
