@@ -91,11 +91,11 @@ def tokenizer_of_words() -> Tokenizer:
     )
 
 
-def save_teacher(folder: Path, name: str, seed: int) -> Path:
-    """A model of the task of this name in folder/model; two layers of 16."""
+def save_teacher(folder: Path, name: str, seed: int, train: Path | None = None, **settings: Any) -> Path:
+    """A model of the task of this name in folder/model, fitted to the rows of `train`; two layers of 16."""
     kind, tokenizer = find_task(name), tokenizer_of_words()
-    task: Task[Any] = kind(kind.Settings(max_length=32, **SETTINGS.get(name, {})))
-    task.fit(task.read(write_rows(folder / "train.jsonl", name, 60)))
+    task: Task[Any] = kind(kind.Settings(max_length=32, **SETTINGS.get(name, {}), **settings))
+    task.fit(task.read(train or write_rows(folder / "train.jsonl", name, 60)))
     shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     config = make_config({"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 64} | shape, "test")
     torch.manual_seed(seed)

@@ -15,7 +15,7 @@ from bertsmith.compression.distilling.answer_file import read_answer_file
 from bertsmith.compression.distilling.distil_data import DistilData, read_distil_data
 from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
 from bertsmith.compression.distilling.student import student_task
-from bertsmith.compression.distilling.teacher import Teacher
+from bertsmith.compression.distilling.teacher import Teacher, open_teachers
 from bertsmith.errors import InputError
 from bertsmith.files import read_json, sha256, write_json
 from bertsmith.tasks.examples.held_out import hold_out
@@ -203,6 +203,25 @@ def test_rows_that_the_teacher_learned_from_are_told(
     said = [warning for warning in data.warnings if "the teacher learned from" in warning]
     assert len(said) == 1 and f"{len(data.dev)} of the {len(data.dev)} dev texts" in said[0]
     assert "Give other rows with --dev" in said[0]
+
+
+def test_what_two_teachers_learned_from_one_file_is_told_once(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    train = write_rows(tmp_path / "train.jsonl", "classification", 60)
+    names = [str(make_teacher("classification", seed)) for seed in (5, 6)]
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for name, folder in zip(names, folders, strict=True):
+        shutil.copytree(name, folder)
+        manifest = read_json(folder / "bertsmith.json")
+        recipe = {"train": str(train), "dev": "other.jsonl"}
+        manifest["provenance"] = {"recipe": recipe, "sha256": {"train": sha256(train)}}
+        write_json(folder / "bertsmith.json", manifest)
+    opened = open_teachers(list(map(str, folders)), None, torch.device("cpu"))
+    values = {"teacher": list(map(str, folders)), "out": str(tmp_path / "out"), "train": str(train)}
+    recipe = make_distil_recipe(values, [])
+    data = read_distil_data(student_task(opened[0].task, {}), recipe, opened)
+    assert len([warning for warning in data.warnings if "the teacher learned from" in warning]) == 1
 
 
 def test_of_its_own_training_file_those_rows_are_dev_that_the_teacher_held_out(

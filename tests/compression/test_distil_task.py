@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from distil_rows import ROWS, tokenizer_of_words, write_rows
+from distil_rows import ROWS, save_teacher, tokenizer_of_words, write_rows
 from static_samples import save_table_of_classes
 
 from bertsmith.compression.distilling import distil_task as distil_task_module
@@ -17,7 +17,7 @@ from bertsmith.compression.distilling import student_run
 from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
 from bertsmith.compression.distilling.distil_session import DistilSession
 from bertsmith.compression.distilling.distil_task import DistilResult, distil_task
-from bertsmith.compression.distilling.teacher import Teacher, hash_of
+from bertsmith.compression.distilling.teacher import Teacher, hash_of, open_teachers
 from bertsmith.compression.vocabulary_pruning import prune_vocabulary
 from bertsmith.errors import BertsmithError, ModelError, RecipeError
 from bertsmith.files import read_json, write_json
@@ -379,6 +379,33 @@ def test_teachers_of_other_questions_do_not_teach_together(
     texts = [str(write_rows(tmp_path / "texts.jsonl", "classification", 30, labelled=False))]
     with pytest.raises(RecipeError, match=r"same question: .* does classification .* regression"):
         distil_task(teachers, out=str(tmp_path / "out"), texts=texts)
+
+
+def test_teachers_read_the_same_columns_in_one_order_or_the_text_alone(tmp_path: Path) -> None:
+    """Cells are read once, by the first teacher's columns."""
+    rows = [
+        {**json.loads(line), "age": number % 7, "income": 1000 * (number % 5)}
+        for number, line in enumerate(
+            write_rows(tmp_path / "a", "classification", 60).read_text().splitlines()
+        )
+    ]
+    train = tmp_path / "train.jsonl"
+    train.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    kinds = {"both": ("age", "income"), "turned": ("income", "age"), "none": ()}
+    teachers = {
+        name: str(save_teacher(tmp_path / name, "classification", 5, train, features=features))
+        for name, features in kinds.items()
+    }
+    out = tmp_path / "out"
+    for first, second, said in (
+        ("both", "turned", "both/model reads age, income; .*turned/model reads income, age"),
+        ("none", "both", "none/model reads none; .*both/model reads age, income"),
+    ):
+        with pytest.raises(RecipeError, match=f"the same columns in the same order.*{said}"):
+            distil_task([teachers[first], teachers[second]], out=str(out), train=str(train), layers=1)
+        assert not out.exists()
+    opened = open_teachers([teachers["both"], teachers["none"], teachers["both"]], None, torch.device("cpu"))
+    assert [len(each.task.column_names) for each in opened] == [2, 0, 2]  # type: ignore[attr-defined]
 
 
 def _long_passages(path: Path) -> Path:

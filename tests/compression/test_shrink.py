@@ -22,6 +22,8 @@ from bertsmith.compression.shrinking.ladder import ladder
 from bertsmith.compression.shrinking.shrink import shrink
 from bertsmith.compression.shrinking.shrink_report import render_shrink
 from bertsmith.compression.shrinking.tried import LeftOut, OnTest, Shrunk, Tried, choose, doubts
+from bertsmith.data.sequences.building import SequenceSettings, build_sequences
+from bertsmith.data.sequences.encoding import encode_sequences
 from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.files import read_json, write_json
 from bertsmith.inference.attribution import Explainer
@@ -36,6 +38,7 @@ from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_ta
 from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.training.finetuning.finetune import finetune
+from bertsmith.training.pretrain import pretrain
 
 WHOLE = Tried("the model itself", "whole", 0.9, 0.01, 1000, 4000, 2.0, 4.0, 1.0, 1.0)
 SMALL = replace(WHOLE, name="1 layer", slug="layers-1", score=0.8, parameters=300, share=0.3, share_alone=0.3)
@@ -109,9 +112,22 @@ def test_the_quickest_that_keeps_enough_is_chosen() -> None:
 
 
 def test_what_to_mistrust_in_a_choice_is_said() -> None:
-    assert "more dev rows would tell" in doubts(WHOLE, MIDDLE, 0.98, "accuracy")[0]
-    assert doubts(WHOLE, replace(MIDDLE, error=0.001), 0.98, "accuracy") == []
-    assert "no smaller model keeps 100%" in doubts(WHOLE, WHOLE, 1.0, "accuracy")[0]
+    tried = [SMALL, MIDDLE, PRUNED]
+    assert "more dev rows would tell" in doubts(WHOLE, tried, MIDDLE, 0.98, "accuracy")[0]
+    assert doubts(WHOLE, tried, replace(MIDDLE, error=0.001), 0.98, "accuracy") == []
+    assert "no smaller model keeps 100%" in doubts(WHOLE, tried, WHOLE, 1.0, "accuracy")[0]
+    slower = replace(PRUNED, parameters=2_500_000, share_alone=1.08)
+    assert choose(WHOLE, [SMALL, slower], 0.98) == WHOLE
+    assert doubts(WHOLE, [SMALL, slower], WHOLE, 0.98, "accuracy") == [
+        "no faster model keeps 98% of the accuracy. Smaller ones do: 90 pieces, 2.5 M parameters, lies in "
+        "candidates/pruned/model"
+    ]
+
+
+def test_the_interval_of_a_share_ends_at_one() -> None:
+    assert replace(WHOLE, score=0.99, error=0.01).interval == pytest.approx((0.9704, 1.0))
+    assert replace(WHOLE, score=34.0, error=1.0).interval == pytest.approx((32.04, 35.96))
+    assert replace(WHOLE, score=0.99, error=None).interval == (0.99, 0.99)
 
 
 def test_a_search_ends_with_the_chosen_model_its_table_and_its_page(
@@ -346,6 +362,38 @@ def test_a_task_of_ones_own_is_pruned_too(parts: dict[str, str], tmp_path: Path)
     assert [each.slug for each in shrunk.tried] == ["pruned"]
     assert shrunk.tried[0].score == pytest.approx(shrunk.whole.score)
     assert Predictor.load(tmp_path / "out" / "model", Species).task.name == "species"
+
+
+def test_a_model_of_numbers_keeps_their_places_and_no_table_without_them_is_tried(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    rows = [
+        {"x": float(x), "kind": f"k{min(number, 60)}", "label": "high" if x > 0 else "low"}
+        for number, x in enumerate(random.normal(size=180))
+    ]
+    source, store = tmp_path / "rows.jsonl", tmp_path / "store"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    labelled = tmp_path / "labelled.jsonl"  # of one of the kinds: pieces of the others don't occur
+    labelled.write_text("".join(json.dumps(row) + "\n" for row in rows[60:]))
+    build_sequences(
+        [source],
+        store,
+        SequenceSettings(kind="table", numbers="continuous", leave_out=("label",), heldout=0.2),
+    )
+    train = tmp_path / "train.jsonl"
+    encode_sequences(labelled, store, train)
+    shape = "hidden_size=16", "intermediate_size=32", "num_hidden_layers=2", "num_attention_heads=2"
+    encoder = pretrain(
+        *("quickstart", "steps=2", "data.sequence_lengths=[8]", f"corpus={store}", f"out={tmp_path / 'run'}"),
+        *(f"model.{each}" for each in ("model_type=bert", *shape)),
+    ).model
+    files = {"train": str(train), "dev": str(train)}
+    learning = "epochs=8", "method=full", "optimizer.learning_rate=3e-3"
+    run = finetune("classification", *learning, model=str(encoder), out=str(tmp_path / "fine"), **files)
+    found = search({"model": str(run.model), **files}, tmp_path / "out", keep=0.1)
+    assert {each.slug for each in found.shrunk.tried} == {"layers-1", "layers-1-width-8"}
+    small = Predictor.load(found.model)
+    texts = [json.loads(line)["text"] for line in train.read_text().splitlines()]
+    assert len({answer["probabilities"]["high"] for answer in small.predict(texts[:20])}) == 20
 
 
 def test_no_candidate_is_judged_by_thresholds_that_its_own_labels_chose(tmp_path: Path) -> None:

@@ -85,7 +85,8 @@ def read_distil_data(
     for teacher, source in known:
         rows = source.rows(reading_columns(teacher.task, {}), source.path)
         for name, examples in (("dev", [] if unlabelled else dev), ("test", test)):
-            warnings += _known_to_teacher(task, rows, source.path, name, examples)
+            said = _known_to_teacher(task, rows, source.path, name, examples)
+            warnings += [each for each in said if each not in warnings]  # teachers often learn from one file
     written = None if file is None else file.answers_to(texts)
     parts = labelled, texts, written, dev, unlabelled, test or None
     return DistilData(*parts, columns, dev_share, tuple(warnings))

@@ -22,6 +22,7 @@ from bertsmith.tasks.heads.vector_head import VectorHead
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.tagging import TaggingHead
 from bertsmith.tasks.task import Outputs, Task
+from bertsmith.text.files.columns import listed
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _FILES = ("*.safetensors", "bertsmith.json", "config.json", "tokenizer.json", "vocab.txt")
@@ -79,6 +80,13 @@ def open_teachers(names: Sequence[str], task: str | None, device: torch.device) 
                 f"The teachers must answer the same question: {names[0]} does {_described(first)}, {name} "
                 f"{_described(other)}. Leave one out."
             )
+        columns, read = _columns(other), _columns(first)
+        if columns and columns != read:  # cells are read once, and found by their place
+            raise RecipeError(
+                "The teachers must read the same columns in the same order, or the text alone: "
+                f"{names[0]} reads {listed(read) if read else 'none'}; {name} reads {listed(columns)}. "
+                "Leave one out, or name first the one that reads them."
+            )
     return teachers
 
 
@@ -87,6 +95,12 @@ def hash_of(folder: Path) -> str:
     paths = sorted({path for pattern in _FILES for path in folder.glob(pattern)})
     lines = "".join(f"{path.name} {sha256(path)}\n" for path in paths)
     return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _columns(task: Task[Any]) -> tuple[str, ...]:
+    """Those beside the text."""
+    found: tuple[str, ...] = getattr(task, "column_names", ())
+    return found
 
 
 def _described(task: Task[Any]) -> str:

@@ -197,7 +197,7 @@ def _written(
         tried=tuple(tried),
         chosen=chosen,
         left_out=tuple(left_out),
-        warnings=(*data.warnings, *doubts(whole, chosen, keep, metric), *map(_left_out, left_out)),
+        warnings=(*data.warnings, *doubts(whole, tried, chosen, keep, metric), *map(_left_out, left_out)),
         on_test=None if data.test is None else _on_test(work, source, data.test),
     )
     with atomic_folder(work.out / "model", overwrite=True) as partial:

@@ -96,14 +96,15 @@ def _scatter(shrunk: Shrunk, place: Callable[[Tried], float], label: str) -> str
     def paint(axes: "Axes") -> None:
         for number, each in enumerate(sorted((*shrunk.tried, shrunk.whole), key=place)):
             colour = SECOND if each.slug == shrunk.chosen.slug else FIRST
-            spread = 1.96 * (each.error or 0.0)
+            low, high = each.interval
+            spread = [[each.score - low], [high - each.score]]
             axes.errorbar(
                 place(each), each.score, yerr=spread, color=colour, marker="o", markersize=5, capsize=3
             )
             side = -1 if number % 2 else 1  # below and above in turn, for neighbours are often close
             axes.annotate(
                 each.name,
-                (place(each), each.score + side * spread),
+                (place(each), high if side > 0 else low),
                 (0, 4 * side),
                 textcoords="offset points",
                 ha="center",

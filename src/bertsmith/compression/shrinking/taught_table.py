@@ -33,14 +33,17 @@ from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.task import Task
 from bertsmith.text.files.jsonl import write_jsonl
+from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
 
 
 def table_source(whole: Teacher) -> Path | None:
-    """The encoder that a table can be made of; None for a task that isn't about classes of single texts, and
-    where the encoder before the fine-tuning isn't known or isn't here.
+    """The encoder that a table can be made of; None for a task that isn't about classes of single texts, for
+    a model of numbers, and where the encoder before the fine-tuning isn't known or isn't here.
     """
     task = whole.task
     if type(task) is not Classification or task.settings.text_pair is not None:
+        return None
+    if isinstance(whole.tokenizer, ValueTokenizer):
         return None
     return encoder_before(whole.folder)
 

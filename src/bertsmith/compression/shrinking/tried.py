@@ -48,9 +48,12 @@ class Tried:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where its score would be on other rows of this kind, in 95 of 100 cases."""
+        """Where its score would be on other rows of this kind, in 95 of 100 cases; of a share at most
+        1.
+        """
         spread = 1.96 * (self.error or 0.0)
-        return self.score - spread, self.score + spread
+        high = self.score + spread
+        return self.score - spread, min(high, 1.0) if self.score <= 1 else high
 
 
 @dataclass(frozen=True)
@@ -132,11 +135,18 @@ def choose(whole: Tried, tried: Sequence[Tried], keep: float) -> Tried:
     return min(as_quick, key=lambda each: (each.parameters, each.share_alone))
 
 
-def doubts(shrunk_from: Tried, chosen: Tried, keep: float, metric: str) -> list[str]:
+def doubts(shrunk_from: Tried, tried: Sequence[Tried], chosen: Tried, keep: float, metric: str) -> list[str]:
     """Sentences on what to mistrust in a choice."""
     found = []
     wanted = keep * shrunk_from.score
-    if chosen.slug == shrunk_from.slug:
+    kept = [each for each in tried if each.score >= wanted]
+    if chosen.slug == shrunk_from.slug and kept:
+        smallest = min(kept, key=lambda each: each.parameters)
+        found.append(
+            f"no faster model keeps {keep:.0%} of the {metric}. Smaller ones do: {smallest.name}, "
+            f"{smallest.parameters / 1e6:.1f} M parameters, lies in candidates/{smallest.slug}/model"
+        )
+    elif chosen.slug == shrunk_from.slug:
         found.append(
             f"no smaller model keeps {keep:.0%} of the {metric}: give more texts with --texts, more epochs, "
             "or ask for less with --keep"

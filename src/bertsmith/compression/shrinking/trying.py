@@ -28,6 +28,7 @@ from bertsmith.files import make_folder
 from bertsmith.reporting import formatting
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
+from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
 from bertsmith.training.machine import Machine
 
 PRUNED = "pruned"
@@ -57,8 +58,12 @@ class Work:
 
 
 def try_pruned(work: Work, data: DistilData) -> Tried | None:
-    """The model with the pieces of what is learned from; None where that saves next to nothing."""
+    """The model with the pieces of what is learned from; None where that saves next to nothing, and for a
+    model of numbers, whose vocabulary has the places of their vectors.
+    """
     folder, whole = work.folder(PRUNED), work.judge.whole
+    if isinstance(whole.tokenizer, ValueTokenizer):
+        return None
     if (found := Tried.read(folder)) is not None:
         return found
     begun = time.monotonic()
