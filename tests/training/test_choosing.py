@@ -315,6 +315,21 @@ def test_numbers_that_are_no_better_than_their_mean_are_told(
     assert any("it has learned nothing" in each for each in found.warnings(CROSS_VALIDATION, "spearman"))
 
 
+def test_the_most_frequent_class_is_one_for_all_folds(tmp_path: Path) -> None:
+    """The other folds have most of the class that a fold has least of: by theirs, it would be right in fewer
+    rows than if it were always one.
+    """
+    task, train = examples(tmp_path, 24)
+    folds = np.arange(24) // 8
+    one, other = task.labels
+    labels = [one] * 6 + [other] * 2 + ([one] * 3 + [other] * 5) * 2
+    rows = [replace(row, label=label) for row, label in zip(train.examples, labels, strict=True)]
+    train = EncodedExamples(rows, rows)
+    outputs = [np.eye(2, dtype=np.float32)[0 if row % 2 else 1] for row in range(24)]
+    found = choosing.evaluate_choice(task, Choice(FULL, (), np.arange(24), outputs), train, folds)
+    assert next(iter(found.baselines.values()))["accuracy"] == 0.5
+
+
 # -- who judges ----------------------------------------------------------------------------------------------
 
 

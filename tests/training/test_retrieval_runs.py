@@ -1,6 +1,7 @@
 """Runs of retrieval and re-ranking from file to folder: they learn, resume to the bit, and can be used."""
 
 import json
+import shutil
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,13 @@ import numpy as np
 import pytest
 from finetune_toys import FILLERS, SMALL_RUN, tiny_encoder
 from safetensors.torch import load_file
+from torch import nn
 
+from bertsmith.files import read_json
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.predictor import Predictor
+from bertsmith.model.checkpoint import read_checkpoint
+from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.training.finetuning.best import Best
 from bertsmith.training.finetuning.finetune import FinetuneResult, finetune
 
@@ -55,6 +60,29 @@ def run(
 ) -> FinetuneResult:
     places = {"model": str(encoder), "train": str(train), "out": str(folder / "run"), "dev_share": 0.25}
     return finetune(task, *SMALL_RUN, *settings, **(places | options))
+
+
+@pytest.mark.parametrize("task", ["retrieval", "similarity"])
+def test_vectors_begin_as_the_models_folder_makes_them(encoder: Path, tmp_path: Path, task: str) -> None:
+    """But for a last product, which is left out and said."""
+    by_cls = shutil.copytree(encoder, tmp_path / "cls")
+    config = read_checkpoint(by_cls).config
+    write_sentence_folder(by_cls, config, "cls", 32, projection=nn.Linear(config.hidden_size, 4))
+    train = pairs(tmp_path)
+    if task == "similarity":
+        rows = [json.loads(line) for line in train.read_text().splitlines()]
+        scored = [
+            {"text1": row["query"], "text2": row["positive"], "score": number % 5}
+            for number, row in enumerate(rows)
+        ]
+        train.write_text("".join(json.dumps(row) + "\n" for row in scored))
+    for name, given, expected in (("own", (), "cls"), ("given", ("pooling=mean",), "mean")):
+        result = run(task, by_cls, tmp_path / name, train, "epochs=1", *given)
+        assert read_json(result.model / "bertsmith.json")["settings"]["settings"]["pooling"] == expected
+        assert any("ends in a linear layer" in each for each in result.results.warnings)
+    plain = run(task, encoder, tmp_path / "plain", train, "epochs=1")
+    assert read_json(plain.model / "bertsmith.json")["settings"]["settings"]["pooling"] == "mean"
+    assert not any("ends in a linear layer" in each for each in plain.results.warnings)
 
 
 def test_a_dual_encoder_learns_what_answers_and_is_an_embedder(encoder: Path, tmp_path: Path) -> None:

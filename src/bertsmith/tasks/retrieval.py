@@ -39,7 +39,8 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 class RetrievalSettings(TaskSettings):
     """`query`, `positive` and `negative` are columns. `scale` multiplies similarities before a softmax: one
-    over its temperature. `negatives`: at most so many of a row's.
+    over its temperature. `negatives`: at most so many of a row's. `pooling` is in training as the encoder's
+    folder says.
     """
 
     loss: LossName = "softmax"

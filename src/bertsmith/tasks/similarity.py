@@ -33,7 +33,9 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 class SimilaritySettings(TaskSettings):
-    """`pooling` of a text's hidden states; `target` says whether labels are scores or classes."""
+    """`pooling` of a text's hidden states, in training as the encoder's folder says; `target` says whether
+    labels are scores or classes.
+    """
 
     pooling: Pooling = "mean"
     target: Literal["score", "class"] = "score"

@@ -125,6 +125,11 @@ def read_pooling(folder: Path) -> Pooling | None:
     return _pooling(folder, _read_modules(folder, {"Dense"})["Pooling"], has_prompts=False)
 
 
+def ends_in_projection(folder: Path) -> bool:
+    """Whether a last product makes vectors of other dimensions."""
+    return makes_vectors(folder) and "Dense" in _read_modules(folder, {"Dense"})
+
+
 def _parts(folder: Path) -> tuple[dict[str, str], int]:
     """Kind -> subfolder, and how many modules there are."""
     path = plain_file(folder, _MODULES)

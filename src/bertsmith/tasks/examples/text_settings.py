@@ -47,8 +47,9 @@ class MixedSettings(PooledSettings):
 
 
 def choose_pooling(task: Task[Any], source: Path) -> None:
-    """Settles, where the user didn't, what a head of the task reads: the pooling that the encoder's folder
-    names, else the mean.
+    """Settles, where the user didn't, how the task makes a vector of a text: by the pooling that the
+    encoder's folder names, else the mean.
     """
-    if isinstance(task.settings, PooledSettings) and task.settings.pooling is None:
+    usual = getattr(task.settings, "pooling", "")
+    if usual is None or (usual == "mean" and "pooling" not in task.settings.model_fields_set):
         task.settings = task.settings.model_copy(update={"pooling": read_pooling(source) or "mean"})

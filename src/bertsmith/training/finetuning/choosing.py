@@ -209,24 +209,20 @@ def evaluate_choice(task: Task[Any], choice: Choice, train: EncodedExamples, fol
         if len(found) == len(judged)
     }
     if answers:
-        name = next(iter(answers))  # the most frequent answer
-        answers[name] = _one_constant(answers[name], folds[choice.rows])
+        first = next(iter(answers))  # the most frequent answer
+        if _differ_by_fold_alone(answers[first], folds[choice.rows]):
+            answers[first] = task.baselines(judged.examples, judged.examples)[first]
     baselines = {name: task.metrics(given, judged.examples) for name, given in answers.items()}
     return Evaluation(task.metrics(predictions, judged.examples), baselines, predictions, judged)
 
 
-def _one_constant(answers: list[Prediction], folds: Ints) -> list[Prediction]:
-    """A number that is the same for all rows of a fold, made the same for all folds; other answers as they
-    are. The mean of the other folds is low where a fold's own numbers are high: its correlation with them
-    would be below 0, what a constant is worth.
+def _differ_by_fold_alone(answers: list[Prediction], folds: Ints) -> bool:
+    """Whether all rows of a fold have one answer, and not all folds the same. Such a baseline is worth what
+    one constant is: the most frequent class of the other folds is the one that a fold itself has least of,
+    and the mean of the others is low where a fold's own numbers are high.
     """
-    if not all(isinstance(value, float) for each in answers for value in each.values()):
-        return answers
-    different = {(fold, *each.values()) for fold, each in zip(folds.tolist(), answers, strict=True)}
-    if len(different) > len(set(folds.tolist())):
-        return answers
-    mean = {name: float(np.mean([each[name] for each in answers])) for name in answers[0]}
-    return [mean] * len(answers)
+    different = {(fold, repr(each)) for fold, each in zip(folds.tolist(), answers, strict=True)}
+    return len(different) == len(set(folds.tolist())) and len({answer for _, answer in different}) > 1
 
 
 def _compared(

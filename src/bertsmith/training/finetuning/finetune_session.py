@@ -20,6 +20,7 @@ from bertsmith.model.locate import locate_model
 from bertsmith.model.lora import merge_lora
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
+from bertsmith.tasks.checkpoints.sentence_settings import ends_in_projection
 from bertsmith.tasks.checkpoints.task_checkpoint import head_tensors, save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.evaluating.evaluation import evaluate
@@ -34,6 +35,8 @@ from bertsmith.tasks.heads.linear_start import (
     fit_linear_start,
 )
 from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.retrieval import Retrieval
+from bertsmith.tasks.similarity import Similarity
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.teaching.teaching import Teaching
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -150,7 +153,8 @@ class FinetuneSession:
         start = start_model(recipe, task, source)
         tokenizer = load_own_tokenizer(source, start.model.config)
         train, dev = (encode_examples(task, examples, tokenizer) for examples in (data.train, data.dev))
-        data = replace(data, warnings=(*start.notes, *data.warnings))
+        notes = *start.notes, *_left_out(task, source)
+        data = replace(data, warnings=(*notes, *data.warnings))
         config = start.model.config
         layers, width = config.num_hidden_layers, config.hidden_size
         probe = linear_probe(recipe, task, source, train, machine, progress)
@@ -325,3 +329,13 @@ class FinetuneSession:
             **facts,
         }
         save_task_model(folder, model, self.task, self.tokenizer, provenance, overwrite=True)
+
+
+def _left_out(task: Task[Any], source: Path) -> list[str]:
+    """What an embedding model made its vectors with, and a task that makes vectors doesn't begin with."""
+    if not isinstance(task, Similarity | Retrieval) or not ends_in_projection(source):
+        return []
+    return [
+        f"{source} ends in a linear layer that changes the vectors' dimensions. It is left out: the "
+        "encoder's own vectors are trained, which have other dimensions and begin less good"
+    ]
