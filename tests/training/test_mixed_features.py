@@ -216,6 +216,16 @@ def test_what_cannot_be_read_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_cell_of_the_test_file_that_is_no_number_is_refused_before_anything_is_written(
+    encoder: Path, tmp_path: Path
+) -> None:
+    rows = [row | {"age": "n/a"} for row in rows_of("classification", 3, 2)]
+    test = write(tmp_path / "test.csv", rows)
+    with pytest.raises(InputError, match=r"test\.csv, line 2, column 'age': expected a finite number"):
+        run("classification", encoder, tmp_path, "method=linear", test=str(test))
+    assert not (tmp_path / "run").exists()
+
+
 def test_other_tasks_say_that_they_read_none(encoder: Path, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="features: similarity reads no columns beside the text"):
         run("similarity", encoder, tmp_path)

@@ -98,6 +98,7 @@ class FinetuneSession:
     data: LabelledData
     train: EncodedExamples
     dev: EncodedExamples
+    test: EncodedExamples | None
     machine: Machine
     layers: int
     width: int
@@ -153,6 +154,7 @@ class FinetuneSession:
         start = start_model(recipe, task, source)
         tokenizer = load_own_tokenizer(source, start.model.config)
         train, dev = (encode_examples(task, examples, tokenizer) for examples in (data.train, data.dev))
+        test = None if data.test is None else encode_examples(task, data.test, tokenizer)
         notes = *start.notes, *_left_out(task, source)
         data = replace(data, warnings=(*notes, *data.warnings))
         config = start.model.config
@@ -184,7 +186,7 @@ class FinetuneSession:
             data = replace(data, warnings=(*data.warnings, _UNUSED))
         mixed = isinstance(task, TextTask) and task.columns is not None
         probe = probe if count or mixed else None  # its features are as large as the data
-        found = task, source, tokenizer, data, train, dev, machine, layers, width, linear, methods
+        found = task, source, tokenizer, data, train, dev, test, machine, layers, width, linear, methods
         return cls(*found, sha256(source / WEIGHTS), parts, probe, self_training)
 
     def begun_from(self, recipe: FinetuneRecipe, source: Path) -> "FinetuneSession":

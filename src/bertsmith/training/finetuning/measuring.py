@@ -8,7 +8,7 @@ from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.evaluating.evaluation import evaluate
 from bertsmith.tasks.examples.folds import CROSS_VALIDATION
 from bertsmith.tasks.examples.text_task import TextTask
-from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
+from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.linear_start import FROZEN, FROZEN_ALONE
 from bertsmith.tasks.task import Metrics, Prediction
 from bertsmith.training.finetune_recipe import FinetuneRecipe
@@ -34,8 +34,8 @@ def measure(
     `choice`, what cross-validation said of the rows stands in dev's place. `progress` is of one split.
     """
     task, splits = session.task, {} if choice else {"dev": session.dev}
-    if session.data.test is not None:
-        splits["test"] = encode_examples(task, session.data.test, session.tokenizer)
+    if session.test is not None:
+        splits["test"] = session.test
     if choice is not None:
         return _measure_choice(session, recipe, model, restarts, choice, splits, progress)
     frozen = _frozen(session, recipe, splits, progress) if method != LINEAR else {}
