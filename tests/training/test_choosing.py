@@ -586,6 +586,14 @@ def test_recipe_provenance_and_command_are_those_of_the_run(
         assert recipe["freeze_layers"] == (1 if method == UPPER else 0)
 
 
+def test_where_nothing_is_left_to_train_few_rows_measure_the_encoder_as_it_is(
+    encoder: Path, tmp_path: Path
+) -> None:
+    result = few_rows(encoder, tmp_path, "freeze_layers=2", task="similarity")
+    assert [each.method for each in result.results.tried] == [LINEAR]
+    assert result.results.method == LINEAR
+
+
 def test_a_dev_share_that_is_given_is_typed_again(encoder: Path, tmp_path: Path) -> None:
     """It has the value of the default, and yet few rows would judge in turn without it."""
     assert "dev_share" not in command(recipe_of())

@@ -530,6 +530,15 @@ def test_what_cant_be_trained_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+def test_layers_all_frozen_under_a_head_without_weights_are_refused_before_anything_is_written(
+    encoder: Path, tmp_path: Path
+) -> None:
+    message = "^freeze_layers = 2 leaves nothing to train: similarity has no weights but the encoder's"
+    with pytest.raises(RecipeError, match=message):
+        run("similarity", encoder, tmp_path, "freeze_layers=2")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

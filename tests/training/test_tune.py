@@ -371,6 +371,20 @@ def test_more_frozen_layers_than_the_model_has_are_refused_before_anything_is_wr
     assert not (tmp_path / "search").exists()
 
 
+@pytest.mark.parametrize("given", ["freeze_layers=2", "search.freeze_layers=[0,2]"])
+@pytest.mark.parametrize("judge", ["dev", "folds"])
+def test_a_search_that_may_freeze_all_that_is_trained_is_refused_before_anything_is_written(
+    given: str, judge: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    rows = {name: str(write_rows(tmp_path / f"{name}.jsonl", "similarity", 40)) for name in ("train", "dev")}
+    if judge == "folds":
+        del rows["dev"]
+    settings = ("trials=1", "max_length=32", "hardware.threads=1", given)
+    with pytest.raises(RecipeError, match=r"^freeze_layers = 2 leaves nothing to train: similarity has no"):
+        tune("similarity", *settings, model=files["model"], **rows, out=str(tmp_path / "search"))
+    assert not (tmp_path / "search").exists()
+
+
 def test_without_optuna_the_install_line_is_given(
     files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

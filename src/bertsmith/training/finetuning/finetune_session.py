@@ -13,6 +13,7 @@ from typing import Any
 from bertsmith.arrays import Ints
 from bertsmith.errors import RecipeError
 from bertsmith.files import sha256
+from bertsmith.model.adaptation import trained_share
 from bertsmith.model.adapter import pooler_tensors, save_adapter
 from bertsmith.model.checkpoint import WEIGHTS
 from bertsmith.model.contamination import checked_against, contamination_provenance
@@ -62,6 +63,7 @@ from bertsmith.training.finetuning.methods import (
     recipe_of,
     require_folds_suit,
     require_possible,
+    require_trained,
     suits_folds,
     teaching_of,
 )
@@ -164,6 +166,7 @@ class FinetuneSession:
         methods = possible_methods(
             *(task, recipe, source, tokenizer, layers),
             linear=linear is not None,
+            trains=trained_share(start.model) > 0,
             unlabelled=bool(data.unlabelled),
         )
         judging = not len(dev) and suits_folds(task, recipe) and can_be_folded(task, data.train)
@@ -176,6 +179,8 @@ class FinetuneSession:
                 )
             methods = [method for method in methods if method != SELF_TRAINING]
             data = replace(data, warnings=(*data.warnings, _TOO_MANY))
+        if FULL in methods or not (count or recipe.method == LINEAR):
+            require_trained(recipe, task, start.model)
         require_possible(recipe, task, methods)
         parts = folds_of(task, train.examples, count, recipe.seed) if count else None
         self_training, asked = None, recipe.method in (*([AUTO] if count else []), SELF_TRAINING)

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import RecipeError
+from bertsmith.model.adaptation import trained_share
 from bertsmith.tasks.classification import Classification
+from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.similarity import compares_vectors
@@ -42,13 +44,15 @@ def possible_methods(
     layers: int,
     *,
     linear: bool,
+    trains: bool,
     unlabelled: bool,
 ) -> list[str]:
     """Those that suit the task, the cheapest first, for the encoder in `source` of so many layers. `linear`:
-    the head can begin as a linear model; `unlabelled`: there are texts without labels.
+    the head can begin as a linear model; `trains`: not all weights are frozen; `unlabelled`: there are texts
+    without labels.
     """
     if compares_vectors(task) and not recipe.reinit_layers:
-        return [LINEAR, FULL]
+        return [LINEAR, FULL] if trains else [LINEAR]
     if not linear:
         return [FULL]
     found = [LINEAR]
@@ -130,6 +134,15 @@ def require_folds_suit(recipe: FinetuneRecipe, task: Task[Any], processes: int =
         raise RecipeError(
             f"{folds} is not for this {task.name}: rows judge in turn in classification, multi-label, "
             f"regression, tagging and similarity (of scores, not of classes). {instead.capitalize()}"
+        )
+
+
+def require_trained(recipe: FinetuneRecipe, task: Task[Any], model: TaskModel) -> None:
+    """Raises RecipeError where the recipe freezes all there is to train: a head may have no weights."""
+    if not trained_share(model):
+        raise RecipeError(
+            f"freeze_layers = {recipe.freeze_layers} leaves nothing to train: {task.name} has no weights but "
+            "the encoder's. Freeze fewer layers."
         )
 
 

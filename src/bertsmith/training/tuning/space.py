@@ -158,6 +158,11 @@ class Search:
             choice["batch_size"] = max(space["batch_size"].choices)
         return self.recipe_of(choice)
 
+    def most_frozen(self, space: dict[str, Any]) -> FinetuneRecipe:
+        """The recipe of a trial that trains as few layers as any may."""
+        name = "freeze_layers"
+        return self.recipe_of({name: space[name].high} if name in space else {})
+
     def recipe_of(self, choice: Choice) -> FinetuneRecipe:
         """The baseline's recipe with this choice in place of its own values."""
         plain = {name: value for name, value in choice.items() if "." not in name}

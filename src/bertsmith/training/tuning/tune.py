@@ -27,7 +27,7 @@ from bertsmith.training.finetuning.best import Best
 from bertsmith.training.finetuning.choice import read_choice, write_choice
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.measuring import measure
-from bertsmith.training.finetuning.methods import FULL
+from bertsmith.training.finetuning.methods import FULL, require_trained
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, write_results
 from bertsmith.training.finetuning.task_run import TaskRun
 from bertsmith.training.machine import Machine, set_up_machine
@@ -136,6 +136,8 @@ def _run(
         )
     shortest = completed.shortest(space)
     shortest.resolved(bench.steps_per_epoch(shortest), shortest.seed)  # refuses, before anything is written
+    frozen = completed.most_frozen(space)
+    require_trained(frozen, bench.task, bench.start(frozen, frozen.seed))
     begin_search(search, out, data_hashes(search.recipe))
     search = completed
     while len(trials) < search.settings.trials:
