@@ -27,7 +27,7 @@ from bertsmith.training.finetuning.best import Best
 from bertsmith.training.finetuning.choice import read_choice, write_choice
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.measuring import measure
-from bertsmith.training.finetuning.methods import FULL, require_trained
+from bertsmith.training.finetuning.methods import FULL, LINEAR, require_trained
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, write_results
 from bertsmith.training.finetuning.task_run import TaskRun
 from bertsmith.training.machine import Machine, set_up_machine
@@ -208,7 +208,7 @@ def _try_next(
         folder,
         observer,
         should_stop=should_stop,
-        measure_first=bench.linear is not None,
+        measure_first=LINEAR in bench.methods,
     )
     begun = time.monotonic()
     try:
