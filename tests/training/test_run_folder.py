@@ -9,10 +9,10 @@ import pytest
 from bertsmith.errors import RecipeError
 from bertsmith.training import pretrain
 from bertsmith.training.distributed import Ranks
-from bertsmith.training.finetune_recipe import FinetuneRecipe
+from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning import finetune
 from bertsmith.training.recipe import check_recipe
-from bertsmith.training.run_folder import open_run, write_recipe
+from bertsmith.training.run_folder import open_finetuning, open_run, write_recipe
 
 
 class Stopped(Exception):
@@ -70,6 +70,17 @@ def test_a_run_goes_on_with_other_micro_batches_but_not_with_other_batches(tmp_p
     assert open_run(recipe(batch_size=64, micro_batch_tokens=512), resume=True) == tmp_path
     with pytest.raises(RecipeError, match=r"other settings: data\.batch_size\."):
         open_run(recipe(batch_size=32, micro_batch_tokens=512), resume=True)
+
+
+def test_a_run_goes_on_where_a_list_is_given_as_a_tuple(tmp_path: Path) -> None:
+    """From Python either is as good; the stored recipe has lists."""
+    values = {"task": "classification", "model": "m", "train": "t", "out": str(tmp_path)}
+    given = make_finetune_recipe(values | {"features": ("age", "plan")}, [])
+    write_recipe(given, tmp_path)
+    open_finetuning(given, resume=True)
+    other = make_finetune_recipe(values | {"features": ("age",)}, [])
+    with pytest.raises(RecipeError, match=r"other settings: settings\.features\."):
+        open_finetuning(other, resume=True)
 
 
 def test_a_run_that_was_moved_does_not_begin_anew_elsewhere(

@@ -136,7 +136,8 @@ def write_recipe(recipe: RunSettings, out: Path, without: Collection[str] = ()) 
 
 def differing_keys(old: RunSettings, new: RunSettings, may_change: dict[str, Any]) -> list[str]:
     """Dotted names of the settings in which two runs differ, in the recipe's order."""
-    return _differing(old.model_dump(exclude=may_change), new.model_dump(exclude=may_change))
+    one, other = (each.model_dump(mode="json", exclude=may_change) for each in (old, new))  # tuples as lists
+    return _differing(one, other)
 
 
 def _differing(old: dict[str, Any], new: dict[str, Any], section: str = "") -> list[str]:
