@@ -19,6 +19,7 @@ from bertsmith.training.finetuning import report as finetune_report
 from bertsmith.training.finetuning.finetune import finetune
 from bertsmith.training.finetuning.task_run import TaskRun
 from bertsmith.training.tuning import tune as tuning
+from bertsmith.training.tuning.folder import begin_search, open_search
 from bertsmith.training.tuning.space import Search, make_search
 from bertsmith.training.tuning.trials import (
     COMPLETE,
@@ -239,6 +240,21 @@ def test_another_search_in_the_same_folder_is_refused(found: TuneResult, files: 
         search(files, found.out)
     with pytest.raises(RecipeError, match="begun with other settings: dev_share, prune"):
         search(files, found.out, "dev_share=0.3", "prune=false", resume=True)
+
+
+def test_a_search_goes_on_with_whatever_a_run_may_change_and_else_names_what_differs(tmp_path: Path) -> None:
+    begin_search(make_search(VALUES, ["epochs=2"]), tmp_path, {})
+    may_change = ["hardware.threads=1", "log_every=5", "micro_batch_tokens=256", "guard.action=skip"]
+    assert open_search(make_search(VALUES, ["epochs=2", *may_change]), tmp_path, resume=True) == []
+    for change, name in (
+        ("epochs=3", "epochs"),
+        ("batch_size=32", "batch_size"),  # as by default, but no longer searched
+        ("dev_share=0.1", "dev_share"),  # the same, but a dev is held out whatever the rows
+        ("optimizer.learning_rate=1e-3", r"optimizer\.learning_rate"),
+        ("search.layer_decay=[0.8,0.9]", r"search\.layer_decay"),
+    ):
+        with pytest.raises(RecipeError, match=rf"begun with other settings: {name}\. Resume"):
+            open_search(make_search(VALUES, ["epochs=2", change]), tmp_path, resume=True)
 
 
 def test_a_search_does_not_go_on_with_other_rows(

@@ -13,9 +13,10 @@ from bertsmith.validation import check
 
 _NO_FOLDER = "The run needs a folder: out=runs/NAME."
 _DATA = "data.json"  # the SHA-256 of each labelled file
-# What may change between the parts of a run: none of it changes the text, the model or the schedule. Other
-# hardware and other micro-batches compute the same steps, but to rounding only, with other draws of dropout.
-_MAY_CHANGE: dict[str, Any] = {
+# What may change between the parts of a run or a search: none of it changes the text, the model or the
+# schedule. Other hardware and other micro-batches compute the same steps, but to rounding only, with other
+# draws of dropout.
+MAY_CHANGE: dict[str, Any] = {
     **dict.fromkeys(("out", "guard", "hardware", "checkpoint", "log_every", "micro_batch_tokens"), True),
     "data": {"micro_batch_tokens"},
 }
@@ -78,7 +79,7 @@ def open_folder(
         return out
     if not resume:
         raise RecipeError(f"{out} already holds a run. Go on with it by --resume, or take another folder.")
-    differing = differing_keys(read(stored), recipe, _MAY_CHANGE)
+    differing = differing_keys(read(stored), recipe, MAY_CHANGE)
     if differing:
         raise RecipeError(
             f"{out} was begun with other settings: {', '.join(differing)}. Resume with the same ones "
@@ -137,15 +138,16 @@ def write_recipe(recipe: RunSettings, out: Path, without: Collection[str] = ()) 
 def differing_keys(old: RunSettings, new: RunSettings, may_change: dict[str, Any]) -> list[str]:
     """Dotted names of the settings in which two runs differ, in the recipe's order."""
     one, other = (each.model_dump(mode="json", exclude=may_change) for each in (old, new))  # tuples as lists
-    return _differing(one, other)
+    return differing_names(one, other)
 
 
-def _differing(old: dict[str, Any], new: dict[str, Any], section: str = "") -> list[str]:
+def differing_names(old: dict[str, Any], new: dict[str, Any], section: str = "") -> list[str]:
+    """The same of settings as JSON has them; `section` stands before each name."""
     keys: list[str] = []
     for name in [*old, *(name for name in new if name not in old)]:
         value, other = old.get(name), new.get(name)
         if isinstance(value, dict) and isinstance(other, dict):
-            keys += _differing(value, other, f"{section}{name}.")
+            keys += differing_names(value, other, f"{section}{name}.")
         elif value != other:
             keys.append(section + name)
     return keys

@@ -12,12 +12,13 @@ from bertsmith.training.finetune_recipe import MADE_FROM_EPOCHS, FinetuneRecipe
 from bertsmith.training.finetuning.best import WORST
 from bertsmith.training.finetuning.report import command
 from bertsmith.training.log import json_value
-from bertsmith.training.run_folder import require_no_model, require_unchanged
+from bertsmith.training.run_folder import MAY_CHANGE, differing_names, require_no_model, require_unchanged
 from bertsmith.training.tuning.space import Search
 from bertsmith.training.tuning.trials import Trial, leading_trial
 
 SEARCH_FILE, TRIALS_FILE, BEST_FILE = "search.json", "trials.json", "best.toml"
 _HASHES = "sha256"  # in search.json, of each labelled file
+_GIVEN = "given"  # beside it, as `Search.given`
 
 
 def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
@@ -30,8 +31,10 @@ def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
         return []
     if not resume:
         raise RecipeError(f"{out} already holds a search. Go on with it by --resume, or take another folder.")
-    old, new = read_json(stored), _identity(search)
-    differing = [name for name in new if old.get(name) != new[name]]
+    new = _identity(search)
+    old = {name: value for name, value in read_json(stored).items() if name in new}
+    given = set(old.pop(_GIVEN, ())) ^ set(new.pop(_GIVEN))
+    differing = dict.fromkeys([*differing_names(old, new), *sorted(given)])
     if differing:
         raise RecipeError(
             f"{out} was begun with other settings: {', '.join(differing)}. Resume with the same ones, or "
@@ -85,7 +88,7 @@ def _trial(record: dict[str, Any]) -> Trial:
 
 
 def _identity(search: Search) -> dict[str, Any]:
-    """What must be the same when a search goes on: all but the number of trials and where it lies."""
-    recipe = json.loads(search.recipe.model_dump_json(exclude={"out", "hardware", "log_every"}))
+    """What must be the same when a search goes on: all but the number of trials and what a run may change."""
+    recipe = json.loads(search.recipe.model_dump_json(exclude=MAY_CHANGE))
     settings = json.loads(search.settings.model_dump_json(exclude={"trials"}))
-    return {**recipe, **settings, "given": sorted(search.fixed)}
+    return {**recipe, **settings, _GIVEN: search.given}

@@ -4,7 +4,7 @@ A setting that its user gives is kept as given and not searched. The baseline is
 other: default ranges are widened to hold its value, and within given ones it takes the nearest.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -89,6 +89,14 @@ class Search:
         if self.recipe.lora.rank or layers < 2:  # LoRA freezes what it is not added to
             del values["freeze_layers"]
         return {name: self._nearest(name, value) for name, value in values.items() if name not in self.fixed}
+
+    @property
+    def given(self) -> list[str]:
+        """What the user gave where that alone decides, whatever the value: it isn't searched, or few rows no
+        longer judge in turn.
+        """
+        searched = replace(self, fixed=frozenset()).baseline(_SEVERAL)
+        return sorted(self.fixed & {*searched, "dev_share"})
 
     def _nearest(self, name: str, value: float) -> float:
         given = self.given_bounds.get(name.rpartition(".")[2])
