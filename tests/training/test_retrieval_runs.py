@@ -12,6 +12,7 @@ from finetune_toys import FILLERS, SMALL_RUN, tiny_encoder
 from safetensors.torch import load_file
 from torch import nn
 
+from bertsmith.errors import RecipeError
 from bertsmith.files import read_json
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.predictor import Predictor
@@ -126,6 +127,21 @@ def test_a_cross_encoder_learns_from_mined_rows(encoder: Path, tmp_path: Path) -
     settings = ("loss=listwise", "epochs=6", "batch_size=12", "micro_batch_tokens=48")
     done = run("reranking", encoder, tmp_path, mined, *settings, dev=str(dev))
     assert done.results.evaluations["dev"].model["map"] > 0.9
+
+
+def test_rows_alone_in_their_batch_without_negatives_are_refused_before_anything_is_written(
+    encoder: Path, tmp_path: Path
+) -> None:
+    """Their loss is 0: nothing is learned, and no figure says so."""
+    train = pairs(tmp_path, rows=20)
+    with pytest.raises(
+        RecipeError, match=r"^batch_size = 1 leaves .*pairs\.jsonl, line \d+ without a negative"
+    ):
+        run("retrieval", encoder, tmp_path, train, "batch_size=1")
+    assert not (tmp_path / "run").exists()
+    rows = [json.loads(line) | {"negatives": ["bano"]} for line in train.read_text().splitlines()]
+    train.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run("retrieval", encoder, tmp_path, train, "batch_size=1", "epochs=1")
 
 
 def test_an_interrupted_run_of_retrieval_goes_on_to_the_same_model(

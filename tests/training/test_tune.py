@@ -417,6 +417,20 @@ def test_a_search_that_may_freeze_all_that_is_trained_is_refused_before_anything
     assert not (tmp_path / "search").exists()
 
 
+def test_a_search_that_may_leave_a_row_of_retrieval_without_negatives_is_refused(
+    files: dict[str, str], tmp_path: Path
+) -> None:
+    rows = [json.dumps({"query": f"bano {n}", "positive": f"delo {n}"}) for n in range(40)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(rows))
+    places = {"train": str(tmp_path / "pairs.jsonl"), "out": str(tmp_path / "search")}
+    settings = ("trials=1", "max_length=32", "hardware.threads=1", "search.batch_size=[1,8]")
+    with pytest.raises(
+        RecipeError, match=r"^batch_size = 1 leaves .*pairs\.jsonl, line 1 without a negative"
+    ):
+        tune("retrieval", *settings, model=files["model"], **places)
+    assert not (tmp_path / "search").exists()
+
+
 def test_without_optuna_the_install_line_is_given(
     files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

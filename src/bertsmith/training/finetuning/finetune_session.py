@@ -50,6 +50,7 @@ from bertsmith.training.finetuning.labelled_data import (
     can_be_folded,
     read_labelled_data,
     require_enough_texts,
+    require_negatives,
 )
 from bertsmith.training.finetuning.methods import (
     AUTO,
@@ -152,6 +153,7 @@ class FinetuneSession:
         """The same for data in memory. Where dev is empty, and they are few, the rows judge in turn."""
         require_folds_suit(recipe, task)
         require_enough_texts(task, recipe, data.train)
+        require_negatives(task, recipe, data.train)
         choose_pooling(task, source)
         start = start_model(recipe, task, source)
         tokenizer = load_own_tokenizer(source, start.model.config)

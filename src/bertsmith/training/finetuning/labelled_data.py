@@ -11,6 +11,7 @@ from bertsmith.errors import InputError, RecipeError
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.examples.folds import group_of
 from bertsmith.tasks.examples.held_out import hold_out, shared_with_train
+from bertsmith.tasks.retrieval import Retrieval
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 
@@ -129,6 +130,19 @@ def require_enough_texts(task: Task[Any], recipe: FinetuneRecipe, train: Sequenc
         f"folds = {recipe.folds} takes {needed:,} different texts or more, and {recipe.train} has {texts:,}. "
         f"{fewer}."
     )
+
+
+def require_negatives(task: Task[Any], recipe: FinetuneRecipe, train: Sequence[Any]) -> None:
+    """Raises RecipeError where negatives come from the batch, and a row is alone there and has none."""
+    if recipe.batch_size > 1 or not isinstance(task, Retrieval) or not task.needs_global_batch:
+        return
+    for example in train:
+        if len(example.documents) < 2:
+            raise RecipeError(
+                f"batch_size = 1 leaves {example.where} without a negative: loss=softmax takes them from the "
+                "other rows of the batch. Give batch_size=2 or more, or each row negatives. If memory ran "
+                "out, lower micro_batch_tokens instead."
+            )
 
 
 def _texts_apart(task: Task[Any], train: Sequence[Any]) -> int:

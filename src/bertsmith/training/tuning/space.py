@@ -166,10 +166,14 @@ class Search:
             choice["batch_size"] = max(space["batch_size"].choices)
         return self.recipe_of(choice)
 
-    def most_frozen(self, space: dict[str, Any]) -> FinetuneRecipe:
-        """The recipe of a trial that trains as few layers as any may."""
-        name = "freeze_layers"
-        return self.recipe_of({name: space[name].high} if name in space else {})
+    def least(self, space: dict[str, Any]) -> FinetuneRecipe:
+        """The recipe of a trial that trains as few layers, and by as small batches, as any may."""
+        choice: Choice = {}
+        if "freeze_layers" in space:
+            choice["freeze_layers"] = space["freeze_layers"].high
+        if "batch_size" in space:
+            choice["batch_size"] = min(space["batch_size"].choices)
+        return self.recipe_of(choice)
 
     def recipe_of(self, choice: Choice) -> FinetuneRecipe:
         """The baseline's recipe with this choice in place of its own values."""

@@ -26,6 +26,7 @@ from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.best import Best
 from bertsmith.training.finetuning.choice import read_choice, write_choice
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
+from bertsmith.training.finetuning.labelled_data import require_negatives
 from bertsmith.training.finetuning.measuring import measure
 from bertsmith.training.finetuning.methods import FULL, LINEAR, require_trained
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, write_results
@@ -136,8 +137,9 @@ def _run(
         )
     shortest = completed.shortest(space)
     shortest.resolved(bench.steps_per_epoch(shortest), shortest.seed)  # refuses, before anything is written
-    frozen = completed.most_frozen(space)
-    require_trained(frozen, bench.task, bench.start(frozen, frozen.seed))
+    least = completed.least(space)
+    require_trained(least, bench.task, bench.start(least, least.seed))
+    require_negatives(bench.task, least, bench.data.train)
     begin_search(search, out, data_hashes(search.recipe))
     search = completed
     while len(trials) < search.settings.trials:
