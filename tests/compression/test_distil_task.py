@@ -18,8 +18,9 @@ from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
 from bertsmith.compression.distilling.distil_session import DistilSession
 from bertsmith.compression.distilling.distil_task import DistilResult, distil_task
 from bertsmith.compression.distilling.teacher import Teacher, hash_of, open_teachers
+from bertsmith.compression.shrinking.shrink import shrink
 from bertsmith.compression.vocabulary_pruning import prune_vocabulary
-from bertsmith.errors import BertsmithError, ModelError, RecipeError
+from bertsmith.errors import BertsmithError, InputError, ModelError, RecipeError
 from bertsmith.files import read_json, write_json
 from bertsmith.inference.frozen_baseline import encoder_before
 from bertsmith.inference.predictor import Predictor
@@ -406,6 +407,27 @@ def test_teachers_read_the_same_columns_in_one_order_or_the_text_alone(tmp_path:
         assert not out.exists()
     opened = open_teachers([teachers["both"], teachers["none"], teachers["both"]], None, torch.device("cpu"))
     assert [len(each.task.column_names) for each in opened] == [2, 0, 2]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("made_by", ["distil", "shrink"])
+def test_a_cell_of_the_test_file_that_is_no_number_is_refused_before_the_teacher_is_asked(
+    tmp_path: Path, made_by: str
+) -> None:
+    texts = [
+        json.loads(line) for line in write_rows(tmp_path / "a", "classification", 60).read_text().splitlines()
+    ]
+    for name, last in (("train", 7), ("dev", 7), ("test", "n/a")):
+        rows = [{**row, "age": last if number == 59 else number % 7} for number, row in enumerate(texts)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = {name: str(tmp_path / f"{name}.jsonl") for name in ("train", "dev", "test")}
+    train, out = tmp_path / "train.jsonl", tmp_path / "out"
+    teacher = str(save_teacher(tmp_path / "teacher", "classification", 5, train, features=("age",)))
+    with pytest.raises(InputError, match=r"test\.jsonl, line 60, column 'age': expected a finite number"):
+        if made_by == "shrink":
+            shrink(teacher, out=str(out), **files)
+        else:
+            distil_task([teacher], out=str(out), layers=1, **files)
+    assert not out.exists()
 
 
 def _long_passages(path: Path) -> Path:

@@ -113,6 +113,7 @@ class DistilSession:
         if before is not None and source.takes_head and before.folder == source.folder:
             data = replace(data, warnings=(*data.warnings, _FROM_TEACHER))
         train = encode_examples(task, [*data.labelled, *data.texts], tokenizer)
+        encode_examples(task, [*data.dev, *(data.test or ())], tokenizer)  # refuses a cell that can't be read
         for teacher in teachers:
             _require_same_pieces(teacher, train)
         soft_loss = distillation_loss(task, recipe.temperature, per_row=begun.head.per_row)

@@ -42,6 +42,7 @@ from bertsmith.machine.hardware import Hardware
 from bertsmith.model.locate import locate_model
 from bertsmith.model.static_table import refuse_static
 from bertsmith.reporting import formatting
+from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
 from bertsmith.training.distributed import leave
 from bertsmith.training.machine import set_up_machine
@@ -118,6 +119,7 @@ def shrink(
         task = None if recipe.task is None else find_task(recipe.task)
         whole = Teacher.open(str(model), task, machine.device)
         data = read_distil_data(whole.task, recipe, [whole])
+        encode_examples(whole.task, data.test or (), whole.tokenizer)  # refuses a cell that can't be read
         begin_search(folder, asked_for(whole, recipe, overrides, values, prune))
         with sole_writer(folder):
             judge = Judge(whole, data.dev, machine.device)
