@@ -200,16 +200,28 @@ def test_the_chosen_threshold_reaches_the_official_best() -> None:
     )
     threshold = thresholds.no_answer_threshold(odds, scores, np.array([bool(gold) for gold in golds]))
     table = score_v2(predictions, golds, odds, threshold)
-    assert table["best_exact_thresh"] == threshold
+    lower, upper = odds[odds <= threshold].max(), odds[odds > threshold].min()
+    assert table["best_exact_thresh"] == lower and threshold == pytest.approx((lower + upper) / 2)
     assert table["exact"] == pytest.approx(table["best_exact"])
     assert table["exact"] > score_v2(predictions, golds, odds, 1e9)["exact"] + 5
+
+
+def test_rounding_of_the_odds_moves_no_question_over_the_threshold() -> None:
+    """A graph's odds differ by 1e-6, and the question that dev's threshold was chosen by is asked again."""
+    odds, answerable = np.array([-2.0, 6.925047397613525, 8.0]), np.array([True, True, False])
+    threshold = thresholds.no_answer_threshold(odds, answerable.astype(np.float64), answerable)
+    for change in (-1e-6, 0.0, 1e-6):
+        assert (odds + change <= threshold).tolist() == answerable.tolist()
 
 
 def test_a_threshold_that_answers_nothing_and_one_without_candidates() -> None:
     nothing = thresholds.no_answer_threshold(np.array([-5.0, -3.0]), np.zeros(2), np.array([False, False]))
     assert nothing < -5
     odds = np.array([-5.0, math.inf])
-    assert thresholds.no_answer_threshold(odds, np.array([1.0, 0.0]), np.array([True, True])) == -5
+    assert thresholds.no_answer_threshold(odds, np.array([1.0, 0.0]), np.array([True, True])) == -4
+    assert thresholds.no_answer_threshold(odds[:1], np.ones(1), np.array([True])) == -4
+    neighbours = np.array([1.0, np.nextafter(1.0, 2.0)])
+    assert thresholds.no_answer_threshold(neighbours, np.array([1.0, 0.0]), np.array([True, False])) == 1
     assert math.isfinite(thresholds.no_answer_threshold(odds[1:], np.zeros(1), np.array([True])))
     with pytest.raises(ValueError, match="at least one question"):
         thresholds.no_answer_threshold(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))

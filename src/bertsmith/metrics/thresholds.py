@@ -130,8 +130,9 @@ def no_answer_threshold(null_odds: npt.ArrayLike, scores: npt.ArrayLike, answera
     """The odds of "no answer" up to which an answer is given, with the highest mean score on dev; all (Q,).
 
     `scores` are those of the best answers (exact match or F1), 0 to 1; what can't be answered scores 1 when
-    nothing is said and 0 otherwise. Of several the lowest: rather say nothing. Raises ValueError for no
-    question.
+    nothing is said and 0 otherwise. Of several the lowest: rather say nothing. Half-way between the last
+    question answered and the next, or one beyond where there is no other, so that rounding moves neither to
+    the other side. Raises ValueError for no question.
     """
     odds = np.asarray(null_odds, np.float64)
     if not len(odds):
@@ -144,9 +145,12 @@ def no_answer_threshold(null_odds: npt.ArrayLike, scores: npt.ArrayLike, answera
     attainable = np.concatenate([[True], odds[:-1] < odds[1:], [True]])
     attainable[1:] &= np.isfinite(odds)
     answered = int(np.flatnonzero(attainable)[np.argmax(totals[attainable])])
-    if answered:
-        return float(odds[answered - 1])
-    return float(odds[0]) - 1.0 if np.isfinite(odds[0]) else 0.0
+    if not answered:
+        return float(odds[0]) - 1.0 if np.isfinite(odds[0]) else 0.0
+    if answered == len(odds) or np.isinf(odds[answered]):
+        return float(odds[answered - 1]) + 1.0
+    # Turned round: what has the threshold's own odds is answered.
+    return -float(_between(-odds[answered], -odds[answered - 1]))
 
 
 def _best_expected_f1(probabilities: Floats) -> Floats:
