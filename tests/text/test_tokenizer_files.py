@@ -157,6 +157,54 @@ def test_added_tokens_that_are_plain_are_kept(tmp_path: Path) -> None:
     assert not tokenizer.splits_at_blanks  # the added token reaches over a blank
 
 
+def test_tokens_added_beside_a_vocab_txt_are_read_in_texts_as_by_transformers(tmp_path: Path) -> None:
+    vocab_txt(tmp_path / "vocab.txt")
+    count = len(SPECIAL) + len(WORDS)
+    later = {"[ENT]": count + 1, "@USER": count, "[SEP]": 3}
+    (tmp_path / "added_tokens.json").write_text(json.dumps(later))
+    tokenizer = Tokenizer.load(tmp_path, lowercase=True)
+    assert tokenizer.pieces[count:] == ("@USER", "[ENT]")
+    assert tokenizer.encode("a @USER b[ent] a").ids == [9, count, 10, count + 1, 9]
+    assert tokenizer.encode("[SEP]").tokens == ["[", "[UNK]", "]"], "what stands around texts is text in them"
+    tokenizer.save(tmp_path / "saved")
+    assert Tokenizer.load(tmp_path / "saved").sha256 == tokenizer.sha256
+    cased = Tokenizer.load(tmp_path, lowercase=False)
+    assert cased.encode("@USER [ent]").tokens == ["@USER", "[", "[UNK]", "]"]
+
+
+def test_tokens_added_beside_a_vocab_json_and_those_of_the_settings(tmp_path: Path) -> None:
+    folder = byte_level_files(tmp_path)
+    count = Tokenizer.load(folder).vocab_size
+    (folder / "added_tokens.json").write_text(json.dumps({"<user>": count}))
+    assert Tokenizer.load(folder).encode("he<user>he").tokens == ["he", "<user>", "he"]
+    listed = {"3": added("<unk>", 3), str(count): added("<url>", count, special=False) | {"lstrip": True}}
+    for token in listed.values():
+        del token["id"]
+    settings = {"added_tokens_decoder": listed}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = Tokenizer.load(folder)
+    assert tokenizer.vocab_size == count + 1, "where the settings list them, as transformers has it"
+    assert tokenizer.encode("he <url>he").tokens == ["he", "<url>", "he"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("added_tokens.json", {"@USER": 17}, "no piece has the id 16"),
+        ("added_tokens.json", {"@USER": 3}, "'[SEP]' and '@USER' share the id 3"),
+        ("added_tokens.json", {"a": 16}, "no piece has the id 9"),
+        ("added_tokens.json", {"@USER": "16"}, "added_tokens.json: added_tokens.@USER: expected"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"16": {"content": "a"}}}, "is missing"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"x": {}}}, "added_tokens_decoder.x"),
+        ("tokenizer_config.json", {"added_tokens_decoder": ["a"]}, "added_tokens_decoder: expected"),
+    ],
+)
+def test_added_tokens_that_are_none(tmp_path: Path, name: str, content: Any, complaint: str) -> None:
+    vocab_txt(tmp_path / "vocab.txt")
+    (tmp_path / name).write_text(json.dumps(content))
+    assert complaint in refusal(tmp_path)
+
+
 def test_byte_level_files_that_do_not_fit(tmp_path: Path) -> None:
     (byte_level_files(tmp_path / "a") / "merges.txt").write_text("#version: 0.2\nx y z\n")
     assert "merges.txt, line 2: expected two symbols" in refusal(tmp_path / "a")

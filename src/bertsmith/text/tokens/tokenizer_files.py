@@ -4,6 +4,7 @@ tokenizer.json                       any BERT or RoBERTa of the last years
 vocab.txt                            WordPiece, one piece a line, the line number is the id
 vocab.json, merges.txt               byte-level BPE, as RoBERTa was published
 tokenizer_config.json                beside them: cased or uncased, names of the special tokens
+added_tokens.json                    beside the latter two: tokens that were added to the vocabulary
 """
 
 import json
@@ -14,6 +15,7 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from bertsmith.errors import TokenizerError
+from bertsmith.text.tokens.added_tokens import ADDED_TOKENS, add_tokens, read_added_tokens
 from bertsmith.text.tokens.byte_level import byte_level_backend, read_byte_pairs, require_byte_symbols
 from bertsmith.text.tokens.template import require_usable, template_of
 from bertsmith.text.tokens.tokenizer_json import read_object, read_tokenizer_json
@@ -29,7 +31,10 @@ SPECIAL_TOKENS = {
 }
 
 #: Those of a folder, the one that is read first in front.
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json")
+TOKENIZER_FILES = (
+    *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json"),
+    ADDED_TOKENS,
+)
 
 
 def read_backend(path: Path, lowercase: bool | None) -> tuple[Backend, dict[str, str]]:
@@ -112,6 +117,7 @@ def _read_wordpiece(
         strip_accents=_flag(config, "strip_accents"),
         chinese_characters=_flag(config, "tokenize_chinese_chars") is not False,
     )
+    _read_added(backend, special, config, path)
     return backend, special
 
 
@@ -124,7 +130,17 @@ def _read_byte_level(
     require_byte_symbols(vocabulary, path)
     special = find_special_tokens(set(vocabulary), config, path)
     add_prefix_space = _flag(config, "add_prefix_space") is True
-    return byte_level_backend(vocabulary, merges, special, add_prefix_space=add_prefix_space), special
+    backend = byte_level_backend(vocabulary, merges, special, add_prefix_space=add_prefix_space)
+    _read_added(backend, special, config, path)
+    return backend, special
+
+
+def _read_added(backend: Backend, special: dict[str, str], config: dict[str, Any], path: Path) -> None:
+    """Tokens that the vocabulary file at `path` doesn't have, and those of it that are searched for."""
+    added = read_added_tokens(path.parent, config)
+    vocabulary = backend.get_vocab() | {token.content: number for number, token in added}
+    _require_ids_without_holes(vocabulary, path.parent)
+    add_tokens(backend, added, special)
 
 
 def _flag(config: dict[str, Any], key: str) -> bool | None:

@@ -24,7 +24,7 @@ _WHAT_IS_READ = (
 MAX_BYTES = 32 * 2**20
 MAX_PIECES = 600_000  # LaBSE, the largest BERT that was published, has 501,153
 _MAX_MERGES = 2 * MAX_PIECES
-_MAX_ADDED = 20_000  # each is looked for in every text
+MAX_ADDED = 20_000  # each is looked for in every text
 _MAX_TEMPLATE = 16  # parts around two texts; RoBERTa's has six
 _Vocabulary = Annotated[dict[str, int], Field(max_length=MAX_PIECES)]
 
@@ -170,8 +170,9 @@ class WordPieceDecoder(Component):
 Decoder = Annotated[WordPieceDecoder | ByteLevel, Field(discriminator="type")]
 
 
-class AddedToken(Component):
-    id: int
+class SearchedToken(Component):
+    """A token that a text is searched for before it is split, and how."""
+
     content: str = Field(min_length=1)
     special: bool
     single_word: bool
@@ -180,12 +181,18 @@ class AddedToken(Component):
     normalized: bool
 
 
+class AddedToken(SearchedToken):
+    """With its id."""
+
+    id: int
+
+
 class TokenizerFile(Component):
     """The whole file. Padding and truncation are read and dropped: the library never pads."""
 
     version: str
     model: Annotated[WordPieceModel | BytePairModel, Field(discriminator="type")]
-    added_tokens: list[AddedToken] = Field(max_length=_MAX_ADDED)
+    added_tokens: list[AddedToken] = Field(max_length=MAX_ADDED)
     normalizer: Normalizer | None = None
     pre_tokenizer: PreTokenizer | None
     post_processor: PostProcessor | None = None
