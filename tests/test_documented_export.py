@@ -57,9 +57,9 @@ def test_twenty_lines_classify_as_bertsmith_does(tmp_path: Path) -> None:
     assert len(longest.splitlines()) <= 20
 
 
-@pytest.mark.parametrize("crf", [False, True])
-def test_tags_of_words_are_bertsmiths(tmp_path: Path, crf: bool) -> None:
-    folder = saved_model(tmp_path / "model", "tagging", crf=crf)
+@pytest.mark.parametrize("settings", [{}, {"crf": True}, {"constrained": False}])
+def test_tags_of_words_are_bertsmiths(tmp_path: Path, settings: dict[str, bool]) -> None:
+    folder = saved_model(tmp_path / "model", "tagging", **settings)
     export_model(folder, gate_file(tmp_path, "tagging"), tmp_path / "out")
     sentences = [text.split() for text in random_texts(12, seed=3)]
     found = answers(tmp_path / "out", f"[tag(words) for words in {sentences!r}]")

@@ -63,6 +63,21 @@ def test_every_graph_of_vectors_says_what_a_text_becomes_before_it(
     assert said == [query, "", False]
 
 
+@pytest.mark.parametrize(("settings", "overlap"), [({}, 9), ({"stride": 5}, 5)])
+def test_a_taggers_windows_overlap_by_what_the_facts_say(
+    tmp_path: Path, settings: dict[str, int], overlap: int
+) -> None:
+    """By a quarter of the 38 pieces that stand between [CLS] and [SEP], if the settings say nothing."""
+    source = open_source(saved_model(tmp_path / "model", "tagging", **settings))
+    assert source.task is not None
+    facts = decoding_facts(source, source.task)
+    assert facts["max_length"] == 40 and facts["stride"] == overlap
+    sentence = source.task.example(" ".join(random_texts(12, seed=1)).split())
+    pieces = source.tokenizer.encode_pieces(source.task.texts(sentence))
+    first, second, *_ = source.task.encode(sentence, pieces, source.tokenizer).windows
+    assert list(first.token_ids[-1 - overlap : -1]) == list(second.token_ids[1 : 1 + overlap])
+
+
 def test_the_graph_says_nothing_of_the_machine_and_names_its_products(desk: Path) -> None:
     import onnx
 

@@ -153,6 +153,11 @@ class Tagging(Task[TaggedExample]):
         """The words; they are tokenised one by one, as they were tagged."""
         return example.words
 
+    def window(self, tokenizer: Tokenizer) -> tuple[int, int]:
+        """How many pieces a window holds, and how many of them the next one shares."""
+        room = self.settings.max_length - special_tokens(tokenizer, 1)
+        return room, room // 4 if self.settings.stride is None else self.settings.stride
+
     def encode(self, example: TaggedExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
         """Windows of pieces; the head reads each word's first piece, in the window that shows it best."""
         # a word of control characters alone has no pieces; its tag is read from an unknown one
@@ -161,9 +166,7 @@ class Tagging(Task[TaggedExample]):
             starts.append(len(ids))
             ids.extend(piece.ids or [tokenizer.unk_id])
         firsts = np.array(starts, np.int64)
-        room = self.settings.max_length - special_tokens(tokenizer, 1)
-        stride = room // 4 if self.settings.stride is None else self.settings.stride
-        ranges = windows(ids, room, stride)
+        ranges = windows(ids, *self.window(tokenizer))
         owners = owner(ranges)[firsts] if len(firsts) else np.zeros(0, np.int64)
         ends = np.searchsorted(owners, np.arange(len(ranges)), "right")  # owners ascend, as windows do
         made = []

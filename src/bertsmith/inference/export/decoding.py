@@ -2,13 +2,14 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bertsmith.inference.export.padded_heads import Vectors
 from bertsmith.inference.export.source import Source
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
-from bertsmith.tasks.heads.crf import legal_scores
+from bertsmith.tasks.heads.crf import TransitionScores, legal_scores
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.question_answering import QuestionAnswering
 from bertsmith.tasks.retrieval import Retrieval
@@ -72,20 +73,20 @@ def _of_task(source: Source, task: Task[Any]) -> dict[str, Any]:
     if isinstance(task, Similarity):
         return {"range": [task.lowest, task.highest]}
     if isinstance(task, Tagging):
-        return {"stride": task.settings.stride, "transitions": _transitions(source, task)}
+        return {"stride": task.window(source.tokenizer)[1], "transitions": _transitions(source, task)}
     return {}
 
 
-def _transitions(source: Source, task: Tagging) -> dict[str, Any] | None:
+def _transitions(source: Source, task: Tagging) -> dict[str, Any]:
     """Scores of a sentence's first tag, of each tag behind each, and of its last: what Viterbi adds to the
-    logits. null forbids.
+    logits. null forbids; without constraints nothing is added.
     """
-    if not task.settings.constrained:
-        return None
     assert isinstance(source.packed, TaskModel)
     head = source.packed.head
     assert isinstance(head, TaggingHead)
     scores = legal_scores(task.labels) if head.crf is None else head.crf.scores()
+    if not task.settings.constrained:
+        scores = TransitionScores(*map(torch.zeros_like, scores))
     return {name: _plain(value) for name, value in scores._asdict().items()} | {
         "learnt": head.crf is not None
     }
