@@ -196,6 +196,29 @@ def test_the_head_of_a_fine_tuned_model_is_kept_and_named(tmp_path: Path) -> Non
     assert (task.name, task.labels) == ("tagging", ("O", "PER", "LOC"))
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"},
+        {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity", "version": "5.0.0"}},
+    ],
+)
+def test_a_cross_encoder_keeps_what_becomes_of_its_scores(tmp_path: Path, said: dict[str, Any]) -> None:
+    """Without it sentence-transformers puts the scores through a sigmoid."""
+    make_legacy_folder(tmp_path / "old")
+    tensors = torch.load(tmp_path / "old/pytorch_model.bin", weights_only=True)
+    kept = OrderedDict((name, value) for name, value in tensors.items() if not name.startswith("cls."))
+    kept["classifier.weight"], kept["classifier.bias"] = torch.ones(1, 4), torch.ones(1)
+    torch.save(kept, tmp_path / "old/pytorch_model.bin")
+    settings = json.loads((tmp_path / "old/config.json").read_text()) | said
+    settings |= {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+    (tmp_path / "old/config.json").write_text(json.dumps(settings))
+    import_legacy(tmp_path / "old", tmp_path / "new")
+    written = json.loads((tmp_path / "new/config.json").read_text())
+    assert written == written | said
+    assert load_task_model(tmp_path / "new")[1].name == "regression"
+
+
 def test_a_vocabulary_larger_than_the_model_is_left_out_and_it_is_said(tmp_path: Path) -> None:
     make_legacy_folder(tmp_path / "old")
     with (tmp_path / "old/vocab.txt").open("a") as file:

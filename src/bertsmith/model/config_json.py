@@ -108,12 +108,14 @@ def config_to_hugging_face(config: BertConfig, architecture: str) -> dict[str, A
 
 
 class Labels(BaseModel):
-    """What a head's outputs mean: the keys that travel with the head."""
+    """What a head's outputs mean, and what a cross-encoder makes of them: keys that travel with it."""
 
     id2label: dict[Annotated[str, Field(pattern="^[0-9]{1,6}$")], str] | None = None
     label2id: dict[str, Annotated[int, Field(ge=0)]] | None = None
     num_labels: Annotated[int, Field(ge=1)] | None = None
     problem_type: str | None = None
+    sentence_transformers: dict[str, Any] | None = None
+    sbert_ce_default_activation_function: str | None = None
 
 
 def read_labels(values: Mapping[str, Any], where: str) -> dict[str, Any]:
