@@ -27,7 +27,7 @@ from bertsmith.model.config_json import config_to_hugging_face
 from bertsmith.model.legacy import import_legacy, read_legacy_tensors
 from bertsmith.model.weights import to_hugging_face
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
-from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
+from bertsmith.tasks.checkpoints.sentence_settings import is_for_fewer_dimensions, read_sentence_settings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
@@ -340,6 +340,19 @@ def test_an_imported_embedding_model_gives_the_same_vectors(
     np.testing.assert_array_equal(after.queries(texts), before.queries(texts))
     found = read_sentence_settings(tmp_path / "imported")
     assert (found.pooling, found.max_length, found.lowercase, found.query_prefix) == ("cls", 8, True, "a b ")
+
+
+@pytest.mark.parametrize("said", [{"is_matryoshka": True}, {"matryoshka_dimensions": [16, 8]}])
+def test_an_imported_embedding_model_says_that_its_vectors_may_be_cut(
+    tmp_path: Path, said: dict[str, Any]
+) -> None:
+    _, old = make_embedding_folders(tmp_path, dense=False, deeper=True)
+    config = old / "0_Transformer" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | said))
+    import_legacy(old, tmp_path / "imported")
+    assert is_for_fewer_dimensions(tmp_path / "imported")
+    written = json.loads((tmp_path / "imported" / "config.json").read_text())
+    assert written == written | said
 
 
 def test_a_part_that_cannot_be_carried_is_refused_by_name(tmp_path: Path) -> None:

@@ -23,7 +23,12 @@ from bertsmith.model.architectures import choose_architecture, find_architecture
 from bertsmith.model.bert import Bert
 from bertsmith.model.card import write_card
 from bertsmith.model.config import BertConfig
-from bertsmith.model.config_json import config_from_hugging_face, config_to_hugging_face, read_labels
+from bertsmith.model.config_json import (
+    MATRYOSHKA,
+    config_from_hugging_face,
+    config_to_hugging_face,
+    read_labels,
+)
 from bertsmith.model.manifest import Manifest, hashed_meanwhile, write_manifest
 from bertsmith.model.meta_init import meta_init
 from bertsmith.model.static_table import refuse_static
@@ -47,7 +52,8 @@ class Checkpoint:
     """The content of a model folder, checked but not yet in a module.
 
     `tensors` are float32 under our names; `carried` those of heads that Bertsmith has no part for, under
-    the file's names, with `labels` as config.json gives them. `notes` are sentences for the user.
+    the file's names, with `labels` as config.json gives them: what outputs mean, and how far vectors may be
+    cut. `notes` are sentences for the user.
     """
 
     config: BertConfig
@@ -94,7 +100,9 @@ def interpret(
         raise ModelError(f"{where} holds no encoder of the family {config.model_type}.")
     declared = settings.get("architectures")
     claim = str(declared[0]) if isinstance(declared, list) and declared else ""
-    labels = read_labels(settings, where) if translated.carried else {}
+    labels = {key: settings[key] for key in MATRYOSHKA if key in settings}
+    if translated.carried:
+        labels |= read_labels(settings, where)
     return Checkpoint(
         config,
         choose_architecture(config.model_type, parts, claim).name,

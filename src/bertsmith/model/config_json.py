@@ -20,6 +20,9 @@ from bertsmith.validation import first_problem
 # Other names of activations we have.
 _ACTIVATIONS = {"gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_new"}
 
+# Which of an embedding model's first dimensions may stand alone.
+MATRYOSHKA = ("is_matryoshka", "matryoshka_dimensions")
+
 # Keys that Hugging Face and Google write and that do not change the numbers of an encoder, or whose one
 # supported value is checked below. Any other key is refused: it could mean something we do not compute.
 _HARMLESS = frozenset(
@@ -37,8 +40,7 @@ _HARMLESS = frozenset(
         # Google's multilingual and Chinese models
         *("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"),
         *("pooler_size_per_head", "pooler_type"),
-        # what vectors were trained for
-        *("is_matryoshka", "matryoshka_dimensions"),
+        *MATRYOSHKA,
         # generation, as transformers of 2020 wrote it for every model
         *("bad_words_ids", "do_sample", "early_stopping", "length_penalty", "max_length", "min_length"),
         *("num_beams", "num_return_sequences", "repetition_penalty", "temperature", "top_k", "top_p"),

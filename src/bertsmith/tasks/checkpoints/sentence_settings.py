@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from bertsmith.errors import ModelError
+from bertsmith.model.config_json import MATRYOSHKA
 from bertsmith.model.cross_encoder import makes_vectors
 from bertsmith.model.locate import SENTENCE_SETTINGS
 from bertsmith.model.static_table import is_static, read_longest, table_folder
@@ -91,7 +92,7 @@ def is_for_fewer_dimensions(folder: Path) -> bool:
     if is_static(folder):
         return True
     config = read_settings(plain_file(read_encoder(folder)[0], "config.json"))
-    return bool(config.get("is_matryoshka") or config.get("matryoshka_dimensions"))
+    return any(config.get(key) for key in MATRYOSHKA)
 
 
 def _of_table(folder: Path) -> SentenceSettings:
