@@ -99,7 +99,7 @@ def test_products_in_bfloat16_are_noted_and_not_mixed_with_others(
         ("-", "red cat\nold dog\n", {"format": "lines"}, ["1", "2"]),
         ("-", '{"text": "red cat"}\n{"text": "old dog"}\n', {}, ["1", "2"]),
         ("-", '{"id": "x", "text": "red cat"}\n{"text": "old dog", "id": 7}\n', {}, ["x", "7"]),
-        ("-", '{"text": "red cat"}\n{"text": "old dog", "id": 7}\n', {}, ["1", "2"]),
+        ("-", '{"id": null, "text": "red cat"}\n{"text": "old dog"}\n', {}, ["1", "2"]),
         ("-", "id,text\nx,red cat\ny,old dog\n", {"format": "csv"}, ["x", "y"]),
         ("-", "ID,text\nx,red cat\ny,old dog\n", {"format": "csv"}, ["x", "y"]),
         ("-", '{"Id": "x", "text": "red cat"}\n{"text": "old dog", "Id": 7}\n', {}, ["x", "7"]),
@@ -141,6 +141,16 @@ def test_an_id_that_only_a_later_row_of_a_file_has_is_not_dropped(embedder: Embe
     (tmp_path / "a.jsonl").write_text('{"text": "red"}\n{"id": 5, "text": "cat"}\n')
     with pytest.raises(InputError, match=r"a\.jsonl, line 1: .*'id'"):
         run(embedder, tmp_path / "a.jsonl", tmp_path / "out.parquet")
+
+
+@pytest.mark.parametrize("first", ['{"text": "red cat"}', '{"text": "red cat", "id": null}'])
+def test_an_id_that_only_a_later_row_of_a_stream_has_is_not_dropped(
+    embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    lines = f'{first}\n{{"text": "old dog", "id": "x"}}\n'
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    with pytest.raises(InputError, match=r"line 2 has the id 'x', and the first row has none"):
+        run(embedder, "-", tmp_path / "v.parquet")
 
 
 def test_ids_that_the_first_row_of_a_stream_has_are_asked_of_all(

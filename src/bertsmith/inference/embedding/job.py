@@ -275,10 +275,17 @@ def _rows(
 
 
 def _with_ids_if_any(rows: Iterator[LabelledRow]) -> Iterator[LabelledRow]:
-    """(text, id) of each, or (text,): the first row of a stream says which spelling it has."""
+    """(text, id) of each, or (text,): the first row of a stream says which spelling it has. Raises InputError
+    for an id where that has none.
+    """
     first = next(rows)
     ids = [place for place, value in enumerate(first.values) if place and value is not None][:1]
     for row in chain([first], rows):
+        other = next((value for value in row.values[1:] if value is not None), None)
+        if not ids and other is not None:
+            raise InputError(
+                f"{row.where} has the id {other!r}, and the first row has none. Give an id to all or to none."
+            )
         yield LabelledRow(tuple(row.values[place] for place in (0, *ids)), row.where)
 
 
