@@ -312,3 +312,12 @@ def test_lora_s_adapter_opens_in_peft(family: str, desk: Path, models_folder: Pa
     for line in lines_of("said.jsonl"):
         logit = float(theirs(**tokenizer(line["text"], return_tensors="pt")).logits.detach())
         assert line["score"] == pytest.approx(logit, abs=1e-4)
+
+
+def test_look_shows_byte_pairs_as_text(
+    desk: Path, models_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["look", str(models_folder / "modernbert"), "red cat sleeps [MASK]", "--out", "look.html"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert {"cat", "sleeps"} <= set(printed.split()) and "Ġcat" not in printed

@@ -111,6 +111,7 @@ def _refuse_columns(model: str) -> None:
 def _show(model: str, found: "Look") -> None:
     """What the answer rests on most, and a word's neighbours in the last layer."""
     from bertsmith.cli.screen import print_facts, print_table
+    from bertsmith.text.tokens.shown_tokens import shown_tokens
 
     rests = found.attributions
     if rests is not None:
@@ -119,9 +120,10 @@ def _show(model: str, found: "Look") -> None:
             "without the text": f"{rests.baseline_value:.4f}",
         }
         print_facts(f"{model} on this input", facts)
-        best = sorted(range(len(rests.tokens)), key=lambda place: -abs(rests.scores[place]))[:10]
+        shown = shown_tokens(found.tokenizer, rests.token_ids)
+        best = sorted(range(len(shown)), key=lambda place: -abs(rests.scores[place]))[:10]
         print_table(
-            ("token", "adds"), [(rests.tokens[place], f"{rests.scores[place]:+.4f}") for place in best]
+            ("token", "adds"), [(shown[place]["text"], f"{rests.scores[place]:+.4f}") for place in best]
         )
     if found.neighbours is not None:
         last = [
