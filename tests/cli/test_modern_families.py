@@ -14,7 +14,7 @@ import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer as Backend
-from tokenizers import models, pre_tokenizers, processors
+from tokenizers import decoders, models, pre_tokenizers, processors
 
 from bertsmith.cli.main import main
 from bertsmith.inference.embedding.embedder import Embedder
@@ -80,6 +80,7 @@ def byte_level_tokenizer(folder: Path) -> Tokenizer:
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
     backend = Backend(models.BPE(vocabulary, merges))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B [SEP]",
