@@ -205,6 +205,17 @@ def test_added_tokens_that_are_none(tmp_path: Path, name: str, content: Any, com
     assert complaint in refusal(tmp_path)
 
 
+def test_a_vocab_txt_of_other_rules_than_berts_is_refused(tmp_path: Path) -> None:
+    vocab_txt(tmp_path / "vocab.txt")
+    settings = tmp_path / "tokenizer_config.json"
+    settings.write_text('{"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}')
+    sentence = refusal(tmp_path)
+    assert "tokenizer_config.json: the tokenizer is a 'BertJapaneseTokenizer', whose rules" in sentence
+    for name in ("BertTokenizer", "BertTokenizerFast", "ElectraTokenizer", "DistilBertTokenizerFast"):
+        settings.write_text(json.dumps({"tokenizer_class": name}))
+        assert Tokenizer.load(tmp_path).encode("hello a").ids == [8, 9]
+
+
 def test_byte_level_files_that_do_not_fit(tmp_path: Path) -> None:
     (byte_level_files(tmp_path / "a") / "merges.txt").write_text("#version: 0.2\nx y z\n")
     assert "merges.txt, line 2: expected two symbols" in refusal(tmp_path / "a")

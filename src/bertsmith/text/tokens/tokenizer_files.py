@@ -36,6 +36,10 @@ TOKENIZER_FILES = (
     ADDED_TOKENS,
 )
 
+# Classes of transformers that read a vocab.txt by BERT's rules, and those that name no rules.
+_BERTS = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "PreTrainedTokenizer")
+_BY_BERTS_RULES = (*_BERTS, *(f"{name}Fast" for name in _BERTS), "TokenizersBackend")
+
 
 def read_backend(path: Path, lowercase: bool | None) -> tuple[Backend, dict[str, str]]:
     """The tokenizer at `path` and the names of its special tokens ("cls" → "[CLS]", ...).
@@ -104,6 +108,7 @@ def _read_wordpiece(
     path: Path, config: dict[str, Any], lowercase: bool | None
 ) -> tuple[Backend, dict[str, str]]:
     """Cased or uncased: what the caller says, else the settings, else whether a piece has a capital."""
+    _refuse_other_rules(config, path)
     pieces = read_vocabulary(path)
     special = find_special_tokens(set(pieces), config, path)
     if lowercase is None:
@@ -119,6 +124,16 @@ def _read_wordpiece(
     )
     _read_added(backend, special, config, path)
     return backend, special
+
+
+def _refuse_other_rules(config: dict[str, Any], path: Path) -> None:
+    """A Japanese BERT's words are found by a dictionary, and others have vocabularies of byte pairs."""
+    name = config.get("tokenizer_class")
+    if name is not None and name not in _BY_BERTS_RULES:
+        raise TokenizerError(
+            f"{path.with_name('tokenizer_config.json')}: the tokenizer is a {name!r}, whose rules Bertsmith "
+            "doesn't have: a vocab.txt is read as BertTokenizer does. Use another model."
+        )
 
 
 def _read_byte_level(
