@@ -211,7 +211,7 @@ def test_a_vocab_txt_of_other_rules_than_berts_is_refused(tmp_path: Path) -> Non
     settings.write_text('{"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}')
     sentence = refusal(tmp_path)
     assert "tokenizer_config.json: the tokenizer is a 'BertJapaneseTokenizer', whose rules" in sentence
-    for name in ("BertTokenizer", "BertTokenizerFast", "ElectraTokenizer", "DistilBertTokenizerFast"):
+    for name in ("BertTokenizer", "BertTokenizerFast", "ElectraTokenizer", "MobileBertTokenizer"):
         settings.write_text(json.dumps({"tokenizer_class": name}))
         assert Tokenizer.load(tmp_path).encode("hello a").ids == [8, 9]
 

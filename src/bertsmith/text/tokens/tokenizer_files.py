@@ -36,9 +36,8 @@ TOKENIZER_FILES = (
     ADDED_TOKENS,
 )
 
-# Classes of transformers that read a vocab.txt by BERT's rules, and those that name no rules.
-_BERTS = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "PreTrainedTokenizer")
-_BY_BERTS_RULES = (*_BERTS, *(f"{name}Fast" for name in _BERTS), "TokenizersBackend")
+# Classes of transformers that read a vocab.txt by other rules than BERT's: a dictionary's, or byte pairs'.
+_BY_OTHER_RULES = ("BertJapaneseTokenizer", "BertweetTokenizer", "PhobertTokenizer")
 
 
 def read_backend(path: Path, lowercase: bool | None) -> tuple[Backend, dict[str, str]]:
@@ -127,9 +126,9 @@ def _read_wordpiece(
 
 
 def _refuse_other_rules(config: dict[str, Any], path: Path) -> None:
-    """A Japanese BERT's words are found by a dictionary, and others have vocabularies of byte pairs."""
+    """Raises TokenizerError where the settings name such a class."""
     name = config.get("tokenizer_class")
-    if name is not None and name not in _BY_BERTS_RULES:
+    if name in _BY_OTHER_RULES:
         raise TokenizerError(
             f"{path.with_name('tokenizer_config.json')}: the tokenizer is a {name!r}, whose rules Bertsmith "
             "doesn't have: a vocab.txt is read as BertTokenizer does. Use another model."
