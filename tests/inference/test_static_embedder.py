@@ -16,12 +16,16 @@ from bertsmith.files import write_json
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.job import embed_file
 from bertsmith.inference.embedding.vector_file import read_vectors
+from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.inference.export.source import open_source
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.model_kind import model_kind
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.static_table import is_static, load_static, save_static
+from bertsmith.serving.operations.operation import Options
+from bertsmith.serving.served_model import open_model
+from bertsmith.serving.settings import ModelSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 TEXTS = [
@@ -87,7 +91,7 @@ def test_of_a_table_of_sentence_transformers_unknown_pieces_count(
     table: Path, tmp_path: Path, tiny_tokenizer: Tokenizer
 ) -> None:
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import StaticEmbedding
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
     torch.manual_seed(0)
     theirs = SentenceTransformer(
@@ -98,6 +102,39 @@ def test_of_a_table_of_sentence_transformers_unknown_pieces_count(
     wanted = theirs.encode(texts, normalize_embeddings=True)
     assert np.abs(wanted[0]).max() > 0
     np.testing.assert_allclose(Embedder(tmp_path / "theirs").documents(texts), wanted, atol=1e-6)
+
+
+def served(folder: Path, texts: list[str], long_text: str | None = None) -> Vectors:
+    model = open_model(ModelSettings(name="table", path=str(folder)), 1)
+    return model.operation("embed").prepare(texts, Options(long_text)).answer()
+
+
+def test_a_service_makes_the_same_vectors_of_a_table_of_sentence_transformers(
+    tmp_path: Path, tiny_tokenizer: Tokenizer
+) -> None:
+    """Whose rows of the special tokens around a text are as they were drawn."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    torch.manual_seed(0)
+    theirs = SentenceTransformer(
+        modules=[StaticEmbedding(tiny_tokenizer.backend, embedding_dim=8)], device="cpu"
+    )
+    theirs.save(str(tmp_path / "theirs"))
+    wanted = theirs.encode(TEXTS, normalize_embeddings=True)
+    np.testing.assert_allclose(served(tmp_path / "theirs", TEXTS), wanted, atol=1e-6)
+
+
+def test_a_service_reads_long_texts_of_a_table_whole(
+    table: Path, tmp_path: Path, tiny_tokenizer: Tokenizer
+) -> None:
+    rows = load_static(table).table.detach()
+    table = tmp_path / "short"
+    save_static(table, rows, tiny_tokenizer, provenance={}, max_length=12)
+    text = " ".join([*TEXTS * 4, "red cats"])
+    for way in ("truncate", "windows"):
+        expected = Embedder(table, long_texts=way).documents([text])
+        np.testing.assert_allclose(served(table, [text], way), expected, atol=1e-7)
 
 
 def moved_one_deeper(table: Path) -> Path:

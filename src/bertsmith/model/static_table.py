@@ -126,8 +126,8 @@ def load_static(folder: Path) -> StaticTable:
         table = _one_row_a_piece(read_tensors(path), path)
     if not bool(table.isfinite().all()):
         raise ModelError(f"{path} holds values that are not finite. Take another copy of the model.")
-    if manifest is None and _is_model2vec(folder):  # what we save is as it is meant
-        _leave_unknown_out(table, folder)
+    if manifest is None:  # what we save is as it is meant
+        _leave_out(table, folder)
     return StaticTable(table)
 
 
@@ -185,13 +185,18 @@ def _is_model2vec(folder: Path) -> bool:
     return settings.get("model_type") == _MODEL2VEC or "embedding_dtype" in settings
 
 
-def _leave_unknown_out(table: Tensor, folder: Path) -> None:
-    """model2vec leaves out unknown pieces that it has a row for: sentence-transformers, which opens the same
-    folder, doesn't.
+def _leave_out(table: Tensor, folder: Path) -> None:
+    """The special tokens around a text, which neither sentence-transformers nor model2vec reads: their rows
+    are as they were drawn. model2vec leaves out unknown pieces too.
     """
-    unknown = Tokenizer.load(plain_file(folder, "tokenizer.json").parent).unk_id
-    if unknown < len(table):
-        table[unknown] = 0
+    tokenizer = Tokenizer.load(plain_file(table_folder(folder), "tokenizer.json").parent)
+    template = tokenizer.template
+    unread = [*template.before, *template.between, *template.behind]
+    if _is_model2vec(folder):
+        unread.append(tokenizer.unk_id)
+    for piece in unread:
+        if piece < len(table):
+            table[piece] = 0
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -146,16 +146,19 @@ def _find(question: Question, models: Models, wanted: ServedModel | None) -> Fou
 
 
 def _read_label(question: Question, model: ServedModel, own: bool) -> Read | Unanswerable:
-    """The probability of a label that the question names exactly. A head of yes and no that the question is
-    named after answers yes.
+    """The probability of a label that the question names, in its own case or in another. A head of yes and no
+    that the question is named after answers yes.
     """
     if model.task not in _LABELS:
         return Unanswerable(
             f"{model.name} is a model for {model.task}: it has no label that holds or doesn't."
         )
-    known = _by_lower(model.labels)
-    names = [name.strip().lower() for name in (*question.labels, question.name or "")]
-    found = next((known[name] for name in names if name in known), None)
+    known, exact = _by_lower(model.labels), {label.strip(): label for label in model.labels}
+    names = [name.strip() for name in (*question.labels, question.name or "")]
+    meant = next((name for name in names if name in exact or name.lower() in known), None)
+    found = None if meant is None else exact.get(meant, known.get(meant.lower()))
+    if len(known) < len(exact) and meant not in exact and found is not None:
+        return Unanswerable(f"{model.name} has labels that differ in case alone: name one as it is.")
     if found is None and own and set(known) in _YES:
         found = next(known[name] for name in _SURE if name in known)
     if found is None:

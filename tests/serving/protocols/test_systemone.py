@@ -14,7 +14,7 @@ from systemone import AsyncClient, Choice, Client, Noul, Score, SystemOneError
 from systemone.local import spread_confidence
 
 from bertsmith import Predictor
-from served_models import save_mixed
+from served_models import save_fine_tuned, save_mixed
 
 TEXT = "bano delo firu"
 
@@ -151,6 +151,17 @@ def test_a_state_is_read_as_text(server: Running) -> None:
     found = ask(server, pair, {"nli": Choice("?", {"Entailment": 0, "Neutral": 0, "Contradiction": 0})})
     expected = probabilities(server, "nli", (TEXT, "guma"))
     assert found.choices["nli"].probabilities["Neutral"] == pytest.approx(expected["neutral"], abs=2e-6)
+
+
+def test_of_labels_that_differ_in_case_alone_the_one_that_is_named_is_meant(tmp_path: Path) -> None:
+    folder = save_fine_tuned(tmp_path / "country", "classification", labels=["US", "us"])
+    (expected,) = Predictor.load(folder).predict([TEXT])
+    with running({"country": folder}) as alone:
+        found = ask(alone, TEXT, {"US": Noul("?"), "us": Noul("?")}).nouls
+        for label in ("US", "us"):
+            assert found[label].noul == pytest.approx(expected["probabilities"][label], abs=1e-6)
+        with pytest.raises(SystemOneError, match="differ in case alone: name one as it is"):
+            ask(alone, TEXT, {"Us": Noul("?")}, "country")
 
 
 def test_a_model_with_columns_beside_its_text_reads_them_from_the_state(tmp_path: Path) -> None:

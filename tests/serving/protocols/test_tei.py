@@ -1,6 +1,7 @@
 """Text Embeddings Inference's clients, in haystack and llama-index, and its routes by themselves."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInfer
 from running_service import Running, running
 
 from bertsmith import Embedder, Predictor
+from served_models import save_fine_tuned
 
 TEXTS = ["bano delo", "firu", "guma kano lelo miru bano"]
 LONG = "bano " * 60
@@ -158,6 +160,13 @@ def test_raw_scores_are_the_heads_logits(server: Running) -> None:
     for way in (False, True):
         (only,) = post(server, *predicted(TEXTS[0], "regression", raw_scores=way))
         assert only == {"label": "score", "score": pytest.approx(expected["score"], rel=1e-6)}
+
+
+def test_a_head_of_vectors_has_no_raw_scores(tmp_path: Path) -> None:
+    with running({"retrieval": save_fine_tuned(tmp_path / "retrieval", "retrieval")}) as alone:
+        for way in (False, True):
+            refused = post(alone, *predicted([["bano", "delo"]], "retrieval", raw_scores=way), status=424)
+            assert "is a model for retrieval: it gives no label of a text" in refused["error"]
 
 
 def test_rerank_gives_texts_and_raw_scores_on_request(server: Running) -> None:

@@ -65,12 +65,19 @@ class TextEncoder:
                     f"{called[number]} is longer than the {self.windows.max_length} tokens that the model "
                     "reads at a time. Shorten it, or say long_text = 'truncate' or 'windows'."
                 )
-            stride = min(_STRIDE, self.windows.room // 4) if options.long_text == "windows" else None
-            for start, end in windows(ids, self.windows.room, stride):
+            for start, end in self._ranges(ids, options):
                 made.append(self.windows.sequence(ids[start:end]))
                 owners.append(number)
         cut = options.long_text != "windows"
         return made, owners, [cut and each for each in longer]
+
+    def _ranges(self, ids: Sequence[int], options: Options) -> list[tuple[int, int]]:
+        """Of a text's windows; a static table, which has no positions, reads it whole."""
+        if options.long_text != "windows":
+            return windows(ids, self.windows.room, None)
+        if isinstance(self.encoder, StaticTable):
+            return [(0, len(ids))]
+        return windows(ids, self.windows.room, min(_STRIDE, self.windows.room // 4))
 
     def _prefix(self, options: Options) -> str:
         kind = options.more.get("kind") or "document"

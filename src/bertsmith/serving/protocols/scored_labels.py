@@ -19,13 +19,15 @@ def scored_labels(prediction: Mapping[str, Any], model: ServedModel) -> list[dic
         return [{"label": "score", "score": prediction["score"]}]
     if "label" in prediction and "confidence" in prediction:
         return [{"label": prediction["label"], "score": prediction["confidence"]}]
-    raise Unsupported(f"{model.name} is a model for {model.task}: it gives no label of a text.")
+    raise _without_labels(model)
 
 
 def labelled_logits(prediction: Mapping[str, Any], model: ServedModel) -> dict[str, float]:
-    """What the head gave for each label."""
+    """What the head gave for each label. Raises Unsupported for a head of no labels."""
     logits = prediction["logits"]
     names = model.labels if len(model.labels) == len(logits) else ("score",)
+    if len(names) != len(logits):  # a vector
+        raise _without_labels(model)
     return dict(zip(names, logits, strict=True))
 
 
@@ -33,3 +35,7 @@ def best_first(scores: Mapping[str, float]) -> list[dict[str, Any]]:
     """Of equal ones the first stays first."""
     ranked = sorted(scores.items(), key=lambda item: -item[1])
     return [{"label": label, "score": score} for label, score in ranked]
+
+
+def _without_labels(model: ServedModel) -> Unsupported:
+    return Unsupported(f"{model.name} is a model for {model.task}: it gives no label of a text.")
