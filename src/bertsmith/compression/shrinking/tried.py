@@ -48,9 +48,7 @@ class Tried:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where its score would be on other rows of this kind, in 95 of 100 cases; of a share at most
-        1.
-        """
+        """Where its score would be on other rows of this kind, in 95 of 100 cases. A share is at most 1."""
         spread = 1.96 * (self.error or 0.0)
         high = self.score + spread
         return self.score - spread, min(high, 1.0) if self.score <= 1 else high

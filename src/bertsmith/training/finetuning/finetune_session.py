@@ -341,10 +341,10 @@ class FinetuneSession:
 
 
 def _left_out(task: Task[Any], source: Path) -> list[str]:
-    """What an embedding model made its vectors with, and a task that makes vectors doesn't begin with."""
+    """A sentence on the last product of an embedding model, which a task that makes vectors doesn't keep."""
     if not isinstance(task, Similarity | Retrieval) or not ends_in_projection(source):
         return []
     return [
-        f"{source} ends in a linear layer that changes the vectors' dimensions. It is left out: the "
-        "encoder's own vectors are trained, which have other dimensions and begin less good"
+        f"{source} ends in a linear layer that changes the vectors' dimensions. It is left out: training "
+        "begins with the encoder's own vectors, which have other dimensions"
     ]

@@ -18,7 +18,7 @@ from bertsmith.training.tuning.trials import Trial, leading_trial
 
 SEARCH_FILE, TRIALS_FILE, BEST_FILE = "search.json", "trials.json", "best.toml"
 _HASHES = "sha256"  # in search.json, of each labelled file
-_GIVEN = "given"  # beside it, as `Search.given`
+_GIVEN = "given"  # beside it, the names of the settings that the user gave
 
 
 def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
@@ -33,7 +33,7 @@ def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
         raise RecipeError(f"{out} already holds a search. Go on with it by --resume, or take another folder.")
     new = _identity(search)
     old = {name: value for name, value in read_json(stored).items() if name in new}
-    given = set(old.pop(_GIVEN, ())) ^ set(new.pop(_GIVEN))
+    given = (set(old.pop(_GIVEN, ())) ^ set(new.pop(_GIVEN))) & search.decided_by_giving
     differing = dict.fromkeys([*differing_names(old, new), *sorted(given)])
     if differing:
         raise RecipeError(
@@ -91,4 +91,4 @@ def _identity(search: Search) -> dict[str, Any]:
     """What must be the same when a search goes on: all but the number of trials and what a run may change."""
     recipe = json.loads(search.recipe.model_dump_json(exclude=MAY_CHANGE))
     settings = json.loads(search.settings.model_dump_json(exclude={"trials"}))
-    return {**recipe, **settings, _GIVEN: search.given}
+    return {**recipe, **settings, _GIVEN: sorted(search.fixed)}

@@ -91,12 +91,11 @@ class Search:
         return {name: self._nearest(name, value) for name, value in values.items() if name not in self.fixed}
 
     @property
-    def given(self) -> list[str]:
-        """What the user gave where that alone decides, whatever the value: it isn't searched, or few rows no
-        longer judge in turn.
+    def decided_by_giving(self) -> set[str]:
+        """Settings of which it matters that the user gives them, whatever the value: they aren't searched, or
+        few rows no longer judge in turn.
         """
-        searched = replace(self, fixed=frozenset()).baseline(_SEVERAL)
-        return sorted(self.fixed & {*searched, "dev_share"})
+        return {*replace(self, fixed=frozenset()).baseline(_SEVERAL), "dev_share"}
 
     def _nearest(self, name: str, value: float) -> float:
         given = self.given_bounds.get(name.rpartition(".")[2])
