@@ -44,6 +44,18 @@ def byte_level_backend(
     return backend
 
 
+def has_robertas_rules(backend: Backend) -> bool:
+    """True where `byte_level_backend` of the same vocabulary and merges gives the same ids."""
+    model, pre_tokenizer = backend.model, backend.pre_tokenizer
+    return (
+        isinstance(model, models.BPE)
+        and not model.ignore_merges
+        and backend.normalizer is None
+        and isinstance(pre_tokenizer, pre_tokenizers.ByteLevel)
+        and pre_tokenizer.use_regex
+    )
+
+
 def add_special_tokens(backend: Backend, special: dict[str, str]) -> None:
     """The mask takes the space before it: RoBERTa predicts "Ġword", space included, in its place."""
     mask = AddedToken(special["mask"], lstrip=True, special=True, normalized=False)

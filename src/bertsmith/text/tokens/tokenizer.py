@@ -22,6 +22,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 from bertsmith.door import door, flag, found, optional, place, several, text
 from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import atomic_write, write_json
+from bertsmith.text.tokens.byte_level import has_robertas_rules
 from bertsmith.text.tokens.long_texts import (
     BLANK,
     BLANK_OR_CHINESE,
@@ -33,7 +34,7 @@ from bertsmith.text.tokens.long_texts import (
 )
 from bertsmith.text.tokens.template import Template, template_of
 from bertsmith.text.tokens.tokenizer_files import find_special_tokens, read_backend
-from bertsmith.text.tokens.wordpiece import wordpiece_backend
+from bertsmith.text.tokens.wordpiece import has_berts_rules, wordpiece_backend
 
 Family = Literal["wordpiece", "byte-level"]
 
@@ -266,26 +267,28 @@ class Tokenizer:
         return backend
 
     def _settings(self) -> dict[str, Any]:
-        """tokenizer_config.json: enough for transformers to build the same tokenizer from vocab.txt alone."""
+        """tokenizer_config.json: enough for transformers to build the same tokenizer from vocab.txt alone.
+
+        Its classes of BERT and RoBERTa have their own rules and template, whatever tokenizer.json says.
+        """
         settings: dict[str, Any] = {f"{role}_token": token for role, token in self._special.items()}
         normalizer, pre_tokenizer = self.backend.normalizer, self.backend.pre_tokenizer
-        if isinstance(normalizer, normalizers.BertNormalizer) and self.family == "wordpiece":
-            settings |= {
+        cls, sep = (self.cls_id,), (self.sep_id,)
+        if has_berts_rules(self.backend) and self.template == Template(cls, sep, sep):
+            return settings | {
                 "tokenizer_class": "BertTokenizer",
                 "do_lower_case": normalizer.lowercase,
                 "strip_accents": normalizer.strip_accents,
                 "tokenize_chinese_chars": normalizer.handle_chinese_chars,
             }
-        elif isinstance(pre_tokenizer, pre_tokenizers.ByteLevel) and self._special["cls"] == "<s>":
-            settings |= {
+        if has_robertas_rules(self.backend) and self.template == Template(cls, sep * 2, sep, (0, 0)):
+            return settings | {
                 "tokenizer_class": "RobertaTokenizer",
                 "add_prefix_space": pre_tokenizer.add_prefix_space,
                 "bos_token": self._special["cls"],
                 "eos_token": self._special["sep"],
             }
-        else:
-            settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-        return settings
+        return settings | {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 
 def _from_json(content: str, special: dict[str, str]) -> Tokenizer:

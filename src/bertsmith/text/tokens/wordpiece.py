@@ -62,3 +62,15 @@ def wordpiece_backend(
     )
     backend.add_special_tokens(sorted(special.values(), key=vocabulary.__getitem__))
     return backend
+
+
+def has_berts_rules(backend: Backend) -> bool:
+    """True where `wordpiece_backend` of the same pieces and some of its flags gives the same ids."""
+    model, normalizer = backend.model, backend.normalizer
+    return (
+        isinstance(model, models.WordPiece)
+        and (model.continuing_subword_prefix, model.max_input_chars_per_word) == ("##", 100)
+        and isinstance(normalizer, normalizers.BertNormalizer)
+        and normalizer.clean_text
+        and isinstance(backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
+    )
