@@ -1,11 +1,14 @@
 """A vocabulary extended by a corpus: ids of old, the same ids by other readers, and out again to the byte."""
 
+import json
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tokenizer_samples import SPECIAL, byte_level_files
-from tokenizers import normalizers
+from tokenizer_samples import SPECIAL, added, byte_level_files
+from tokenizers import normalizers, pre_tokenizers
 from transformers import AutoTokenizer
 from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer, WordpieceTokenizer
 
@@ -39,9 +42,51 @@ def wordpiece() -> Tokenizer:
     return Tokenizer.from_pieces(pieces, lowercase=True)
 
 
-@pytest.fixture(params=["wordpiece", "byte-level"])
+def with_added_tokens(folder: Path) -> Tokenizer:
+    """A WordPiece vocabulary with tokens that the model's own vocabulary doesn't have."""
+    content = json.loads(wordpiece().backend.to_str())
+    count = len(content["model"]["vocab"])
+    for number, token in enumerate(("<url>", "<user>"), start=count):
+        content["added_tokens"].append(added(token, number, special=False))
+    return of_content(folder, content)
+
+
+def modern(folder: Path) -> Tokenizer:
+    """A byte-level vocabulary whose special tokens stand among the added tokens alone, as ModernBERT's do."""
+    model = {"type": "BPE", "merges": [], "vocab": {}}
+    model["vocab"] = {piece: n for n, piece in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    count = len(model["vocab"])
+    tokens = [added(token, count + number) for number, token in enumerate(SPECIAL)]
+    ids = {token["content"]: token["id"] for token in tokens}
+    bert = {"type": "BertProcessing", "sep": ["[SEP]", ids["[SEP]"]], "cls": ["[CLS]", ids["[CLS]"]]}
+    bytes_ = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    rules = {
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": bytes_,
+        "decoder": bytes_,
+        "post_processor": bert,
+    }
+    return of_content(folder, {"version": "1.0", "model": model, "added_tokens": tokens} | rules)
+
+
+def of_content(folder: Path, content: dict[str, Any]) -> Tokenizer:
+    """The tokenizer whose tokenizer.json holds `content`."""
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    return Tokenizer.load(folder)
+
+
+TOKENIZERS: dict[str, Callable[[Path], Tokenizer]] = {
+    "wordpiece": lambda folder: wordpiece(),
+    "byte-level": lambda folder: Tokenizer.load(byte_level_files(folder)),
+    "added tokens": with_added_tokens,
+    "modern": modern,
+}
+
+
+@pytest.fixture(params=TOKENIZERS)
 def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> Tokenizer:
-    return wordpiece() if request.param == "wordpiece" else Tokenizer.load(byte_level_files(tmp_path / "old"))
+    return TOKENIZERS[request.param](tmp_path / "old")
 
 
 def texts_of(corpus: Corpus) -> list[str]:
@@ -62,7 +107,7 @@ def test_old_pieces_keep_their_ids_and_words_get_the_next(tokenizer: Tokenizer, 
 
 def test_text_without_an_added_word_has_the_ids_it_had(tokenizer: Tokenizer, corpus: Corpus) -> None:
     extended, _ = extend_tokenizer(tokenizer, corpus, ExtensionSettings(words=3))
-    for text in ("nothing new", "ÄÖ 漢字 😀", "of 12kg, b4 .", "drags"):
+    for text in ("nothing new", "ÄÖ 漢字 😀", "of 12kg, b4 .", "drags", "a <url> of<user>"):
         assert extended.encode(text).ids == tokenizer.encode(text).ids
 
 
@@ -170,3 +215,14 @@ def test_a_lower_casing_tokenizer_that_keeps_accents_gets_words_with_theirs(tmp_
     extended, extension = extend_tokenizer(old, corpus, ExtensionSettings(words=2, min_count=5))
     assert {each.word for each in extension.words} == {"prüfgerät", "zuverlässig"}
     assert len(extended.encode("Prüfgerät zuverlässig").ids) == 2
+
+
+@pytest.mark.parametrize("how", ["special", "single_word"])
+def test_an_added_token_that_would_be_read_where_it_is_not_meant_is_refused(
+    corpus: Corpus, tmp_path: Path, how: str
+) -> None:
+    content = json.loads(wordpiece().backend.to_str())
+    token = added("entity", len(content["model"]["vocab"]), special=False) | {how: True}
+    content["added_tokens"].append(token)
+    with pytest.raises(TokenizerError, match="The added token 'entity' is no text, or a word only if"):
+        extend_tokenizer(of_content(tmp_path / "old", content), corpus)

@@ -18,9 +18,10 @@ Merge = tuple[str, str]
 def with_pieces(tokenizer: Tokenizer, pieces: Sequence[str], merges: Iterable[Merge] = ()) -> Tokenizer:
     """`pieces` get the ids from V on; `merges` of a byte-level vocabulary come behind all others.
 
-    Raises TokenizerError for a piece that is there already.
+    Raises TokenizerError for a piece that is there already, and where an added token would be read elsewhere.
     """
     content, vocabulary = _content(tokenizer), set(tokenizer.pieces)
+    _keep_ids_of_added_tokens(content, tokenizer)
     for number, piece in enumerate(pieces, start=tokenizer.vocab_size):
         if piece in vocabulary:
             raise TokenizerError(f"The piece {piece!r} is in the vocabulary already. Each may stand once.")
@@ -31,22 +32,30 @@ def with_pieces(tokenizer: Tokenizer, pieces: Sequence[str], merges: Iterable[Me
     return _tokenizer(content, tokenizer)
 
 
-def without_pieces(tokenizer: Tokenizer, count: int, merges: int = 0) -> Tokenizer:
-    """Without the last `count` pieces and the last `merges` merges: what `with_pieces` added.
+def without_pieces(tokenizer: Tokenizer, count: int, merges: int = 0, outside: int = 0) -> Tokenizer:
+    """Without the last `count` pieces and the last `merges` merges: what `with_pieces` added to a tokenizer
+    with so many pieces `outside` its model.
 
     Raises TokenizerError when one of these is not the model's own, as a special token that was added later.
     """
-    content = _content(tokenizer)
-    for number in range(tokenizer.vocab_size - count, tokenizer.vocab_size):
+    content, base = _content(tokenizer), tokenizer.vocab_size - count
+    for number in range(base, tokenizer.vocab_size):
         piece = tokenizer.id_to_token(number)
         if content["model"]["vocab"].pop(piece, None) != number:
             raise TokenizerError(
                 f"The piece {piece!r} was added to the tokenizer by other means, after the words that are "
                 "to be removed. Remove it first."
             )
+    for number in range(base - outside, base):
+        content["model"]["vocab"].pop(tokenizer.id_to_token(number), None)
     if merges:
         del content["model"]["merges"][-merges:]
     return _tokenizer(content, tokenizer)
+
+
+def outside_model(tokenizer: Tokenizer) -> int:
+    """How many pieces, the last ones, are added tokens that the model's own vocabulary doesn't have."""
+    return tokenizer.vocab_size - tokenizer.backend.get_vocab_size(with_added_tokens=False)
 
 
 def merges_of(tokenizer: Tokenizer) -> list[Merge]:
@@ -54,6 +63,25 @@ def merges_of(tokenizer: Tokenizer) -> list[Merge]:
     found = _content(tokenizer)["model"]["merges"]
     pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in found)
     return [(left, right) for left, right in pairs]
+
+
+def _keep_ids_of_added_tokens(content: dict[str, Any], tokenizer: Tokenizer) -> None:
+    """Those outside the model's vocabulary join it: the library numbers them behind whatever is in it."""
+    vocabulary = content["model"]["vocab"]
+    for token in content["added_tokens"]:
+        if token["content"] not in vocabulary and _would_be_read(token, tokenizer):
+            raise TokenizerError(
+                f"The added token {token['content']!r} is no text, or a word only if it stands alone. In a "
+                "vocabulary with more pieces it would be read in other places too, so it can't be extended."
+            )
+        vocabulary.setdefault(token["content"], token["id"])
+
+
+def _would_be_read(token: dict[str, Any], tokenizer: Tokenizer) -> bool:
+    """True where the vocabulary would find the token in a text that isn't searched for it."""
+    splitter = tokenizer.backend.pre_tokenizer
+    whole = splitter is None or len(splitter.pre_tokenize_str(token["content"])) == 1
+    return tokenizer.family == "wordpiece" and whole and (token["special"] or token["single_word"])
 
 
 def _content(tokenizer: Tokenizer) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tokenizers import normalizers
 from bertsmith.door import door, kind, optional
 from bertsmith.errors import TokenizerError
 from bertsmith.progress import Progress
-from bertsmith.text.tokens.added_pieces import Merge, merges_of, with_pieces, without_pieces
+from bertsmith.text.tokens.added_pieces import Merge, merges_of, outside_model, with_pieces, without_pieces
 from bertsmith.text.tokens.byte_pair_choice import choose_byte_pair_words
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.vocabulary import corpus_folder
@@ -55,7 +55,8 @@ class Extension(Strict):
     """extension.json: what was added to a vocabulary of `base_pieces`, and how well both fit the corpus.
 
     `pieces` are the new ones in the order of their ids, `parts` the ids of the old pieces that each is made
-    of; `merges` those of a byte-level vocabulary. `earlier` is an extension that this one came on top of.
+    of; `merges` those of a byte-level vocabulary. The last `outside` of the old pieces were added tokens that
+    the model's own vocabulary didn't have. `earlier` is an extension that this one came on top of.
     """
 
     format: Literal[1] = 1
@@ -66,6 +67,7 @@ class Extension(Strict):
     pieces: tuple[str, ...]
     parts: tuple[tuple[int, ...], ...]
     merges: tuple[Merge, ...] = ()
+    outside: int = Field(default=0, ge=0)
     before: VocabularyReport
     after: VocabularyReport
     earlier: "Extension | None" = None
@@ -116,6 +118,7 @@ def extend_tokenizer(
         pieces=tuple(parts),
         parts=tuple(tuple(map(tokenizer.token_to_id, old)) for old in parts.values()),
         merges=tuple(merges),
+        outside=outside_model(tokenizer),
         before=vocabulary_report(tokenizer, corpus, progress=progress),
         after=vocabulary_report(extended, corpus, progress=progress),
     )
@@ -140,7 +143,7 @@ def without_extension(tokenizer: Tokenizer, extension: Extension) -> Tokenizer:
             f"{len(extension.pieces):,} that extension.json names. Use the folder that `bertsmith tokenizer "
             "extend` wrote, or one trained from it."
         )
-    return without_pieces(tokenizer, len(extension.pieces), len(extension.merges))
+    return without_pieces(tokenizer, len(extension.pieces), len(extension.merges), extension.outside)
 
 
 def _spelt(tokenizer: Tokenizer, words: list[str]) -> dict[str, tuple[str, ...]]:
