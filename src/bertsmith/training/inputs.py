@@ -25,6 +25,7 @@ from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
 from bertsmith.training.distributed import Ranks, wait
+from bertsmith.training.known_text import note_on_unknown
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.resources import require_resources
@@ -68,9 +69,10 @@ def open_inputs(
     require_resources(model, recipe, machine, hardware, out)
     train, heldout = open_stores(_corpus(recipe), tokenizer, out / "tokens", machine.ranks, console)
     _check_text(recipe, train)
+    unknown = note_on_unknown(train, tokenizer)
     measured, lacking = _measured(heldout, recipe.data.next_sentence)
     places = note_on_places(_corpus(recipe), model.config) if init is None else ()
-    found = Inputs(tokenizer, train, heldout, measured, model, (*notes, *lacking, *places))
+    found = Inputs(tokenizer, train, heldout, measured, model, (*notes, *unknown, *lacking, *places))
     if recipe.general is None:
         return found
     general = recipe.general, tokenizer, out / "tokens-general", machine.ranks, console
@@ -78,7 +80,9 @@ def open_inputs(
 
 
 def _with_general(recipe: Recipe, found: Inputs, train: TokenStore, heldout: TokenStore) -> Inputs:
-    """Raises CorpusError where general text that is to be mixed in, or measured on, isn't there."""
+    """Raises CorpusError where general text that is to be mixed in, or measured on, isn't there, or where the
+    vocabulary knows nothing of it.
+    """
     if recipe.data.general_share:
         _check_text(recipe, train)
     if not len(heldout):
@@ -86,7 +90,8 @@ def _with_general(recipe: Recipe, found: Inputs, train: TokenStore, heldout: Tok
             f"{heldout.path} holds no document, so forgetting can't be measured. Build the corpus of "
             "general text with a larger held-out share."
         )
-    return replace(found, general=train, general_measured=heldout)
+    notes = (*found.notes, *note_on_unknown(heldout, found.tokenizer))
+    return replace(found, general=train, general_measured=heldout, notes=notes)
 
 
 def _model(

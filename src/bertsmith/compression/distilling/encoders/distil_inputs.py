@@ -37,6 +37,7 @@ from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead, start_at
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import wait
 from bertsmith.training.inputs import open_stores
+from bertsmith.training.known_text import note_on_unknown
 from bertsmith.training.machine import Machine
 from bertsmith.training.run_folder import require_same_data, write_data_hashes
 from bertsmith.training.whole_rows import require_room_for_rows
@@ -120,6 +121,7 @@ def prepare(
     train, heldout = open_stores(recipe.corpus, opened.tokenizer, out / "tokens", machine.ranks, console)
     if len(train) == 0:
         raise CorpusError(f"{train.path} holds no document. Build the corpus with a smaller held-out share.")
+    unknown = note_on_unknown(train, opened.tokenizer)
     hashes = {"teacher": opened.sha256, "corpus": train.corpus_sha256}
     require_same_data(out, hashes)
     wait()  # no rank may find what the first one is about to write
@@ -148,7 +150,7 @@ def prepare(
         machine.device,
         cache,
     )
-    return Prepared(opened, task, pooler, train.corpus_sha256, (*notes, *kept))
+    return Prepared(opened, task, pooler, train.corpus_sha256, (*unknown, *notes, *kept))
 
 
 def _check_numbers(recipe: EncoderDistilRecipe, teacher: BertConfig) -> None:
