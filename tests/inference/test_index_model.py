@@ -152,6 +152,21 @@ def test_another_pooling_and_another_vocabulary_are_noticed(
         Index.open(index.path, embedder=other).search("cat")
 
 
+def test_nothing_is_added_by_another_model_where_an_index_was_built_anew_meanwhile(
+    tiny_bert: Path, docs: Path, tmp_path: Path
+) -> None:
+    mean, cls = (sentence_folder(tiny_bert, tmp_path / name, name) for name in ("mean_tokens", "cls_token"))
+    held, unused = build(docs, Embedder(mean)), Index.open(docs.parent / "index")
+    shutil.rmtree(held.path)
+    new = Index.build([docs], held.path, model=str(cls), passages=SETTINGS)
+    more = write_files(tmp_path / "more", {"c.txt": "a green bird sings"})
+    with pytest.raises(InputError, match="with another pooling than"):
+        held.add([more])
+    assert new.info.documents == 2
+    assert unused.add([more]).new == 1  # by the model of the new one
+    assert new.info.documents == 3
+
+
 def test_a_first_build_opens_and_reads_its_model_once(
     tiny_bert: Path, docs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -218,8 +218,9 @@ class Index:
         progress: Progress | None,
         is_new: bool = False,
     ) -> Changes:
-        embedder = self._checked_embedder()
         with writing(self.path) as writer:
+            self.refresh()  # here, where the index that is written to can't be built anew with another model
+            embedder = self._checked_embedder()
             try:
                 self.changes = update(
                     writer,
