@@ -13,6 +13,7 @@ import pytest
 
 from bertsmith.data.sequences.building import SequenceSettings, build_sequences
 from bertsmith.errors import ModelError
+from bertsmith.inference.index.index import Index
 from bertsmith.serving import models as models_module
 from bertsmith.serving import served_model
 from bertsmith.serving.app import make_app
@@ -24,13 +25,21 @@ from bertsmith.serving.refusals import Unsupported
 from bertsmith.serving.settings import read_settings
 from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 from live_server import threaded_server
-from served_models import save_fine_tuned, save_of_numbers
+from served_models import save_encoder, save_fine_tuned, save_of_numbers
 
 
 def opened(path: Path) -> Models:
     found = Models(read_settings([f"m={path}"], None, {}, {}))
     found.open_all()
     return found
+
+
+def save_index(folder: Path, text: str) -> Path:
+    pytest.importorskip("lancedb")
+    if not (folder / "encoder").exists():
+        save_encoder(folder / "encoder")
+    (folder / "a.txt").write_text(text)
+    return Index.build([folder / "a.txt"], folder / "index", model=str(folder / "encoder")).path
 
 
 @pytest.fixture
@@ -80,6 +89,17 @@ def test_a_second_reload_of_the_same_folder_keeps_the_version_to_go_back_to(
     assert models.roll_back("m") is first
     with pytest.raises(Unsupported):
         models.roll_back("m")
+
+
+def test_an_index_is_not_rolled_back_since_each_search_sees_what_is_committed(tmp_path: Path) -> None:
+    models = opened(save_index(tmp_path, "bano delo"))
+    save_index(tmp_path, "firu guma")
+    second = models.replace("m")
+    assert second.version == 2
+    with pytest.raises(Unsupported, match="m is an index: each search sees what is committed"):
+        models.roll_back("m")
+    assert models["m"] is second
+    assert not models.was_rolled_back("m")
 
 
 def test_a_look_at_all_models_leaves_alone_what_was_rolled_back_until_other_files_lie_there(

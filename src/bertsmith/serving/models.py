@@ -101,7 +101,8 @@ class Models:
 
     def replace(self, name: str) -> ServedModel:
         """Opens the model's folder again, probes what it finds, and only then serves it; the version before
-        stays for `roll_back`. What is served already is left as it is, and so is what there is to go back to.
+        stays for `roll_back`, but for an index's. What is served already is left as it is, and so is what
+        there is to go back to.
         Raises UnknownModel, ModelError for one that doesn't pass, and as `open_model`.
         """
         with self._changing:
@@ -134,14 +135,23 @@ class Models:
                 f"{now.task}: its clients would break. Serve it by another name."
             )
         self._versions[name] = new.version
-        self._before[name], self._serving[name] = now, new
+        if not new.files.is_index:
+            self._before[name] = now
+        self._serving[name] = new
         self._rolled_back.pop(name, None)
         return new
 
     def roll_back(self, name: str) -> ServedModel:
-        """Serves the version before again. Raises UnknownModel, Unsupported where there is none."""
+        """Serves the version before again. Raises UnknownModel, Unsupported where there is none, as of an
+        index: the one before would read what is committed now.
+        """
         with self._changing:
             undone = self[name]
+            if undone.files.is_index:
+                raise Unsupported(
+                    f"{name} is an index: each search sees what is committed, so there is no version to go "
+                    "back to. Build it again from the sources that you want."
+                )
             before = self._before.pop(name, None)
             if before is None:
                 raise Unsupported(
