@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from bertsmith.data.sequences.building import SequenceSettings, build_sequences
 from bertsmith.errors import ModelError
+from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.index.index import Index
 from bertsmith.serving import models as models_module
 from bertsmith.serving import served_model
@@ -22,7 +24,8 @@ from bertsmith.serving.operations.operation import Options
 from bertsmith.serving.page.page import described
 from bertsmith.serving.protocols import openai
 from bertsmith.serving.refusals import Unsupported
-from bertsmith.serving.settings import read_settings
+from bertsmith.serving.served_model import open_model
+from bertsmith.serving.settings import ModelSettings, read_settings
 from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 from live_server import threaded_server
 from served_models import save_encoder, save_fine_tuned, save_of_numbers
@@ -100,6 +103,25 @@ def test_an_index_is_not_rolled_back_since_each_search_sees_what_is_committed(tm
         models.roll_back("m")
     assert models["m"] is second
     assert not models.was_rolled_back("m")
+
+
+def test_an_index_is_asked_in_the_precision_that_its_settings_name(tmp_path: Path) -> None:
+    path = str(save_index(tmp_path, "bano delo"))
+    found = open_model(ModelSettings(name="m", path=path, compute_dtype="float32"), 1)
+    assert found.compute_dtype == torch.float32
+
+
+def test_an_index_of_an_embedder_of_ones_own_is_refused_by_saying_so(tmp_path: Path) -> None:
+    class Own(Embedder):
+        pass
+
+    path = save_index(tmp_path, "bano delo")
+    shutil.rmtree(path)
+    Index.build([tmp_path / "a.txt"], path, embedder=Own(tmp_path / "encoder"))
+    with pytest.raises(
+        ModelError, match=r"index was built by 'Own', .* embedder of your own can't be served"
+    ):
+        open_model(ModelSettings(name="m", path=str(path)), 1)
 
 
 def test_a_look_at_all_models_leaves_alone_what_was_rolled_back_until_other_files_lie_there(

@@ -22,11 +22,9 @@ class _Index:
             raise InputError("/srv/private does not exist.")
         return True
 
-    @property
-    def embedder(self) -> Any:
+    def require_same_model(self) -> None:
         if self.is_another:
             raise InputError("The index was built with other weights.")
-        return None
 
     def find(self, question: Any) -> list[Any]:
         if question.where is not None:

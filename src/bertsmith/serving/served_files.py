@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertsmith.errors import ModelError
 from bertsmith.inference.index.manifest import MANIFEST as INDEX
 from bertsmith.inference.index.manifest import read_index_manifest
 from bertsmith.model.locate import locate_model
@@ -31,7 +32,7 @@ class ServedFiles:
         folder = Path(path)
         index = _state_of_index(folder)
         if index:
-            weights = locate_model(read_index_manifest(folder).model.name).folder
+            weights = _model_of_index(folder)
         else:
             folder = weights = locate_model(path).folder
         return cls(folder, weights, folder.stat().st_mtime, _state(weights), index)
@@ -51,6 +52,17 @@ class ServedFiles:
         """
         now = ServedFiles.at(path)
         return (self._opened, self._index) == (now._opened, now._index)
+
+
+def _model_of_index(folder: Path) -> Path:
+    name = read_index_manifest(folder).model.name
+    try:
+        return locate_model(name).folder
+    except ModelError as error:
+        raise ModelError(
+            f"{folder} was built by {name!r}, which can't be opened; an index of an embedder of your own "
+            f"can't be served. {error}"
+        ) from error
 
 
 def _state(folder: Path) -> _State:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bertsmith.errors import InputError, ModelError
+from bertsmith.errors import ModelError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.text_windows import TextWindows
 from bertsmith.inference.engine import Engine, start_engine
@@ -100,10 +100,10 @@ def open_model(settings: ModelSettings, version: int, device: torch.device | str
 def _open(
     settings: ModelSettings, version: int, files: ServedFiles, device: torch.device | str
 ) -> ServedModel:
-    if files.is_index:
-        return _open_index(settings, version, files)
-    folder = files.folder
     wanted = getattr(torch, settings.compute_dtype) if settings.compute_dtype else None
+    if files.is_index:
+        return _open_index(settings, version, files, device, wanted)
+    folder = files.folder
     kind = model_kind(folder)
     if kind == "embedding":
         found = text_encoder(settings.name, Embedder(folder, device=device, compute_dtype=wanted))
@@ -152,13 +152,12 @@ def _open_task(
     )
 
 
-def _open_index(settings: ModelSettings, version: int, files: ServedFiles) -> ServedModel:
-    index = Index.open(files.folder)
-    embedder = index.embedder
-    if not isinstance(embedder, Embedder):
-        raise InputError(
-            f"{files.folder} was built with an embedder of your own, which a service can't open."
-        )
+def _open_index(
+    settings: ModelSettings, version: int, files: ServedFiles, device: torch.device | str, wanted: Any
+) -> ServedModel:
+    embedder = Embedder(files.weights, device=device, compute_dtype=wanted)
+    index = Index.open(files.folder, embedder)
+    index.require_same_model()
     found = text_encoder(settings.name, embedder)
     embed = Embed(found)
     operations: dict[str, Operation] = {"search": Search(index, embed), "embed": embed}

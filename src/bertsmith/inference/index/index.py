@@ -171,6 +171,12 @@ class Index:
         """The model behind the index, opened at the first use. Raises InputError where it is another now."""
         return self._checked_embedder()
 
+    def require_same_model(self) -> None:
+        """Raises InputError where the model behind the index isn't the one that its passages were embedded
+        by. `refresh` before sees what is committed now.
+        """
+        self._checked_embedder()
+
     def refresh(self) -> bool:
         """Sees what was committed since; every search does it. Returns whether there was anything."""
         before = self._committed

@@ -50,7 +50,7 @@ class Search:
             questions = [Question(*each, k, mode, where) for each in zip(inputs, vectors, strict=True)]
             try:
                 self.index.refresh()
-                self.index.embedder  # noqa: B018, compares the model of what is committed now
+                self.index.require_same_model()
                 return [[asdict(hit) for hit in self.index.find(question)] for question in questions]
             except FilterError:
                 raise
