@@ -160,6 +160,36 @@ def test_expired_work_is_never_computed() -> None:
 
 
 @in_a_loop
+def test_what_was_begun_is_computed_to_its_end_though_its_deadline_has_passed() -> None:
+    queue = WorkQueue(10_000)
+    queue.rate = 1e9
+    begun, waits = job([60, 60, 60], 1), job([60], 2)
+    queue.admit(begun)
+    queue.admit(waits)
+    while batch := queue.take(60, time.monotonic() + (3 if begun.taken else 0)):
+        for each in batch.taken:
+            each.job.settle(each.place, np.zeros(1, np.float32))
+    begun.future.add_done_callback(lambda found: _equal(len(found.result()), 3))
+    waits.future.add_done_callback(lambda found: _equal(type(found.exception()), Expired))
+    assert (begun.over, begun.left, waits.taken, queue.size) == (True, 0, 0, 0)
+
+
+@in_a_loop
+def test_what_was_begun_is_dropped_when_its_client_goes_or_a_batch_of_it_fails() -> None:
+    queue = WorkQueue(10_000)
+    queue.rate = 1e9
+    gone, broken = job([60, 60], 1), job([60, 60], 1)
+    for each in (gone, broken):
+        queue.admit(each)
+        assert taken(queue, 60) == [each]
+        queue.cancel(gone)
+    broken.fail(ValueError())
+    assert queue.take(60, time.monotonic() + 3) is None
+    assert (queue.size, queue.waiting_tokens) == (0, 0)
+    broken.future.add_done_callback(lambda found: _equal(type(found.exception()), ValueError))
+
+
+@in_a_loop
 def test_a_cancelled_request_leaves_the_queue() -> None:
     queue = WorkQueue(10_000)
     gone, stays = job([10, 10]), job([10])

@@ -160,7 +160,7 @@ class WorkQueue:
 
     def take(self, budget: int, now: float) -> Batch | None:
         """The work that is next, and what may be computed with it: at most `budget` tokens, at least one
-        sequence. What has expired is refused instead. None where nothing waits.
+        sequence. What expires before it is begun is refused instead. None where nothing waits.
         """
         self._expire(now)
         if not self._clients:
@@ -263,11 +263,12 @@ class WorkQueue:
         return now + (self._in_flight + mine + sum(min(each, mine) for each in others)) / self.rate
 
     def _expire(self, now: float) -> None:
+        """Not what was begun: what was computed of it would be thrown away, and asked for again."""
         late = [
             job
             for client in self._clients.values()
             for _, _, job in client.jobs
-            if job.deadline <= now or job.over
+            if job.over or (job.deadline <= now and not job.taken)
         ]
         for job in late:
             self._remove(job)
