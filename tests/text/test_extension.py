@@ -226,3 +226,17 @@ def test_an_added_token_that_would_be_read_where_it_is_not_meant_is_refused(
     content["added_tokens"].append(token)
     with pytest.raises(TokenizerError, match="The added token 'entity' is no text, or a word only if"):
         extend_tokenizer(of_content(tmp_path / "old", content), corpus)
+
+
+def test_words_that_the_byte_level_rules_divide_at_a_mark_are_left_out(tmp_path: Path) -> None:
+    """One such word, of Hindi, Thai or vocalised Arabic, had all others refused."""
+    (tmp_path / "text.txt").write_text(
+        "\n\n".join(
+            f"airfoil विश्वविद्यालय hypersonic हिन्दी {chr(97 + n % 26) * (1 + n // 26)}" for n in range(200)
+        )
+    )
+    settings = CorpusSettings(format="blank-lines", heldout=0.1, near_duplicates=False)
+    corpus = build_corpus([str(tmp_path / "text.txt")], tmp_path / "corpus", settings=settings, workers=1)
+    tokenizer = Tokenizer.load(byte_level_files(tmp_path / "old"))
+    _, extension = extend_tokenizer(tokenizer, corpus, ExtensionSettings(words=4))
+    assert {each.word for each in extension.words} == {"airfoil", "hypersonic"}

@@ -126,12 +126,16 @@ def extend_tokenizer(
 
 
 def is_word(text: str, tokenizer: Tokenizer) -> bool:
-    """Letters alone, with their marks, of a usual number; spelt as the tokenizer would spell it."""
+    """Letters alone, with their marks, of a usual number; spelt as the tokenizer would spell it, and whole by its
+    rules: RoBERTa's divide a word at a mark.
+    """
+    splitter = tokenizer.backend.pre_tokenizer
     return (
         _SHORTEST <= len(text) <= _LONGEST
         and all(unicodedata.category(letter)[0] in "LM" for letter in text)
         and not _REPEATED.search(text)
         and tokenizer.normalise(text) == text
+        and (splitter is None or len(splitter.pre_tokenize_str(_in_sentence(text, tokenizer))) == 1)
     )
 
 
@@ -147,13 +151,17 @@ def without_extension(tokenizer: Tokenizer, extension: Extension) -> Tokenizer:
 
 
 def _spelt(tokenizer: Tokenizer, words: list[str]) -> dict[str, tuple[str, ...]]:
-    """Each word's pieces inside a sentence, where byte-level pieces have the blank before it."""
-    before = " " if tokenizer.family == "byte-level" else ""
-    encoded = tokenizer.encode_batch([before + word for word in words])
+    """Each word's pieces inside a sentence."""
+    encoded = tokenizer.encode_batch([_in_sentence(word, tokenizer) for word in words])
     return {
         word: tuple(tokenizer.pieces[number] for number in ids)
         for word, ids in zip(words, encoded, strict=True)
     }
+
+
+def _in_sentence(word: str, tokenizer: Tokenizer) -> str:
+    """Byte-level pieces have the blank before a word."""
+    return f" {word}" if tokenizer.family == "byte-level" else word
 
 
 def _chosen(
