@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tokenizers import AddedToken, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
-from tokenizers import models, pre_tokenizers, trainers
 
 from bertsmith.text.tokens.long_texts import PART, LongPieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -69,6 +69,14 @@ def test_parts_have_the_ids_and_offsets_of_the_whole(make: Callable[[], Tokenize
         assert list(pieces.ids) == list(ids) == whole.ids
         np.testing.assert_array_equal(np.array(pieces.offsets), np.array(whole.offsets))
     assert isinstance(tokenizer.encode_pieces(texts)[-1], LongPieces)
+
+
+@pytest.mark.parametrize("sides", [{"lstrip": True}, {"rstrip": True}, {"lstrip": True, "rstrip": True}])
+def test_an_added_token_that_takes_the_blank_beside_it_does_so_in_a_long_text(sides: dict[str, bool]) -> None:
+    tokenizer, text = byte_level(False), "red <nl> cat <nl>" * PART
+    tokenizer.backend.add_tokens([AddedToken("<nl>", normalized=False, **sides)])
+    whole = tokenizer.backend.encode(text, add_special_tokens=False)
+    assert list(tokenizer.encode_batch([text])[0]) == whole.ids
 
 
 @pytest.mark.parametrize("enough", [1, 100, 5000])

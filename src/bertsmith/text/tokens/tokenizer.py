@@ -220,7 +220,8 @@ class Tokenizer:
         added = self.backend.get_added_tokens_decoder().values()
         if not isinstance(pre_tokenizer, pre_tokenizers.ByteLevel) or not pre_tokenizer.use_regex:
             return None
-        return None if any(SPACE.search(token.content) for token in added) else SPACE
+        takes_blank = any(token.rstrip or SPACE.search(token.content) for token in added)
+        return None if takes_blank else SPACE
 
     @cached_property
     def lowercase(self) -> bool:
