@@ -1,6 +1,7 @@
 """The tokenizer: ids, offsets, special tokens in text, saving, and the paths that must agree."""
 
 import hashlib
+import json
 import pickle
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer_samples import SPECIAL, WORDS, byte_level_files, tokenizer_json, vocab_txt
+from transformers import AutoTokenizer
 
 from bertsmith.errors import TokenizerError
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -240,6 +242,27 @@ def test_settings_win_over_tokenizer_json_as_in_transformers(tmp_path: Path) -> 
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     assert not Tokenizer.load(tmp_path).lowercase
     assert Tokenizer.load(tmp_path, lowercase=True).lowercase
+
+
+@pytest.mark.parametrize(
+    "name", ["BertTokenizer", "BertTokenizerFast", "DistilBertTokenizer", "PreTrainedTokenizerFast"]
+)
+@pytest.mark.parametrize(
+    "flags", [{}, {"do_lower_case": False}, {"do_lower_case": True}, {"strip_accents": True}], ids=str
+)
+@pytest.mark.parametrize("in_file", [{"lowercase": False}, {"strip_accents": False}, {}], ids=str)
+def test_settings_and_tokenizer_json_are_weighed_as_by_the_class_of_transformers(
+    tmp_path: Path, name: str, flags: dict[str, bool], in_file: dict[str, bool]
+) -> None:
+    normalizer = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+    normalizer |= {"strip_accents": None, "lowercase": True} | in_file
+    bert = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
+    tokenizer_json(tmp_path / "tokenizer.json", normalizer=normalizer, post_processor=bert)
+    config = {"tokenizer_class": name, "unk_token": "[UNK]"} | flags
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    text = "hello Hello há A"
+    assert Tokenizer.load(tmp_path).encode(text).ids == theirs(text, add_special_tokens=False)["input_ids"]
 
 
 def test_padding_and_truncation_of_a_file_are_dropped(tmp_path: Path) -> None:

@@ -38,6 +38,9 @@ TOKENIZER_FILES = (
 
 # Classes of transformers that read a vocab.txt by other rules than BERT's: a dictionary's, or byte pairs'.
 _BY_OTHER_RULES = ("BertJapaneseTokenizer", "BertweetTokenizer", "PhobertTokenizer")
+# Those that follow tokenizer.json alone, and those whose own settings win over it, the defaults too.
+_BY_THE_FILE = ("PreTrainedTokenizer", "TokenizersBackend")
+_BY_BERTS_SETTINGS = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
 
 
 def read_backend(path: Path, lowercase: bool | None) -> tuple[Backend, dict[str, str]]:
@@ -195,17 +198,25 @@ def _read_json(path: Path, config: dict[str, Any], lowercase: bool | None) -> tu
 
 
 def _follow_config(content: dict[str, Any], config: dict[str, Any], lowercase: bool | None) -> None:
-    """Where tokenizer_config.json contradicts tokenizer.json the former wins, as in transformers."""
+    """Where tokenizer_config.json contradicts tokenizer.json the former wins, unless transformers' class that
+    it names follows tokenizer.json alone.
+    """
     normalizer = content.get("normalizer") or {}
     if normalizer.get("type") != "BertNormalizer":
         _refuse_choice_of_case(lowercase)
         return
+    name = str(config.get("tokenizer_class")).removesuffix("Fast")
+    if name in _BY_BERTS_SETTINGS:
+        normalizer.update(lowercase=True, strip_accents=None, handle_chinese_chars=True)
     wanted = {
-        "lowercase": _flag(config, "do_lower_case") if lowercase is None else lowercase,
+        "lowercase": _flag(config, "do_lower_case"),
         "strip_accents": _flag(config, "strip_accents"),
         "handle_chinese_chars": _flag(config, "tokenize_chinese_chars"),
     }
-    normalizer.update({key: value for key, value in wanted.items() if value is not None})
+    if name not in _BY_THE_FILE:
+        normalizer.update({key: value for key, value in wanted.items() if value is not None})
+    if lowercase is not None:
+        normalizer["lowercase"] = lowercase
 
 
 def _refuse_choice_of_case(lowercase: bool | None) -> None:
