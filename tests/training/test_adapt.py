@@ -224,6 +224,7 @@ def test_general_text_goes_with_sentence_order(
     assert result.metrics["mlm_loss"] < before["mlm_loss"] - 1
     kept = load_pretraining_model(result.model, sentence_order=True)
     assert kept[0].next_sentence is not None and kept[1] == ()
+    assert pretrain(str(out / "recipe.toml"), resume=True).before == before
     with pytest.raises(StoreError, match="Sentence-order prediction needs"):  # a document is one sentence
         pretrain("adapt", *settings, f"general={alone}", f"out={tmp_path / 'other'}")
 

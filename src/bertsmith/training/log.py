@@ -189,7 +189,7 @@ class RunLog:
 
 
 def task_metrics(evaluation: Record) -> dict[str, float | None]:
-    """The metrics in a fine-tuned task's evaluation, the most telling first; one not finite is None."""
+    """The metrics in an evaluation, a fine-tuned task's most telling first; one not finite is None."""
     others = ("kind", "step", "elapsed", "tokens")
     return {name: value for name, value in evaluation.items() if name not in others}
 

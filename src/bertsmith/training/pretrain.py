@@ -48,7 +48,7 @@ from bertsmith.training.extending import read_extension, write_extension
 from bertsmith.training.fills import filled_at_first, filled_masks, write_fills
 from bertsmith.training.forgetting import first_evaluation, forgetting_warnings, gains_and_losses
 from bertsmith.training.inputs import Inputs, open_inputs
-from bertsmith.training.log import LOG_FILE, RunLog
+from bertsmith.training.log import LOG_FILE, RunLog, task_metrics
 from bertsmith.training.loop import Loop
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver, run_facts
@@ -221,9 +221,9 @@ def _measured_before(recipe: Recipe, out: Path, loop: Loop) -> dict[str, Any] | 
     if recipe.general is None:
         return None
     logged = first_evaluation(RunLog.read(out)) if (out / LOG_FILE).exists() else None
-    if loop.progress.step or logged is not None:
-        return logged
-    return loop.evaluate()
+    if logged is not None:
+        return task_metrics(logged)
+    return None if loop.progress.step else loop.evaluate()
 
 
 def _with_extension(recipe: Recipe) -> Callable[[Path], None] | None:
