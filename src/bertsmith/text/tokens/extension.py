@@ -126,8 +126,8 @@ def extend_tokenizer(
 
 
 def is_word(text: str, tokenizer: Tokenizer) -> bool:
-    """Letters alone, with their marks, of a usual number; spelt as the tokenizer would spell it, and whole by its
-    rules: RoBERTa's divide a word at a mark.
+    """Letters alone, with their marks, of a usual number; spelt as the tokenizer would spell it, and whole by
+    its rules: RoBERTa's divide a word at a mark.
     """
     splitter = tokenizer.backend.pre_tokenizer
     return (
