@@ -8,7 +8,7 @@ import os
 
 import lazy_loader
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # Threads that wait for each other turn round for milliseconds before they sleep, by GNU OpenMP's default, and
 # take the core from the one that they wait for where another program has the other. Read once, with torch.
