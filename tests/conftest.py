@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from unittest.mock import Mock, patch
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from bertsmith.model.cpu import kernels
+from bertsmith.training import machine
 from chromium import Browser, chromium
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -37,6 +39,13 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _speed_measured_once() -> Iterator[None]:
+    """Each training measures the machine's speed, which takes half a second."""
+    with patch.object(machine, "matmul_flops", cache(machine.matmul_flops)):
+        yield
 
 
 @pytest.fixture(scope="session")
