@@ -12,7 +12,6 @@ import torch
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.attribution import Explainer
 from bertsmith.inference.export.source import open_source
-from bertsmith.inference.model_kind import model_kind
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.ranking.reranker import open_reranker
 from bertsmith.model.bert import Bert
@@ -20,6 +19,7 @@ from bertsmith.model.config import make_config
 from bertsmith.model.cpu import kernels
 from bertsmith.serving.served_model import open_model
 from bertsmith.serving.settings import ModelSettings
+from bertsmith.tasks.checkpoints.model_kind import model_kind
 from bertsmith.tasks.checkpoints.sentence_settings import read_encoder, read_pooling
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel

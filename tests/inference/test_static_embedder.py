@@ -19,13 +19,13 @@ from bertsmith.inference.embedding.vector_file import read_vectors
 from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.inference.export.source import open_source
 from bertsmith.inference.index.index import Index
-from bertsmith.inference.model_kind import model_kind
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.static_table import is_static, load_static, save_static
 from bertsmith.serving.operations.operation import Options
 from bertsmith.serving.served_model import open_model
 from bertsmith.serving.settings import ModelSettings
+from bertsmith.tasks.checkpoints.model_kind import model_kind
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 TEXTS = [

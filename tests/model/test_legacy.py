@@ -21,11 +21,11 @@ from safetensors.torch import load_file
 
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.embedding.embedder import Embedder
-from bertsmith.inference.model_kind import model_kind
 from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.model.config_json import config_to_hugging_face
 from bertsmith.model.legacy import import_legacy, read_legacy_tensors
 from bertsmith.model.weights import to_hugging_face
+from bertsmith.tasks.checkpoints.model_kind import model_kind
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.checkpoints.sentence_settings import is_for_fewer_dimensions, read_sentence_settings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model

@@ -18,10 +18,10 @@ from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor, PretrainingStream
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import ModelError
-from bertsmith.inference.model_kind import model_kind
 from bertsmith.model.config import BertConfig, make_config, preset
 from bertsmith.planning.step_cost import flops_by_part
 from bertsmith.planning.workload import StepAmounts
+from bertsmith.tasks.checkpoints.model_kind import model_kind
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.tasks.pretraining.replaced_token_checkpoint import (
     load_replaced_token_model,

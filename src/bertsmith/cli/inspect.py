@@ -126,8 +126,8 @@ def _require_its_options(data: Path, of_rows: dict[str, Any], tokens: int, seque
 
 def _refuse_fine_tuned(model: str, data: Path) -> None:
     """Raises InputError for a model that is measured on labelled rows, and not on a folder."""
-    from bertsmith.inference.model_kind import model_kind
     from bertsmith.model.locate import locate_model
+    from bertsmith.tasks.checkpoints.model_kind import model_kind
 
     if model_kind(locate_model(model).folder) == "task":
         raise InputError(

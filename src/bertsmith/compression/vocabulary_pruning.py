@@ -19,7 +19,6 @@ from bertsmith.arrays import Ints
 from bertsmith.door import door, kind, optional, place
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import require_free
-from bertsmith.inference.model_kind import model_kind
 from bertsmith.inference.text_list import require_texts
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
@@ -38,6 +37,7 @@ from bertsmith.model.static_table import (
     table_folder,
 )
 from bertsmith.model.untrusted import plain_file
+from bertsmith.tasks.checkpoints.model_kind import model_kind
 from bertsmith.tasks.checkpoints.sentence_settings import read_prompts
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel

@@ -19,13 +19,13 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.answer_numbers import number_of
 from bertsmith.inference.embedding.text_windows import TextWindows
-from bertsmith.inference.model_kind import model_kind
 from bertsmith.machine.hardware import device_of
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.model.static_table import refuse_static
+from bertsmith.tasks.checkpoints.model_kind import model_kind
 from bertsmith.tasks.checkpoints.sentence_projection import refuse_projection
 from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.model_kind import ModelKind, model_kind
 from bertsmith.model.checkpoint import load_encoder
+from bertsmith.tasks.checkpoints.model_kind import ModelKind, model_kind
 from bertsmith.tasks.checkpoints.sentence_projection import read_projection
 from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model

@@ -13,7 +13,6 @@ from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.text_windows import TextWindows
 from bertsmith.inference.engine import Engine, start_engine
 from bertsmith.inference.index.index import Index
-from bertsmith.inference.model_kind import model_kind
 from bertsmith.model.bert import Bert
 from bertsmith.serving.operations.embed import Embed, EmbedTokens, Similarity, TextEncoder
 from bertsmith.serving.operations.fill_mask import FillMask
@@ -24,6 +23,7 @@ from bertsmith.serving.operations.search import Search
 from bertsmith.serving.refusals import Unsupported
 from bertsmith.serving.served_files import ServedFiles
 from bertsmith.serving.settings import ModelSettings
+from bertsmith.tasks.checkpoints.model_kind import model_kind
 from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model

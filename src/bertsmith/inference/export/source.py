@@ -21,7 +21,6 @@ from bertsmith.inference.embedding.embedder import pooled_in_batches
 from bertsmith.inference.embedding.vectors import normalised
 from bertsmith.inference.engine import start_engine
 from bertsmith.inference.export.padded_heads import PaddedModel, States, Vectors, padded_head
-from bertsmith.inference.model_kind import model_kind
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.config import BertConfig
@@ -29,6 +28,7 @@ from bertsmith.model.cross_encoder import makes_vectors
 from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import stated_manifest
 from bertsmith.model.static_table import refuse_static
+from bertsmith.tasks.checkpoints.model_kind import model_kind
 from bertsmith.tasks.checkpoints.sentence_projection import refuse_projection
 from bertsmith.tasks.checkpoints.sentence_settings import SentenceSettings, read_sentence_settings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model

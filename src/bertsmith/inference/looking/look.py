@@ -11,10 +11,10 @@ from bertsmith.inference.attribution import AttentionWeights, Explainer, TokenAt
 from bertsmith.inference.features import Features
 from bertsmith.inference.looking.report import render_look
 from bertsmith.inference.looking.word_neighbours import WordNeighbours, place_of, word_neighbours
-from bertsmith.inference.model_kind import model_kind
 from bertsmith.model.locate import locate_model
 from bertsmith.output_file import output_file, require_output
 from bertsmith.progress import Progress
+from bertsmith.tasks.checkpoints.model_kind import model_kind
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
