@@ -133,7 +133,8 @@ def open_explained_model(
     tokenizer = load_own_tokenizer(found.encoder, encoder.config)
     longest = min(found.max_length or encoder.config.max_length, encoder.config.max_length)
     windows = TextWindows(tokenizer, longest, None, lowercase=found.lowercase and not tokenizer.lowercase)
-    vectors = _Vectors(encoder, windows, found.pooling, found.query_prefix, found.document_prefix)
+    prefixes = found.query_prefix, found.document_prefix
+    vectors = _Vectors(encoder, windows, found.pooling, *prefixes, found.truncate_dim)
     return ExplainedModel(encoder, encoder, tokenizer, vectors.read)
 
 
@@ -208,6 +209,7 @@ class _Vectors:
     pooling: Pooling
     query_prefix: str
     document_prefix: str
+    truncate_dim: int | None
 
     def read(self, model: ExplainedModel, given: Any, target: Any) -> Explained:
         match given:
@@ -232,6 +234,7 @@ class _Vectors:
     def _cosines(self, batch: PackedBatch, layout: Layout) -> Tensor:
         pooled = pool_texts(self.encoder(batch, layout.rows).float(), layout, self.pooling)
         vectors = pooled.view(layout.examples, -1, pooled.shape[-1])  # (S, 1 or 2, H)
+        vectors = vectors[..., : self.truncate_dim]
         return F.cosine_similarity(vectors[:, 0], vectors[:, -1])
 
 

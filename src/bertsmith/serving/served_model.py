@@ -192,7 +192,7 @@ def text_encoder(name: str, embedder: Embedder) -> TextEncoder:
     """The same encoder, for the service's queue."""
     prefixes = {str(kind): prefix for kind, prefix in embedder.prefixes.items()}
     how = embedder.pooling, prefixes, embedder.device, embedder.compute_dtype
-    last = embedder.projection, embedder.full_width
+    last = embedder.projection, embedder.full_width, embedder.dimensions
     return TextEncoder(name, embedder.encoder, embedder.windows, *how, *last)
 
 

@@ -14,7 +14,7 @@ from bertsmith.compression.distilling.encoders.distil_encoder import EncoderDist
 from bertsmith.compression.distilling.encoders.encoder_recipe import make_encoder_recipe
 from bertsmith.data.batch import PackedBatch
 from bertsmith.data.tokenizing import tokenize_corpus
-from bertsmith.errors import BertsmithError
+from bertsmith.errors import BertsmithError, RecipeError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.masked_language import MaskedLanguageModel
 from bertsmith.model.checkpoint import encoder_of, load_encoder, read_checkpoint
@@ -61,6 +61,23 @@ def test_fewer_dimensions_open_in_sentence_transformers(
     assert ours.documents(TEXTS).shape == (3, 8 if "dimensions=8" in changes else 16)
     theirs = sentence_transformers.SentenceTransformer(str(result.model), device="cpu")
     np.testing.assert_allclose(ours.documents(TEXTS), theirs.encode(TEXTS), atol=1e-5)
+
+
+@pytest.mark.parametrize(("changes", "width"), [([], 12), (["dimensions=6"], 6)])
+def test_a_teacher_that_keeps_its_first_dimensions_is_imitated_in_these(
+    changes: list[str], width: int, store: Path, tmp_path: Path
+) -> None:
+    teacher = save_embedder(tmp_path / "teacher", prompts={})
+    (teacher / "bertsmith.json").unlink()
+    (teacher / "config_sentence_transformers.json").write_text('{"truncate_dim": 12}')
+    result = distil_encoder(recipe_of(teacher, store, tmp_path / "run", *changes, steps=40))
+    assert nearer(result)
+    found = Embedder(result.model).documents(TEXTS)
+    assert found.shape == (3, width)
+    taught = Embedder(teacher).documents(TEXTS)
+    assert abs(found @ found.T - taught @ taught.T).max() < (0.1 if not changes else 0.4)
+    with pytest.raises(RecipeError, match="dimensions is 13, but the teacher's vectors have 12"):
+        distil_encoder(recipe_of(teacher, store, tmp_path / "more", "dimensions=13"))
 
 
 def test_prompts_pooling_and_the_longest_text_are_the_teachers(store: Path, tmp_path: Path) -> None:

@@ -24,12 +24,12 @@ def token_vectors(teacher: Embedder, progress: Progress | None = None) -> Vector
     """
     tokenizer, encoder = teacher.tokenizer, teacher.encoder
     assert isinstance(encoder, Bert)
-    vectors = np.zeros((tokenizer.vocab_size, teacher.full_width), np.float32)
+    vectors = np.zeros((tokenizer.vocab_size, teacher.width), np.float32)
     sequences = [teacher.windows.sequence([number]) for number in range(tokenizer.vocab_size)]
     how = teacher.pooling, teacher.device, teacher.compute_dtype, teacher.batch_tokens
     done = 0
     for numbers, pooled in pooled_in_batches(encoder, sequences, *how):
-        vectors[numbers] = projected(pooled, teacher.projection)
+        vectors[numbers] = projected(pooled, teacher.projection)[:, : teacher.width]
         done += len(numbers)
         if progress is not None:
             progress(done, len(sequences), "pieces")

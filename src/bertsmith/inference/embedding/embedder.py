@@ -65,12 +65,12 @@ class Embedder:
     docs/static.md), whose vectors are looked up and summed on a processor in float32. A prefix stands before
     each query or document; None means what the folder says. max_length counts tokens with special ones;
     longer texts are cut, or read as windows whose hidden states are pooled together. `dimensions` keeps the
-    first D of H, for models trained for that (Matryoshka). Batches are texts of like length with at most
-    `batch_tokens` tokens, nothing padded: 640 by default, on a processor one for each core at a time;
-    32,768 on a GPU. Vectors are float32; products are in `compute_dtype`, by default in int16 by the compiled
-    kernels, which gives float32's vectors to a cosine of 0.99999, in bfloat16 on a GPU that has it, and else
-    in float32. By the kernels, or with batch_tokens=1, a text's vector is the same to the bit whatever the
-    other texts are.
+    first D of H, for models trained for that (Matryoshka); None means as many as the folder says. Batches are
+    texts of like length with at most `batch_tokens` tokens, nothing padded: 640 by default, on a processor
+    one for each core at a time; 32,768 on a GPU. Vectors are float32; products are in `compute_dtype`, by
+    default in int16 by the compiled kernels, which gives float32's vectors to a cosine of 0.99999, in
+    bfloat16 on a GPU that has it, and else in float32. By the kernels, or with batch_tokens=1, a text's
+    vector is the same to the bit whatever the other texts are.
     """
 
     @door(
@@ -112,7 +112,9 @@ class Embedder:
             linear = read_projection(found.projection, config.hidden_size)
             self.full_width = linear.out_features
             self.projection = as_kernel(linear, nn.ModuleDict({"encoder": self.encoder}))
-        self.dimensions = _at_most(dimensions, self.full_width, "dimensions", "the model's width")
+        self.dimensions = _at_most(dimensions, self.full_width, "dimensions", "the model's width") or (
+            found.truncate_dim and min(found.truncate_dim, self.full_width)
+        )
         self.max_length = _at_most(
             max_length, config.max_length, "max_length", "what it has positions for", SHORTEST
         ) or min(found.max_length or config.max_length, config.max_length)

@@ -61,16 +61,16 @@ class States(PaddedHead):
 
 
 class Vectors(PaddedHead):
-    """A vector for each sequence (B, H), and its tokens' hidden states (B, L, H)."""
+    """A vector for each sequence (B, H), or its first dimensions, and its tokens' hidden states (B, L, H)."""
 
     names = ("sentence_embedding", "token_embeddings")
 
-    def __init__(self, pooling: Pooling, normalise: bool) -> None:
+    def __init__(self, pooling: Pooling, normalise: bool, truncate_dim: int | None = None) -> None:
         super().__init__()
-        self.pooling, self.normalise = pooling, normalise
+        self.pooling, self.normalise, self.truncate_dim = pooling, normalise, truncate_dim
 
     def forward(self, states: Tensor, padded: Padded) -> tuple[Tensor, ...]:
-        vectors = pooled(states, padded, self.pooling)
+        vectors = pooled(states, padded, self.pooling)[:, : self.truncate_dim]
         return (of_length_one(vectors) if self.normalise else vectors), states
 
 

@@ -94,6 +94,7 @@ class Source:
         found = np.empty((len(encoded), self.config.hidden_size), np.float32)
         for numbers, vectors in pooled_in_batches(self._encoder, encoded, head.pooling, _CPU, torch.float32):
             found[numbers] = vectors
+        found = found[:, : head.truncate_dim]
         return list(normalised(found) if head.normalise else found)
 
     def _states(self, encoded: Sequence[Encoded]) -> list[Answer]:
@@ -149,7 +150,7 @@ def _encoder_source(name: str, folder: Path) -> Source:
     encoder = load_encoder(sentences.encoder)
     encoder.pooler = None
     is_embedder = sentences.encoder != folder or makes_vectors(folder)
-    head = Vectors(sentences.pooling, True) if is_embedder else States()
+    head = Vectors(sentences.pooling, True, sentences.truncate_dim) if is_embedder else States()
     engine = start_engine(deepcopy(encoder), sentences.encoder, _CPU, torch.float32)
     longest = min(sentences.max_length or encoder.config.max_length, encoder.config.max_length)
     notes = () if is_embedder else ("The folder says nothing of vectors or a task: its hidden states.",)

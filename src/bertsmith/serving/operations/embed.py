@@ -43,6 +43,7 @@ class TextEncoder:
     compute_dtype: torch.dtype
     projection: nn.Module | None = None
     dimensions: int | None = None  # of its vectors, where they are not those of the hidden states
+    truncate_dim: int | None = None  # of these the first ones, where nobody asks for more
 
     @property
     def width(self) -> int:
@@ -138,15 +139,16 @@ class Embed:
         normalise = options.more.get("normalise")
         if normalise is not None and type(normalise) is not bool:
             raise InputError(f"normalise must be true or false, found {normalise!r}.")
-        _require_few(len(inputs), dimensions or width, "inputs")
+        kept = dimensions or self.encoder.truncate_dim
+        _require_few(len(inputs), kept or width, "inputs")
         made, owners, cut_off = self.encoder.sequences(inputs, options, names)
         tokens = np.bincount(owners, [each.tokens for each in made], len(inputs)).astype(int).tolist()
 
         def finish(outputs: Sequence[Outputs]) -> Vectors:
             vectors = self._joined(np.stack(outputs), made, owners)
             vectors = projected(vectors, self.encoder.projection)
-            if dimensions:
-                vectors = cut(vectors, dimensions, normalise=False)
+            if kept:
+                vectors = cut(vectors, kept, normalise=False)
             return vectors if normalise is False else normalised(vectors)
 
         return Prepared(self.run, made, finish, tokens, cut_off)

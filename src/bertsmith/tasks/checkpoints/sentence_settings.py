@@ -41,7 +41,8 @@ class SentenceSettings:
     """How a folder's vectors are made. `max_length` in tokens with special ones, None where nothing is said;
     `encoder` is the folder of the encoder itself, which may lie one deeper; `projection` that of a product
     that makes vectors of other dimensions of what was pooled (`read_projection`); `by_dot` says that vectors
-    were trained to be compared by dot products, in which their lengths count.
+    were trained to be compared by dot products, in which their lengths count; `truncate_dim` how many of
+    their first dimensions are kept, before they are brought to length 1.
     """
 
     encoder: Path
@@ -52,6 +53,7 @@ class SentenceSettings:
     document_prefix: str = ""
     projection: Path | None = None
     by_dot: bool = False
+    truncate_dim: int | None = None
 
 
 def read_sentence_settings(folder: Path) -> SentenceSettings:
@@ -72,6 +74,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         *_prefixes(prompts),
         folder / modules["Dense"] if "Dense" in modules else None,
         _is_by_dot(folder),
+        read_truncate_dim(folder),
     )
 
 
@@ -86,10 +89,11 @@ def read_encoder(folder: Path) -> tuple[Path, bool]:
 
 
 def is_for_fewer_dimensions(folder: Path) -> bool:
-    """Whether a folder says that the first dimensions of its vectors may stand alone (Matryoshka), in the two
-    keys of config.json that models have for it; those of a table are principal directions.
+    """Whether a folder says that the first dimensions of its vectors may stand alone (Matryoshka): it keeps
+    them alone itself, or has one of the two keys of config.json that models have for it; those of a table are
+    principal directions.
     """
-    if is_static(folder):
+    if is_static(folder) or (makes_vectors(folder) and read_truncate_dim(folder)):
         return True
     config = read_settings(plain_file(read_encoder(folder)[0], "config.json"))
     return any(config.get(key) for key in MATRYOSHKA)
@@ -103,7 +107,19 @@ def _of_table(folder: Path) -> SentenceSettings:
         query_prefix=query,
         document_prefix=document,
         by_dot=_is_by_dot(folder),
+        truncate_dim=read_truncate_dim(folder) if (folder / _MODULES).exists() else None,
     )
+
+
+def read_truncate_dim(folder: Path) -> int | None:
+    """How many of the first dimensions sentence-transformers keeps of a folder's vectors; None for all."""
+    found = _said_of_use(folder).get("truncate_dim")
+    if found is not None and (type(found) is not int or found < 1):
+        raise ModelError(
+            f"{folder / _PROMPTS}: truncate_dim must be a whole number from 1 on, found {found!r}. It may "
+            "have been altered."
+        )
+    return found
 
 
 def _is_by_dot(folder: Path) -> bool:

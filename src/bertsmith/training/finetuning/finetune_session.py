@@ -17,11 +17,12 @@ from bertsmith.model.adaptation import trained_share
 from bertsmith.model.adapter import pooler_tensors, save_adapter
 from bertsmith.model.checkpoint import WEIGHTS
 from bertsmith.model.contamination import checked_against, contamination_provenance
+from bertsmith.model.cross_encoder import makes_vectors
 from bertsmith.model.locate import locate_model
 from bertsmith.model.lora import merge_lora
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
-from bertsmith.tasks.checkpoints.sentence_settings import ends_in_projection
+from bertsmith.tasks.checkpoints.sentence_settings import ends_in_projection, read_truncate_dim
 from bertsmith.tasks.checkpoints.task_checkpoint import head_tensors, save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.evaluating.evaluation import evaluate
@@ -341,10 +342,18 @@ class FinetuneSession:
 
 
 def _left_out(task: Task[Any], source: Path) -> list[str]:
-    """A sentence on the last product of an embedding model, which a task that makes vectors doesn't keep."""
-    if not isinstance(task, Similarity | Retrieval) or not ends_in_projection(source):
+    """Sentences on what an embedding model does to its vectors, which a task that makes them doesn't keep."""
+    if not isinstance(task, Similarity | Retrieval):
         return []
-    return [
-        f"{source} ends in a linear layer that changes the vectors' dimensions. It is left out: training "
-        "begins with the encoder's own vectors, which have other dimensions"
-    ]
+    notes = []
+    if ends_in_projection(source):
+        notes.append(
+            f"{source} ends in a linear layer that changes the vectors' dimensions. It is left out: training "
+            "begins with the encoder's own vectors, which have other dimensions"
+        )
+    if makes_vectors(source) and (kept := read_truncate_dim(source)):
+        notes.append(
+            f"{source} keeps the first {kept} dimensions of its vectors (truncate_dim). All are trained and "
+            "kept here: ask for fewer where the vectors are used"
+        )
+    return notes

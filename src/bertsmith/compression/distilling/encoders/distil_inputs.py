@@ -70,6 +70,13 @@ class Opened:
         texts = dict.fromkeys((sentences.query_prefix, sentences.document_prefix))
         return [list(self.tokenizer.encode(text).ids) for text in texts]
 
+    @property
+    def width(self) -> int:
+        """Dimensions of the teacher's vectors."""
+        sentences = self.subject.sentences
+        kept = None if sentences is None else sentences.truncate_dim
+        return min(self.checkpoint.config.hidden_size, kept or self.checkpoint.config.hidden_size)
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -104,6 +111,11 @@ def open_teacher(recipe: EncoderDistilRecipe) -> Opened:
             "capitals. Take an embedding model whose tokenizer itself is uncased."
         )
     opened = Opened(folder, checkpoint, tokenizer, subject, config)
+    if recipe.dimensions is not None and recipe.dimensions > opened.width:
+        raise RecipeError(
+            f"dimensions is {recipe.dimensions}, but the teacher's vectors have {opened.width}: choose at "
+            "most as many."
+        )
     _require_room_behind_prompts(recipe, opened)
     return opened
 
@@ -158,11 +170,6 @@ def _check_numbers(recipe: EncoderDistilRecipe, teacher: BertConfig) -> None:
         raise RecipeError(
             f"loss.teacher_layer is {recipe.loss.teacher_layer}, but the teacher has only "
             f"{teacher.num_hidden_layers} layers. Choose one of them."
-        )
-    if recipe.dimensions is not None and recipe.dimensions > teacher.hidden_size:
-        raise RecipeError(
-            f"dimensions is {recipe.dimensions}, but the teacher's vectors have {teacher.hidden_size}: "
-            "choose at most as many."
         )
 
 
@@ -224,9 +231,9 @@ def _projection(
     out: Path,
     machine: Machine,
 ) -> Tensor | None:
-    """(D, H), learned by the first rank, where the student's vectors have fewer dimensions."""
+    """(D, H), learned by the first rank, where vectors have fewer dimensions than the teacher is wide."""
     width = opened.checkpoint.config.hidden_size
-    dimensions = recipe.dimensions or opened.config.hidden_size
+    dimensions = recipe.dimensions or min(opened.width, opened.config.hidden_size)
     if "vectors" not in opened.subject.weights or dimensions == width:
         return None
     pooling = opened.subject.sentences.pooling if opened.subject.sentences is not None else "mean"
@@ -239,6 +246,7 @@ def _projection(
                 with machine.autocast():
                     states = teacher(packed).states
                 found.append(normalised(pool_sequences(states.float(), packed, pooling).cpu().numpy()))
+                found[-1][:, opened.width :] = 0  # what the teacher cuts off is in no direction
         return np.concatenate(found)
 
     path = out / "projection.safetensors"

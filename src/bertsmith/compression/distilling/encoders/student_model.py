@@ -87,7 +87,8 @@ def make_trained(
     if "soft" in weights or "mlm" in weights:
         student.masked_language = _words(encoder, teacher, head)
     if "vectors" in weights:
-        student.dense = _dense(teacher, config.hidden_size, recipe.dimensions, projection)
+        dimensions = recipe.dimensions if projection is None else len(projection)
+        student.dense = _dense(teacher, config.hidden_size, dimensions, projection)
     if "states" in weights and config.hidden_size != teacher.config.hidden_size:
         student.bridge = _bridge(teacher, config.hidden_size)
     if set(weights) == {"relations"}:

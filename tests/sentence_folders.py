@@ -1,0 +1,83 @@
+"""Folders of sentence-transformers around a tiny encoder, written key by key: nothing of ours writes them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from random_encoder import random_encoder
+
+WORDS = (
+    "red",
+    "blue",
+    "green",
+    "small",
+    "large",
+    "old",
+    "new",
+    "cat",
+    "dog",
+    "bird",
+    "runs",
+    "sleeps",
+    "query",
+)
+TEXTS = (
+    "red cat",
+    "the old dog sleeps",
+    "a small blue bird runs and runs",
+    "new",
+    "green large dog cat " * 9,
+)
+WIDTH = 16
+TRANSFORMER, POOLING = ("Transformer", {}), ("Pooling", {"pooling_mode_mean_tokens": True})
+
+
+def save_sentence_folder(
+    folder: Path,
+    modules: Sequence[tuple[str, Mapping[str, Any]]] = (TRANSFORMER, POOLING, ("Normalize", {})),
+    said: Mapping[str, Any] | None = None,
+) -> Path:
+    """Kinds of modules with the keys of each; `said` is config_sentence_transformers.json. A Dense has
+    weights of chance, of the shape that its keys name.
+    """
+    random_encoder(folder, WORDS, WIDTH)
+    (folder / "bertsmith.json").unlink()  # so that it may be altered
+    listed = []
+    for number, (kind, keys) in enumerate(modules):
+        path = "" if kind == "Transformer" else f"{number}_{kind}"
+        name = f"sentence_transformers.models.{kind}"
+        listed.append({"idx": number, "name": str(number), "path": path, "type": name})
+        (folder / path).mkdir(exist_ok=True)
+        if kind == "Pooling":
+            keys = {"word_embedding_dimension": WIDTH, **keys}
+        if kind == "Dense":
+            save_dense(folder / path, **keys)
+        if keys:
+            file = "sentence_bert_config.json" if kind == "Transformer" else "config.json"
+            write(folder / path / file, keys)
+    write(folder / "modules.json", listed)
+    if said is not None:
+        write(folder / "config_sentence_transformers.json", said)
+    return folder
+
+
+def save_dense(folder: Path, **keys: Any) -> None:
+    draw = torch.Generator().manual_seed(7)
+    shape = keys["out_features"], keys["in_features"]
+    tensors = {"linear.weight": torch.randn(shape, generator=draw)}
+    if keys.get("bias", True):
+        tensors["linear.bias"] = torch.randn(shape[0], generator=draw)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def write(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content))
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    """Some keys of a JSON file."""
+    write(path, json.loads(path.read_text()) | changes)
