@@ -288,3 +288,38 @@ def test_a_policy_that_cannot_be_right_is_refused_in_a_sentence(tmp_path: Path, 
         read_policy(tmp_path / "none.toml", {}, {})
     with pytest.raises(ModelError, match="of the task regression; a guard needs one of classification"):
         Judge(str(save_fine_tuned(tmp_path / "regression", "regression")), 1)
+
+
+def test_arguments_of_a_streamed_call_and_what_an_error_quotes_are_judged_before_they_reach_the_client(
+    tmp_path: Path, model: Path, words: Any
+) -> None:
+    bad, bad_text, _, good_text = words
+
+    def script(seen: Seen) -> Reply:
+        said = seen.json()["messages"][-1]["content"]
+        if not seen.json().get("stream"):
+            return Reply([json.dumps({"error": {"failed_generation": said}}).encode()], status=400)
+        deltas = [{"function_call": {"arguments": piece}} for piece in (said[:2], said[2:])]
+        chunks = [{"choices": [{"index": 0, "delta": each}]} for each in deltas]
+        pieces = [f"data: {json.dumps(each)}\n\n".encode() for each in chunks]
+        return Reply(pieces, headers={"content-type": "text/event-stream"}, is_stream=True)
+
+    side = f"block = [{bad!r}]"
+    with upstream_of(script) as server, guarding(tmp_path, model, server.url, response=side) as guard:
+        passed = [guard.chat(good_text, stream=stream).status for stream in (True, False)]
+        blocked = [guard.chat(bad_text, stream=stream).status for stream in (True, False)]
+    assert (passed, blocked) == ([200, 400], [403, 403])
+
+
+def test_a_bad_text_beside_an_image_is_blocked_though_images_pass(
+    tmp_path: Path, model: Path, words: Any, upstream: Upstream
+) -> None:
+    bad, bad_text, _, good_text = words
+    image = {"type": "image_url", "image_url": {"url": "data:,"}}
+    with guarding(tmp_path, model, upstream.url, request=f"block = [{bad!r}]", fail="open") as guard:
+        answers = [
+            guard.chat("", messages=[{"role": "user", "content": [image, {"type": "text", "text": text}]}])
+            for text in (good_text, bad_text)
+        ]
+    assert [each.status for each in answers] == [200, 403]
+    assert answers[0].headers["x-bertsmith-guard"] == "request=allow; reason=input-not-text"

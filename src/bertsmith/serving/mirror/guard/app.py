@@ -20,9 +20,8 @@ from bertsmith.serving.json_log import LOG
 from bertsmith.serving.mirror.call import NotMirrored
 from bertsmith.serving.mirror.formats import openai_chat
 from bertsmith.serving.mirror.formats.registry import format_of
-from bertsmith.serving.mirror.formats.wire_format import WireFormat
 from bertsmith.serving.mirror.guard.audit_log import AuditLog
-from bertsmith.serving.mirror.guard.guarded_texts import answer_texts, request_texts
+from bertsmith.serving.mirror.guard.guarded_texts import Guarded, answer_texts, request_texts
 from bertsmith.serving.mirror.guard.judge import CantJudge, Judge, Verdict
 from bertsmith.serving.mirror.guard.policy import GuardSettings, SidePolicy
 from bertsmith.serving.mirror.passing_on import FAILED, meaning_of, of_this_connection, sent_on
@@ -132,12 +131,12 @@ class _Guarded:
             status, said, code = meaning_of(error)
             await self._refuse(status, said, code)
 
-    def _read_request(self, content: bytes | None) -> Callable[[], list[str]]:
-        def read() -> list[str]:
+    def _read_request(self, content: bytes | None) -> Callable[[], Guarded]:
+        def read() -> Guarded:
             if self.is_other:
                 raise NotMirrored("other-path")
             if self.form is None:
-                return []
+                return Guarded([])
             if content is None:
                 raise NotMirrored("too-large")
             if dict(self.scope["headers"]).get(b"content-encoding"):
@@ -146,20 +145,25 @@ class _Guarded:
 
         return read
 
-    async def _is_blocked(self, side: str, policy: SidePolicy | None, read: Callable[[], list[str]]) -> bool:
+    async def _is_blocked(self, side: str, policy: SidePolicy | None, read: Callable[[], Guarded]) -> bool:
         """Judges, writes it down, and answers where it is blocked."""
         if policy is None:
             return False
-        texts: list[str] = []
+        is_open, guarded, verdict = self.app.settings.fail == "open", Guarded([]), Verdict("allow")
         try:
-            texts = read()
-            verdict = await self.app.judge.judge(texts, policy)
+            guarded = read()
+            if is_open or not guarded.reason:
+                verdict = await self.app.judge.judge(guarded.texts, policy)
+            reason = guarded.reason
         except (NotMirrored, CantJudge) as found:
-            action = "allow" if self.app.settings.fail == "open" else "block"
-            verdict = Verdict(action, reason=found.reason)  # type: ignore[arg-type]
+            reason = found.reason
+        if (
+            reason and verdict.action == "allow"
+        ):  # an image passes, and a text beside it is judged all the same
+            verdict = Verdict("allow" if is_open else "block", reason=reason)
         self.said[side] = verdict
         name = "other" if self.form is None else self.form.NAME
-        self.app.log.write(side, name, self.call, verdict, texts)
+        self.app.log.write(side, name, self.call, verdict, guarded.texts)
         if verdict.action != "block":
             return False
         why = "could not be judged" if verdict.reason else "was blocked by this application's policy"
@@ -176,17 +180,15 @@ class _Guarded:
             self.body if content is None else content,
         )
         try:
-            if is_judged and answer.status == 200:
-                await self._judged(answer, policy, self.form)
+            if is_judged:
+                await self._judged(answer, policy, content)
             else:
                 await self._on(answer)
         finally:
             await answer.close()
 
-    async def _judged(
-        self, answer: UpstreamAnswer, policy: SidePolicy | None, form: WireFormat | None
-    ) -> None:
-        """Held back until it is whole."""
+    async def _judged(self, answer: UpstreamAnswer, policy: SidePolicy | None, content: bytes | None) -> None:
+        """Held back until it is whole, an error too: some quote the model. `content` is the request."""
         pieces, size, most = list[bytes](), 0, self.app.settings.max_judged_bytes
         async for piece in answer.pieces():
             pieces.append(piece)
@@ -194,11 +196,16 @@ class _Guarded:
             if size > 2 * most:
                 break
 
-        def read() -> list[str]:
-            if size > most or form is None:
+        def read() -> Guarded:
+            if size > most:
                 raise NotMirrored("too-large")
-            is_stream = "event-stream" in answer.header(b"content-type")
-            return answer_texts(form, b"".join(pieces), answer.header(b"content-encoding"), is_stream)
+            return answer_texts(
+                content,
+                b"".join(pieces),
+                answer.header(b"content-encoding"),
+                is_stream="event-stream" in answer.header(b"content-type"),
+                is_error=answer.status != 200,
+            )
 
         if await self._is_blocked("response", policy, read):
             return

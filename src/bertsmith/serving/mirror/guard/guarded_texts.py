@@ -1,88 +1,231 @@
 """Which texts of a request and of an answer are judged, in every wire format.
 
 Of a request: what came since the model last spoke, by users and by tools, whether it asks for a schema or
-not. Of an answer: all that it says, calls of tools among it.
+not. Of an answer: every text in it. Which fields hold texts isn't listed, for protocols and servers add some:
+listed is what holds none, and all else counts as text.
+
+The pieces of a stream are joined by where they stand: the same field of the same choice, block or item.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
 
 import orjson
 
-from bertsmith.serving.mirror.call import SYSTEM_ROLES, Json, Message, NotMirrored
+from bertsmith.serving.mirror.call import SYSTEM_ROLES, Json, NotMirrored
 from bertsmith.serving.mirror.exchange import decoded
-from bertsmith.serving.mirror.formats import anthropic, decisions, openai_chat, openai_responses, systemone
-from bertsmith.serving.mirror.formats.reading import as_json, list_of, object_of, texts_of
+from bertsmith.serving.mirror.formats import decisions, openai_responses, systemone
+from bertsmith.serving.mirror.formats.reading import object_of
 from bertsmith.serving.mirror.formats.wire_format import WireFormat
-from bertsmith.serving.mirror.streams import events_of
+from bertsmith.serving.mirror.streams import DONE, events_of
 
 _MALFORMED = (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError)
+_Address = tuple[str | int, ...]
+
+# What a request says beside its messages, by which the application steers the model or the provider.
+_OF_APPLICATION = frozenset((
+    "audio", "betas", "container", "context_management", "conversation", "function_call", "functions",
+    "include", "instructions", "mcp_servers", "metadata", "modalities", "model", "moderation",
+    "output_config", "output_format", "previous_response_id", "prompt_cache_key", "prompt_cache_retention", "questions",
+    "reasoning", "reasoning_effort", "response_format", "safety_identifier", "service_tier", "stop",
+    "stop_sequences", "stream_options", "system", "text", "thinking", "tool_choice", "tools", "truncation",
+    "user", "verbosity", "web_search_options",
+))  # fmt: skip
+_REPEATED = (
+    "instructions",
+    "questions",
+    "response_format",
+    "text",
+    "tool_choice",
+    "tools",
+)  # in some answers
+_SPOKEN = frozenset(("choices", "content", "delta", "output"))  # whatever it repeats, the model says it
+# Keys whose values are words of the protocol, as long as they are words; and what only the provider reads.
+_WORDS = frozenset((
+    "call_id", "container_id", "detail", "effort", "finish_reason", "format", "id", "item_id", "media_type",
+    "mime_type", "model", "object", "phase", "previous_response_id", "prompt_cache_key", "response_id",
+    "role", "service_tier", "status", "stop_reason", "system_fingerprint", "tool_call_id", "tool_use_id",
+    "truncation", "type", "verbosity",
+))  # fmt: skip
+_SEALED = frozenset(("encrypted_content", "obfuscation", "signature"))
+_WORD = re.compile(r"[\w.:/@+=~|-]*", re.ASCII)
+# Types of parts, and keys, of what isn't text.
+_MEDIA = frozenset((
+    "audio", "b64_json", "computer_screenshot", "container_upload", "file", "file_data", "file_id", "image",
+    "image_generation_call", "image_url", "input_audio", "input_file", "input_image", "input_video",
+    "item_reference", "output_audio", "output_image", "partial_image_b64", "video", "video_url",
+))  # fmt: skip
+_CONTENTS = frozenset(("data", "url"))
+_BASE64_URL = re.compile(r"data:[^,\s]*;base64,\S*", re.ASCII)
+_BASE64 = re.compile(rf"{_BASE64_URL.pattern}|[A-Za-z0-9+/_-]{{200,}}={{0,2}}", re.ASCII)
+_OF_TOOLS = frozenset(("arguments", "input", "json"))  # objects of the application's: their keys are its own
+_PLACES = ("type", "index", "output_index", "content_index", "summary_index", "annotation_index")
 
 
-def request_texts(form: WireFormat, content: bytes) -> list[str]:
-    """Raises NotMirrored saying why it can't be judged: input-not-text, malformed-request."""
+class Guarded(NamedTuple):
+    """`reason` says why something beside the texts can't be judged; empty where there is nothing such."""
+
+    texts: list[str]
+    reason: str = ""
+
+
+def request_texts(form: WireFormat, content: bytes) -> Guarded:
+    """Raises NotMirrored where none of it can be judged: malformed-request, server-state."""
     try:
-        body = orjson.loads(content)
-        messages = list(_messages(form, object_of(body, "malformed-request")))
+        body = object_of(orjson.loads(content), "malformed-request")
+        found = _Texts()
+        for place, item in enumerate(_new_items(form, body)):
+            found.add(item, ("json" if form.NAME == systemone.NAME else "items", place))
+        for key in body.keys() - _OF_APPLICATION - {_input_key(form)}:
+            found.add(body[key], (key,))
+        return Guarded(list(found.texts()), "input-not-text" if found.has_other else "")
     except _MALFORMED:
         raise NotMirrored("malformed-request") from None
-    since = max((n + 1 for n, each in enumerate(messages) if each.role == "assistant"), default=0)
-    new = messages[since:] or messages
-    texts = [part for each in new if each.role not in SYSTEM_ROLES for part in each.parts]
-    return [text for text in texts if text.strip()]
 
 
-def _messages(form: WireFormat, body: Mapping[str, Json]) -> Iterable[Message]:
+def _input_key(form: WireFormat) -> str:
     if form.NAME == systemone.NAME:
-        state = body["state"]
-        return [Message("user", (state if isinstance(state, str) else as_json(state),))]
-    if form.NAME == openai_responses.NAME or form.NAME == decisions.NAME:
-        given = body.get("input")
-        if isinstance(given, str):
-            return [Message("user", (given,))]
-        if not isinstance(given, list):  # what is asked lies on the provider's machines
-            raise NotMirrored("server-state")
-        if form.NAME == decisions.NAME:
-            return [decisions.message_of(item) for item in given]
-        return [each for item in given for each in openai_responses.messages_of(item)]
-    read = anthropic.message_of if form.NAME == anthropic.NAME else openai_chat.message_of
-    return [read(each) for each in list_of(body.get("messages"), "malformed-request")]
+        return "state"
+    return "input" if form.NAME in (openai_responses.NAME, decisions.NAME) else "messages"
 
 
-def answer_texts(form: WireFormat, content: bytes, encoding: str, is_stream: bool) -> list[str]:
-    """Of a body with status 200, or of a stream. Raises NotMirrored saying why it can't be judged."""
+def _new_items(form: WireFormat, body: Mapping[str, Json]) -> list[Json]:
+    """What came since the model last spoke, without the application's own words."""
+    key = _input_key(form)
+    given = body.get(key)
+    if key == "state" or isinstance(given, str):
+        return [body[key]]
+    if not isinstance(given, list):  # what is asked may lie on the provider's machines
+        raise NotMirrored("server-state" if key == "input" else "malformed-request")
+    since = max((place + 1 for place, item in enumerate(given) if _is_of_model(item)), default=0)
+    return [item for item in given[since:] or given if _role(item) not in SYSTEM_ROLES]
+
+
+def _role(item: Json) -> Json:
+    return item.get("role") if isinstance(item, dict) else None
+
+
+def _is_of_model(item: Json) -> bool:
+    kind = item.get("type") if isinstance(item, dict) else None
+    return _role(item) == "assistant" or kind == "reasoning" or str(kind).endswith("_call")
+
+
+def answer_texts(
+    asked: bytes | None, content: bytes, encoding: str, *, is_stream: bool, is_error: bool = False
+) -> Guarded:
+    """Of a body, or of a stream. `asked` is the request, whose instructions, tools and questions some answers
+    repeat. Raises NotMirrored where none of it can be judged.
+    """
     content = decoded(content, encoding)
     try:
-        body = form.join(events_of(content)) if is_stream else orjson.loads(content)
-        texts = list(_said(form, object_of(body, "malformed-answer")))
+        found = _Texts(_own_words(asked))
+        if is_stream:
+            for event in events_of(content + b"\n\n"):  # many clients read one that was cut short too
+                found.add(event.name, ("type",))
+                found.add(_parsed(event.data), ())
+        elif is_error and _parsed(content) is content:
+            found.add(content.decode(), ())
+        elif content.strip() or not is_error:
+            found.add(orjson.loads(content), ())
+        return Guarded(list(found.texts()), "answer-not-text" if found.has_other else "")
     except _MALFORMED:
         raise NotMirrored("malformed-answer") from None
-    return [text for text in texts if text.strip()]
 
 
-def _said(form: WireFormat, body: Mapping[str, Json]) -> Iterable[str]:
-    if form.NAME == openai_chat.NAME:
-        for choice in list_of(body.get("choices"), "malformed-answer"):
-            message = choice["message"]
-            yield from texts_of(message.get("content"))
-            yield message.get("refusal") or ""
-            for call in message.get("tool_calls") or ():
-                yield as_json(call.get("function") or call.get("custom"))
-    elif form.NAME == openai_responses.NAME:
-        for item in list_of(body.get("output"), "malformed-answer"):
-            if item.get("type") == "message":
-                yield from texts_of(item.get("content"))
-            elif item.get("type") != "reasoning":
-                yield as_json({key: item[key] for key in ("name", "arguments", "input") if key in item})
-    elif form.NAME == anthropic.NAME:
-        for block in list_of(body.get("content"), "malformed-answer"):
-            yield from _block(block)
-    else:  # probabilities of answers that the request itself names
-        return
+def _own_words(asked: bytes | None) -> set[str]:
+    """The application's, in what some answers repeat."""
+    body = _parsed(asked or b"")
+    words = _Texts()
+    if isinstance(body, dict):
+        words.add({key: body[key] for key in _REPEATED if key in body}, (), with_keys=True)
+    return set(words.texts())
 
 
-def _block(block: Mapping[str, Any]) -> Iterable[str]:
-    if block.get("type") == "tool_use":
-        yield as_json({"name": block.get("name"), "input": block.get("input")})
-    else:
-        yield from texts_of([block])
+def _parsed(text: str | bytes) -> Json:
+    """JSON, or else the text itself."""
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        return "" if text == DONE else text
+
+
+class _Texts:
+    """Texts by where they stand. `has_other`: there is something beside them that is no text."""
+
+    def __init__(self, own_words: Collection[str] = ()) -> None:
+        self.own_words = own_words
+        self.has_other = False
+        self._pieces: dict[_Address, list[str]] = {}
+        self._bytes: dict[_Address, bytearray] = {}
+
+    def add(self, value: Json, address: _Address, *, with_keys: bool = False) -> None:
+        """Every text in it; `with_keys` names of fields that are plain words, too."""
+        if isinstance(value, str):
+            self._add_text(value, address)
+        elif isinstance(value, dict):
+            self._add_object(value, address, with_keys)
+        elif isinstance(value, list):
+            self._add_list(value, address, with_keys)
+
+    def _add_text(self, text: str, address: _Address) -> None:
+        key = address[-1] if address else ""
+        if key in _WORDS | _SEALED and _WORD.fullmatch(text):
+            return
+        if _BASE64.fullmatch(text):
+            self.has_other = True
+        # Bytes and addresses of what isn't text; a word in their place elsewhere is judged.
+        is_of_media = not _MEDIA.isdisjoint(address) and _OF_TOOLS.isdisjoint(address)
+        is_content = is_of_media and key in _CONTENTS | _MEDIA and " " not in text
+        if not (is_content or _BASE64_URL.fullmatch(text)):
+            self._pieces.setdefault(address, []).append(text)
+
+    def _add_object(self, value: dict[str, Json], address: _Address, with_keys: bool) -> None:
+        kind, is_of_tool = value.get("type"), not _OF_TOOLS.isdisjoint(address)
+        address += tuple(str(value[key]) for key in _PLACES if isinstance(value.get(key), str | int))
+        for key, each in value.items():
+            if not is_of_tool and (each if key in _MEDIA else key == "type" and kind in _MEDIA):
+                self.has_other = True
+            if with_keys or not _WORD.fullmatch(key):
+                self._pieces.setdefault((*address, key, "key"), [key])
+            if not (kind == "redacted_thinking" and key == "data" and _WORD.fullmatch(str(each))):
+                self.add(each, (*address, key), with_keys=with_keys)
+
+    def _add_list(self, values: list[Json], address: _Address, with_keys: bool) -> None:
+        if address[-1:] == ("bytes",) and values and all(isinstance(each, int) for each in values):
+            self._bytes.setdefault(address, bytearray()).extend(each & 0xFF for each in values)
+            return
+        # Tokens are pieces of one text; what else a place might have had is one text a rank.
+        is_tokens = "logprobs" in address and address[-1] != "top_logprobs"
+        for place, each in enumerate(values):
+            number = each.get("index", place) if isinstance(each, dict) else place
+            self.add(each, address if is_tokens else (*address, str(number)), with_keys=with_keys)
+        parts = [each.get("text") if isinstance(each, dict) else each for each in values]
+        texts = [each for each in parts if isinstance(each, str)]
+        if len(texts) > 1 and not is_tokens:  # clients show them as one
+            self._pieces.setdefault((*address, "parts"), []).append("".join(texts))
+
+    def texts(self) -> Iterator[str]:
+        """Each once. One that is JSON, as a tool's arguments are, counts as it is, and so do its texts."""
+        found = dict.fromkeys(self._texts())
+        yield from (text for text in found if text.strip())
+
+    def _texts(self) -> Iterator[str]:
+        for address, pieces in self._pieces.items():
+            text = "".join(pieces)
+            if text in self.own_words and (address[-1] == "name" or not _SPOKEN & set(address)):
+                continue
+            yield text
+            yield from self._inside(text)
+        for written in self._bytes.values():
+            yield written.decode("utf-8", "replace")
+
+    def _inside(self, text: str) -> Iterator[str]:
+        if text.lstrip()[:1] not in ("{", "[", '"'):
+            return
+        value = _parsed(text)
+        if not isinstance(value, str) or value != text:
+            inner = _Texts()
+            inner.add(value, ("json",))
+            yield from inner.texts()
+            self.has_other = self.has_other or inner.has_other
