@@ -27,19 +27,13 @@ _Address = tuple[str | int, ...]
 _OF_APPLICATION = frozenset((
     "audio", "betas", "container", "context_management", "conversation", "function_call", "functions",
     "include", "instructions", "mcp_servers", "metadata", "modalities", "model", "moderation",
-    "output_config", "output_format", "previous_response_id", "prompt_cache_key", "prompt_cache_retention", "questions",
-    "reasoning", "reasoning_effort", "response_format", "safety_identifier", "service_tier", "stop",
+    "output_config", "output_format", "previous_response_id", "prompt_cache_key", "prompt_cache_retention",
+    "questions", "reasoning", "reasoning_effort", "response_format", "safety_identifier", "service_tier", "stop",
     "stop_sequences", "stream_options", "system", "text", "thinking", "tool_choice", "tools", "truncation",
     "user", "verbosity", "web_search_options",
 ))  # fmt: skip
-_REPEATED = (
-    "instructions",
-    "questions",
-    "response_format",
-    "text",
-    "tool_choice",
-    "tools",
-)  # in some answers
+# Of that, what some answers repeat.
+_REPEATED = ("instructions", "questions", "response_format", "text", "tool_choice", "tools")
 _SPOKEN = frozenset(("choices", "content", "delta", "output"))  # whatever it repeats, the model says it
 # Keys whose values are words of the protocol, as long as they are words; and what only the provider reads.
 _WORDS = frozenset((
@@ -52,8 +46,8 @@ _SEALED = frozenset(("encrypted_content", "obfuscation", "signature"))
 _WORD = re.compile(r"[\w.:/@+=~|-]*", re.ASCII)
 # Types of parts, and keys, of what isn't text.
 _MEDIA = frozenset((
-    "audio", "b64_json", "computer_screenshot", "container_upload", "file", "file_data", "file_id", "image",
-    "image_generation_call", "image_url", "input_audio", "input_file", "input_image", "input_video",
+    "audio", "b64_json", "base64", "computer_screenshot", "container_upload", "file", "file_data", "file_id",
+    "image", "image_generation_call", "image_url", "input_audio", "input_file", "input_image", "input_video",
     "item_reference", "output_audio", "output_image", "partial_image_b64", "video", "video_url",
 ))  # fmt: skip
 _CONTENTS = frozenset(("data", "url"))
