@@ -69,7 +69,7 @@ def call_of(
         "triage",
         schema,
         more.pop("way", "json-schema"),
-        subject=more.pop("subject", None),
+        subjects=tuple(filter(None, [more.pop("subject", None)])),
     )
     source, site = more.pop("source", "relay"), more.pop("site", "")
     answered = Answered(answer, "llm-1", "stop", f"id-{number}", 11, 7, **more)

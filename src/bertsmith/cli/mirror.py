@@ -179,8 +179,8 @@ def forget(
     *,
     store: str | None = None,
     config: Path | None = None,
-) -> None:
-    """Delete all calls of a SUBJECT, the person that a call is about.
+) -> int:
+    """Delete all calls of a SUBJECT, a person that a call is about. Exit status 1 if there are none.
 
     Parameters
     ----------
@@ -199,6 +199,13 @@ def forget(
     with opened_store(config, store) as opened:
         deleted = opened.forget(subject)
     console.print(f"{deleted:,} calls deleted.", markup=False)
+    if not deleted:
+        print_note(
+            "No recorded call is about this subject. A call is about whom its request names as user, "
+            "metadata.user, metadata.user_id or safety_identifier, or its header X-Subject; names are "
+            "compared letter by letter."
+        )
+    return 0 if deleted else 1
 
 
 def _fields(version: "VersionCount") -> list[tuple[str, list[str]]]:

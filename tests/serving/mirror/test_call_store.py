@@ -28,7 +28,7 @@ def call_of(number: int, source: str = "relay", **more: Any) -> Call:
     """`more` replaces parts of what was asked."""
     given: dict[str, Any] = {
         "protocol": "openai-chat", "model": "m", "schema_name": "x", "schema": llm_answers.SCHEMA,
-        "way": "json-schema", "parameters": {"temperature": 0}, "subject": f"customer-{number % 3}",
+        "way": "json-schema", "parameters": {"temperature": 0}, "subjects": (f"customer-{number % 3}", "all"),
         "messages": (Message("system", ("Classify.",)), Message("user", (f"text {number} \0 ü 🙂", "more"))),
     }  # fmt: skip
     answered = Answered(
@@ -53,7 +53,7 @@ def test_calls_come_back_as_they_were(store: Store) -> None:
     (version,) = store.versions()
     found = list(store.calls(version.version))
     for before, after in zip(given, found, strict=True):
-        assert after.asked.subject == store.fingerprint(before.asked.subject or "")
+        assert after.asked.subjects == tuple(map(store.fingerprint, before.asked.subjects))
         assert after.answered == before.answered
         assert after.asked.messages == before.asked.messages
         left = {"asked": after.asked, "answered": after.answered}
@@ -105,6 +105,8 @@ def test_forget_and_expire(store: Store) -> None:
     assert store.forget("nobody") == 0
     assert store.forget("customer-1") == 10
     assert store.expire(15.0) == 10
+    assert store.add([call_of(1, subjects=("a b", "c"))]) == 1
+    assert (store.forget("a"), store.forget("c"), store.forget("a b")) == (0, 1, 0)
     assert store.count() == 10
     assert store.expire(1000.0) == 10
     assert store.versions() == []

@@ -405,6 +405,10 @@ def test_the_commands(
     assert status["not_mirrored"] == [{"protocol": "openai-chat", "reason": "no-schema", "calls": 1}]
     assert main(["mirror", "forget", "anna"]) == 0
     assert "1 calls deleted" in capsys.readouterr().out
+    assert main(["mirror", "forget", "anna"]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "0 calls deleted. Note: No recorded call is about this subject." in said
+    assert "metadata.user_id or safety_identifier, or its header X-Subject" in said
     assert b"card, " not in b"".join(each.read_bytes() for each in tmp_path.glob("mirror.sqlite*"))
 
 

@@ -228,6 +228,37 @@ def test_a_forgotten_subject_is_gone_from_the_file(
     assert len(mirror.calls()) == 31
 
 
+@pytest.mark.parametrize(
+    ("sent", "headers", "names"),
+    [
+        ({"user": 7}, {}, ["7"]),
+        ({"user": 7.0}, {}, ["7"]),
+        ({"user": 0}, {}, ["0"]),
+        ({"metadata": {"user_id": 9}}, {}, ["9"]),
+        ({"metadata": {"user": {"id": 12, "name": "anna"}}}, {}, ["12", "anna"]),
+        ({"user": ["anna", "bert"]}, {}, ["anna", "bert"]),
+        ({"user": "  anna "}, {}, ["anna", "  anna "]),
+        ({"user": "Zoe\u0308"}, {}, ["Zo\xeb", "Zoe\u0308"]),
+        ({"user": "a", "metadata": {"user": "b", "user_id": "c"}, "safety_identifier": "d"}, {}, [*"abcd"]),
+        ({"user": "anna"}, {"x-subject": "bert"}, ["anna", "bert"]),
+    ],
+)  # fmt: skip
+def test_each_subject_of_a_call_deletes_it(
+    mirror: RunningMirror, sent: dict[str, Any], headers: dict[str, str], names: list[str]
+) -> None:
+    for count, name in enumerate(names, 1):
+        mirror.ask(CHAT, body_of("the words of somebody", **sent), headers)
+        assert len(mirror.calls()) == 1
+        assert (mirror.store.forget("nobody"), mirror.store.forget(name)) == (0, 1), name
+        assert len(mirror.calls()) == 0, count
+
+
+def test_what_names_nobody_is_no_subject(mirror: RunningMirror) -> None:
+    for sent in ({"user": True}, {"user": None}, {"user": ""}, {"user": {}}, {"metadata": "x"}):
+        mirror.ask(CHAT, body_of("the words of somebody", **sent), {"x-subject": " "})
+    assert [each.asked.subjects for each in mirror.calls()] == [()] * 5
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
 def test_a_subject_beyond_ascii_is_forgotten_by_its_name(mirror: RunningMirror, encoding: str) -> None:
     headers: Any = {"x-subject": "Jürgen Müller".encode(encoding)}

@@ -30,8 +30,8 @@ class Message:
 @dataclass(frozen=True)
 class Asked:
     """A request whose answer has a schema. `way` is how it was asked for: json-schema, json-object, tool or
-    questions. `parameters` are the rest of the request that decides what comes back; `subject` is whoever
-    the request says it is about.
+    questions. `parameters` are the rest of the request that decides what comes back; `subjects` are those
+    whom the request says it is about.
     """
 
     protocol: str
@@ -41,7 +41,7 @@ class Asked:
     schema: Mapping[str, Json]
     way: str
     parameters: Mapping[str, Json] = field(default_factory=dict)
-    subject: str | None = None
+    subjects: tuple[str, ...] = ()
 
     @property
     def system(self) -> tuple[Message, ...]:

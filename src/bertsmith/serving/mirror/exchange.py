@@ -2,7 +2,7 @@
 
 import uuid
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -24,7 +24,7 @@ _MALFORMED = (AttributeError, KeyError, IndexError, TypeError, ValueError, Recur
 @dataclass(frozen=True)
 class Exchange:
     """What was asked, and the answer's bytes as they went by; `request_bytes` is how many were asked with.
-    `named` and `subject` are the client's headers; `is_whole` is false where HTTP did not end the answer.
+    `named` and `subjects` are the client's headers; `is_whole` is false where HTTP did not end the answer.
     `routing` says what a student made of it, where one answers; `refusal` why the answer can't be read.
     """
 
@@ -39,7 +39,7 @@ class Exchange:
     first_seconds: float
     seconds: float
     named: str = ""
-    subject: str = ""
+    subjects: tuple[str, ...] = ()
     routing: CallRouting | None = None
     refusal: str = ""
 
@@ -69,7 +69,7 @@ def call_of(exchange: Exchange, redactor: Redactor) -> Call:
         source="audit" if audit else "relay",
         own=audit,
         named=exchange.named,
-        subject=exchange.subject,
+        subjects=exchange.subjects,
         began=exchange.began,
         seconds=exchange.seconds,
         first_seconds=exchange.first_seconds,
@@ -85,17 +85,18 @@ def make_call(
     source: str,
     began: float,
     named: str = "",
-    subject: str = "",
+    subjects: Iterable[str] = (),
     seconds: float | None = None,
     first_seconds: float | None = None,
     own: str = "",
     weight: float | None = None,
 ) -> Call:
-    """Redacted. `own` is its id; imported calls are named by their content, so that a second import finds
-    them there.
+    """Redacted. `subjects` are whom it is about beside those of the request. `own` is its id; imported calls
+    are named by their content, so that a second import finds them there.
     """
     site, redaction = site_of(asked, named), redactor.begin()
-    asked = replace(redaction.asked(asked), subject=subject or asked.subject)
+    everyone = tuple(dict.fromkeys((*subjects, *asked.subjects)))
+    asked = replace(redaction.asked(asked), subjects=everyone)
     answered = redaction.answered(answered)
     content = content_of(asked, answered)
     version = version_of(asked, site)

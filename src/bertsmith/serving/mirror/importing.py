@@ -20,6 +20,7 @@ from bertsmith.errors import InputError
 from bertsmith.progress import Progress
 from bertsmith.serving.mirror.call import IMPORTED, UNDATED, Answered, Asked, Call, Json, NotMirrored
 from bertsmith.serving.mirror.exchange import make_call, read_answered, read_asked
+from bertsmith.serving.mirror.formats.reading import names_in
 from bertsmith.serving.mirror.formats.registry import FORMATS, format_of
 from bertsmith.serving.mirror.formats.wire_format import WireFormat
 from bertsmith.serving.mirror.json_objects import Placed, json_objects
@@ -153,7 +154,7 @@ def _of_pair(placed: Placed, _: Any, __: Any, redactor: Redactor) -> Iterator[Ca
         redactor,
         _created(answer) if value.get("time") is None else _time(value["time"], placed),
         str(value.get("site") or ""),
-        str(value.get("subject") or ""),
+        tuple(names_in(value.get("subject"))),
     )
 
 
@@ -216,11 +217,13 @@ def _made(
     redactor: Redactor,
     began: float | None,
     site: str = "",
-    subject: str = "",
+    subjects: tuple[str, ...] = (),
 ) -> Call:
     """Without a time it counts as of now, and is marked: it can't be told from the latest traffic."""
     source, began = (UNDATED, time.time()) if began is None else (IMPORTED, began)
-    return make_call(asked, answer(asked), redactor, source=source, began=began, named=site, subject=subject)
+    return make_call(
+        asked, answer(asked), redactor, source=source, began=began, named=site, subjects=subjects
+    )
 
 
 def guessed(request: Mapping[str, Json], response: Mapping[str, Json]) -> WireFormat | None:

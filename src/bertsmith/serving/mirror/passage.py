@@ -11,7 +11,7 @@ from bertsmith.serving.mirror.formats.registry import format_of
 from bertsmith.serving.mirror.identity import site_of
 from bertsmith.serving.mirror.llm_refusals import is_refusal, reason_of, refuses_the_call
 from bertsmith.serving.mirror.passing_on import SITE, SUBJECT
-from bertsmith.serving.mirror.upstream_connections import UpstreamAnswer
+from bertsmith.serving.mirror.upstream_connections import Headers, UpstreamAnswer
 
 _READ = ("application/json", "text/event-stream")
 
@@ -21,11 +21,10 @@ class Passage:
     where one answers at this site. `is_over`: all of the answer is out.
     """
 
-    def __init__(
-        self, method: str, path: str, headers: dict[bytes, bytes], most_bytes: int, query: bytes = b""
-    ) -> None:
+    def __init__(self, method: str, path: str, headers: Headers, most_bytes: int, query: bytes = b"") -> None:
         self.form = format_of(method, path)
-        self.headers, self.most_bytes, self.query = headers, most_bytes, query
+        self.all_headers, self.headers = headers, dict(headers)
+        self.most_bytes, self.query = most_bytes, query
         self.asked: Asked | None = None
         self.routing: CallRouting | None = None
         self.site = ""
@@ -131,15 +130,25 @@ class Passage:
             self._first_seconds,
             self.seconds,
             self.said(SITE),
-            self.said(SUBJECT),
+            self.subjects,
             self.routing,
             self.refusal,
         )
 
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """Whom the client's headers say that it is about: each may come several times."""
+        values = (_decoded(value) for name, value in self.all_headers if name == SUBJECT)
+        return tuple(value for value in values if value.strip())
+
     def said(self, name: bytes) -> str:
-        """A header of the client's, empty where there is none: in UTF-8, as its body is, else in Latin-1."""
-        value = self.headers.get(name, b"")
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value.decode("latin-1")
+        """A header of the client's, empty where there is none."""
+        return _decoded(self.headers.get(name, b""))
+
+
+def _decoded(value: bytes) -> str:
+    """In UTF-8, as its body is, else in Latin-1."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")

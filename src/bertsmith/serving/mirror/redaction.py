@@ -208,7 +208,7 @@ class Redaction:
         return value
 
     def asked(self, asked: Asked) -> Asked:
-        """The subject stays: the store keeps no more than its fingerprint."""
+        """The subjects stay: the store keeps no more than their fingerprints."""
         shared: list[Any] = [asked.model, asked.schema_name, asked.schema, asked.parameters]
         digest = hashlib.sha256(orjson.dumps([shared, [each.parts for each in asked.system]])).digest()
         is_clean, before = digest in self._clean, self.count

@@ -21,7 +21,6 @@ from bertsmith.serving.mirror.passage import Passage
 from bertsmith.serving.mirror.passing_on import (
     FAILED,
     SITE,
-    SUBJECT,
     meaning_of,
     of_this_connection,
     sent_on,
@@ -67,7 +66,7 @@ class Relay:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         most = self.settings.max_recorded_bytes
-        passage = Passage(scope["method"], scope["path"], dict(scope["headers"]), most, scope["query_string"])
+        passage = Passage(scope["method"], scope["path"], scope["headers"], most, scope["query_string"])
         body = RequestBody(receive, most)
         work = asyncio.ensure_future(self._pass(scope, body, passage, send))
         watching = asyncio.ensure_future(body.client_gone())
@@ -181,7 +180,7 @@ class Relay:
                 content,
                 self.settings.max_recorded_bytes,
                 passage.said(SITE),
-                passage.said(SUBJECT),
+                passage.subjects,
                 passage.query,
             )
         )

@@ -59,8 +59,8 @@ def version_row(call: Call) -> dict[str, Any]:
     }
 
 
-def call_row(call: Call, subject: str | None) -> dict[str, Any]:
-    """`subject` is its fingerprint."""
+def call_row(call: Call, subjects: Iterable[str]) -> dict[str, Any]:
+    """`subjects` are fingerprints."""
     answered = call.answered
     return {
         "id": call.id,
@@ -71,7 +71,7 @@ def call_row(call: Call, subject: str | None) -> dict[str, Any]:
         "first_seconds": call.first_seconds,
         "source": call.source,
         "weight": call.weight,
-        "subject": subject,
+        "subject": " ".join(subjects) or None,
         "messages": _written(_rows(call.asked.inputs)),
         "answer": _written(answered.value),
         "probabilities": _written(answered.probabilities) if answered.probabilities else None,
@@ -120,7 +120,7 @@ def call_of_row(row: Any) -> Call:
         _read(row.schema),
         row.way,
         _read(row.parameters),
-        row.subject,
+        tuple((row.subject or "").split()),
     )
     probabilities = _read(row.probabilities) or {}
     answered = Answered(

@@ -14,7 +14,15 @@ from typing import Any
 import orjson
 
 from bertsmith.serving.mirror.call import Answered, Asked, Json, Message, NotMirrored
-from bertsmith.serving.mirror.formats.reading import as_json, list_of, object_of, parsed, text_of, word
+from bertsmith.serving.mirror.formats.reading import (
+    as_json,
+    list_of,
+    names_in,
+    object_of,
+    parsed,
+    text_of,
+    word,
+)
 
 NAME = "otel"
 _OPERATIONS = ("chat", "generate_content", "text_completion")
@@ -94,7 +102,7 @@ def _call(attributes: Mapping[str, Json], span: Mapping[str, Json]) -> SpanCall:
     began, ended = _moment(span, "start"), _moment(span, "end")
     model = word(attributes.get("gen_ai.request.model"))
     return SpanCall(
-        Asked(NAME, model, tuple(messages), name, {"type": "object"}, way, {}, _subject(attributes)),
+        Asked(NAME, model, tuple(messages), name, {"type": "object"}, way, {}, _subjects(attributes)),
         Answered(
             value,
             word(attributes.get("gen_ai.response.model")),
@@ -108,8 +116,9 @@ def _call(attributes: Mapping[str, Json], span: Mapping[str, Json]) -> SpanCall:
     )
 
 
-def _subject(attributes: Mapping[str, Json]) -> str | None:
-    return word(attributes.get("user.id")) or word(attributes.get("enduser.id")) or None
+def _subjects(attributes: Mapping[str, Json]) -> tuple[str, ...]:
+    given = attributes.get("user.id"), attributes.get("enduser.id")
+    return tuple(dict.fromkeys(name for value in given for name in names_in(value)))
 
 
 def _json(value: Json) -> list[Any]:

@@ -2,12 +2,13 @@
 
 import hashlib
 import hmac
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from sqlite3 import DatabaseError, OperationalError
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, text
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, or_, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from bertsmith.errors import InputError
@@ -77,10 +78,10 @@ class Store:
         return added
 
     def _row(self, call: Call) -> dict[str, Any]:
-        subject = call.asked.subject
-        if call.source == AGAIN:  # it was read from here, and has the fingerprint already
-            return call_row(call, subject)
-        return call_row(call, self.fingerprint(subject) if subject else None)
+        subjects = call.asked.subjects
+        if call.source == AGAIN:  # it was read from here, and has the fingerprints already
+            return call_row(call, subjects)
+        return call_row(call, dict.fromkeys(map(self.fingerprint, subjects)))
 
     def _known(self, connection: Connection, calls: Sequence[Call]) -> set[str]:
         """Contents of imported calls that were recorded, or imported before."""
@@ -114,14 +115,21 @@ class Store:
             )
 
     def fingerprint(self, subject: str) -> str:
-        """What stands for a subject in this store. Without the salt, trying names tells nothing."""
-        return hmac.new(self._salt, subject.encode(), hashlib.sha256).hexdigest()[:32]
+        """What stands for a subject in this store, however its name is composed and padded. Without the salt,
+        trying names tells nothing.
+        """
+        return self._hash(unicodedata.normalize("NFC", subject).strip())
+
+    def _hash(self, subject: str) -> str:
+        return hmac.new(self._salt, subject.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:32]
 
     def forget(self, subject: str) -> int:
         """Deletes the subject's calls, down to the bytes in the file; gives how many there were. Raises
         InputError where another process's reading keeps them in SQLite's log, or the file is damaged.
         """
-        deleted = self._delete(CALLS.c.subject == self.fingerprint(subject))
+        # Earlier versions took a name as it was written.
+        names = {self.fingerprint(subject), self._hash(subject)}
+        deleted = self._delete(or_(*(CALLS.c.subject.contains(each) for each in sorted(names))))
         self._write_over(anew=True)
         return deleted
 
@@ -227,7 +235,7 @@ class Store:
             return connection.execute(select(func.count()).select_from(CALLS)).scalar_one()
 
     def calls(self, version: str) -> Iterator[Call]:
-        """Of one version, the oldest first. Their subject is its fingerprint."""
+        """Of one version, the oldest first. Their subjects are fingerprints."""
         asking = _WHOLE.where(CALLS.c.version == version).order_by(CALLS.c.began, CALLS.c.id)
         with self._reading() as connection:
             for row in connection.execution_options(yield_per=_AT_ONCE).execute(asking):

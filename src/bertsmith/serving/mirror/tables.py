@@ -59,7 +59,7 @@ CALLS = Table(
     # What the call counts for among those recorded beside it (CallRouting.weight); NULL where no student
     # answered at its site, or an earlier layout didn't know.
     Column("weight", Float),
-    Column("subject", Text),  # a fingerprint
+    Column("subject", Text),  # fingerprints, a blank between them
     Column("messages", Text, nullable=False),  # JSON: [[role, part, …], …], without the system's
     Column("answer", Text, nullable=False),  # JSON
     Column("probabilities", Text),  # JSON: {path: [[value, probability], …]}

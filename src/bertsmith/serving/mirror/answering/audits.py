@@ -60,7 +60,7 @@ class Request:
     content: bytes
     most_bytes: int
     named: str = ""
-    subject: str = ""
+    subjects: tuple[str, ...] = ()
     query: bytes = b""
 
 
@@ -194,7 +194,7 @@ class Audits:
             first,
             time.perf_counter() - clock,
             request.named,
-            request.subject,
+            request.subjects,
             request.routing,
             refusal,
         )

@@ -15,7 +15,7 @@ from bertsmith.serving.mirror.formats.reading import (
     list_of,
     object_of,
     parsed,
-    subject_of,
+    subjects_of,
     text_of,
     texts_of,
     word,
@@ -51,7 +51,7 @@ def read_request(body: Mapping[str, Json]) -> Asked:
         schema,
         way,
         chosen(body, _KEPT),
-        subject_of(body),
+        subjects_of(body),
     )
 
 

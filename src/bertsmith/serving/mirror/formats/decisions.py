@@ -13,7 +13,7 @@ from bertsmith.serving.mirror.formats.reading import (
     count,
     list_of,
     object_of,
-    subject_of,
+    subjects_of,
     text_of,
     texts_of,
     word,
@@ -46,7 +46,7 @@ def read_request(body: Mapping[str, Json]) -> Asked:
         raise NotMirrored("malformed-request")
     schema = {"type": "object", "properties": fields}
     return Asked(
-        NAME, text_of(body.get("model")), tuple(messages), "", schema, "questions", {}, subject_of(body)
+        NAME, text_of(body.get("model")), tuple(messages), "", schema, "questions", {}, subjects_of(body)
     )
 
 

@@ -14,7 +14,7 @@ from bertsmith.serving.mirror.formats.reading import (
     logprobs_of,
     object_of,
     parsed,
-    subject_of,
+    subjects_of,
     text_of,
     texts_of,
     word,
@@ -38,7 +38,7 @@ def read_request(body: Mapping[str, Json]) -> Asked:
     way, name, schema = _schema(body)
     messages = tuple(message_of(each) for each in list_of(body.get("messages"), "malformed-request"))
     return Asked(
-        NAME, text_of(body.get("model")), messages, name, schema, way, chosen(body, _KEPT), subject_of(body)
+        NAME, text_of(body.get("model")), messages, name, schema, way, chosen(body, _KEPT), subjects_of(body)
     )
 
 

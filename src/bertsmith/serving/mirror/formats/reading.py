@@ -1,6 +1,6 @@
 """Parts of a body that a format looks for, and what a part of another kind means: not mirrored."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -87,19 +87,28 @@ def word(value: Json) -> str:
     return value if isinstance(value, str) else ""
 
 
-def subject_of(body: Mapping[str, Json]) -> str | None:
-    """Whoever the request says it is about."""
+def subjects_of(body: Mapping[str, Json]) -> tuple[str, ...]:
+    """All whom the request says it is about."""
     metadata = body.get("metadata")
     of_metadata = metadata if isinstance(metadata, dict) else {}
-    for value in (
+    given = (
         body.get("user"),
         of_metadata.get("user"),
         of_metadata.get("user_id"),
         body.get("safety_identifier"),
-    ):
-        if isinstance(value, str) and value:
-            return value
-    return None
+    )
+    return tuple(dict.fromkeys(name for value in given for name in names_in(value)))
+
+
+def names_in(value: Json) -> Iterator[str]:
+    """Each text and number as a text: 7 and 7.0 are who "7" is. Of objects and lists, what they hold."""
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from names_in(each)
+    elif isinstance(value, float) and value.is_integer():
+        yield str(int(value))
+    elif isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
+        yield str(value)
 
 
 def logprobs_of(tokens: Json) -> list[Json] | None:

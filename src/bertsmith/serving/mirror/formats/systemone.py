@@ -7,7 +7,7 @@ number of its level. Source: the specification of TypeSafe Jev (2026-09), as Lit
 from collections.abc import Iterable, Mapping
 
 from bertsmith.serving.mirror.call import Answered, Asked, Json, Message, NotMirrored
-from bertsmith.serving.mirror.formats.reading import as_json, count, object_of, subject_of, text_of, word
+from bertsmith.serving.mirror.formats.reading import as_json, count, object_of, subjects_of, text_of, word
 from bertsmith.serving.mirror.streams import Event
 
 NAME, PATH = "systemone", "/systemone"
@@ -32,7 +32,7 @@ def read_request(body: Mapping[str, Json]) -> Asked:
         },
         "questions",
         {},
-        subject_of(body),
+        subjects_of(body),
     )
 
 

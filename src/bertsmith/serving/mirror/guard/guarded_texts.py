@@ -28,9 +28,9 @@ _OF_APPLICATION = frozenset((
     "audio", "betas", "container", "context_management", "conversation", "function_call", "functions",
     "include", "instructions", "mcp_servers", "metadata", "modalities", "model", "moderation",
     "output_config", "output_format", "previous_response_id", "prompt_cache_key", "prompt_cache_retention",
-    "questions", "reasoning", "reasoning_effort", "response_format", "safety_identifier", "service_tier", "stop",
-    "stop_sequences", "stream_options", "system", "text", "thinking", "tool_choice", "tools", "truncation",
-    "user", "verbosity", "web_search_options",
+    "questions", "reasoning", "reasoning_effort", "response_format", "safety_identifier", "service_tier",
+    "stop", "stop_sequences", "stream_options", "system", "text", "thinking", "tool_choice", "tools",
+    "truncation", "user", "verbosity", "web_search_options",
 ))  # fmt: skip
 # Of that, what some answers repeat.
 _REPEATED = ("instructions", "questions", "response_format", "text", "tool_choice", "tools")
