@@ -163,3 +163,29 @@ def test_a_cross_encoder_with_modules_is_a_head_for_all(tmp_path: Path) -> None:
     said.write_text(json.dumps(json.loads(said.read_text()) | tanh))
     with pytest.raises(ModelError, match=r"config_sentence_transformers.json: .* puts its 1 output through"):
         open_reranker(str(folder))
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("strategy", ["LongestFirst", "OnlySecond"])
+def test_a_cross_encoder_cuts_pairs_as_sentence_transformers_does(
+    tmp_path: Path, strategy: str, side: str
+) -> None:
+    """It cuts the longer text first, by odd and even numbers of tokens, whatever tokenizer.json states."""
+    from sentence_transformers import CrossEncoder
+
+    name = trained_on_pairs(tmp_path / "model", "reranking", [0.0, 1.0, 0.0, 1.0])
+    identity = "torch.nn.modules.linear.Identity"
+    as_cross_encoder(name, sentence_transformers={"activation_fn": identity, "version": "5.0.0"})
+    stated = {"direction": "Right", "max_length": 512, "strategy": strategy, "stride": 0}
+    for file, more in (
+        ("tokenizer.json", {"truncation": stated}),
+        ("tokenizer_config.json", {"truncation_side": side, "model_max_length": 32}),
+    ):
+        path = Path(name) / file
+        path.write_text(json.dumps(json.loads(path.read_text()) | more))
+    draw = np.random.default_rng(0)
+    texts = [" ".join(draw.choice(WORDS, length)) for length in (13, 14, 15, 16, 17, 30, 31)]
+    pairs = [(query, text) for query in texts for text in texts]
+    ours = Predictor.load(name, compute_dtype=torch.float32).predict(pairs)
+    theirs = CrossEncoder(name, device="cpu").predict(pairs)
+    assert [each["score"] for each in ours] == pytest.approx(theirs.tolist(), abs=1e-5)

@@ -11,15 +11,20 @@ from collections.abc import Sequence, Sized
 import numpy as np
 import numpy.typing as npt
 
+from bertsmith.text.tokens.truncation import USUAL_TRUNCATION, Truncation
+
 TokenRange = tuple[int, int]
 
 
-def windows(token_ids: Sized, room: int, stride: int | None) -> list[TokenRange]:
+def windows(
+    token_ids: Sized, room: int, stride: int | None, truncation: Truncation = USUAL_TRUNCATION
+) -> list[TokenRange]:
     """Ranges of at most `room` tokens that cover the whole text, each sharing `stride` tokens with the next.
 
     The last one is moved back until it is full, so that no window has little to go by: it may share more.
-    A text that fits is one window, an empty text too: (0, 0). With `stride` None the text is cut after `room`
-    tokens instead. Raises ValueError for a room below 1 and a stride outside 0 … room - 1.
+    A text that fits is one window, an empty text too: (0, 0). With `stride` None the text is cut to `room`
+    tokens instead, at the end that `truncation` says. Raises ValueError for a room below 1 and a stride
+    outside 0 … room - 1.
     """
     if room < 1:
         raise ValueError(f"a window needs room for at least one token, found room = {room}")
@@ -29,7 +34,7 @@ def windows(token_ids: Sized, room: int, stride: int | None) -> list[TokenRange]
         )
     tokens = len(token_ids)
     if stride is None or tokens <= room:
-        return [(0, min(tokens, room))]
+        return [truncation.range(tokens, min(tokens, room))]
     last = tokens - room
     starts = [*range(0, last, room - stride), last]
     return [(start, start + room) for start in starts]

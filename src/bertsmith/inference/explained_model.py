@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from bertsmith.arrays import Bools
 from bertsmith.data.batch import PackedBatch
+from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
 from bertsmith.inference.answer_numbers import number_of
 from bertsmith.inference.embedding.text_windows import TextWindows
@@ -227,7 +228,8 @@ class _Vectors:
         for number, text in enumerate(texts):
             shown = text.lower() if self.windows.lowercase else text
             (ids,) = self.windows.tokenizer.encode_batch([shown], self.windows.room)
-            (window,) = self.windows.sequence(ids[: self.windows.room]).windows
+            ((start, end),) = windows(ids, self.windows.room, None, self.windows.tokenizer.truncation)
+            (window,) = self.windows.sequence(ids[start:end]).windows
             made.append(replace(window, text=number))
         return model.explained(require_short(Encoded(tuple(made))), "cosine", self._cosines)
 

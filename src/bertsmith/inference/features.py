@@ -192,7 +192,7 @@ class Features:
     def _pieces_of(self, pieces: Pieces) -> Encoded:
         """Each piece is read in the window that shows most of its surroundings."""
         room = self.max_length - special_tokens(self.tokenizer, 1)
-        ranges = windows(pieces.ids, room, self.stride)
+        ranges = windows(pieces.ids, room, self.stride, self.tokenizer.truncation)
         owners = owner(ranges)
         made = []
         for number, (start, end) in enumerate(ranges):

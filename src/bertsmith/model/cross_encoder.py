@@ -25,6 +25,14 @@ def makes_vectors(folder: Path) -> bool:
     return (folder / _MODULES).exists() and _said(folder).get("model_type") != "CrossEncoder"
 
 
+def is_cross_encoder(folder: Path) -> bool:
+    """Whether sentence-transformers wrote the folder, and not for vectors."""
+    if (folder / _MODULES).exists():
+        return not makes_vectors(folder)
+    config = folder / "config.json"
+    return config.exists() and any(key in read_settings(plain_file(folder, config.name)) for key in KEYS)
+
+
 def refuse_activations(values: Mapping[str, Any], where: str) -> None:
     """Of a config.json. Raises ModelError for a function that would change what the outputs say."""
     for activation in _activations(values):

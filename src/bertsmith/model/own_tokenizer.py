@@ -1,9 +1,11 @@
 """The tokenizer in a model's folder, which must be one for this model."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig
+from bertsmith.model.cross_encoder import is_cross_encoder
 from bertsmith.model.static_table import StaticConfig
 from bertsmith.model.untrusted import plain_file
 from bertsmith.text.tokens.any_tokenizer import VALUE_FILES, load_tokenizer
@@ -25,8 +27,14 @@ def load_own_tokenizer(folder: Path, config: BertConfig | StaticConfig) -> Token
 
 
 def read_own_tokenizer(folder: Path) -> Tokenizer:
-    """Raises TokenizerError as `Tokenizer.load` does, and ModelError for a link that leads elsewhere."""
+    """As the model's own library uses it: sentence-transformers' cross-encoders cut the longer of two texts,
+    whatever tokenizer.json says. Raises TokenizerError as `Tokenizer.load` does, and ModelError for a link
+    that leads elsewhere.
+    """
     for name in (*TOKENIZER_FILES, *VALUE_FILES):
         if (folder / name).is_symlink():
             plain_file(folder, name)
-    return load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder)
+    if is_cross_encoder(folder):
+        tokenizer.truncation = replace(tokenizer.truncation, strategy="longest_first")
+    return tokenizer

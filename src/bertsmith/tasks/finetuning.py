@@ -62,7 +62,8 @@ def pieces_of(
     task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer, most: int | None = None
 ) -> list[Sequence[Pieces]]:
     """What `task.encode` reads of each example: the pieces of its texts; of one that is cut, at least one
-    more than is read; of one that is read in windows, one more than `most`.
+    more than is read, and of two that both are, all, for the longer one keeps more; of one that is read in
+    windows, one more than `most`.
     """
     cut = task.settings.stride is None and not task.is_pretokenized
     enough = task.settings.max_length if cut else None if most is None else most + 1
@@ -80,7 +81,22 @@ def pieces_of(
     else:  # as where a query stands before each of many documents
         shared = dict(zip(distinct, map(SharedPieces, found), strict=True))
         pieces = [shared[text] for text in every]
-    return [pieces[end - len(each) : end] for each, end in zip(texts, ends, strict=True)]
+    of_examples: list[Sequence[Pieces]] = [
+        pieces[end - len(each) : end] for each, end in zip(texts, ends, strict=True)
+    ]
+    if not cut:
+        return of_examples
+    return [
+        tokenizer.encode_pieces(each) if _both_are_cut(each, found, task.settings.max_length) else found
+        for each, found in zip(texts, of_examples, strict=True)
+    ]
+
+
+def _both_are_cut(texts: Sequence[str], pieces: Sequence[Pieces], max_length: int) -> bool:
+    """Whether each of two texts has more tokens than are read, one of them perhaps more than are known."""
+    if len(texts) != 2 or max(map(len, texts)) <= max_length:
+        return False
+    return all(len(found.ids) >= max_length for found in pieces)
 
 
 def few_at_a_time(

@@ -115,7 +115,7 @@ class QuestionAnswering(Task[Question]):
         stride = self.settings.stride
         if stride is not None and stride >= room:  # by room - 1 each piece would have a window of its own
             stride = room // 2
-        ranges = windows(ids, room, stride)
+        ranges = windows(ids, room, stride, tokenizer.truncation)
         owners = owner(ranges)
         made, targets, shown = [], [], []
         segments, rows = np.zeros(0, np.int64), np.zeros(0, np.int64)

@@ -66,7 +66,7 @@ class TextWindows:
         for some in _few_characters(texts, prefix):
             shown = [text.lower() for text in some] if self.lowercase else some
             for ids in self.tokenizer.encode_batch(shown, self.room if self.stride is None else None):
-                for start, end in windows(ids, self.room, self.stride):
+                for start, end in windows(ids, self.room, self.stride, self.tokenizer.truncation):
                     made.append(self.sequence(ids[start:end]))
                     owners.append(count)
                     tokens += end - start

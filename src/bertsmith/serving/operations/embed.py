@@ -75,7 +75,7 @@ class TextEncoder:
     def _ranges(self, ids: Sequence[int], options: Options) -> list[tuple[int, int]]:
         """Of a text's windows; a static table, which has no positions, reads it whole."""
         if options.long_text != "windows":
-            return windows(ids, self.windows.room, None)
+            return windows(ids, self.windows.room, None, self.windows.tokenizer.truncation)
         if isinstance(self.encoder, StaticTable):
             return [(0, len(ids))]
         return windows(ids, self.windows.room, min(_STRIDE, self.windows.room // 4))

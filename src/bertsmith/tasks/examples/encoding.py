@@ -20,6 +20,7 @@ from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.truncation import USUAL_TRUNCATION, Truncation
 from bertsmith.text.tokens.value_tokenizer import ValuePieces
 
 
@@ -182,30 +183,38 @@ def windows_apart(
     for number, piece in enumerate(pieces):
         if isinstance(piece, ValuePieces):
             raise InputError("A model of numbers is fine-tuned for classification or regression only.")
-        for start, end in windows(piece.ids, room, stride):
+        for start, end in windows(piece.ids, room, stride, tokenizer.truncation):
             token_ids, segment_ids = join_segments(tokenizer, piece.ids[start:end])
             made.append(Window(token_ids, segment_ids, every_row(len(token_ids)), number))
     return tuple(made)
 
 
-def single_windows(ids: Sequence[int], room: int, stride: int | None) -> list[tuple[Sequence[int], ...]]:
+def single_windows(
+    ids: Sequence[int], room: int, stride: int | None, truncation: Truncation = USUAL_TRUNCATION
+) -> list[tuple[Sequence[int], ...]]:
     """The windows of one text."""
-    return [(ids[start:end],) for start, end in windows(ids, room, stride)]
+    return [(ids[start:end],) for start, end in windows(ids, room, stride, truncation)]
 
 
 def pair_windows(
-    first: Sequence[int], second: Sequence[int], room: int, stride: int | None
+    first: Sequence[int],
+    second: Sequence[int],
+    room: int,
+    stride: int | None,
+    truncation: Truncation = USUAL_TRUNCATION,
 ) -> list[tuple[Sequence[int], ...]]:
-    """The windows of a pair: without a stride both are cut, the longer one first; with one, the first text
+    """The windows of a pair: without a stride they are cut as `truncation` says; with one, the first text
     stands before each window of the second, cut only if it takes more than half of the room.
     """
     if len(first) + len(second) <= room:
         return [(first, second)]
     if stride is None:
-        kept = max(room - min(len(second), room // 2), 0)
-        first = first[:kept]
-        return [(first, second[: room - len(first)])]
-    first = first[: room // 2]
+        kept = truncation.kept(len(first), len(second), room)
+        ranges = (truncation.range(len(ids), count) for ids, count in zip((first, second), kept, strict=True))
+        (start, end), (other_start, other_end) = ranges
+        return [(first[start:end], second[other_start:other_end])]
+    start, end = truncation.range(len(first), min(len(first), room // 2))
+    first = first[start:end]
     left = room - len(first)
     return [(first, second[start:end]) for start, end in windows(second, left, min(stride, left - 1))]
 

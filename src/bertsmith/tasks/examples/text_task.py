@@ -283,17 +283,17 @@ class TextTask(Task[TextExample]):
         """[CLS] text [SEP], or [CLS] text [SEP] pair [SEP]; the head reads the first row of each window."""
         room = self.settings.max_length - special_tokens(tokenizer, len(pieces))
         ids = [piece.ids for piece in pieces]
-        stride = self.settings.stride
+        stride, truncation = self.settings.stride, tokenizer.truncation
         if len(ids) == 2:
-            spans = pair_windows(ids[0], ids[1], room, stride)
+            spans = pair_windows(ids[0], ids[1], room, stride, truncation)
         else:
-            spans = single_windows(ids[0], room, stride)
+            spans = single_windows(ids[0], room, stride, truncation)
         made = [join_segments(tokenizer, *parts) for parts in spans]
         target = None if example.label is None else self.target(example.label)
         columns = None if self.columns is None else self.columns.vector(example.columns, example.where)
         if isinstance(pieces[0], ValuePieces):
             values = _values_of(example, pieces)
-            bounds = windows(ids[0], room, stride)
+            bounds = windows(ids[0], room, stride, truncation)
             shown: tuple[Window, ...] = tuple(
                 Window(*each, _FIRST_ROW, values=np.pad(values[start:end], ((1, 1), (0, 0))))  # [CLS], [SEP]
                 for each, (start, end) in zip(made, bounds, strict=True)

@@ -93,4 +93,5 @@ def _content(tokenizer: Tokenizer) -> dict[str, Any]:
 def _tokenizer(content: dict[str, Any], like: Tokenizer) -> Tokenizer:
     roles = {"pad": like.pad_id, "unk": like.unk_id, "cls": like.cls_id, "sep": like.sep_id}
     special = {role: like.id_to_token(number) for role, number in (roles | {"mask": like.mask_id}).items()}
-    return Tokenizer(Backend.from_str(json.dumps(content, ensure_ascii=False)), special)
+    backend = Backend.from_str(json.dumps(content, ensure_ascii=False))
+    return Tokenizer(backend, special, like.truncation)

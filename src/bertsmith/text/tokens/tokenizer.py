@@ -34,6 +34,7 @@ from bertsmith.text.tokens.long_texts import (
 )
 from bertsmith.text.tokens.template import Template, template_of
 from bertsmith.text.tokens.tokenizer_files import find_special_tokens, read_backend
+from bertsmith.text.tokens.truncation import USUAL_TRUNCATION, Truncation
 from bertsmith.text.tokens.wordpiece import has_berts_rules, wordpiece_backend
 
 Family = Literal["wordpiece", "byte-level"]
@@ -55,15 +56,19 @@ class Tokenizer:
     """A WordPiece (BERT) or byte-level (RoBERTa) tokenizer.
 
     Immutable, and safe to share between threads and to send to other processes. It never adds [CLS] or
-    [SEP], never pads and never cuts: sequences are built in the data layer.
+    [SEP], never pads and never cuts: sequences are built in the data layer, by its `template` and
+    `truncation`.
     """
 
-    def __init__(self, backend: Backend, special: dict[str, str]) -> None:
+    def __init__(
+        self, backend: Backend, special: dict[str, str], truncation: Truncation = USUAL_TRUNCATION
+    ) -> None:
         """`special` maps "pad", "unk", "cls", "sep" and "mask" to their tokens; use `load` for files.
 
         `backend`, the tokenizers library's object, belongs to this one from here on and must not be changed.
         """
         self._special = special
+        self.truncation = truncation
         self.backend = backend
         self.backend.no_padding()
         self.backend.no_truncation()
@@ -100,7 +105,7 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The library's own pickling forgets that special tokens in text are text."""
-        return _from_json, (self.backend.to_str(), self._special)
+        return _from_json, (self.backend.to_str(), self._special, self.truncation)
 
     def encode(self, text: str, *, read_special_tokens: bool = False) -> Encoding:
         """The pieces of one text, without [CLS] and [SEP].
@@ -117,7 +122,7 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], enough: int | None = None) -> list[Sequence[int]]:
         """The ids of many texts, in parallel and without offsets; the same ids as `encode` gives. With
-        `enough`, of a long text at least so many: it is not read to its end.
+        `enough`, of a long text at least so many: it is not read to its end, unless that is what is kept.
         """
         found = self._in_parts(self.backend.encode_batch_fast, texts, enough, offsets=False)
         return [pieces.ids for pieces in found]
@@ -146,6 +151,8 @@ class Tokenizer:
 
         if self._where_to_cut is None:
             return encoded(texts)
+        if self.truncation.direction == "left":
+            enough = None
         if isinstance(texts, str) or not isinstance(texts, Sequence) or not all(map(_is_text, texts)):
             texts = _cleaned(texts)  # which says what is wrong
         return encode_in_parts(encoded, texts, self._where_to_cut, enough, offsets)
@@ -230,7 +237,9 @@ class Tokenizer:
 
     @cached_property
     def sha256(self) -> str:
-        """Of `tokenizer.json` as `save` writes it: two tokenizers that give the same ids have the same."""
+        """Of `tokenizer.json` as `save` writes it, but for how texts are cut: two tokenizers that give the
+        same ids have the same.
+        """
         return hashlib.sha256(self._json.encode()).hexdigest()
 
     def normalise(self, text: str) -> str:
@@ -248,13 +257,25 @@ class Tokenizer:
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(folder / "tokenizer.json", self._json)
+        atomic_write(folder / "tokenizer.json", self._json_cutting_at(max_length))
         if self.family == "wordpiece":
             atomic_write(folder / "vocab.txt", "".join(f"{piece}\n" for piece in self.pieces))
         settings = self._settings() | {"model_max_length": max_length}
+        if self.truncation.direction == "left":
+            settings["truncation_side"] = "left"
         if not segments:
             settings["model_input_names"] = ["input_ids", "attention_mask"]
         write_json(folder / "tokenizer_config.json", settings)
+
+    def _json_cutting_at(self, max_length: int) -> str:
+        """With the strategy, where it isn't the usual one, which the file can't name without a length."""
+        if self.truncation.strategy == USUAL_TRUNCATION.strategy:
+            return self._json
+        backend = Backend.from_str(self._json)
+        backend.enable_truncation(
+            max_length, strategy=self.truncation.strategy, direction=self.truncation.direction
+        )
+        return backend.to_str(pretty=True)
 
     @cached_property
     def _json(self) -> str:
@@ -292,8 +313,8 @@ class Tokenizer:
         return settings | {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 
-def _from_json(content: str, special: dict[str, str]) -> Tokenizer:
-    return Tokenizer(Backend.from_str(content), special)
+def _from_json(content: str, special: dict[str, str], truncation: Truncation) -> Tokenizer:
+    return Tokenizer(Backend.from_str(content), special, truncation)
 
 
 def _is_text(value: Any) -> bool:

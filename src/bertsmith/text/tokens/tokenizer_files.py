@@ -19,6 +19,7 @@ from bertsmith.text.tokens.added_tokens import ADDED_TOKENS, add_tokens, read_ad
 from bertsmith.text.tokens.byte_level import byte_level_backend, read_byte_pairs, require_byte_symbols
 from bertsmith.text.tokens.template import require_usable, template_of
 from bertsmith.text.tokens.tokenizer_json import read_object, read_tokenizer_json
+from bertsmith.text.tokens.truncation import Truncation, truncation_of
 from bertsmith.text.tokens.wordpiece import read_vocabulary, wordpiece_backend
 
 #: The names BERT and RoBERTa give to the five special tokens, in this order of preference.
@@ -43,8 +44,8 @@ _BY_THE_FILE = ("PreTrainedTokenizer", "TokenizersBackend")
 _BY_BERTS_SETTINGS = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
 
 
-def read_backend(path: Path, lowercase: bool | None) -> tuple[Backend, dict[str, str]]:
-    """The tokenizer at `path` and the names of its special tokens ("cls" → "[CLS]", ...).
+def read_backend(path: Path, lowercase: bool | None) -> tuple[Backend, dict[str, str], Truncation]:
+    """The tokenizer at `path`, the names of its special tokens ("cls" → "[CLS]", ...), and how it cuts texts.
 
     `path` is a folder, a `vocab.txt`, or a `tokenizer.json`. `lowercase` overrides what the files say.
     Raises TokenizerError saying what is missing or wrong, and where.
@@ -52,10 +53,12 @@ def read_backend(path: Path, lowercase: bool | None) -> tuple[Backend, dict[str,
     source = _find_source(path)
     config = _read_config(source.with_name("tokenizer_config.json"))
     if source.suffix == ".txt":
-        return _read_wordpiece(source, config, lowercase)
+        return *_read_wordpiece(source, config, lowercase), truncation_of(None, config, str(source.parent))
     if source.name == "vocab.json":
-        return _read_byte_level(source, config, lowercase)
-    return _read_json(source, config, lowercase)
+        return *_read_byte_level(source, config, lowercase), truncation_of(None, config, str(source.parent))
+    content = read_tokenizer_json(source)
+    truncation = truncation_of(content.pop("truncation", None), config, str(source.parent))
+    return *_read_json(source, content, config, lowercase), truncation
 
 
 def find_special_tokens(vocabulary: set[str], config: dict[str, Any], source: Path | str) -> dict[str, str]:
@@ -172,8 +175,9 @@ def _has_capital(piece: str) -> bool:
     return piece != piece.lower() and not re.fullmatch(r"\[.*\]|<.*>", piece)
 
 
-def _read_json(path: Path, config: dict[str, Any], lowercase: bool | None) -> tuple[Backend, dict[str, str]]:
-    content = read_tokenizer_json(path)
+def _read_json(
+    path: Path, content: dict[str, Any], config: dict[str, Any], lowercase: bool | None
+) -> tuple[Backend, dict[str, str]]:
     _follow_config(content, config, lowercase)
     model = content["model"]
     vocabulary = model["vocab"] | {token["content"]: token["id"] for token in content["added_tokens"]}

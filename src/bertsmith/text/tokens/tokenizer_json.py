@@ -188,7 +188,7 @@ class AddedToken(SearchedToken):
 
 
 class TokenizerFile(Component):
-    """The whole file. Padding and truncation are read and dropped: the library never pads."""
+    """The whole file. Padding is read and dropped: the library never pads."""
 
     version: str
     model: Annotated[WordPieceModel | BytePairModel, Field(discriminator="type")]
@@ -197,7 +197,7 @@ class TokenizerFile(Component):
     pre_tokenizer: PreTokenizer | None
     post_processor: PostProcessor | None = None
     decoder: Decoder | None = None
-    truncation: Any = None
+    truncation: dict[str, Any] | None = None
     padding: Any = None
 
 
@@ -240,7 +240,7 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
 
 
 def read_tokenizer_json(path: Path) -> dict[str, Any]:
-    """The checked content of a `tokenizer.json`, without its padding and truncation.
+    """The checked content of a `tokenizer.json`, without its padding.
 
     Raises TokenizerError naming the first part that is not allowed.
     """
@@ -250,7 +250,7 @@ def read_tokenizer_json(path: Path) -> dict[str, Any]:
         TokenizerFile.model_validate_json(text)
     except ValidationError as error:
         raise TokenizerError(f"{path}: {first_problem(error, TokenizerFile)} {_WHAT_IS_READ}") from None
-    return content | {"padding": None, "truncation": None}
+    return content | {"padding": None}
 
 
 def _parse_object(text: str, path: Path, what: str) -> dict[str, Any]:
