@@ -128,8 +128,8 @@ def test_add_remove_and_info(index: Path, docs: Path, capsys: pytest.CaptureFixt
     note.write_text('{"id": "tea", "text": "Tea at nine.", "floor": 3}\n')
     assert "1 new" in printed(capsys, "index", "add", str(index), str(note))
     found = printed(capsys, "search", str(index), "tea", "--where", "floor = 3", "--json")
-    assert json.loads(found)["metadata"] == {"floor": 3}
-    shown = printed(capsys, "index", "info", str(index), "--verify")
+    assert json.loads(found)["metadata"] == {"file_date": None, "floor": 3}
+    shown = " ".join(printed(capsys, "index", "info", str(index), "--verify").split())
     assert (
         "3, 3 passages" in shown
         and "floor (whole numbers)" in shown
@@ -137,7 +137,7 @@ def test_add_remove_and_info(index: Path, docs: Path, capsys: pytest.CaptureFixt
     )
     facts = json.loads(printed(capsys, "index", "info", str(index), "--verify", "--json"))
     assert (facts["documents"], facts["rows"], facts["verified"]) == (3, 3, 3)
-    assert facts["metadata"] == {"floor": "whole numbers"}
+    assert facts["metadata"] == {"file_date": "text", "floor": "whole numbers"}
     assert printed(capsys, "index", "remove", str(index), "tea", "docs/leave.md") == "2 documents removed\n"
     assert "1, 1 passage," in printed(capsys, "index", "info", str(index))
 

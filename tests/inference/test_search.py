@@ -280,7 +280,8 @@ def test_a_hit_knows_its_place(index: Index) -> None:
     (hit,) = index.search("café", mode="text")
     text = TEXTS["café.md"]
     assert text[hit.start : hit.end] == hit.text
-    assert (hit.title, hit.place, hit.metadata) == ("Café", "docs/café.md:1", {"year": None})
+    assert (hit.title, hit.place, hit.metadata) == ("Café", "docs/café.md:1", hit.metadata)
+    assert hit.metadata["year"] is None and len(hit.metadata["file_date"]) == len("2026-01-31")
     assert {hit.text[start:end] for start, end in hit.matches} == {"Café", "café"}
 
 

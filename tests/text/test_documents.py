@@ -290,19 +290,32 @@ def test_the_first_heading_is_the_title(tmp_path: Path, line: str, title: str) -
 
 
 @pytest.mark.parametrize(
+    ("before", "title"),
+    [
+        ("---\nlayout: post\n# a comment\ndraft: false\n---\n", "Parental leave"),
+        ('---\ntitle: "x: y"\n...\n', "x: y"),
+        ("---\ntitle: x\n...\n", "x"),
+        ('+++\n# a comment\ntitle = "x"\n+++\n', "x"),
+    ],
+)
+def test_front_matter_is_no_text_and_its_title_comes_first(tmp_path: Path, before: str, title: str) -> None:
+    text = "# Parental leave\n\nTwelve weeks.\n\n---\n\n# Another\n"
+    (found,) = read(write(tmp_path / "a.md", before + text))
+    assert (found.title, found.text) == (title, text)
+    assert (found.start, found.line) == (len(before), 1 + before.count("\n"))
+
+
+@pytest.mark.parametrize(
     "before",
     [
-        "---\nlayout: post\n# a comment\ndraft: false\n---\n\n",
         "---\n---\n",
-        "---\ntitle: x\n...\n",
-        '+++\n# a comment\ntitle = "x"\n+++\n',
         "```sh\n# not a heading\n```\n",
         "text\n  ~~~~\n~~~\n# not a heading\n~~~~~\n",
         "---\n\ntext\n\n",
         "```# inline code``` and more\n\n",
     ],
 )
-def test_no_title_comes_of_front_matter_and_code(tmp_path: Path, before: str) -> None:
+def test_no_title_comes_of_rules_and_code(tmp_path: Path, before: str) -> None:
     text = before + "# Parental leave\n\nTwelve weeks.\n\n---\n\n# Another\n"
     (found,) = read(write(tmp_path / "a.md", text))
     assert (found.title, found.text) == ("Parental leave", text)

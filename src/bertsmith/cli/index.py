@@ -219,6 +219,8 @@ def _print_changes(changes: "Changes", index: "Index") -> None:
 
 
 def _print_info(index: "Index") -> None:
+    from bertsmith.inference.index.columns import OWN
+
     noted = index.info
     passages = formatting.counted(noted.rows, "passage")
     size = sum(path.stat().st_size for path in index.path.rglob("*") if path.is_file())
@@ -228,7 +230,7 @@ def _print_info(index: "Index") -> None:
         "model": f"{noted.model.name}, {noted.model.dimension} dimensions",
         "passages": f"{tokens} tokens at most, overlap {overlap}, language {language}",
         "search": _search(noted),
-        "filters on": ", ".join(["document_id, source, title, start, end, line", *_columns(noted)]),
+        "filters on": ", ".join([*_columns(noted), *(name for name in OWN if name != "vector")]),
         "sources": ", ".join(noted.sources) or "none: documents were added",
     }
     if not noted.complete:

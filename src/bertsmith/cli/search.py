@@ -30,6 +30,7 @@ def search(
     k: int = 10,
     where: str | None = None,
     reranker: str | None = None,
+    per_document: Flag = False,
     json: Flag = False,
 ) -> None:
     """Find the passages of an index that answer a question, best first, with its words marked.
@@ -43,11 +44,13 @@ def search(
     mode
         vector searches by meaning, text by words (BM25); hybrid fuses both rankings.
     k
-        Passages to show.
+        Passages to show, or documents with --per-document.
     where
         An SQL filter on the columns that `bertsmith index info` lists.
     reranker
         A model trained on pairs. It reads the 50 best passages beside the query and reorders them.
+    per_document
+        Show the best passage of each document, not several of one.
     json
         Print a JSON object for each hit, one per line.
 
@@ -62,7 +65,8 @@ def search(
     from bertsmith.cli.screen import console
     from bertsmith.inference.index.index import Index
 
-    hits = Index.open(index).search(query, k=k, mode=mode, where=where, reranker=reranker)
+    opened = Index.open(index)
+    hits = opened.search(query, k, mode, where, reranker, per_document)
     if json:
         _print_json(hits)
         return

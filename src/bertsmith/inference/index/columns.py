@@ -50,7 +50,7 @@ class MetadataColumns:
 
     def observe(self, document: Document) -> None:
         """Raises InputError for a value that a settled column can't hold."""
-        for original, value in document.metadata.items():
+        for original, value in document.columns.items():
             name = column_name(original)
             if self._names.setdefault(name, original) != original:
                 raise InputError(
@@ -65,7 +65,7 @@ class MetadataColumns:
     def values(self, document: Document) -> dict[str, Any]:
         """A document's metadata under the index's names, each value of its column's kind."""
         kinds = self.kinds
-        named = {column_name(name): value for name, value in document.metadata.items()}
+        named = {column_name(name): value for name, value in document.columns.items()}
         return {
             name: _convert(value, kinds[name], name, document.where)
             for name, value in named.items()

@@ -23,7 +23,7 @@ from bertsmith.inference.index.writer import create_index, writing
 from bertsmith.inference.ranking.reranker import Reranker, open_reranker
 from bertsmith.progress import Progress
 from bertsmith.text.ray_engine import Engine, require_engine
-from bertsmith.text.retrieval.documents import Documents, DocumentSettings
+from bertsmith.text.retrieval.documents import Documents, DocumentSettings, part_of
 from bertsmith.text.retrieval.passages import PassageSettings
 from bertsmith.text.tokens.tokenizer import without_surrogates
 
@@ -147,8 +147,11 @@ class Index:
         mode: Mode = "hybrid",
         where: str | None = None,
         reranker: str | Reranker | None = None,
+        per_document: bool = False,
     ) -> list[Hit]:
         """The k best passages, best first; fewer when the index or the filter has fewer.
+
+        per_document: the k best documents instead, each by its best passage.
 
         mode: vector (meaning), text (words, BM25), hybrid (both, by reciprocal rank fusion). where: SQL on
         the columns of `info`, such as "year >= 2015 AND source LIKE 'docs/%'". reranker: a model trained on
@@ -160,11 +163,16 @@ class Index:
         self.refresh()
         vector = None if mode == "text" else self.embedder.queries([query])[0]
         scores = self._reranker(reranker) if isinstance(reranker, str) else reranker
-        return self.find(Question(query, vector, k, mode, where), scores)
+        return self.find(Question(query, vector, k, mode, where, per_document), scores)
 
     def find(self, question: Question, reranker: Reranker | None = None) -> list[Hit]:
         """As `search`, of a question whose vector was made by `embedder` already."""
         return self._read(lambda seen: find(seen.table, seen.manifest, question, reranker))
+
+    def texts(self) -> dict[str, str]:
+        """Every document by its id, the parts of a long one as one, with the text of its first passage."""
+        self.refresh()
+        return self._read(_first_passages)
 
     @property
     def embedder(self) -> TextEmbedder:
@@ -280,6 +288,15 @@ class Index:
         if name not in self._rerankers:
             self._rerankers[name] = open_reranker(name)
         return self._rerankers[name]
+
+
+def _first_passages(seen: _Committed) -> dict[str, str]:
+    first: dict[str, tuple[int, str]] = {}
+    for batch in seen.table.scan(["document_id", "start", "text"]):
+        for row in batch.to_pylist():
+            id, passage = part_of(row["document_id"]), (row["start"], row["text"])
+            first[id] = min(first.get(id, passage), passage)
+    return {id: text for id, (_, text) in sorted(first.items())}
 
 
 def _last_commit(path: Path, before: _Committed | None = None) -> _Committed:

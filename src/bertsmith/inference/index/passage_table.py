@@ -34,6 +34,26 @@ _OF_A_FILE = re.compile(
     "[Nn]ot found|failed to fill whole buffer|size is too small|Invalid range|Protobuf"
     "|not appear to be a Lance file|outside metadata region|no longer exists"
 )
+# What LanceDB says of a filter, and what that means to whoever wrote the filter: its own words are about its
+# planner, its types and its source.
+_REASONS = (
+    (re.compile(r"No field named (.+?)\. Valid"), "there is no column {0}; a text stands in 'single quotes'"),
+    (
+        re.compile(r"literal \w+\((.*?)\).*to literal of type"),
+        "it compares a column of another kind with {0}",
+    ),
+    (re.compile(r"does not return a boolean"), "it is a value, and not a condition that is true or false"),
+    (re.compile(r"[Dd]ivide by zero"), "it divides by 0"),
+    (
+        re.compile(r"Cannot cast \w+ '(.*?)' to"),
+        "it casts {0!r}, which can't be cast so; try_cast gives null",
+    ),
+    (re.compile(r"[Rr]egular expression"), "its regular expression can't be read"),
+    (re.compile(r"[Ee]scape character"), "ESCAPE takes one character"),
+    (re.compile(r"Unterminated"), "a text in it has no closing quote"),
+    (re.compile(r"found: EOF"), "it ends where more is expected"),
+    (re.compile(r"found: (\S+?)\)? *(?:at Line|$)"), "it isn't SQL near {0}"),
+)
 # Languages that LanceDB has stems and stop words for; of any other it takes words as they are.
 _STEMMED = {
     "ar": "Arabic",
@@ -198,7 +218,7 @@ class PassageTable:
         try:
             self._plan(where)
         except _LANCE_ERRORS as error:
-            raise self._filter_error(where, _reason(error)) from error
+            raise self._filter_error(where, _filter_reason(error)) from error
         try:
             # LanceDB reads one expression and ignores what follows it, as it then does this.
             self._plan(f"{where}\nAND {_NOT_THERE}")
@@ -216,7 +236,7 @@ class PassageTable:
             except _LANCE_ERRORS as error:
                 if where is None or not _OF_A_FILTER.search(str(error)):
                     raise
-                raise self._filter_error(where, _reason(error)) from error
+                raise self._filter_error(where, _filter_reason(error)) from error
 
     def _plan(self, where: str) -> None:
         self.table.search().where(where).limit(1).explain_plan()
@@ -261,6 +281,13 @@ def index_errors(folder: Path) -> Iterator[None]:
 def _reason(error: Exception) -> str:
     """What LanceDB says, without the line of its own source that says it."""
     return str(error).removeprefix("lance error: ").partition(", /")[0]
+
+
+def _filter_reason(error: Exception) -> str:
+    text = str(error)
+    matches = ((pattern.search(text), reason) for pattern, reason in _REASONS)
+    unknown = "it can't be computed for the columns it names"
+    return next((reason.format(*match.groups()) for match, reason in matches if match), unknown)
 
 
 def _of_documents(ids: Collection[str]) -> Iterator[str]:

@@ -6,7 +6,8 @@
 | text | BM25 over the passages' words, stemmed | BM25 |
 | hybrid | both rankings joined by their ranks | sum of 1 / (60 + rank) |
 
-With a re-ranker the best candidates of the mode are read again beside the query, and its scores decide.
+With a re-ranker the best candidates of the mode are read again beside the query, and its scores decide. Hits
+per document are of different documents, each by its best passage.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from bertsmith.inference.index.manifest import IndexManifest
 from bertsmith.inference.index.passage_table import PassageTable, require_lancedb
 from bertsmith.inference.ranking.fusion import reciprocal_rank_fusion
 from bertsmith.inference.ranking.reranker import Reranker, scores_of
+from bertsmith.text.retrieval.documents import part_of
 
 Mode = Literal["hybrid", "vector", "text"]
 Vector = npt.NDArray[np.float32]
@@ -67,6 +69,7 @@ class Question:
     k: int
     mode: Mode
     where: str | None
+    per_document: bool = False
 
 
 def check_question(query: str, k: int, mode: str) -> None:
@@ -86,11 +89,18 @@ def find(
     table.check_filter(question.where)
     alone = question.mode != "hybrid" and reranker is None
     depth = question.k if alone else max(CANDIDATES, question.k)
-    with table.answering(question.where):
-        rankings = [_RANKINGS[name](table, manifest, question, depth) for name in _PARTS[question.mode]]
-    ranked = rankings[0] if len(rankings) == 1 else _fused(rankings)
-    if reranker is not None:
-        ranked = _reranked(ranked[:depth], question.query, reranker)
+    while True:
+        with table.answering(question.where):
+            rankings = [_RANKINGS[name](table, manifest, question, depth) for name in _PARTS[question.mode]]
+        ranked = rankings[0] if len(rankings) == 1 else _fused(rankings)
+        if reranker is not None:
+            ranked = _reranked(ranked[:depth], question.query, reranker)
+        if not question.per_document:
+            break
+        ranked = _best_of_documents(ranked)
+        if len(ranked) >= question.k or depth >= MOST_HITS or all(len(rows) < depth for rows in rankings):
+            break
+        depth = min(4 * depth, MOST_HITS)  # the best passages were of few documents
     return [_hit(row, score, question.query, manifest) for row, score in ranked[: question.k]]
 
 
@@ -132,6 +142,14 @@ def _fused(rankings: Sequence[Sequence[tuple[IndexRow, float]]]) -> list[tuple[I
     rows = {row["id"]: row for ranking in rankings for row, _ in ranking}
     fused = reciprocal_rank_fusion([[row["id"] for row, _ in ranking] for ranking in rankings])
     return [(rows[id], score) for id, score in fused]
+
+
+def _best_of_documents(ranked: Sequence[tuple[IndexRow, float]]) -> list[tuple[IndexRow, float]]:
+    """The first passage of each document, the parts of a long one being one."""
+    first: dict[str, tuple[IndexRow, float]] = {}
+    for row, score in ranked:
+        first.setdefault(part_of(row["document_id"]), (row, score))
+    return list(first.values())
 
 
 def _reranked(

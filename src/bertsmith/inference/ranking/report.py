@@ -67,7 +67,7 @@ def render_comparison(found: Comparison, command: str) -> str:
         title=f"Retrieval · {found.data.name}",
         status=f"{len(found.data.documents):,} documents · {len(found.queries):,} queries",
         headline=headline,
-        warnings=found.notes(),
+        warnings=[found.verdict(), *found.notes()],
         figures=Table("", columns, rows),
         metric=_title(found.main),
         baseline=found.figures[0].system.name,

@@ -63,6 +63,23 @@ class Comparison:
             return list(self.data.notes)
         return [*self.data.notes, f"{left_out:,} queries have no relevant document: they are left out."]
 
+    def verdict(self) -> str:
+        """Whether anything is better than the baseline, in words, as sure as its interval says."""
+        baseline = self.figures[0]
+        best = max(self.figures, key=lambda figures: figures.scores.means[self.main])
+        name, own = baseline.system.name, f"{baseline.scores.means[self.main]:.3f}"
+        if best.difference is None:
+            return f"Nothing is better than {name} on these {len(self.queries):,} queries."
+        gain, (low, high) = best.difference.mean, best.difference.interval
+        means = f"{self.main} {best.scores.means[self.main]:.3f} beside {own}"
+        beyond = f"the difference is {gain:+.3f}, between {low:+.3f} and {high:+.3f} with 95 % confidence"
+        if low > 0:
+            return f"{best.system.name} is better than {name}: {means}; {beyond}."
+        return (
+            f"{best.system.name} did best, but that may be chance: {means}; {beyond}. More queries than "
+            f"{len(self.queries):,} would tell."
+        )
+
     def to_json(self) -> dict[str, Any]:
         """All of it as plain values, the main metric for every query too. A fact of the name of a count, as
         the option `queries` is, doesn't stand in its place.
@@ -73,6 +90,7 @@ class Comparison:
             "documents": len(self.data.documents),
             "queries": len(self.queries),
             "notes": self.notes(),
+            "verdict": self.verdict(),
             "systems": {each.system.name: self._plain(each) for each in self.figures},
             "main_metric": self.main,
             "per_query": {

@@ -53,6 +53,14 @@ class SourceFile:
             stem = stem.removesuffix(ending)
         return "." + stem.rsplit(".", 1)[1] if "." in stem else ""
 
+    @property
+    def date(self) -> str | None:
+        """The day in UTC on which the file was last written, 2026-01-31; None where nobody knows."""
+        try:
+            return str(self.filesystem.modified(self.path).date())
+        except (NotImplementedError, AttributeError, OSError):
+            return None
+
     def open(self) -> Any:
         """The file's bytes as they lie on disk; InputError when it can't be opened."""
         try:

@@ -93,7 +93,7 @@ def _row(fields: Mapping[str, Any], columns: _Columns, where: str, number: int) 
     id = None if columns.id is None else as_label(fields.get(columns.id), f"{where}, column {columns.id!r}")
     _require_characters(id or "", "an id", f"{where}, column {columns.id!r}")
     title = "" if columns.title is None else as_text(fields.get(columns.title), where)
-    metadata = {name: _scalar(value) for name, value in fields.items() if name not in columns}
+    metadata = {name: filter_value(value) for name, value in fields.items() if name not in columns}
     return DocumentRow(id, as_text(fields.get(columns.text), where), title.strip(), metadata, where, number)
 
 
@@ -106,8 +106,9 @@ def _require_characters(text: str, kind: str, where: str) -> None:
         )
 
 
-def _scalar(value: Any) -> Any:
-    """Texts, numbers, truth values and nothing stay; dates are written out, lists and objects as JSON."""
+def filter_value(value: Any) -> Any:
+    """A value as a column can hold it: texts, numbers, truth values and nothing stay; dates are written out,
+    lists and objects as JSON."""
     if isinstance(value, str) and not isinstance(value, Cell):
         return without_surrogates(value)
     if value is None or isinstance(value, Cell | int | float | bool):

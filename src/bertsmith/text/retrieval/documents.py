@@ -32,8 +32,8 @@ from bertsmith.text.files.plain import DOC_OPENING, LONGEST, Article, articles, 
 from bertsmith.text.files.sources import as_utf8, find_sources
 from bertsmith.text.files.streams import SourceFile, SourceStream, lines_of
 from bertsmith.text.prose.html_text import HtmlText
-from bertsmith.text.retrieval.document_rows import COLUMNS_HELP, DocumentRow, read_table
-from bertsmith.text.retrieval.titles import title_of
+from bertsmith.text.retrieval.document_rows import COLUMNS_HELP, DocumentRow, filter_value, read_table
+from bertsmith.text.retrieval.titles import front_matter_of, title_of
 from bertsmith.text.tokens.tokenizer import without_surrogates
 from bertsmith.validation import UserSettings
 
@@ -84,6 +84,7 @@ class Document(NamedTuple):
     """A text to be found again. `start` and `line`: where it begins in its source, from 0 and from 1.
 
     `line` is None where the text isn't the file's own: rows of tables, and HTML. `where`: for messages.
+    `file_date`: when the file was last written, as 2026-01-31; None for rows, and where nobody knows.
     """
 
     id: str
@@ -94,10 +95,19 @@ class Document(NamedTuple):
     start: int = 0
     line: int | None = 1
     metadata: Mapping[str, Any] = MappingProxyType({})
+    file_date: str | None = None
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        """What an index can filter by besides."""
+        return self.metadata if self.file_date is None else {"file_date": self.file_date, **self.metadata}
 
     @property
     def sha256(self) -> str:
-        """Of all that goes into an index: two documents of equal hash need not be embedded twice."""
+        """Of all that goes into an index: two documents of equal hash need not be embedded twice.
+
+        The file's date is not in it, since a copied or cloned folder has other dates and the same texts.
+        """
         content = json.dumps(
             [self.title, self.text, self.start, self.line, self.source, dict(self.metadata)], default=str
         )
@@ -106,10 +116,12 @@ class Document(NamedTuple):
 
 @dataclass
 class Skipped:
-    """What was passed over: names of binary files, places of empty documents, files not looked at."""
+    """What was passed over: names of binary files, places of empty documents, files not looked at, and
+    files whose front matter can't be read, which is text then."""
 
     binary: list[str] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)
+    front_matter: list[str] = field(default_factory=list)
     hidden: int = 0
     excluded: int = 0
 
@@ -122,7 +134,12 @@ class Skipped:
             _counted(self.excluded, "excluded file"),
         ]
         named = ", ".join(part for part in parts if part)
-        return f"Left out: {named}." if named else ""
+        unread = _counted(len(self.front_matter), "front matter", self.front_matter)
+        sentences = (
+            f"Left out: {named}." if named else "",
+            f"Taken as text, since it can't be read as YAML or TOML: {unread}." if unread else "",
+        )
+        return " ".join(filter(None, sentences))
 
 
 class Documents:
@@ -207,8 +224,29 @@ class Documents:
             first = next(chunks, "")
             read, chunks = self._convention(first), chain([first], chunks)
             yield from (
-                _text(file, chunks) if read is None else _several(file, read(lines_of(chunks, LONGEST)))
+                self._text(file, chunks) if read is None else _several(file, read(lines_of(chunks, LONGEST)))
             )
+
+    def _text(self, file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
+        """One file as it stands; front matter of Markdown becomes its columns, and its places stay."""
+        where, date, title = as_utf8(file.path), file.date, ""
+        begin, line, metadata = 0, 1, dict[str, Any]()
+        for number, (start, text) in enumerate(_parts(chunks), start=1):
+            if number == 1:
+                try:
+                    front = front_matter_of(text, file.suffix)
+                except ValueError:
+                    front = None
+                    self.skipped.front_matter.append(file.name)
+                if front is not None:
+                    begin, line = front.length, 1 + text.count("\n", 0, front.length)
+                    metadata = {name: filter_value(value) for name, value in front.values.items()}
+                    text = text[begin:]
+                title = (front and front.title) or title_of(text, file.suffix)
+            id = _part_id(file.name, number, where)
+            begins = begin if number == 1 else start
+            yield Document(id, text, title, file.name, where, begins, line, metadata, date)
+            line += text.count("\n")
 
     def _convention(self, beginning: str) -> "Convention | None":
         """How several documents lie in a text; None for one, as in any of which nothing else is known."""
@@ -239,16 +277,6 @@ def _several(file: SourceFile, found: Iterable[Article]) -> Iterator[Document]:
             yield Document(part_id, part, title, file.name, where, start, None)
 
 
-def _text(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
-    title, line = "", 1
-    for number, (start, text) in enumerate(_parts(chunks), start=1):
-        if number == 1:
-            title = title_of(text, file.suffix)
-        where = as_utf8(file.path)
-        yield Document(_part_id(file.name, number, where), text, title, file.name, where, start, line)
-        line += text.count("\n")
-
-
 def _page(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
     parser = HtmlText()
 
@@ -261,7 +289,8 @@ def _page(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
 
     for number, (start, text) in enumerate(_parts(pieces()), start=1):
         where = as_utf8(file.path)
-        yield Document(_part_id(file.name, number, where), text, parser.title, file.name, where, start, None)
+        id = _part_id(file.name, number, where)
+        yield Document(id, text, parser.title, file.name, where, start, None, file_date=file.date)
 
 
 def _row_documents(row: DocumentRow, source: str) -> Iterator[Document]:

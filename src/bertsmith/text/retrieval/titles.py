@@ -1,21 +1,73 @@
-"""The title of a Markdown or reStructuredText file: its first heading."""
+"""What a Markdown or reStructuredText file says of itself: its front matter, and its title."""
 
 import re
+import tomllib
+from typing import Any, NamedTuple
+
+from bertsmith.errors import require
+from bertsmith.text.retrieval.document_rows import Cell
 
 _WITHIN = 2_000  # characters in which it is looked for
 _HEADING = re.compile(r"^#[ \t]+(.*)$|^(\S.*)\n(?:={3,}|-{3,})[ \t]*$", re.MULTILINE)
 _FRONT_MATTER = re.compile(
-    r"\A(---|\+\+\+)[ \t]*\n(?![ \t]*\n).*?^(?:\1|\.\.\.)[ \t]*$", re.MULTILINE | re.DOTALL
+    r"\A(---|\+\+\+)[ \t]*\n(?![ \t]*\n)(.*?)^(?:\1|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE | re.DOTALL
 )  # YAML or TOML; three dashes before a blank line are a rule
+_LONGEST_FRONT_MATTER = 100_000  # characters
 _CODE = re.compile(
     r"^ {0,3}(`{3,}(?=[^`\n]*$)|~{3,}).*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
 )
 _MARKDOWN = (".md", ".markdown")
 
 
+class FrontMatter(NamedTuple):
+    """Values by name, the title not among them, and how many characters of the text they take."""
+
+    values: dict[str, Any]
+    title: str
+    length: int
+
+
+def front_matter_of(text: str, suffix: str) -> FrontMatter | None:
+    """What stands between the two `---` (YAML) or `+++` (TOML) at the beginning of a Markdown file.
+
+    None where there is none. YAML's values are `Cell`s, as those of CSV are: by YAML's own rules `no` is
+    false and 12:30 is 750. Raises ValueError where it can't be read.
+    """
+    match = _FRONT_MATTER.match(text) if suffix in _MARKDOWN else None
+    if match is None or match.end() > _LONGEST_FRONT_MATTER:
+        return None
+    values = tomllib.loads(match[2]) if match[1] == "+++" else _yaml(match[2])
+    if values is None:
+        return None
+    title = values.pop("title", "")
+    return FrontMatter(values, str(title).strip(), match.end())
+
+
+def _yaml(text: str) -> dict[str, Any] | None:
+    """None for what is no mapping: a text may begin with a rule."""
+    require("yaml", "retrieval", "Front matter in YAML", "pyyaml")
+    import yaml
+
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.BaseLoader)):
+            raise ValueError("it has aliases (*name), which may grow without bounds")
+        values = yaml.load(text, yaml.BaseLoader)  # texts, lists and objects: nothing else is made
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(values, dict):
+        return None
+    return {str(name): _plain(value) for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return {"": None, "true": True, "false": False}.get(value, Cell(value))
+
+
 def title_of(text: str, suffix: str) -> str:
-    """Of a text file by its suffix (".md"); "" where it has none. The #s that may close a heading are left
-    away; they stand behind a blank.
+    """The first heading of a text file, by its suffix (".md"); "" where it has none. The #s that may close a
+    heading are left away; they stand behind a blank.
     """
     if suffix not in (*_MARKDOWN, ".rst"):
         return ""

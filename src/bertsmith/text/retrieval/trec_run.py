@@ -13,9 +13,10 @@ Rankings = Mapping[str, Sequence[tuple[str, float]]]  # query -> (document, scor
 
 
 def write_run(path: Path, rankings: Rankings, system: str) -> None:
-    """Scores are written in full, so that what reads them finds the same order. `system` has no blanks."""
+    """Scores are written in full, so that what reads them finds the same order. `system` has no blanks; one
+    in an id, which would end its column, is written as %20."""
     lines = [
-        f"{query} Q0 {document} {rank} {score!r} {system}\n"
+        f"{query} Q0 {'%20'.join(document.split())} {rank} {score!r} {system}\n"
         for query, ranking in rankings.items()
         for rank, (document, score) in enumerate(ranking, start=1)
     ]
