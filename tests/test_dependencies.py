@@ -24,7 +24,7 @@ CONSTRAINTS = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").split
 
 # Imported where they are used, with an error that prints the install command when missing.
 OPTIONAL = {
-    *("huggingface-hub", "optuna", "lancedb", "bm25s", "pystemmer", "ray"),
+    *("huggingface-hub", "optuna", "lancedb", "bm25s", "pystemmer", "pyyaml", "ray"),
     *("onnx", "onnxruntime", "openvino"),
     *("fastapi", "starlette", "uvicorn", "prometheus-client", "orjson", "opentelemetry-api"),
     *("httpx", "httpcore", "sqlalchemy"),
