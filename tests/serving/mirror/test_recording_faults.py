@@ -1,5 +1,7 @@
 """Whatever happens to the store, calls are relayed; what counts as stored is there, whole and once."""
 
+import asyncio
+import http.client
 import json
 import random
 import signal
@@ -9,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -104,6 +106,68 @@ def test_kill_9_while_recording(upstream: Upstream, tmp_path: Path, kills: int) 
         assert all(answer == llm_answers.value_for(text) for text, answer in found)
         assert len(texts) >= before + stored
         before = len(texts)
+
+
+@pytest.mark.parametrize("clients", [8, pytest.param(64, marks=pytest.mark.slow)])
+def test_kill_9_loses_no_answer_but_the_latest(upstream: Upstream, tmp_path: Path, clients: int) -> None:
+    """Clients that ask as fast as they are answered: what they had a moment before is in the store."""
+    path, answered = tmp_path / "calls.sqlite", dict[str, float]()
+    with mirror_process("--upstream", upstream.url, "--store", path) as mirror:
+        stopping = threading.Event()
+
+        def send(client: int) -> None:
+            with closing(http.client.HTTPConnection("127.0.0.1", mirror.port, timeout=60)) as connection:
+                for count in range(100_000):
+                    if stopping.is_set():
+                        return
+                    text = f"card {client} {count}"
+                    with suppress(OSError, http.client.HTTPException):
+                        connection.request("POST", CHAT, json.dumps(body_of(text)))
+                        connection.getresponse().read()
+                        answered[text] = time.monotonic()
+
+        threads = [threading.Thread(target=send, args=(client,)) for client in range(clients)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: len(answered) > 50 * clients)
+        killed = time.monotonic()
+        mirror.process.send_signal(signal.SIGKILL)
+        stopping.set()
+        for thread in threads:
+            thread.join()
+    stored = {text for text, _ in rows(path)}
+    assert len(stored) > 30 * clients
+    # Promised are 0.1 s; the clients, the upstream and other tests have the same cores.
+    late = [killed - at for text, at in answered.items() if text not in stored and at < killed - 0.3]
+    assert not late, (len(late), max(late))
+
+
+def test_an_answer_takes_its_turn_where_calls_come_faster_than_they_are_stored(tmp_path: Path) -> None:
+    """But for no longer than a quarter of a second, and not where the store doesn't work."""
+    store = FailingStore([])
+    recorder = Recorder(store, Redactor((), {}), 10_000_000)  # type: ignore[arg-type]
+
+    def seconds_of_a_turn() -> float:
+        began = time.monotonic()
+        asyncio.run(recorder.turn())
+        return time.monotonic() - began
+
+    assert seconds_of_a_turn() < 0.05
+    with ExitStack() as passed_on:
+        for _ in range(50):
+            passed_on.enter_context(recorder.passing_on(True))
+        assert 0.2 < seconds_of_a_turn() < 1
+        recorder.problem = "database is locked"
+        assert seconds_of_a_turn() < 0.05
+        recorder.problem = ""
+    assert seconds_of_a_turn() < 0.05
+    recorder.offer(replace(offered("card"), began=time.time() - 5))
+    assert recorder.waiting_seconds > 4
+    assert seconds_of_a_turn() > 0.2
+    recorder.start()
+    wait_until(lambda: recorder.waiting == 0)
+    assert seconds_of_a_turn() < 0.05
+    recorder.close(10)
 
 
 def test_an_address_that_is_told_may_be_connected_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +274,8 @@ def test_a_queue_that_is_full_drops_and_counts_and_relays(tmp_path: Path, upstre
             dropped = 20 - recorder.waiting
             other.execute("COMMIT")
         assert len(mirror.calls()) == 20 - dropped
-        assert recorder.dropped + mirror.passed()["openai-chat", "queue-full"] == dropped
+        assert recorder.dropped == mirror.passed()["openai-chat", "queue-full"] == dropped
+        assert mirror.ask("/bertsmith/status").json()["dropped"] == dropped
 
 
 class FailingStore:

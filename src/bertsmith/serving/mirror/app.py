@@ -103,6 +103,7 @@ class MirrorApp:
             "under_way": self.relay.under_way,
             "stored": recorder.stored,
             "waiting": recorder.waiting,
+            "waiting_seconds": round(recorder.waiting_seconds, 3),
             "dropped": recorder.dropped,
             "failed": recorder.failed,
             "store_problem": recorder.problem or None,

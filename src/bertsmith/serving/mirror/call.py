@@ -7,6 +7,7 @@ from typing import Any
 SYSTEM_ROLES = ("system", "developer")
 AGAIN = "again"  # the source of calls that asked a recorded input once more, which are no traffic
 IMPORTED, UNDATED = "import", "undated"  # sources of calls that were recorded elsewhere
+QUEUE_FULL = "queue-full"  # why a call isn't recorded while the store can't be written
 Json = Any  # what json.loads gives
 Probabilities = Mapping[str, list[tuple[Json, float]]]  # of a field's values, by the field's JSON path
 

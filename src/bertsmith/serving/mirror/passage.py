@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 from bertsmith.serving.json_log import LOG
-from bertsmith.serving.mirror.call import Asked, NotMirrored
+from bertsmith.serving.mirror.call import QUEUE_FULL, Asked, NotMirrored
 from bertsmith.serving.mirror.call_routing import CallRouting
 from bertsmith.serving.mirror.exchange import Exchange, asked_of
 from bertsmith.serving.mirror.formats.registry import format_of
@@ -72,7 +72,7 @@ class Passage:
                 raise NotMirrored("encoding")
             self.asked = asked_of(self.form, content)
             self.site = site_of(self.asked, self.said(SITE))
-            self._request_bytes, self.reason = len(content), "" if has_room else "queue-full"
+            self._request_bytes, self.reason = len(content), "" if has_room else QUEUE_FULL
         except NotMirrored as found:
             self.reason = found.reason
         except Exception as error:
@@ -107,6 +107,11 @@ class Passage:
         if self._answer_bytes > self.most_bytes:
             self.reason = "too-large"
             self._pieces = []
+
+    @property
+    def is_whole(self) -> bool:
+        """The answer comes at once, not as a stream."""
+        return "event-stream" not in self._content_type
 
     @property
     def refusal(self) -> str:

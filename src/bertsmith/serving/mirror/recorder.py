@@ -2,20 +2,23 @@
 
     relay → offer → queue, bounded by bytes → thread: read, redact → batch → store
 
-The relay never waits for it. A store that is locked, full or away is tried again until it works; meanwhile
-the queue fills, and what no longer fits is counted and dropped.
+What was answered is stored within a tenth of a second, as long as the store works: where calls come faster
+than that, answers take their `turn`. A store that is locked, full or away is tried again until it works;
+meanwhile the queue fills, and what no longer fits is counted and dropped.
 """
 
+import asyncio
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from bertsmith.errors import InputError
 from bertsmith.serving.json_log import LOG
-from bertsmith.serving.mirror.call import Call, NotMirrored
+from bertsmith.serving.mirror.call import QUEUE_FULL, Call, NotMirrored
 from bertsmith.serving.mirror.call_routing import Outcome
 from bertsmith.serving.mirror.exchange import Exchange, call_of
 from bertsmith.serving.mirror.identity import site_of, version_of
@@ -23,11 +26,15 @@ from bertsmith.serving.mirror.llm_refusals import is_refusal
 from bertsmith.serving.mirror.redaction import Redactor
 from bertsmith.serving.mirror.store import Store
 
-_BATCH = 200  # calls written together at most
+_BATCH = 50  # calls written together at most
 # Seconds between two calls that are read: the thread lets go of the interpreter, which the relay else waits
 # for at each of its steps.
-_PAUSE = 0.001
-_GATHERED = 0.1  # seconds that a call waits for others to be written with
+_PAUSE = 0.0002
+_GATHERED = 0.01  # seconds that a call waits for others to be written with
+_BEHIND = 0.05  # seconds of work, or that a call waits, from which on answers wait: half of what is promised
+_FEWEST, _MANY = 4, 8  # calls that may wait whatever they take, and of which it is measured what they take
+_STUCK = 0.2  # seconds of a batch, after which nothing waits for it
+_LONGEST_TURN, _TURN_STEP = 0.25, 0.002  # seconds that an answer waits at most, and between two looks
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0  # seconds before a store that failed is tried again
 _EXPIRED_EVERY = 3600.0  # seconds between two deletions of what is too old
 _EXPIRED_AGAIN = 60.0  # seconds after one that another process's reading kept from ending
@@ -55,6 +62,9 @@ class Recorder:
         self._waiting_bytes = 0
         self._passed: Counter[tuple[str, str]] = Counter()
         self._is_writing = False
+        self._passing_on = 0  # answers that will be offered at once
+        self._each = 0.002  # seconds that a call takes
+        self._busy_since: float | None = None
         self._ends_at: float | None = None
         self._expired_at = 0.0
         self._expiry_problem = ""
@@ -73,7 +83,7 @@ class Recorder:
         """Whether it waits to be stored; else it has been counted and let go of. Never waits itself."""
         with self._changed:
             if self._waiting_bytes >= self.queue_bytes or self._ends_at is not None:
-                self.dropped += 1
+                self.count(exchange.form.NAME, QUEUE_FULL)
                 return False
             self._waiting.append(exchange)
             self._waiting_bytes += exchange.size
@@ -84,6 +94,37 @@ class Recorder:
         """A call that could not be mirrored."""
         with self._changed:
             self._passed[protocol, reason] += 1
+            self.dropped += reason == QUEUE_FULL
+
+    async def turn(self) -> None:
+        """Waits while more was answered than is stored in time, unless the store doesn't work."""
+        end = time.monotonic() + _LONGEST_TURN
+        while self._is_behind and time.monotonic() < end:
+            await asyncio.sleep(_TURN_STEP)
+
+    @contextmanager
+    def passing_on(self, is_whole: bool) -> Iterator[None]:
+        """An answer, which is offered at once if it is whole; a stream may take its time."""
+        self._passing_on += is_whole
+        try:
+            yield
+        finally:
+            self._passing_on -= is_whole
+
+    @property
+    def _is_behind(self) -> bool:
+        began = self._busy_since
+        if self.problem or (began is not None and time.monotonic() - began > _STUCK):
+            return False
+        many = max(_FEWEST, _BEHIND / self._each)
+        return self.waiting + self._passing_on >= many or self.waiting_seconds > _BEHIND
+
+    @property
+    def waiting_seconds(self) -> float:
+        """Since the oldest of the calls that wait was answered."""
+        with self._changed:
+            oldest = self._waiting[0] if self._waiting else None
+        return 0.0 if oldest is None else max(0.0, time.time() - oldest.began - oldest.seconds)
 
     @property
     def waiting(self) -> int:
@@ -108,7 +149,8 @@ class Recorder:
     def _work(self) -> None:
         while True:
             batch = self._next()
-            problem = ""
+            problem, began = "", time.monotonic()
+            self._busy_since = began if batch else None
             try:
                 if not self._record(batch):
                     return
@@ -116,6 +158,9 @@ class Recorder:
                 problem = f"{type(error).__name__} in a batch of {len(batch)} calls"
             if problem:
                 self._say(problem)
+            elif len(batch) >= _MANY:
+                self._each += 0.3 * ((time.monotonic() - began) / len(batch) - self._each)
+            self._busy_since = None
             with self._changed:
                 self._is_writing = False
                 for exchange in batch:

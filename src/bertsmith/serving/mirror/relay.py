@@ -109,10 +109,15 @@ class Relay:
         if passage.form is not None:
             self.service.keys.note(passage.headers, answer.status, passage.query)
         try:
-            await _answer(answer, passage, send)
+            if passage.reason:
+                await _answer(answer, passage, send)
+            else:
+                await self.recorder.turn()
+                with self.recorder.passing_on(passage.is_whole):
+                    await _answer(answer, passage, send)
         finally:
-            await answer.close()
             self._record(passage)
+            await answer.close()
 
     async def _own(self, content: bytes | None, passage: Passage) -> Written | None:
         """A student's answer; None where the LLM is to answer."""

@@ -64,8 +64,9 @@ class Store:
             (each.version, path, kind) for each in calls for path, kind in fields_of(each.answered.value)
         }
         with self.engine.begin() as connection:
-            self._insert(connection, SITES, map(site_row, calls))
-            self._insert(connection, VERSIONS, map(version_row, calls))
+            self._insert(connection, SITES, map(site_row, {each.site: each for each in calls}.values()))
+            versions = {each.version: each for each in calls}.values()  # what they share is written once
+            self._insert(connection, VERSIONS, map(version_row, versions))
             self._insert(
                 connection,
                 FIELDS,
