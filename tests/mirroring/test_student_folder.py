@@ -27,6 +27,28 @@ def test_a_folder_is_numbered_while_a_stage_names_its_student(tmp_path: Path) ->
         assert free_folder(store, tmp_path / "another") == tmp_path / "another"
 
 
+def test_a_proven_student_is_replaced_by_none_of_which_less_is_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command once more has no calls left to prove by; with more calls, it has."""
+    monkeypatch.setattr("bertsmith.mirroring.report._pictures", lambda *given: [])
+    settings = LearnSettings(tiers=("tf-idf",))
+    with store_of(tmp_path, calls_of(900)) as store:
+        first = train_student(store, tmp_path / "out", settings=settings)
+        second = train_student(store, tmp_path / "out", settings=settings)
+        again = train_student(store, tmp_path / "out", settings=settings)
+        store.add(calls_of(300, seed=1, first=900))
+        laxer = LearnSettings(tiers=("tf-idf",), epsilon=0.2)
+        lax = train_student(store, tmp_path / "out", settings=laxer)
+        store.add(calls_of(300, seed=2, first=1200))
+        third = train_student(store, tmp_path / "out-2", settings=settings)
+    assert first.file.claims.coverage > 0 == second.file.claims.coverage
+    assert (second.folder, again.folder, lax.folder) == (tmp_path / "out-2",) * 2 + (tmp_path / "out-2",)
+    assert f"The student in {tmp_path / 'out'} stays, since more is proven of it" in second.notes[-1]
+    assert Opened.open(tmp_path / "out").file == first.file
+    assert third.folder == tmp_path / "out-2" and Opened.open(third.folder).file == third.file
+
+
 def test_a_training_leaves_the_student_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertsmith.mirroring.report._pictures", lambda *given: [])
     said = list[str]()

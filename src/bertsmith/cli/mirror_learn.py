@@ -153,7 +153,7 @@ def train(
         One of its versions; those merged with it count too. By default the one with the latest call.
     out
         The student's folder. Default: students/SITE. Another student there is replaced, unless the mirror
-        uses it; then the new one goes to OUT-2, OUT-3 and so on.
+        uses it or more is proven of it; then the new one goes to OUT-2, OUT-3 and so on.
     store
         The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
     config

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import bertsmith
+from bertsmith.errors import ModelError
 from bertsmith.files import atomic_folder, write_json
 from bertsmith.mirroring.candidate import Candidate
 from bertsmith.mirroring.learned_calls import LearnedCall
@@ -19,6 +20,7 @@ from bertsmith.serving.mirror.student_file import (
     StudentFile,
     TeacherCeiling,
     hashes_of,
+    read_student_file,
 )
 
 
@@ -50,9 +52,9 @@ def student_file(
     )
 
 
-def free_folder(store: Store, out: Path) -> Path:
+def free_folder(store: Store, out: Path, claims: Claims | None = None) -> Path:
     """`out`, or the first of out-2, out-3 … in which there is no student that a stage names: it may be
-    answering, or be gone back to.
+    answering, or be gone back to. With `claims` of a new student, also none of which more is proven.
     """
     stages = StageStore(store)
     students = stages.students()
@@ -63,10 +65,20 @@ def free_folder(store: Store, out: Path) -> Path:
     }
     taken = {Path(students[number].folder).resolve() for number in named & students.keys()}
     found, count = out, 1
-    while found.resolve() in taken:
+    while found.resolve() in taken or (claims is not None and _is_more_proven(found, claims)):
         count += 1
         found = out.with_name(f"{out.name}-{count}")
     return found
+
+
+def _is_more_proven(folder: Path, claims: Claims) -> bool:
+    """Whether the student there would be missed."""
+    try:
+        proven = read_student_file(folder).claims
+    except ModelError:
+        return False
+    is_better = claims.epsilon <= proven.epsilon and claims.coverage >= proven.coverage
+    return proven.coverage > 0 and not (claims.coverage > 0 and is_better)
 
 
 def write_student(out: Path, file: StudentFile, candidate: Candidate, report: str) -> StudentFile:

@@ -103,7 +103,8 @@ def train_student(
 ) -> Learned:
     """Trains on the calls of a site's latest version, or of `version`, and those merged with it.
 
-    A student in `out` that a stage of the mirror names stays: the new one goes to out-2, out-3 ….
+    A student in `out` that a stage of the mirror names stays, and so does one of which more is proven: the
+    new one goes to out-2, out-3 ….
 
     Goes on where an earlier training with these settings and versions ended. `say` is told in a sentence
     what is being done. Raises InputError where the site can't be mirrored or there are too few calls, and
@@ -246,6 +247,10 @@ def _train(
     say("Learning curve")
     curve = draw_curve(parts.train, parts.dev, shape, dev, chosen.tier, _floor(ceiling), settings.seed)
     file = student_file(training.understood, chosen, verdict.claims, parts, verdict.tried, ceiling)
+    free = free_folder(records.store, out, file.claims)
+    if free != out:
+        notes.append(f"The student in {out} stays, since more is proven of it: the new one is in {free}.")
+        out = free
     calibration = calibrations[verdict.chosen] if calibrations else None
     tiers = {str(each.tier): judged for each, judged in zip(candidates, devs, strict=True)}
     learned = Learned(

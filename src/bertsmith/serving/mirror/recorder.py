@@ -30,9 +30,9 @@ _BATCH = 50  # calls written together at most
 # Seconds between two calls that are read: the thread lets go of the interpreter, which the relay else waits
 # for at each of its steps.
 _PAUSE = 0.0002
-_GATHERED = 0.01  # seconds that a call waits for others to be written with
-_BEHIND = 0.05  # seconds of work, or that a call waits, from which on answers wait: half of what is promised
-_FEWEST, _MANY = 4, 8  # calls that may wait whatever they take, and of which it is measured what they take
+_GATHERED = 0.03  # seconds that a call waits for others to be written with
+# Promised are 0.1 s from a call's answer until it is stored: from so many seconds or calls on, answers wait.
+_BEHIND, _MANY = 0.08, 48
 _STUCK = 0.2  # seconds of a batch, after which nothing waits for it
 _LONGEST_TURN, _TURN_STEP = 0.25, 0.002  # seconds that an answer waits at most, and between two looks
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0  # seconds before a store that failed is tried again
@@ -63,7 +63,6 @@ class Recorder:
         self._passed: Counter[tuple[str, str]] = Counter()
         self._is_writing = False
         self._passing_on = 0  # answers that will be offered at once
-        self._each = 0.002  # seconds that a call takes
         self._busy_since: float | None = None
         self._ends_at: float | None = None
         self._expired_at = 0.0
@@ -116,8 +115,7 @@ class Recorder:
         began = self._busy_since
         if self.problem or (began is not None and time.monotonic() - began > _STUCK):
             return False
-        many = max(_FEWEST, _BEHIND / self._each)
-        return self.waiting + self._passing_on >= many or self.waiting_seconds > _BEHIND
+        return self.waiting + self._passing_on >= _MANY or self.waiting_seconds > _BEHIND
 
     @property
     def waiting_seconds(self) -> float:
@@ -149,8 +147,7 @@ class Recorder:
     def _work(self) -> None:
         while True:
             batch = self._next()
-            problem, began = "", time.monotonic()
-            self._busy_since = began if batch else None
+            problem, self._busy_since = "", time.monotonic() if batch else None
             try:
                 if not self._record(batch):
                     return
@@ -158,8 +155,6 @@ class Recorder:
                 problem = f"{type(error).__name__} in a batch of {len(batch)} calls"
             if problem:
                 self._say(problem)
-            elif len(batch) >= _MANY:
-                self._each += 0.3 * ((time.monotonic() - began) / len(batch) - self._each)
             self._busy_since = None
             with self._changed:
                 self._is_writing = False

@@ -40,6 +40,7 @@ def train_command(stage: Stage, out: Path, settings: MirrorSettings) -> list[str
 class _Running(NamedTuple):
     stage: Stage
     out: Path
+    began: float
     process: "subprocess.Popen[bytes]"
 
 
@@ -63,13 +64,13 @@ class Trainer:
         """
         if self._running or not self.store.begin_training(stage.version, calls, self.owner, _LEASE):
             return False
-        out = self._folder(stage)
+        out, began = self._folder(stage), time.time()
         try:
             process = self._process(stage, out)
         except Exception:
             self.store.end_training(stage.version, self.owner, "could not be begun", is_undone=True)
             raise
-        self._running, self._kept = _Running(stage, out, process), time.monotonic()
+        self._running, self._kept = _Running(stage, out, began, process), time.monotonic()
         LOG.info("training a student for version %s on %d calls", stage.version, calls)
         return True
 
@@ -97,12 +98,14 @@ class Trainer:
             if self._running or not is_left or version not in stages:
                 continue
             out = self._folder(stages[version])
-            is_finished = (out / FILE).is_file() and (out / FILE).stat().st_mtime >= row.began - 1
+            is_finished = _has_student_of(out, row.began)
             if not is_finished and _is_at_work(out):
                 continue
             if not self.store.begin_training(version, row.calls, self.owner, _LEASE):
                 continue
-            student, outcome = self._outcome(stages[version], out, 0) if is_finished else (None, "killed")
+            student, outcome = (
+                self._outcome(stages[version], out, 0, row.began) if is_finished else (None, "killed")
+            )
             self.store.end_training(version, self.owner, outcome, is_undone=not is_finished)
             if student is not None:
                 return stages[version], student
@@ -112,13 +115,13 @@ class Trainer:
         """A student that is trained and of which something is proven."""
         if self._running is None:
             return None
-        stage, out, process = self._running
+        stage, out, began, process = self._running
         if process.poll() is None:
             if time.monotonic() - self._kept > _LEASE / 4:
                 self.store.keep_training(stage.version, self.owner, _LEASE)
                 self._kept = time.monotonic()
             return None
-        student, outcome = self._outcome(stage, out, process.returncode)
+        student, outcome = self._outcome(stage, out, process.returncode, began)
         self.store.end_training(stage.version, self.owner, outcome)
         self._running = None
         level = logging.ERROR if process.returncode else logging.INFO
@@ -129,7 +132,7 @@ class Trainer:
         """Ends it; what it has done so far, the next one resumes."""
         if self._running is None:
             return
-        stage, _, process = self._running
+        stage, _, _, process = self._running
         _end(process)
         try:
             process.wait(_PATIENCE)
@@ -145,13 +148,14 @@ class Trainer:
         number = 1 + sum(each.version == stage.version for each in self.store.students().values())
         return Path(self.settings.students).absolute() / f"{site}-{stage.version}-{number}"
 
-    def _outcome(self, stage: Stage, out: Path, status: int) -> tuple[Student | None, str]:
+    def _outcome(self, stage: Stage, out: Path, status: int, began: float) -> tuple[Student | None, str]:
         from bertsmith.errors import BertsmithError
 
         if status != 0:
             return None, f"failed with status {status}: {out}.log says why"
         try:
-            student = read_student(out, stage.version)
+            # A student of an earlier training stays where less is proven of the new one.
+            student = read_student(out, stage.version) if _has_student_of(out, began) else None
         except BertsmithError as error:
             return None, str(error)
         if student is None:
@@ -169,6 +173,11 @@ def _end(process: "subprocess.Popen[bytes]", *, at_once: bool = False) -> None:
         process.kill()
     else:
         process.terminate()
+
+
+def _has_student_of(out: Path, began: float) -> bool:
+    """A training that began then, in seconds since 1970, has left it there."""
+    return (out / FILE).is_file() and (out / FILE).stat().st_mtime >= began - 1
 
 
 def _is_at_work(out: Path) -> bool:
