@@ -18,6 +18,7 @@ from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.export import comparison, padded
 from bertsmith.inference.export import gate_file as reading_rows
 from bertsmith.inference.export.arrangements import all_together, arrangements
+from bertsmith.inference.export.export import _require_enough
 from bertsmith.inference.export.gate import Gate
 from bertsmith.inference.export.gate_file import GateFile, probes, read_gate_file
 from bertsmith.inference.export.limits import ERROR, EXACT, ExportLimits
@@ -179,6 +180,17 @@ def test_of_few_rows_a_spoilt_graph_keeps_few_neighbours_and_says_of_how_many(tm
         kept, (problem,) = gate._neighbours(mixed, ExportLimits())
         assert kept["neighbours_kept"] < 0.9
         assert problem.endswith(f"% of the {of} neighbours stay so; at least 90% must")
+
+
+def test_a_file_too_short_to_tell_of_neighbours_is_refused_before_the_work(tmp_path: Path) -> None:
+    """All of 36 kept prove 90 % with the certainty of the gate, all of 35 don't: Clopper and Pearson."""
+    source, file = opened(tmp_path, "retrieval")
+    assert comparison.lower_bound(36, 36, 0.025) >= 0.9 > comparison.lower_bound(35, 35, 0.025)
+    _require_enough(source, replace(file, encoded=file.encoded[:1] * 36), ExportLimits())
+    with pytest.raises(
+        InputError, match=r"35 rows, too few to tell whether 90% of the nearest.* at least 36"
+    ):
+        _require_enough(source, replace(file, encoded=file.encoded[:1] * 35), ExportLimits())
 
 
 def test_labels_are_read_where_there_are_some_and_refitted_for_int8(tmp_path: Path) -> None:

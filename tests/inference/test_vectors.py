@@ -71,12 +71,12 @@ def test_signs_survive_the_bits(vectors: Vectors) -> None:
 
 
 def test_the_loss_is_what_loops_over_pairs_and_neighbours_say() -> None:
-    whole = random_vectors(30, 24)
+    whole = random_vectors(60, 24)
     small = normalised(from_bits(to_bits(whole), 24))
     found = loss(whole, small, k=5)
     errors, kept = [], []
-    for a in range(30):
-        others = [b for b in range(30) if b != a]
+    for a in range(60):
+        others = [b for b in range(60) if b != a]
         errors += [abs(whole[a] @ whole[b] - small[a] @ small[b]) for b in others]
         nearest = [sorted(others, key=lambda b: -(v[a] @ v[b]))[:5] for v in (whole, small)]
         kept.append(len({*nearest[0]} & {*nearest[1]}) / 5)
@@ -84,7 +84,15 @@ def test_the_loss_is_what_loops_over_pairs_and_neighbours_say() -> None:
     # signs have few distinct cosines: which of equal neighbours counts as nearest is open
     assert found.neighbours_kept == pytest.approx(np.mean(kept), abs=0.1)
     assert found.cosine == pytest.approx((whole * small).sum(1).mean(), abs=1e-5)
-    assert (found.k, found.vectors) == (5, 30)
+    assert (found.k, found.vectors) == (5, 60)
+
+
+@pytest.mark.parametrize("rows", [3, 8, 11])
+def test_of_few_vectors_not_all_are_neighbours(rows: int) -> None:
+    whole = random_vectors(rows, 8)
+    found = loss(whole, -whole[::-1])  # nothing of the vectors is left
+    assert found.k == 1 and found.neighbours_kept < 1
+    assert np.isnan(loss(whole[:2], whole[:2]).neighbours_kept)
 
 
 def test_int8_costs_little_and_bits_cost_more() -> None:

@@ -194,9 +194,11 @@ def _show(result: "EmbeddingResult") -> None:
     about, loss = result.about, result.loss
     lines = [_rate(result.computed) if result.computed.texts else "Nothing was left to compute."]
     if loss is not None:
+        nearest = "nearest" if loss.k == 1 else f"{loss.k} nearest"
+        kept = f", and {loss.neighbours_kept:.1%} of the {nearest} stay so" if loss.vectors > 2 else ""
         lines.append(
-            f"{about.precision}: cosines are off by {loss.cosine_error:.4f} on average, and "
-            f"{loss.neighbours_kept:.1%} of the {loss.k} nearest stay so, among {loss.vectors:,} vectors."
+            f"{about.precision}: cosines are off by {loss.cosine_error:.4f} on average{kept}, among "
+            f"{loss.vectors:,} vectors."
         )
     lines.append(
         f"{result.path}: {result.whole.texts:,} vectors, {about.dimensions} dimensions, {about.precision}"

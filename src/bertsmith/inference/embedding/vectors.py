@@ -104,8 +104,8 @@ class Loss:
     """What smaller vectors cost on a sample of `vectors`.
 
     `cosine`: between a vector and its smaller self, the mean (NaN where widths differ); `cosine_error`: how
-    far the cosines of pairs are off, the mean; `neighbours_kept`: the share of each vector's `k` nearest that
-    are still among them.
+    far the cosines of pairs are off, the mean; `neighbours_kept`: the share of each vector's `k` nearest, a
+    tenth of the others at most, that are still among them (NaN of two vectors).
     """
 
     cosine: float
@@ -128,12 +128,17 @@ def loss(vectors: Vectors, smaller: Vectors, k: int = 10) -> Loss:
     whole, small = normalised(vectors[:_COMPARED]), normalised(smaller[:_COMPARED])
     cosines, others = whole @ whole.T, small @ small.T
     apart = ~np.eye(len(whole), dtype=np.bool_)
-    k = min(k, len(whole) - 1)
-    kept = np.mean(
-        [
-            len(np.intersect1d(a, b)) / k
-            for a, b in zip(_nearest(cosines, k), _nearest(others, k), strict=True)
-        ]
+    # Of all the others, all would be kept: a tenth of them at most, as the gate of an export has it.
+    k = min(k, max((len(whole) - 1) // 10, 1))
+    kept = (
+        np.nan
+        if k == len(whole) - 1
+        else np.mean(
+            [
+                len(np.intersect1d(a, b)) / k
+                for a, b in zip(_nearest(cosines, k), _nearest(others, k), strict=True)
+            ]
+        )
     )
     same = np.einsum("ed,ed->e", whole, small).mean() if whole.shape == small.shape else np.nan
     error = np.abs(cosines - others)[apart].mean()

@@ -124,6 +124,13 @@ def _require_enough(source: Source, file: GateFile, limits: ExportLimits) -> Non
             f"{limits.agreement:.0%} takes at least {least:,}, even if all agree. Give more rows, or a lower "
             "--agreement."
         )
+    least = fewest(limits.neighbours, ERROR / 2)
+    if source.kind in ("vectors", "states") and len(file.encoded) < least:
+        raise InputError(
+            f"{file.path} has {len(file.encoded):,} rows, too few to tell whether {limits.neighbours:.0%} of "
+            "the nearest neighbours stay so: among a handful of texts they stay by chance. Give at least "
+            f"{least:,}, or a lower --neighbours."
+        )
 
 
 def _convert(graph: "ModelProto", folder: Path) -> list[Path]:
