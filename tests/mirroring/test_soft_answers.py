@@ -43,6 +43,33 @@ def test_tokens_tell_of_the_values_that_begin_like_them() -> None:
     assert found["$.order.urgent"] == {True: pytest.approx(0.9), False: pytest.approx(0.1)}
 
 
+def test_values_that_share_their_first_tokens_are_told_apart_by_the_later_ones() -> None:
+    """By the chain rule over all ways to go on, written out here. The value that was answered had a third
+    before, as any that begins with `card`."""
+    values = ("card", "card_arrival", "card_lost", "cash")
+    shape = AnswerShape(fields=(Field(keys=("intent",), kind="enum", values=values),), order=(("intent",),))
+    tokens = [
+        token('{"intent": "'), token("card", 0.9, cash=0.1), token("_", 0.7, **{'"': 0.3}),
+        token("arr", 0.8, lost=0.2), token("ival"), token('"}'),
+    ]  # fmt: skip
+    (found,) = spreads_of(Answered({}, logprobs=tokens), shape).values()
+    assert dict(found) == {
+        "card": pytest.approx(0.9 * 0.3),
+        "card_arrival": pytest.approx(0.9 * 0.7 * 0.8),
+        "card_lost": pytest.approx(0.9 * 0.7 * 0.2),
+        "cash": pytest.approx(0.1),
+    }
+    sure = [token('{"intent": "'), token("card"), token('"'), token("}")]
+    assert dict(spreads_of(Answered({}, logprobs=sure), shape)["$.intent"]) == {"card": 1.0}
+
+
+def test_a_number_that_begins_like_another_is_itself() -> None:
+    shape = AnswerShape(fields=(Field(keys=("n",), kind="ordinal", values=(1, 10, 100)),), order=(("n",),))
+    for digits, value in ((["1"], 1), (["10"], 10), (["1", "0"], 10), (["1", "00"], 100)):
+        tokens = [token('{"n": '), *map(token, digits), token("}")]
+        assert dict(spreads_of(Answered({}, logprobs=tokens), shape)["$.n"]) == {value: 1.0}
+
+
 @pytest.mark.parametrize(
     "texts",
     [

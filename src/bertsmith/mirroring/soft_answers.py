@@ -1,13 +1,12 @@
 """How sure the teacher was of a field: from the probabilities that it gave, or from those of its tokens.
 
-A token's probability tells of a value where the value's first letters are the token's: of
-{"intent": "card"} the token `card` had 0.8, and `transfer` 0.15 beside it. What tokens had that begin none of
-the values is left out.
+A token's probability tells of the values that begin like it: of {"intent": "card"} the token `card` had 0.8,
+and `transfer` 0.15 beside it. What tokens had that begin none of the values is left out.
 """
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from json import JSONDecodeError
 from json.decoder import scanstring  # type: ignore[attr-defined]
@@ -63,33 +62,52 @@ def _of_tokens(logprobs: list[Json], fields: list[Field]) -> dict[str, Spread]:
 
 
 def _shares(field: Field, text: str, place: int, logprobs: list[Json]) -> Spread:
-    """Of the token in which the value's first letter is."""
+    """Along the tokens of the value that was answered, by the chain rule: at each what its rivals had is that
+    of the values which they go on to, until one value alone begins like the answer.
+
+    Values often share their first tokens (card_arrival, card_lost): the first tells nothing of which it is.
+    """
     starts = [0, *accumulate(len(token) for token, *_ in logprobs)]
-    number = bisect_right(starts, place) - 1
-    token, logprob, others = logprobs[number]
-    before = text[starts[number] : place]
-    tokens = {str(token): logprob, **{str(other): own for other, own in others}}
+    contents = [(value, _content(value)) for value in field.classes]
     sums: dict[bytes, tuple[Any, float]] = {}
-    total = 0.0
-    for other, own in tokens.items():
-        letters = other[len(before) :]
-        if not other.startswith(before) or not letters:
-            continue
-        beginning = [value for value in field.classes if _content(value).startswith(letters)]
-        whole = [value for value in field.classes if letters.startswith(_content(value)) and _content(value)]
-        for value in beginning or whole[:1]:
-            key, share = written(value), math.exp(min(float(own), 0.0)) / len(beginning or whole[:1])
-            sums[key] = value, sums.get(key, (value, 0.0))[1] + share
-            total += share
-    return list(sums.values()) if total >= _LIKELY else []
+    answered, left = "", 1.0  # letters of the value so far, and their probability
+
+    def add(letters: str, share: float) -> None:
+        values = _beginning(contents, letters)
+        for value in values:
+            key = written(value)
+            sums[key] = value, sums.get(key, (value, 0.0))[1] + share / len(values)
+
+    for number in range(bisect_right(starts, place) - 1, len(logprobs)):
+        token, logprob, others = logprobs[number]
+        before = text[starts[number] : max(place, starts[number])]
+        for other, own in others:
+            if other != token and str(other).startswith(before) and len(other) > len(before):
+                add(answered + str(other)[len(before) :], left * math.exp(min(float(own), 0.0)))
+        answered += str(token)[len(before) :]
+        left *= math.exp(min(float(logprob), 0.0))
+        if len(_beginning(contents, answered)) < 2:
+            break
+    add(answered, left)
+    return list(sums.values()) if sum(share for _, share in sums.values()) >= _LIKELY else []
+
+
+def _beginning(contents: Sequence[tuple[Any, str]], letters: str) -> list[Any]:
+    """The values that begin with these letters; where letters go beyond a value, the longest such."""
+    if values := [value for value, content in contents if content.startswith(letters)]:
+        return values
+    ended = [(len(content), value) for value, content in contents if content and letters.startswith(content)]
+    return [max(ended, key=lambda pair: pair[0])[1]] if ended else []
 
 
 def _content(value: Any) -> str:
-    """As it stands in JSON, a text without its quotation marks."""
+    """As it stands in JSON; of a text what follows its first quotation mark, the second one too: by that
+    `card` differs from the beginning of `card_lost`.
+    """
     if not isinstance(value, str | bool | int | float) and value is not None:
         return ""
     found = orjson.dumps(value).decode()
-    return found[1:-1] if isinstance(value, str) else found
+    return found[1:] if isinstance(value, str) else found
 
 
 def _normalised(shares: Spread) -> Spread:
