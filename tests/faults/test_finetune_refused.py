@@ -35,7 +35,8 @@ SCORES = [{"text": "balen", "score": 1.5}, {"text": "dum", "score": 2.5}]
 ROWS = {
     "a label that is missing": Case("train.jsonl, line 2", train=[GOOD[0], {"text": "dum"}]),
     "a label that is empty": Case(
-        "train.jsonl, line 2: expected a label, found nothing", train=[GOOD[0], {"text": "dum", "label": ""}]
+        "train.jsonl: of 2 rows 1 has no label (the first: line 2). Mend them",
+        train=[GOOD[0], {"text": "dum", "label": ""}]
     ),
     "a label that is a list": Case(
         "train.jsonl, line 1: expected a label", train=[{"text": "dum", "label": ["a"]}]
@@ -57,7 +58,7 @@ ROWS = {
         "train.jsonl, line 2", train='{"text": "dum", "label": "a"}\n{"text": \n'
     ),
     "a score that is NaN": Case(
-        "train.jsonl, line 2: expected a finite number",
+        "train.jsonl: of 2 rows 1 has no label (the first: line 2)",
         task="regression",
         train=[SCORES[0], {"text": "dum", "score": float("nan")}],
         dev=SCORES,
@@ -208,9 +209,10 @@ def test_an_out_that_holds_a_run(model: Path, tmp_path: Path, capsys: pytest.Cap
 def test_some_empty_texts_and_texts_longer_than_any_window_are_trained_on(
     model: Path, tmp_path: Path
 ) -> None:
-    """An empty text is its special tokens; a long one is cut, or read as windows."""
+    """An empty text that is kept is its special tokens; a long one is cut, or read as windows."""
     rows = [*GOOD, {"text": "", "label": "b"}, {"text": "balen dum " * 300, "label": "a"}]
-    for number, more in enumerate((("max_length=16",), ("max_length=16", "stride=4"))):
+    for number, stride in enumerate(((), ("stride=4",))):
+        more = ("max_length=16", "missing=keep", *stride)
         folder = tmp_path / str(number)
         folder.mkdir()
         assert finetune(Case("", train=rows, dev=rows, more=("epochs=1", *more)), model, folder) == 0

@@ -284,7 +284,7 @@ def numbered(word: str, count: int) -> list[str]:
 
 
 def trained(predictor: Predictor, train: Path, dev_share: float | None) -> Predictor:
-    return dataclasses.replace(predictor, trained_on=TrainedOn(train, sha256(train), dev_share))
+    return dataclasses.replace(predictor, trained_on=TrainedOn((train,), (sha256(train),), dev_share))
 
 
 def test_without_its_training_file_no_baseline_learns(classifier: Predictor, tmp_path: Path) -> None:
@@ -420,3 +420,25 @@ def test_columns_that_are_none_are_refused(
 ) -> None:
     with pytest.raises(RecipeError, match=complaint):
         classifier.evaluate(tmp_path / "rows.jsonl", **columns)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "txt"])
+def test_a_row_without_text_is_answered_so(classifier: Predictor, tmp_path: Path, ending: str) -> None:
+    path, out = tmp_path / f"rows.{ending}", tmp_path / "out.jsonl"
+    texts = ["bano", " ", "delo"]
+    lines = {
+        "csv": ["text", *texts],
+        "jsonl": ['{"text": "bano"}', '{"text": null}', '{"text": "delo"}'],
+        "txt": texts,
+    }
+    path.write_text("\n".join(lines[ending]))
+    warnings: list[str] = []
+    assert classifier.predict_file(path, out, warn=warnings.append) == 3
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row.get("error") for row in rows] == [None, "no text", None]
+    assert "label" not in rows[1]
+    plain = [{name: row[name] for name in ("label", "confidence", "probabilities")} for row in rows[::2]]
+    assert plain == classifier.predict(["bano", "delo"])
+    (sentence,) = warnings
+    place = {"csv": "line 3", "jsonl": "line 2", "txt": "line 2"}[ending]
+    assert sentence == f"1 of 3 rows have no text and no prediction, from {path}, {place} on"

@@ -120,7 +120,7 @@ def test_columns_by_name_and_by_number_and_the_rest_as_metadata(tmp_path: Path) 
         ),
         ("a.csv", "text,body\n1,x\n", r"text, body could all be the text. Name one with --text"),
         ("a.csv", "id,text\n1,x,y\n", r"a\.csv, line 2: expected 2 columns, found 3"),
-        ("a.csv", "id,text\n,x\n", r"a\.csv, line 2, column 'id': expected a label, found nothing"),
+        ("a.csv", "id,text\n,x\n", r"a\.csv, line 2, column 'id': expected an id, found nothing"),
         ("a.csv", "text,text\n1,x\n", "several columns are called 'text'"),
         ("a.jsonl", '{"text": "x"}\n{"text": 3}\n', r"a\.jsonl, line 2: expected a text, found 3"),
         ("a.jsonl", '{"text": "x"}\n{"text"\n', r"a\.jsonl, line 2: expected one JSON object"),

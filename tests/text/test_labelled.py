@@ -207,6 +207,27 @@ def test_a_missing_file_a_folder_and_an_unknown_format_are_refused(tmp_path: Pat
         ),
         (["title", "text", "topics"], Columns("text", None, "topics")),
         (["question"], Columns("question", None, None)),
+        *(
+            ([name, "id", label], Columns(name, None, label))
+            for name in (
+                *("message", "Body", "comment", "utterance", "query", "content", "review", "sentence"),
+                *(
+                    "document",
+                    "tweet",
+                    "post",
+                    "reviewText",
+                    "review_body",
+                    "comment-text",
+                    "title",
+                    "Headline",
+                ),
+            )
+            for label in ("intent", "Category", "class", "target", "sentiment", "topic", "tag", "emotion")
+        ),
+        (["title", "body", "label", "tags"], Columns("body", None, "label")),
+        (["subject", "title", "message", "stars"], Columns("message", None, "stars")),
+        (["Sentence 1", "sentence_2", "gold-label"], Columns("Sentence 1", "sentence_2", "gold-label")),
+        (["question", "passage", "label"], Columns("question", "passage", "label")),  # BoolQ
     ],
 )
 def test_columns_are_guessed(names: list[str], expected: Columns) -> None:
@@ -220,6 +241,10 @@ def test_a_guess_is_never_a_choice() -> None:
         guess_columns(["a", "b"], "a.csv")
     with pytest.raises(InputError, match=r"label, score could all be the label\. Name one with --label"):
         guess_columns(["text", "label", "score"], "a.csv")
+    with pytest.raises(InputError, match=r"text could be headline or title\. .* --text"):
+        guess_columns(["title", "headline", "label"], "a.csv")
+    with pytest.raises(InputError, match=r"tags, stars could all be the label\. Name one with --label"):
+        guess_columns(["text", "stars", "tags"], "a.csv")
     with pytest.raises(InputError, match=r"text could be Text or text\. .* --text"):
         guess_columns(["Text", "text", "label"], "a.csv")
     with pytest.raises(InputError, match=r"Sentence1 with sentence2 or sentence1 with sentence2\. "):

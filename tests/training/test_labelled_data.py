@@ -197,3 +197,33 @@ def test_texts_that_are_alike_to_a_model_are_one_text_to_judge_by() -> None:
     assert not can_be_folded(task, rows[:10])
     assert len(set(folds_of(task, rows[:3], 2).tolist())) == 1
     assert can_be_folded(task, [*rows, TextExample("another", None, "no", "another")])
+
+
+def warnings_of(folder: Path, rows: list[dict[str, object]], **settings: object) -> tuple[str, ...]:
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    recipe = FinetuneRecipe(task="classification", model="m", train=str(folder / "rows.jsonl"), out="o")
+    kind = find_task("classification")
+    return read_labelled_data(kind(kind.Settings(**settings)), recipe, folds=True).warnings
+
+
+def test_labels_that_look_alike_are_told_with_their_counts(tmp_path: Path) -> None:
+    rows = [{"text": f"text {n}", "label": ("Refund", "refund", "other")[n % 3]} for n in range(30)]
+    (sentence,) = warnings_of(tmp_path, rows)
+    assert sentence.startswith("the labels 'Refund' (10) and 'refund' (10) differ in case, blanks or")
+
+
+def test_labels_that_are_others_joined_are_told(tmp_path: Path) -> None:
+    rows = [{"text": f"text {n}", "label": ("joy", "anger", "joy,anger")[n % 3]} for n in range(30)]
+    (sentence,) = warnings_of(tmp_path, rows)
+    assert sentence.startswith("labels such as 'joy,anger' (10) are others joined")
+
+
+def test_a_class_of_minus_one_beside_nought_and_one_is_told(tmp_path: Path) -> None:
+    (sentence,) = warnings_of(tmp_path, [{"text": f"text {n}", "label": n % 3 - 1} for n in range(30)])
+    assert sentence.startswith("the label '-1' (10 rows) is learned as a class.")
+
+
+def test_rows_that_were_left_out_are_told(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"text": f"text {n}", "label": "ab"[n % 2]} for n in range(30)]
+    (sentence,) = warnings_of(tmp_path, [*rows, {"text": None, "label": "a"}], missing="drop")
+    assert sentence.endswith("of 31 rows 1 has no text (the first: line 31): they were left out")

@@ -189,7 +189,7 @@ def _rate(count: "Count") -> str:
 
 
 def _show(result: "EmbeddingResult") -> None:
-    from bertsmith.cli.screen import console
+    from bertsmith.cli.screen import console, print_warning
 
     about, loss = result.about, result.loss
     lines = [_rate(result.computed) if result.computed.texts else "Nothing was left to compute."]
@@ -204,3 +204,7 @@ def _show(result: "EmbeddingResult") -> None:
         f"{result.path}: {result.whole.texts:,} vectors, {about.dimensions} dimensions, {about.precision}"
     )
     console.print("\n".join(lines), markup=False, soft_wrap=True)
+    if result.blank:
+        print_warning(
+            f"{result.blank:,} rows have no text, from {result.first_blank} on: theirs is that of none"
+        )

@@ -71,7 +71,7 @@ def mine(
     from bertsmith.output_file import require_output
     from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
     from bertsmith.text.files.jsonl import write_jsonl
-    from bertsmith.text.files.values import as_text
+    from bertsmith.text.files.values import as_text, is_blank
     from bertsmith.text.labelled.rows import read_rows, tells_format
 
     reads = [pairs, *([documents] if documents else []), locate_model(model).folder]
@@ -89,7 +89,8 @@ def mine(
             header=settings.header,
             encoding=settings.encoding,
         )
-        searched = [as_text(values[0], where) for values, where in found]
+        texts = (as_text(values[0], where) for values, where in found)
+        searched = [text for text in texts if not is_blank(text)]
     with progress_bar("Embedding") as progress:
         embedder = Embedder(model)
         if embedder.caveat:

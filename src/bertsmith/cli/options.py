@@ -66,7 +66,7 @@ class RunFiles:
         The encoder to start from: a folder such as runs/NAME/model, minilm, or a model's name on the hub.
     train
         Labelled rows: CSV, TSV, JSON lines or Parquet; CoNLL for tagging; SQuAD's JSON for question
-        answering.
+        answering. A file or a folder of them; for more, repeat the option.
     out
         The folder to write: the model, the report and all figures.
     dev
@@ -77,7 +77,7 @@ class RunFiles:
     """
 
     model: str
-    train: Path
+    train: list[Path]
     out: Out
     dev: Path | None = None
     test: Path | None = None
@@ -109,9 +109,12 @@ class LabelledColumns(TextColumns):
     ----------
     label
         The column of the label: its name or number.
+    missing
+        Rows without a text or a label: refuse them (by default), drop them, or keep blank texts as they are.
     """
 
     label: str | None = None
+    missing: Literal["refuse", "drop", "keep"] | None = None
 
 
 @Parameter(name="*")
@@ -141,8 +144,11 @@ def given(*options: object) -> dict[str, Any]:
     The rest is for the settings of the task to decide, which hold the defaults.
     """
     said = {name: value for option in options if option is not None for name, value in vars(option).items()}
-    return {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in said.items()
-        if value is not None
-    }
+    return {name: _as_text(value) for name, value in said.items() if value is not None}
+
+
+def _as_text(value: Any) -> Any:
+    """Paths, and those of a list."""
+    if isinstance(value, list):
+        return [_as_text(part) for part in value]
+    return str(value) if isinstance(value, Path) else value

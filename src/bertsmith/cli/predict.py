@@ -46,7 +46,7 @@ def predict(
     """
     import torch
 
-    from bertsmith.cli.screen import print_note, progress_bar
+    from bertsmith.cli.screen import print_note, print_warning, progress_bar
     from bertsmith.inference.predictor import Predictor
     from bertsmith.model.locate import locate_model
     from bertsmith.output_file import is_standard_output, require_output
@@ -58,7 +58,7 @@ def predict(
     predictor = Predictor.load(model, own, compute_dtype=wanted)
     with progress_bar("Predicting") as progress:
         count = predictor.predict_file(
-            str(input), str(out), progress, overwrite=overwrite, **given(columns, layout)
+            str(input), str(out), progress, overwrite=overwrite, warn=print_warning, **given(columns, layout)
         )
     if not is_standard_output(out):
         print_note(f"{count:,} predictions in {out}")

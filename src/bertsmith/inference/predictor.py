@@ -1,7 +1,8 @@
 """A fine-tuned model at work: predictions for texts or files, and figures on labelled ones."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from bertsmith.tasks.examples.held_out import shared_with_train
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, few_at_a_time
 from bertsmith.tasks.task import Prediction, Task, fitted_again, reading_columns
 from bertsmith.text.files.jsonl import write_jsonl
+from bertsmith.text.labelled.labelled_files import named_files
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 # What bounds memory, and is enough to sort by length.
@@ -75,7 +77,7 @@ class Predictor:
         require_count(len(examples), len(texts))
         return list(self._predictions(examples))
 
-    @door(path=place, out=place, progress=optional(function))
+    @door(path=place, out=place, progress=optional(function), warn=optional(function))
     def predict_file(
         self,
         path: Path | str,
@@ -83,19 +85,32 @@ class Predictor:
         progress: Progress | None = None,
         *,
         overwrite: bool = False,
+        warn: Callable[[str], None] | None = None,
         **columns: Any,
     ) -> int:
         """Predictions for the rows of a file, as JSON lines; '-' is a standard stream. Returns how many.
 
         `columns` changes where the texts are found, as settings: text, text_pair, header, format,
-        encoding. Raises InputError where `out` exists, unless `overwrite` says to replace it.
+        encoding. A row without a text has "error": "no text" in place of a prediction, unless training took
+        blank texts as they are (missing=keep); `warn` gets a sentence on such rows. Raises InputError where
+        `out` exists, unless `overwrite` says to replace it.
         """
         require_output(out, overwrite, [path])
         task = reading_columns(self.task, columns)
         examples = task.read(path, labelled=False)
+        is_kept = getattr(task.settings, "missing", None) == "keep"
+        answered = [is_kept or task.has_text(example) for example in examples]
+        blank = [
+            example.where for example, has_answer in zip(examples, answered, strict=True) if not has_answer
+        ]
+        if blank and warn is not None:
+            warn(
+                f"{len(blank):,} of {len(examples):,} rows have no text and no prediction, from {blank[0]} on"
+            )
+        predictions = self._predictions([*compress(examples, answered)], progress)
         lines = (
-            task.line(example, prediction)
-            for example, prediction in zip(examples, self._predictions(examples, progress), strict=True)
+            task.line(example, next(predictions) if has_answer else {"error": "no text"})
+            for example, has_answer in zip(examples, answered, strict=True)
         )
         return write_jsonl(lines, out)
 
@@ -115,7 +130,7 @@ class Predictor:
         rows, warnings = self._training_rows(Path(train) if train else None, examples, Path(path).name)
         outputs = outputs_of(self.model, split.encoded)
         evaluation = evaluate(self.task, outputs, rows, split, self._frozen(rows, split))
-        return replace(evaluation, data_warnings=(*warnings, *task.warnings(examples)))
+        return replace(evaluation, data_warnings=(*warnings, *task.left_out, *task.warnings(examples)))
 
     def _frozen(self, train: list[Any] | None, split: EncodedExamples) -> dict[str, list[Prediction]]:
         """The baseline that needs the encoder as it was before it was fine-tuned."""
@@ -131,24 +146,26 @@ class Predictor:
     ) -> tuple[list[Any] | None, list[str]]:
         """What baselines learn from, None if it isn't found, and sentences on it."""
         known, named = self.trained_on, train
-        if train is None and known is not None and known.is_at(known.path):
-            train = known.path
-        if train is None:
+        paths: tuple[Path, ...] = () if train is None else (train,)
+        if train is None and known is not None and known.are_at(known.paths):
+            paths = known.paths
+        if not paths:
             if not self.task.baselines_learn:
                 return None, []
             lost = (
-                f"{known.path} is not there, or was changed" if known else "the model names no training file"
+                f"{known.name} is not there, or was changed" if known else "the model names no training file"
             )
             return None, [f"no baselines, for {lost}. Name the training file with --train"]
         again = reading_columns(self.task, {})  # a copy: reading settles its columns
         try:
-            rows = known.rows(again, train) if known is not None and known.is_at(train) else again.read(train)
+            is_known = known is not None and known.are_at(paths)
+            rows = known.rows(again, paths) if known is not None and is_known else again.read(paths[0])
             again.check(rows)
         except InputError as error:
             if named is not None:
                 raise
             return None, [f"no baselines, for the model's training file can't be read as it was: {error}"]
-        return rows, shared_with_train(self.task, rows, examples, name, str(train))
+        return rows, shared_with_train(self.task, rows, examples, name, named_files(paths))
 
     def _predictions(self, examples: Sequence[Any], progress: Progress | None = None) -> Iterator[Prediction]:
         done = 0
@@ -156,7 +173,7 @@ class Predictor:
             split = encode_examples(self.task, some, self.tokenizer)
             long = any(each.tokens > LONGEST for each in split.encoded)  # minutes, perhaps, of one text
             outputs = outputs_of(self.model, split.encoded, progress=progress if long else None)
-            yield from self.task.decode(outputs, some, split.encoded)
             done += len(some)
             if progress is not None:
                 progress(done, len(examples), "texts")
+            yield from self.task.decode(outputs, some, split.encoded)

@@ -6,7 +6,7 @@ E examples, C classes.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -29,8 +29,9 @@ from bertsmith.tasks.examples.text_settings import MixedSettings
 from bertsmith.tasks.examples.text_task import TextExample, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings, some_of
-from bertsmith.text.files.values import as_label
+from bertsmith.text.labelled.label_names import has_fraction, stand_ins
 
+_MOST_SCORES = 20  # different numbers with fractions that may still be classes
 _Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -81,7 +82,10 @@ class Classification(CalibratedTask):
     _weights: tuple[float, ...] | None = None
 
     def as_target(self, value: Any, where: str) -> str:
-        return as_label(value, where)
+        return self.as_own_label(value, where)
+
+    def stand_ins(self, labels: Collection[str]) -> Collection[str]:
+        return stand_ins(labels, self.labels)
 
     def fit(self, train: Sequence[TextExample]) -> None:
         """The labels that occur, numbers by value and others by name."""
@@ -91,6 +95,13 @@ class Classification(CalibratedTask):
             raise InputError(
                 f"Every one of the {len(train):,} training texts has the label {only!r}, from "
                 f"{train[0].where} on: there is nothing to tell apart. Is --label the right column?"
+            )
+        scores = [label for label in counts if has_fraction(label)]
+        if len(scores) > _MOST_SCORES and 2 * len(scores) > len(counts):
+            raise InputError(
+                f"The labels of the {len(train):,} training texts are {len(counts):,} different numbers "
+                f"such as {scores[0]}, from {train[0].where} on: each would be a class of its own. Train "
+                "regression instead; or, if they are names, put a letter before each."
             )
         self.labels = tuple(sorted(counts, key=_natural))
         self._weights = self._class_weights(counts)

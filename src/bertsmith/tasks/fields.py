@@ -226,14 +226,19 @@ class Fields(TextTask):
 
 def _field_label(value: Any, where: str) -> FieldLabel:
     if isinstance(value, list | tuple):
-        return tuple(dict.fromkeys(as_label(each, where) for each in value))
+        return tuple(dict.fromkeys(_name(label, where) for label in value))
     if not isinstance(value, Mapping):
-        return {as_label(value, where): 1.0}
-    shares = {as_label(name, where): share for name, share in value.items()}
+        return {_name(value, where): 1.0}
+    shares = {_name(name, where): share for name, share in value.items()}
     numbers = [share for share in shares.values() if isinstance(share, int | float) and 0 <= share <= 1]
     if len(numbers) < len(shares) or sum(numbers) <= 0:
         raise InputError(f"{where}: expected labels with probabilities from 0 to 1, found {shown(value)}.")
     return {name: float(share) / sum(numbers) for name, share in shares.items()}
+
+
+def _name(value: Any, where: str) -> str:
+    """A schema's "true" is another value than true: text is a name as it stands."""
+    return value.strip() if isinstance(value, str) and value.strip() else as_label(value, where)
 
 
 def _target(field: FieldOutputs, label: FieldLabel | None) -> Floats:

@@ -7,6 +7,7 @@ E examples, C labels.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -29,14 +30,22 @@ from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.examples.text_settings import MixedSettings
 from bertsmith.tasks.examples.text_task import TextExample, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
-from bertsmith.tasks.task import Bound, Head, Metrics, Outputs, Prediction, TaskSettings
+from bertsmith.tasks.task import Bound, Head, Metrics, Outputs, Prediction, TaskSettings, some_of
 from bertsmith.text.files.values import as_labels
+from bertsmith.text.labelled.label_names import joined
+from bertsmith.validation import Listed
+
+_OTHER_SEPARATORS = "|;"
 
 
 class MultiLabelSettings(MixedSettings):
-    """`separator` divides labels that stand in one cell of a table; JSON and Parquet may hold lists."""
+    """`separator` divides labels that stand in one cell of a table; JSON and Parquet may hold lists. `labels`
+    names them all: the columns of a table that has one for each label, with 0 or 1 in it, or the places of
+    multi-hot lists.
+    """
 
     separator: str = Field(",", min_length=1)
+    labels: Listed[str] = ()
 
 
 class MultiLabel(CalibratedTask):
@@ -45,13 +54,30 @@ class MultiLabel(CalibratedTask):
     name = "multi-label"
     main_metric = "micro_f1"
     Settings: ClassVar[type[TaskSettings]] = MultiLabelSettings
+    may_be_unlabelled = True
     settings: MultiLabelSettings
     log_odds: Floats | None = None  # (C,) of each label among the training texts
 
     def as_target(self, value: Any, where: str) -> tuple[str, ...]:
-        return as_labels(value, where, self.settings.separator)
+        labels = as_labels(value, where, self.settings.separator, self.settings.labels)
+        for label in labels if self.settings.labels else ():
+            if label not in self.settings.labels:
+                raise InputError(
+                    f"{where}: the label {label!r} is none of {some_of(self.settings.labels)}, which labels= "
+                    "names. Mend the row or the setting."
+                )
+        return tuple(
+            label if label in self.label_ids else self._by_category.get(label, label) for label in labels
+        )
+
+    def label_columns(self, path: Path | str) -> Sequence[str]:
+        labels = self.settings.labels
+        if not labels or self.settings.label is not None or not self.settings.header or str(path) == "-":
+            return ()
+        return labels if set(labels) <= {*self._names(path)} else ()
 
     def fit(self, train: Sequence[TextExample]) -> None:
+        self._require_names(train)
         self.labels = tuple(sorted({label for example in train for label in example.label}))
         if not self.labels:
             raise InputError(
@@ -62,6 +88,26 @@ class MultiLabel(CalibratedTask):
         held = np.array([counts[label] for label in self.labels]) + 0.5
         self.log_odds = np.log(held / (len(train) + 1 - held))
         self.fit_columns(train)
+
+    def _require_names(self, train: Sequence[TextExample]) -> None:
+        """Raises InputError for labels that are digits of multi-hot lists, or several in one."""
+        if self.settings.labels:
+            return
+        counts = Counter(label for example in train for label in example.label)
+        if counts and set(counts) <= {"0", "1"}:
+            raise InputError(
+                f"The only labels of the {len(train):,} training texts, from {train[0].where} on, are "
+                f"{' and '.join(sorted(counts))}. Of multi-hot lists name the labels (labels=NAME,NAME,…); "
+                "of one yes or no a text train classification."
+            )
+        if "separator" in self.settings.model_fields_set:
+            return
+        for separator in _OTHER_SEPARATORS:
+            if several := joined(counts, separator):
+                raise InputError(
+                    f"Labels such as {several[0]!r} look like several with {separator!r} between them, and "
+                    f"would be one. Say separator={separator!r} if they are, or separator={','!r} if not."
+                )
 
     def check(self, examples: Sequence[TextExample]) -> None:
         """Labels that training never showed can't be predicted: they count as missed, and are no error."""

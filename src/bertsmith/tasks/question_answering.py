@@ -42,11 +42,14 @@ _LEAST_ROOM = 8  # for the passage, however long the question is
 
 
 class AnswerSettings(TaskSettings):
-    """As in BERT's published script, but for the stride, which here is the overlap of two windows."""
+    """As in BERT's published script, but for the stride, which here is the overlap of two windows. `group` is
+    a key, in SQuAD's JSON `title`: questions that have it in common are never divided between train and dev.
+    """
 
     max_length: int = Field(384, ge=16)
     stride: int | None = Field(128, ge=0)
     longest_answer: int = Field(30, ge=1)
+    group: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ class QuestionAnswering(Task[Question]):
     def read(self, path: Path | str, *, labelled: bool = True) -> list[Question]:
         """SQuAD's JSON, or JSON lines with the keys that --text, --text-pair and --label name."""
         settings = self.settings
-        keys = Keys(settings.text, settings.text_pair, settings.label)
+        keys = Keys(settings.text, settings.text_pair, settings.label, settings.group)
         return read_squad(
             path, labelled=labelled, format=settings.format, keys=keys, encoding=settings.encoding
         )
@@ -100,6 +103,10 @@ class QuestionAnswering(Task[Question]):
             f"{sum(example.moved for example in moved):,} answers do not stand where the file says and were "
             f"taken from the nearest place that has them, the first in {moved[0].where}"
         ]
+
+    def group_key(self, example: Question) -> Sequence[str]:
+        """All questions about a passage: its answers would be known from train."""
+        return (example.passage,) if example.group is None else super().group_key(example)
 
     def texts(self, example: Question) -> Sequence[str]:
         return example.question, example.passage

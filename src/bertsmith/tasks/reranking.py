@@ -33,6 +33,7 @@ from bertsmith.tasks.examples.query_documents import (
     read_query_documents,
     text_number,
 )
+from bertsmith.tasks.examples.text_settings import RowSettings
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.losses import contrastive
@@ -45,7 +46,7 @@ from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
-class RerankingSettings(TaskSettings):
+class RerankingSettings(RowSettings):
     """`loss`: each candidate by itself, or those of a query against each other. `positive_weight` is what
     the relevant part of a pointwise loss weighs.
     """
@@ -150,7 +151,7 @@ class Reranking(TextTask):
 
     def group_key(self, example: TextExample) -> Sequence[str]:
         """All candidates of a query."""
-        return (example.text,)
+        return (example.text,) if example.group is None else super().group_key(example)
 
     def encode(self, example: TextExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
         encoded = super().encode(example, pieces, tokenizer)

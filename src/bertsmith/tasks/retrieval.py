@@ -28,6 +28,7 @@ from bertsmith.tasks.examples.query_documents import (
     read_query_documents,
     text_number,
 )
+from bertsmith.tasks.examples.text_settings import RowSettings
 from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.heads.vector_head import VectorHead
 from bertsmith.tasks.losses.retrieval_losses import LossName, RetrievalLoss, Sought
@@ -37,7 +38,7 @@ from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
-class RetrievalSettings(TaskSettings):
+class RetrievalSettings(RowSettings):
     """`query`, `positive` and `negative` are columns. `scale` multiplies similarities before a softmax: one
     over its temperature. `negatives`: at most so many of a row's. `pooling` is in training as the encoder's
     folder says.
@@ -94,7 +95,7 @@ class Retrieval(Task[QueryExample]):
         if labelled:  # what the first file's names decided holds for the files that follow
             fixed = {"query": columns.query, "positive": columns.positive, "text": None, "text_pair": None}
             self.settings = settings.model_copy(update=fixed)
-        return read_query_documents(
+        examples = read_query_documents(
             path,
             columns,
             format=settings.format,
@@ -102,7 +103,14 @@ class Retrieval(Task[QueryExample]):
             encoding=settings.encoding,
             most_negatives=settings.negatives,
             labelled=labelled,
+            group=settings.group if labelled else None,
         )
+        gaps = ["" if self.has_text(example) else "text" for example in examples]
+        return self.complete(examples, gaps, path) if labelled else examples
+
+    def has_text(self, example: QueryExample) -> bool:
+        """Prefixes don't count."""
+        return all(text.strip() for text in (example.query, *example.documents))
 
     def fit(self, train: Sequence[QueryExample]) -> None:
         """All known documents of each query: in no batch is one of them a negative of it."""
@@ -150,7 +158,7 @@ class Retrieval(Task[QueryExample]):
 
     def group_key(self, example: QueryExample) -> Sequence[str]:
         """All rows of a query: its answers would be known from train."""
-        return (example.query,)
+        return (example.query,) if example.group is None else super().group_key(example)
 
     def texts(self, example: QueryExample) -> Sequence[str]:
         """The query, then the documents, each behind its prefix."""

@@ -4,7 +4,7 @@ by a classifier on (u, v, |u - v|) (Reimers and Gurevych 2019, section 3).
 E examples, T texts (two an example), N tokens, H hidden size, C classes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -23,16 +23,18 @@ from bertsmith.model.layers.initialisation import initialise
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, class_errors, number_errors
 from bertsmith.tasks.examples.encoding import Encoded, Layout, windows_apart
+from bertsmith.tasks.examples.text_settings import RowSettings
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.heads.pooling import Pooling, pool_texts
 from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
-from bertsmith.text.files.values import as_label, as_number
+from bertsmith.text.files.values import as_number
+from bertsmith.text.labelled.label_names import stand_ins
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
-class SimilaritySettings(TaskSettings):
+class SimilaritySettings(RowSettings):
     """`pooling` of a text's hidden states, in training as the encoder's folder says; `target` says whether
     labels are scores or classes.
     """
@@ -83,7 +85,10 @@ class Similarity(TextTask):
         return True
 
     def as_target(self, value: Any, where: str) -> Any:
-        return as_number(value, where) if self.settings.target == "score" else as_label(value, where)
+        return as_number(value, where) if self.settings.target == "score" else self.as_own_label(value, where)
+
+    def stand_ins(self, labels: Collection[Any]) -> Collection[Any]:
+        return () if self.settings.target == "score" else stand_ins(labels, self.labels)
 
     def fit(self, train: Sequence[TextExample]) -> None:
         """The range of the scores, which becomes cosines of 0 to 1; or the classes."""

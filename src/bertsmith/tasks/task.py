@@ -7,6 +7,7 @@ One decoding serves evaluation, the command line and Python. E examples, R rows 
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +25,8 @@ from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.tasks.examples.encoding import Encoded, Layout
 from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.saved_state import read_state
+from bertsmith.text.files.values import as_category, as_label
+from bertsmith.text.labelled.label_names import look
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.validation import UserSettings, check
@@ -123,6 +126,7 @@ class Task(ABC, Generic[E]):
 
     def __init__(self, settings: TaskSettings, labels: Sequence[str] = ()) -> None:
         self.settings, self.labels = settings, tuple(labels)
+        self.left_out: list[str] = []  # what reading left out, in sentences for the user
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -133,6 +137,7 @@ class Task(ABC, Generic[E]):
     def labels(self, names: tuple[str, ...]) -> None:
         self._labels = tuple(names)
         self.label_ids = {name: number for number, name in enumerate(self._labels)}
+        self._by_category = {as_category(name): name for name in self._labels}
 
     # -- data ----------------------------------------------------------------------------------------------
 
@@ -150,17 +155,56 @@ class Task(ABC, Generic[E]):
     def check(self, examples: Sequence[E]) -> None:
         """Raises InputError, naming file and line, for a label that training never showed."""
 
+    def as_own_label(self, value: Any, where: str) -> str:
+        """The label that a cell names; one that the model has under another spelling ("true", "1.0"), as
+        models of other libraries may, is the model's. Raises InputError for what is no label.
+        """
+        label = as_label(value, where)
+        return label if label in self.label_ids else self._by_category.get(label, label)
+
     def require_known(self, label: str, where: str, kind: str = "label") -> None:
         """Raises InputError for a label, of whatever kind, that training never showed."""
         if label not in self.label_ids:
+            meant = next((name for name in self.labels if look(name) == look(label)), None)
+            advice = (
+                f"Is {meant!r} meant?" if meant else "Add training rows that have it, or remove this one."
+            )
             raise InputError(
                 f"{where}: the {kind} {label!r} does not occur in the training data, which has "
-                f"{some_of(self.labels)}. Add training rows that have it, or remove this one."
+                f"{some_of(self.labels)}. {advice}"
             )
 
     def warnings(self, examples: Sequence[E]) -> list[str]:
         """Sentences on what reading had to change about labelled examples."""
         return []
+
+    def has_text(self, example: E) -> bool:
+        """Whether none of its texts is blank: such an example has no answer."""
+        return all(text.strip() for text in self.texts(example))
+
+    def complete(self, examples: list[E], gaps: Sequence[str], path: Path | str) -> list[E]:
+        """The labelled examples of a file without those that have `gaps`: each what it lacks, text or label,
+        and "" where nothing. `left_out` gets a sentence on them. Raises InputError where the settings don't
+        say that they are to be dropped, and where none remains.
+        """
+        lacking = Counter(filter(None, gaps))
+        if not lacking:
+            return examples
+        first = {gap: example.where for gap, example in reversed([*zip(gaps, examples, strict=True)]) if gap}
+        for gap, count in lacking.items():
+            if count == len(examples):
+                raise InputError(f"Every {gap} is empty, from {first[gap]} on. Is --{gap} the right column?")
+        counted = " and ".join(
+            f"{count:,} {'has' if count == 1 else 'have'} no {gap} (the first: {place})"
+            for gap, count in lacking.items()
+            for _, _, place in [first[gap].rpartition(", ")]
+        )
+        sentence = f"{path}: of {len(examples):,} rows {counted}"
+        if getattr(self.settings, "missing", "refuse") != "drop":
+            keep = ", or --missing keep to take blank texts as they are" if "text" in lacking else ""
+            raise InputError(f"{sentence}. Mend them, or give --missing drop to leave them out{keep}.")
+        self.left_out.append(f"{sentence}: they were left out")
+        return [example for example, gap in zip(examples, gaps, strict=True) if not gap]
 
     def labels_of(self, example: E) -> Collection[str]:
         """The labels that a labelled example has, where there are classes or tags: each of them keeps
@@ -169,8 +213,11 @@ class Task(ABC, Generic[E]):
         return ()
 
     def group_key(self, example: E) -> Sequence[str]:
-        """Examples that have these texts in common are never divided between train and dev."""
-        return self.texts(example)
+        """Examples that have these texts in common are never divided between train and dev: those of one
+        group, where the file says which, else those of equal texts.
+        """
+        group = getattr(example, "group", None)
+        return self.texts(example) if group is None else (group,)
 
     @abstractmethod
     def texts(self, example: E) -> Sequence[str]:

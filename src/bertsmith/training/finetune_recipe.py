@@ -5,13 +5,14 @@ and under [settings] in the recipe.
 """
 
 from collections.abc import Iterable
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from bertsmith.errors import RecipeError
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
+from bertsmith.text.labelled.labelled_files import labelled_files, named_files
 from bertsmith.training.settings import (
     CheckpointSettings,
     EvaluationSettings,
@@ -36,6 +37,10 @@ CHOSEN = ("epochs", "optimizer.learning_rate", "optimizer.layer_decay")
 MADE_FROM_EPOCHS = ("steps", "hours", "evaluation", "checkpoint")  # and from `evaluations`, by `resolved`
 
 
+def _several(given: object) -> object:
+    return tuple(given) if isinstance(given, list | tuple) else (given,)
+
+
 class FinetuneOptimizer(OptimizerSettings):
     """AdamW with the rates of fine-tuning. Where no rate is given, the model's width decides."""
 
@@ -54,11 +59,13 @@ class LoraRecipe(UserSettings):
 
 
 class FinetuneRecipe(RunSettings):
-    """One fine-tuning run. Its length is `epochs` passes over the training examples, more on few of them."""
+    """One fine-tuning run. Its length is `epochs` passes over the training examples, more on few of them.
+    `train` is one file or several, or folders of them.
+    """
 
     task: str
     model: PathText
-    train: PathText
+    train: Annotated[tuple[PathText, ...], BeforeValidator(_several)] = Field(min_length=1)
     dev: PathText | None = None
     test: PathText | None = None
     out: PathText
@@ -108,6 +115,17 @@ class FinetuneRecipe(RunSettings):
                 "freeze_layers and reinit_layers, or set lora.rank=0"
             )
         return self
+
+    @property
+    def train_files(self) -> list[str]:
+        """Folders by the files in them. Raises InputError for one that can't be learned from."""
+        besides = (self.dev, self.test, self.unlabelled)
+        return labelled_files(self.train, besides=besides, format=self.settings.get("format"))
+
+    @property
+    def train_name(self) -> str:
+        """What messages call the training rows by."""
+        return named_files(self.train)
 
     def folds_of(self, rows: int) -> int:
         """Into how many folds so many labelled rows are divided; 0 where a dev judges instead: one that is

@@ -90,7 +90,8 @@ def _soft_answers(task: Task[Any], path: Path, examples: Sequence[Any]) -> list[
                 f"{first.where}: the probabilities lack the label {missing[0]!r}, which occurs in the file."
             )
         task.labels = tuple(named)  # labels that are nowhere the likeliest too
-    return [_as_answer(task, row.values[0], row.where) for row in rows]
+    by_place = {row.where: row.values[0] for row in rows}  # of rows that were left out nobody asks
+    return [_as_answer(task, by_place[example.where], example.where) for example in examples]
 
 
 def _as_answer(task: Task[Any], found: Any, where: str) -> Outputs | None:

@@ -83,9 +83,9 @@ def read_distil_data(
         if path is not None and recipe.train is not None:
             warnings += shared_with_train(task, labelled, examples, name, recipe.train)
     for teacher, source in known:
-        rows = source.rows(reading_columns(teacher.task, {}), source.path)
+        rows = source.rows(reading_columns(teacher.task, {}), source.paths)
         for name, examples in (("dev", [] if unlabelled else dev), ("test", test)):
-            said = _known_to_teacher(task, rows, source.path, name, examples)
+            said = _known_to_teacher(task, rows, source.name, name, examples)
             warnings += [each for each in said if each not in warnings]  # teachers often learn from one file
     written = None if file is None else file.answers_to(texts)
     parts = labelled, texts, written, dev, unlabelled, test or None
@@ -108,18 +108,18 @@ def _texts(task: Task[Any], recipe: DistilRecipe) -> list[Any]:
 def _learned_from(teacher: Teacher) -> TrainedOn | None:
     """What a teacher learned from, where that is known and still there."""
     found = TrainedOn.of_folder(teacher.folder)
-    return found if found is not None and found.is_at(found.path) else None
+    return found if found is not None and found.are_at(found.paths) else None
 
 
 def _share_held_out(recipe: DistilRecipe, known: Sequence[TrainedOn]) -> float:
     """Of the rows as dev: of a teacher's own training file those that the teacher held out too."""
-    own = sha256(Path(recipe.train)) if recipe.train is not None else None
+    own = (sha256(Path(recipe.train)),) if recipe.train is not None else None
     shares = [each.dev_share for each in known if each.sha256 == own and each.dev_share is not None]
     return min([recipe.dev_share, *shares]) if shares else recipe.dev_share
 
 
 def _known_to_teacher(
-    task: Task[Any], learned: Sequence[Any], path: Path, name: str, examples: Sequence[Any]
+    task: Task[Any], learned: Sequence[Any], path: str, name: str, examples: Sequence[Any]
 ) -> list[str]:
     """Rows that a teacher has learned by heart say little about others."""
     shared = shared_texts(map(task.texts, learned), map(task.texts, examples))

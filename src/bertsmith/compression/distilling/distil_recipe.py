@@ -95,7 +95,7 @@ class DistilRecipe(RunSettings):
         given = self.model_fields_set | {"guard"}
         shared = {name: getattr(self, name) for name in _SHARED if name in given}
         known = {name: value for name, value in shared.items() if value is not None}
-        return FinetuneRecipe(task="", model="", **{"train": ""} | known)
+        return FinetuneRecipe(task="", model="", **{"train": ("",)} | known)
 
     def completed(self, width: int, layers: int, steps_per_epoch: int) -> "DistilRecipe":
         """What nobody gave is chosen as for a fine-tuning of the student, but that few steps get more epochs:

@@ -19,7 +19,7 @@ from bertsmith.inference.embedding.vector_file import ROWS, About, decode, encod
 from bertsmith.inference.embedding.vectors import Int8Ranges, Loss, Precision, Vectors, loss
 from bertsmith.inference.lock import sole_writer
 from bertsmith.output_file import behind_links, is_standard_output, is_stream, require_no_loss
-from bertsmith.text.files.columns import LABELS, guess_columns
+from bertsmith.text.files.columns import LABELS, guess_columns, plain_name
 from bertsmith.text.labelled.rows import LabelledRow, are_objects, read_column_names, read_keys, stream_rows
 from bertsmith.text.ray_engine import Engine, ordered_by_ray, require_engine
 
@@ -46,7 +46,8 @@ Watch = Callable[[Count], None]
 @dataclass(frozen=True)
 class EmbeddingResult:
     """`whole` counts what is in the file, `computed` what this run added; `loss` is that of the precision on
-    the first vectors of this run, None for float32.
+    the first vectors of this run, None for float32. `blank` rows have no text, from `first_blank`
+    on.
     """
 
     path: Path
@@ -54,6 +55,8 @@ class EmbeddingResult:
     whole: Count
     computed: Count
     loss: Loss | None = None
+    blank: int = 0
+    first_blank: str = ""
 
 
 def embed_file(
@@ -142,7 +145,7 @@ def _finish(
         if not parts.shards():
             parts.remove()
     whole = Count(texts + computed.texts, tokens + computed.tokens, computed.seconds)
-    return EmbeddingResult(parts.out, parts.about, whole, computed, cost)
+    return EmbeddingResult(parts.out, parts.about, whole, computed, cost, rows.blank, rows.first_blank)
 
 
 def _embed(
@@ -258,13 +261,14 @@ def _finished(parts: ShardFolder, rows: ShardedRows) -> EmbeddingResult:
             "it to embed the rows again."
         )
     parts.remove()
-    return EmbeddingResult(parts.out, noted, Count(count, 0, 0.0), Count(0, 0, 0.0))
+    counts = Count(count, 0, 0.0), Count(0, 0, 0.0)
+    return EmbeddingResult(parts.out, noted, *counts, None, rows.blank, rows.first_blank)
 
 
 def _rows(
     input: Path | str, text: str | int | None, id: str | int | None, layout: dict[str, Any]
 ) -> Iterator[LabelledRow]:
-    """(text,) or (text, id) of each; a blank line of plain text is an empty one."""
+    """(text,) or (text, id) of each; a blank line of plain text is a row without a text."""
     if str(input) == "-":
         columns, more = [text or "text", *([id] if id else [])], () if id else _SPELLINGS
         found = stream_rows(input, columns, optional=more, blank_lines=True, **layout)
@@ -294,7 +298,7 @@ def _columns(
 ) -> list[str | int]:
     """The columns of text and id: as said, else by the names in the file."""
     if text is None:
-        texts = [name for name in names if name.lower() != _ID and name.lower() not in LABELS]
+        texts = [name for name in names if name.lower() != _ID and plain_name(name) not in LABELS]
         text, pair, _ = guess_columns(texts, input, labelled=False)
         if pair is not None:
             raise InputError(f"{input}: the text could be {text} or {pair}. Name it with --text.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.text.files.values import as_text
+from bertsmith.text.files.values import as_text, is_blank
 from bertsmith.text.labelled.rows import LabelledRow
 from bertsmith.text.tokens.tokenizer import LONE_SURROGATE
 
@@ -23,7 +23,8 @@ class ShardRows(NamedTuple):
 class ShardedRows:
     """Texts of `rows`, each (text,) or (text, id), `size` a shard. `texts` yields those that remain after the
     `done` shards, given by their SHA-256; the rows of each shard that was read lie in `waiting`, in order.
-    `sha256` is that of all rows, once they are read.
+    `sha256` is that of all rows, once they are read. Rows without a text, whose vector is that of the special
+    tokens alone, are counted in `blank`; `first_blank` is the first one's place.
     """
 
     rows: Iterable[LabelledRow]
@@ -32,12 +33,17 @@ class ShardedRows:
     waiting: deque[ShardRows] = field(default_factory=deque)
     shards: int = 0  # read so far
     sha256: str = ""
+    blank: int = 0
+    first_blank: str = ""
 
     def texts(self) -> Iterator[str]:
         """Raises InputError when a finished shard's rows have changed, and for what is no text or no id."""
         ids, digest, whole = list[str](), hashlib.sha256(), hashlib.sha256()
         for number, row in enumerate(self.rows, 1):
             text = as_text(row.values[0], row.where)
+            if is_blank(text):
+                self.blank += 1
+                self.first_blank = self.first_blank or row.where
             ids.append(_id(row, number))
             for part in (ids[-1], text):
                 encoded = part.encode(errors="surrogatepass")

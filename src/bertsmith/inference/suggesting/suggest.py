@@ -215,11 +215,11 @@ def _rows_trained_on(
 ) -> tuple[list[TextExample], list[str]]:
     """And sentences on what is missing; no rows where they are those of `file`, or where nobody knows."""
     source = TrainedOn.of_folder(folder)
-    if source is None or source.path.resolve() == Path(file).resolve():
+    if source is None or [path.resolve() for path in source.paths] == [Path(file).resolve()]:
         return [], []
-    if not source.is_at(source.path):
-        return [], [f"{source.path}, which the model was fine-tuned on, is not there, or was changed"]
-    return source.rows(trained.task, source.path), []  # by the columns that it was trained on
+    if not source.are_at(source.paths):
+        return [], [f"{source.name}, which the model was fine-tuned on, is not there, or was changed"]
+    return source.rows(trained.task, source.paths), []  # by the columns that it was trained on
 
 
 def _require_alike(rows: Sequence[TextExample]) -> None:

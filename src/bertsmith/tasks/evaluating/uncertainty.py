@@ -49,7 +49,7 @@ def score_of(task: Task[Any], evaluation: Evaluation, rows: Ints) -> float:
 
 def groups_of(task: Task[Any], evaluation: Evaluation) -> list[Ints]:
     """The rows that belong together, group by group; each alone where the task has no rule for that."""
-    if type(task).group_key is Task.group_key:
+    if type(task).group_key is Task.group_key and getattr(task.settings, "group", None) is None:
         return [np.array([row]) for row in range(evaluation.rows)]
     found: dict[tuple[str, ...], list[int]] = {}
     for row, example in enumerate(evaluation.split.examples):

@@ -7,6 +7,9 @@ from typing import Any
 from bertsmith.metrics.shared_texts import shared_texts
 from bertsmith.tasks.task import Task
 
+_FEW_SHARED = 0.05  # of the rows: less flatters no score that anybody would notice
+_GROUPS = "Name a column that says which rows belong together (group=COLUMN), or give --dev of other sources"
+
 
 def hold_out(task: Task[Any], examples: Sequence[Any], share: float) -> tuple[list[Any], list[Any]]:
     """Training examples and those held out as dev: by a hash of their texts, so that equal texts fall on one
@@ -29,6 +32,49 @@ def hold_out(task: Task[Any], examples: Sequence[Any], share: float) -> tuple[li
         [example for example, text in zip(examples, texts, strict=True) if text not in dev],
         [example for example, text in zip(examples, texts, strict=True) if text in dev],
     )
+
+
+def shared_sources(task: Task[Any], train: Sequence[Any], examples: Sequence[Any], name: str) -> list[str]:
+    """Parts of one source on both sides: examples whose group is in train and, where the file names no
+    groups, pairs that have one of their texts in common with pairs of train.
+    """
+    groups = {tuple(task.group_key(example)) for example in train}
+    texts = {text for example in train for text in _texts_of_pair(task, example)}
+    shared = [
+        example
+        for example in examples
+        if tuple(task.group_key(example)) in groups or not texts.isdisjoint(_texts_of_pair(task, example))
+    ]
+    if len(shared) < _FEW_SHARED * len(examples) or not shared:
+        return []
+    return [
+        f"{len(shared):,} of the {len(examples):,} rows of {name} have a text or a source in common with "
+        f"train, the first in {shared[0].where}: the score on {name} is flattered by them. {_GROUPS}"
+    ]
+
+
+def divided_sources(task: Task[Any], rows: Sequence[Any]) -> list[str]:
+    """The same of rows that judge in turn: pairs that have one of their texts in common."""
+    pairs: dict[str, set[tuple[str, ...]]] = {}
+    for row in rows:
+        for text in _texts_of_pair(task, row):
+            pairs.setdefault(text, set()).add(tuple(task.group_key(row)))
+    shared = [row for row in rows if any(len(pairs[text]) > 1 for text in _texts_of_pair(task, row))]
+    if len(shared) < _FEW_SHARED * len(rows) or not shared:
+        return []
+    return [
+        f"{len(shared):,} of the {len(rows):,} pairs have a text in common with others, the first in "
+        f"{shared[0].where}: cross-validation is flattered by them. {_GROUPS}"
+    ]
+
+
+def _texts_of_pair(task: Task[Any], example: Any) -> Sequence[str]:
+    """Where nobody says what belongs together. A single text falls on one side anyway; documents of a search
+    are the same for all queries.
+    """
+    named = getattr(example, "group", None) is not None or type(task).group_key is not Task.group_key
+    texts = () if named or task.is_pretokenized else task.texts(example)
+    return texts if len(texts) > 1 else ()
 
 
 def shared_with_train(

@@ -20,7 +20,7 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.text.files.columns import guess_columns
-from bertsmith.text.files.values import ID, as_id, as_number, as_text
+from bertsmith.text.files.values import ID, as_category, as_id, as_number, as_text, is_blank
 from bertsmith.text.labelled.rows import are_objects, read_column_names, read_keys, read_rows
 
 Column = str | int
@@ -34,7 +34,7 @@ class QueryExample:
     """`documents` are the one that answers the query, then those that don't; `scores` are as many.
 
     Where it isn't `labelled`, there is one document, and nothing is known of it; `id` is what the file calls
-    the row.
+    the row, and `group` what the rows of one source have in common, where the file says so.
     """
 
     query: str
@@ -43,6 +43,7 @@ class QueryExample:
     scores: tuple[float, ...] | None = None
     labelled: bool = True
     id: str | int | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True)
@@ -76,19 +77,25 @@ def read_query_documents(
     encoding: str = "utf-8",
     most_negatives: int | None = None,
     labelled: bool = True,
+    group: Column | None = None,
 ) -> list[QueryExample]:
-    """A row each; of its negatives the first `most_negatives`. Raises InputError naming file and line."""
+    """A row each; of its negatives the first `most_negatives`. `group` is the column of what rows of one
+    source have in common. Raises InputError naming file and line.
+    """
     wanted: list[Column] = [columns.query, columns.positive]
     more = [*columns.negatives, *([] if columns.scores is None else [columns.scores])]
     layout: dict[str, Any] = {"format": format, "header": header, "encoding": encoding}
     layout["optional"] = [*(more if columns.by_key else []), *([] if labelled else [ID])]
     if not columns.by_key:
         wanted += more
-    scores_at = 2 + len(columns.negatives)
+    if group is not None:
+        wanted.insert(2, group)
+    own = 2 if group is None else 3
+    scores_at = own + len(columns.negatives)
     found = []
     for values, where in read_rows(path, wanted, **layout):
         query, positive = (as_text(value, where) for value in values[:2])
-        cells = values[2:scores_at]
+        cells = values[own:scores_at]
         negatives = [text for cell in cells for text in _texts(cell, where)]
         documents = (positive, *negatives)
         has_scores = columns.scores is not None and not (columns.by_key and values[scores_at] is None)
@@ -96,7 +103,8 @@ def read_query_documents(
         most = None if most_negatives is None else 1 + most_negatives
         kept = None if scores is None else scores[:most]
         id = None if labelled else as_id(values[-1])  # behind all others
-        found.append(QueryExample(query, documents[:most], where, kept, labelled, id))
+        source = None if group is None or is_blank(values[2]) else as_category(values[2])
+        found.append(QueryExample(query, documents[:most], where, kept, labelled, id, source))
     return found
 
 
@@ -151,7 +159,7 @@ def _pair(
 
 def _texts(cell: Any, where: str) -> list[str]:
     """Negatives out of a cell: none, one text, or a list of them."""
-    if cell is None or (isinstance(cell, str) and not cell.strip()):
+    if is_blank(cell):
         return []
     return [as_text(each, where) for each in (cell if isinstance(cell, list | tuple) else [cell])]
 

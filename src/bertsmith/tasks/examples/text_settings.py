@@ -14,7 +14,18 @@ from bertsmith.tasks.task import Task, TaskSettings
 from bertsmith.validation import Listed
 
 
-class PooledSettings(TaskSettings):
+class RowSettings(TaskSettings):
+    """Of tasks that read a table's rows. `missing`: rows without a text or a label are refused, left out
+    (drop), or learned from with a blank text as it is (keep); in prediction a blank text has no answer,
+    unless it was kept in training. `group` is a column: rows that have it in common are never divided
+    between train and dev.
+    """
+
+    missing: Literal["refuse", "drop", "keep"] = "refuse"
+    group: str | int | None = None
+
+
+class PooledSettings(RowSettings):
     """`pooling` makes a text's hidden states one vector, which a linear layer reads: mean, cls or max.
     published: the head of the family's class in transformers. None: training chooses, as the encoder suits.
     """

@@ -1,7 +1,7 @@
 """What tasks on a text, or a pair of texts, have in common: rows and windows."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -24,7 +24,7 @@ from bertsmith.tasks.examples.text_settings import MixedSettings
 from bertsmith.tasks.saved_state import require_truth
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.text.files.columns import guess_columns, guess_label, listed, named_column, unknown_column
-from bertsmith.text.files.values import ID, as_id, as_text, shown
+from bertsmith.text.files.values import ID, as_category, as_id, as_text, is_blank, shown
 from bertsmith.text.labelled.rows import (
     LINES_HAVE,
     are_lines,
@@ -50,7 +50,7 @@ _FIRST_ROW = np.zeros(1, np.int64)
 class TextExample:
     """A text, perhaps a second one, and its label (None where it is to be predicted). `id` is what the file
     calls it, to be known again among the predictions. `columns` are the cells of the table beside the text
-    that the task reads too.
+    that the task reads too; `group` what the rows of one source have in common, where the file says so.
     """
 
     text: str
@@ -59,12 +59,14 @@ class TextExample:
     where: str
     id: str | int | None = None
     columns: tuple[Cell, ...] = ()
+    group: str | None = None
 
 
 class TextTask(Task[TextExample]):
     """Reads a table's columns; a subclass says what a label is."""
 
     without_label: ClassVar[str] = ""  # what else could be done about rows that have none
+    may_be_unlabelled: ClassVar[bool] = False  # whether an empty cell is an answer: no label at all
     columns: Columns | None = None  # what training showed of the columns beside the text, where there are any
     pairs: bool | None = None  # whether training had a second text; None where the settings' columns say it
 
@@ -92,21 +94,56 @@ class TextTask(Task[TextExample]):
 
     def read(self, path: Path | str, *, labelled: bool = True) -> list[TextExample]:
         """One example a row. Raises InputError naming file and line."""
-        roles = self._columns(path, labelled)
+        per_label = self.label_columns(path) if labelled else ()
+        roles = self._columns(path, labelled, per_label)
         if labelled:  # what the first file's names decided holds for the files that follow
             self.settings = self.settings.model_copy(update=roles)
         settings = self.settings
+        group = getattr(settings, "group", None) if labelled else None
+        beside = [*([] if group is None else [group]), *per_label]
         rows = read_rows(
             path,
-            [*roles.values(), *self.column_names],
+            [*roles.values(), *self.column_names, *beside],
             format=settings.format,
             header=settings.header,
             encoding=settings.encoding,
             optional=[] if labelled else [ID],
             blank_lines=not labelled,
         )
-        named = [*roles] if labelled else [*roles, ID]
-        return [self._example(*self._divided(named, values, len(roles)), where) for values, where in rows]
+        named = [*roles, *([] if group is None else ["group"]), *range(len(per_label))]
+        named += [] if labelled else [ID]
+        examples = []
+        for values, where in rows:
+            row, cells = self._divided(named, values, len(roles))
+            if per_label:
+                row["label"] = [row.pop(number) for number in range(len(per_label))]
+            examples.append(self._example(row, cells, where))
+        return self.complete(examples, self._gaps(examples), path) if labelled else examples
+
+    def label_columns(self, path: Path | str) -> Sequence[str]:
+        """Where each label has a column of its own: theirs."""
+        return ()
+
+    def has_text(self, example: TextExample) -> bool:
+        """Columns beside a blank text may answer for it."""
+        return bool(example.columns) or super().has_text(example)
+
+    def stand_ins(self, labels: Collection[Any]) -> Collection[Any]:
+        """Those of a file's labels that mean that there is none."""
+        return ()
+
+    def _gaps(self, examples: Sequence[TextExample]) -> list[str]:
+        """What each lacks of text and label; "" for nothing."""
+        keeps = getattr(self.settings, "missing", "refuse") == "keep"
+        stand_ins = () if keeps else self.stand_ins({example.label for example in examples})
+        return [
+            "text"
+            if not keeps and not self.has_text(example)
+            else "label"
+            if example.label is None or example.label in stand_ins
+            else ""
+            for example in examples
+        ]
 
     def read_partly_labelled(self, path: Path | str, *, needs_label: bool = False) -> list[TextExample]:
         """One example a row; its label is None where its cell is blank, or there is no such column or, in a
@@ -139,7 +176,7 @@ class TextTask(Task[TextExample]):
         found = []
         for values, where in rows:
             named, cells = self._divided([*columns], values, len(needed))
-            if named["label"] is None or (isinstance(named["label"], str) and not named["label"].strip()):
+            if is_blank(named["label"]):
                 del named["label"]
             found.append(self._example(named, cells, where))
         return found
@@ -163,15 +200,19 @@ class TextTask(Task[TextExample]):
         return guess_label(free, path)
 
     def _divided(
-        self, named: Sequence[str], values: Sequence[Any], roles: int
-    ) -> tuple[dict[str, Any], Sequence[Any]]:
+        self, named: Sequence[str | int], values: Sequence[Any], roles: int
+    ) -> tuple[dict[Any, Any], Sequence[Any]]:
         """A row's values by what they are, and the cells that stand behind so many roles."""
         cells = values[roles : roles + len(self.features)]
         others = [*values[:roles], *values[roles + len(cells) :]]
         return dict(zip(named, others, strict=True)), cells
 
-    def _columns(self, path: Path | str, labelled: bool) -> dict[str, str | int]:
-        """Which column plays which role: as set, else by the names in the file."""
+    def _columns(
+        self, path: Path | str, labelled: bool, per_label: Sequence[str] = ()
+    ) -> dict[str, str | int]:
+        """Which column plays which role: as set, else by the names in the file. No column is the label where
+        each label has its own.
+        """
         settings = self.settings
         roles: dict[str, str | int | None] = {
             "text": settings.text,
@@ -181,7 +222,8 @@ class TextTask(Task[TextExample]):
         names: Sequence[str] = ()
         if settings.text is None or (labelled and settings.label is None):
             names = self._names(path)
-            besides = self.column_names
+            besides = (*self.column_names, *per_label)
+            labelled = labelled and not per_label
             roles = guess_columns(names, str(path), **roles, besides=besides, labelled=labelled)._asdict()
         if not labelled:
             del roles["label"]
@@ -219,12 +261,15 @@ class TextTask(Task[TextExample]):
                 f"{where}: the model reads {_KINDS[self.pairs]}; found {shown(given)}. Name the columns with "
                 "--text and, for pairs, --text-pair."
             )
-        label = self.as_target(values["label"], where) if "label" in values else None
+        given = values.get("label")
+        has_label = "label" in values and (self.may_be_unlabelled or not is_blank(given))
+        label = self.as_target(given, where) if has_label else None
+        group = None if is_blank(values.get("group")) else as_category(values["group"])
         id = as_id(values.get(ID))
         columns = tuple(
             as_cell(cell, where, name) for cell, name in zip(cells, self.column_names, strict=True)
         )
-        return TextExample(as_text(values["text"], where), pair, label, where, id, columns)
+        return TextExample(as_text(values["text"], where), pair, label, where, id, columns, group)
 
     def example(self, text: str | Sequence[str] | Mapping[str, Any], where: str = "the input") -> TextExample:
         """An unlabelled example from a text, or from two, as in training; where it read columns beside them,

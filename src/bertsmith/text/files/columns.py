@@ -1,19 +1,9 @@
 """Which columns of a table hold the text, its partner and the label: by name, by number, or by a guess.
 
 Numbers count from 1, as those of `cut` and of a spreadsheet do. A name wins over a number: `2` means the
-column called "2" where there is one. When nothing is said, names decide, whatever their case; spaces, dashes
-and underscores are one:
-
-| wanted | names that say so |
-| --- | --- |
-| a pair | text + text_pair, text1 + text2, text_a + text_b, sentence1 + sentence2, sentence_a + sentence_b, |
-|        | question1 + question2, question + sentence, question + answer, query + passage, query + document, |
-|        | premise + hypothesis, #1 string + #2 string |
-| one text | text, sentence, content, review, comment, utterance, document, question, query |
-| the label | label, labels, class, category, topic, topics, intent, sentiment, target, score, rating, |
-|           | similarity, similarity_score, gold_label, quality |
-
-Two candidates for one place are an error, never a choice.
+column called "2" where there is one. When nothing is said, names decide: those of the tables below, whatever
+their case, spaces, dashes and underscores. `LESSER_TEXTS` and `LESSER_LABELS` count where no column has one
+of the other names. Two candidates for one place are an error, never a choice.
 """
 
 import re
@@ -24,23 +14,26 @@ from typing import NamedTuple
 from bertsmith.errors import InputError, did_you_mean
 
 PAIRS = (
-    ("text", "text_pair"),
-    ("text1", "text2"),
-    ("text_a", "text_b"),
-    ("sentence1", "sentence2"),
-    ("sentence_a", "sentence_b"),
-    ("question1", "question2"),
-    ("question", "sentence"),
-    ("question", "answer"),
-    ("query", "passage"),
-    ("query", "document"),
-    ("premise", "hypothesis"),
-    ("#1_string", "#2_string"),
+    *(("text", "textpair"), ("text1", "text2"), ("texta", "textb"), ("sentence1", "sentence2")),
+    *(("sentencea", "sentenceb"), ("sent1", "sent2"), ("s1", "s2"), ("question1", "question2"), ("q1", "q2")),
+    *(("string1", "string2"), ("#1string", "#2string"), ("premise", "hypothesis"), ("claim", "evidence")),
+    *(("question", "sentence"), ("question", "answer"), ("question", "passage"), ("question", "context")),
+    *(("query", "passage"), ("query", "document"), ("query", "answer"), ("context", "response")),
 )
-TEXTS = ("text", "sentence", "content", "review", "comment", "utterance", "document", "question", "query")
+TEXTS = (
+    *("text", "sentence", "content", "review", "comment", "utterance", "document", "question", "query"),
+    *("message", "body", "post", "tweet", "sms", "email", "mail", "article", "passage", "paragraph"),
+    *("reviewtext", "reviewbody", "commenttext", "tweettext", "messagetext", "fulltext", "statement"),
+    *("transcript", "phrase", "prompt"),
+)
+LESSER_TEXTS = ("input", "abstract", "description", "summary", "headline", "title", "subject", "string")
 LABELS = (
     *("label", "labels", "class", "category", "topic", "topics", "intent", "sentiment", "target"),
-    *("score", "rating", "similarity", "similarity_score", "gold_label", "quality"),
+    *("score", "rating", "similarity", "similarityscore", "goldlabel", "quality"),
+)
+LESSER_LABELS = (
+    *("categories", "classes", "tag", "tags", "emotion", "emotions", "polarity", "stance", "genre", "stars"),
+    *("gold", "output", "y", "classlabel", "labeltext", "labelname", "relevance"),
 )
 
 
@@ -66,7 +59,7 @@ def guess_columns(
     besides: Sequence[str] = (),
     labelled: bool = True,
 ) -> Columns:
-    """What was said, completed by what the table above finds among the other `names`; no label found is None.
+    """What was said, completed by what the tables above find among the other `names`; no label found is None.
 
     A pair is only looked for when `text` was not said either, and a label only where `labelled`. `besides`
     are columns that play another role. `where`: the file, for messages.
@@ -86,7 +79,10 @@ def guess_columns(
 def guess_label(names: Sequence[str], where: str) -> str | None:
     """The column whose name says that it is the label, if there is one. Raises InputError for more."""
     known = _by_plain_name(names)
-    labels = [column for name in LABELS for column in known.get(name, ())]
+    found = (
+        [column for name in usual for column in known.get(name, ())] for usual in (LABELS, LESSER_LABELS)
+    )
+    labels = next(filter(None, found), [])
     if len(labels) > 1:
         raise InputError(f"{where}: {listed(labels)} could all be the label. Name one with --label.")
     return labels[0] if labels else None
@@ -95,7 +91,7 @@ def guess_label(names: Sequence[str], where: str) -> str | None:
 def _by_plain_name(names: Sequence[str]) -> dict[str, list[str]]:
     known: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
-        known.setdefault(_plain(name), []).append(name)
+        known.setdefault(plain_name(name), []).append(name)
     return known
 
 
@@ -103,10 +99,13 @@ def _text_columns(known: Mapping[str, Sequence[str]], where: str, partner: str |
     """One column, or the two of a pair; beside a `partner` that was named, the one that it belongs to."""
     pairs = [pair for pair in PAIRS if known.keys() >= set(pair)]
     in_pairs = {name for pair in pairs for name in pair}
-    texts = [(name,) for name in TEXTS if name in known.keys() - in_pairs]
+    single = known.keys() - in_pairs
+    texts = [(name,) for name in TEXTS if name in single]
+    if not pairs and not texts:
+        texts = [(name,) for name in LESSER_TEXTS if name in single]
     readings = [each for reading in [*pairs, *texts] for each in product(*(known[name] for name in reading))]
     if partner is not None:
-        firsts = [first for first, second in PAIRS if second == _plain(partner) and first in known]
+        firsts = [first for first, second in PAIRS if second == plain_name(partner) and first in known]
         readings = [(name,) for first in firsts for name in known[first]] or readings
         readings = [reading for reading in readings if len(reading) == 1]
     if len(readings) == 1:
@@ -171,8 +170,9 @@ def unknown_column(column: str | int, names: Sequence[str], where: str) -> Input
     return InputError(f"{where}: no column {column!r}. There are: {listed(names)}.{meant}")
 
 
-def _plain(name: str) -> str:
-    return re.sub(r"[\s_-]+", "_", name.strip().lower())
+def plain_name(name: str) -> str:
+    """As the tables above spell it."""
+    return re.sub(r"[\s_-]+", "", name.lower())
 
 
 def listed(names: Sequence[str]) -> str:

@@ -125,21 +125,37 @@ def record_batches(
 def column_values(batch: pa.RecordBatch, column: str, name: str, before: int) -> list[Any]:
     """One column of a batch of a Parquet file, in front of which there were `before` rows.
 
-    Raises InputError for text that is no UTF-8, which not every writer makes sure of.
+    Dates and times that Python has no values for, nanoseconds and years beyond 9999, are as Arrow spells
+    them.
+    Raises InputError for text that is no UTF-8, which not every writer makes sure of, and for a type that
+    can't be read.
     """
     values = batch.column(column)
     try:
         return list(values.to_pylist())
-    except UnicodeDecodeError:
-        for row, value in enumerate(values, start=before + 1):
-            try:
-                value.as_py()
-            except UnicodeDecodeError as error:
-                raise InputError(
-                    f"{name}, row {row}: expected UTF-8 in the column {column!r}, found other bytes "
-                    f"({error}). Write the file again with text in UTF-8."
-                ) from error
-        raise
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        if isinstance(error, UnicodeDecodeError):
+            raise _not_utf8(values, column, name, before) from error
+        with contextlib.suppress(pa.ArrowException):
+            spelled = list(values.cast(pa.string()).to_pylist())
+            if not any(value is not None and value.startswith("<") for value in spelled):  # out of range
+                return spelled
+        raise InputError(
+            f"{name}: the column {column!r} is of type {values.type}, which can't be read ({error}). Write "
+            f'it as text, for instance in pandas: table["{column}"] = table["{column}"].astype(str)'
+        ) from error
+
+
+def _not_utf8(values: pa.Array, column: str, name: str, before: int) -> InputError:
+    for row, value in enumerate(values, start=before + 1):
+        try:
+            value.as_py()
+        except UnicodeDecodeError as error:
+            return InputError(
+                f"{name}, row {row}: expected UTF-8 in the column {column!r}, found other bytes ({error}). "
+                "Write the file again with text in UTF-8."
+            )
+    raise AssertionError("every value of the batch is UTF-8")
 
 
 def parquet_columns(file: Any, name: str) -> list[str]:
@@ -158,6 +174,11 @@ def parquet_rows(file: Any, name: str) -> int:
 def _whole_parquet(name: str) -> Iterator[None]:
     try:
         yield
+    except pa.ArrowNotImplementedError as error:
+        raise InputError(
+            f"{name}: pyarrow can't read a column of a type that this file has ({error}). Write it again "
+            "without that column, or as text."
+        ) from error
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(f"{name}: not a whole Parquet file ({error}). Fetch or write it again.") from error
 

@@ -28,7 +28,7 @@ from bertsmith.text.files import tables
 from bertsmith.text.files.columns import column_number, find_column, guess_columns, unknown_column
 from bertsmith.text.files.streams import COMPRESSIONS
 from bertsmith.text.files.table_file import TableFile, open_table
-from bertsmith.text.files.values import as_text
+from bertsmith.text.files.values import as_text, is_blank
 
 FORMATS = {
     ".csv": "csv",
@@ -105,14 +105,18 @@ def stream_texts(
     header: bool = True,
     encoding: str = "utf-8",
 ) -> Iterator[str]:
-    """A text a row: the lines of a plain file, or a table's column, guessed by its name unless said."""
+    """A text a row: the lines of a plain file, or a table's column, guessed by its name unless said. Blank
+    ones are passed over.
+    """
     layout: dict[str, Any] = {"format": format, "header": header, "encoding": encoding}
     if are_lines(path, format=format, encoding=encoding):
         column = LINES_HAVE[0]
     elif column is None:
         column = guess_columns(read_column_names(path, **layout), str(path), labelled=False).text
     for row in stream_rows(path, [column], **layout):
-        yield as_text(row.values[0], row.where)
+        text = as_text(row.values[0], row.where)
+        if not is_blank(text):
+            yield text
 
 
 class _Wanted(NamedTuple):

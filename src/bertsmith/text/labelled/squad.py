@@ -12,13 +12,14 @@ in place of both: a list as in SQuAD, or the two lists of the `datasets` library
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.text.files.columns import unknown_column
 from bertsmith.text.files.table_file import TableFile, open_table
+from bertsmith.text.files.values import as_category, is_blank
 from bertsmith.text.labelled.rows import Record, records
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
@@ -36,7 +37,8 @@ class Question:
     """A question about a passage, with its right answers: (text, first character in the passage).
 
     `impossible` says that the passage holds no answer. `moved` counts the answers that did not stand where
-    the file said, and were found elsewhere. `where` names file and question, for messages.
+    the file said, and were found elsewhere. `where` names file and question, for messages. `group` is what
+    the questions of one source have in common, where the file says so.
     """
 
     id: str
@@ -47,14 +49,18 @@ class Question:
     title: str = ""
     moved: int = 0
     where: str = ""
+    group: str | None = None
 
 
 class Keys(NamedTuple):
-    """Which keys of a JSON line hold what; None: the usual ones."""
+    """Which keys of a JSON line hold what; None: the usual ones, and no groups. In SQuAD's JSON `title` may
+    be the group.
+    """
 
     question: str | int | None = None
     passage: str | int | None = None
     answer: str | int | None = None
+    group: str | int | None = None
 
 
 _USUAL = Keys()
@@ -82,6 +88,8 @@ def read_squad(
         else:
             _refuse_keys(keys, table.name)
             questions = list(_squad(_json(table), table.name, labelled))
+            if keys.group is not None:
+                questions = [replace(question, group=question.title or None) for question in questions]
     if not questions:
         raise InputError(f"{table.name}: expected at least one question, found none.")
     _refuse_repeated_ids(questions)
@@ -89,11 +97,11 @@ def read_squad(
 
 
 def _refuse_keys(keys: Keys, name: str) -> None:
-    own = Keys("question", "context", "answers")
+    own = Keys("question", "context", "answers", "title")
     if any(given not in (None, usual) for given, usual in zip(keys, own, strict=True)):
         raise InputError(
-            f"{name}: SQuAD's JSON has keys of its own ({', '.join(map(str, own))}). --text, --text-pair and "
-            "--label are for JSON lines (--format jsonl)."
+            f"{name}: SQuAD's JSON has keys of its own ({', '.join(map(str, own))}). --text, --text-pair, "
+            "--label and group= are for JSON lines (--format jsonl)."
         )
 
 
@@ -127,7 +135,13 @@ def _json_lines(found: Iterable[Record], keys: Keys, labelled: bool) -> Iterator
             where += f", question {name}"
         passage = _field(row, "context" if "context" in row else "passage", str, where)
         title = row["title"] if isinstance(row.get("title"), str) else ""
-        yield _question(_with_answers(row, passage, where), name, passage, title, where, labelled)
+        question = _question(_with_answers(row, passage, where), name, passage, title, where, labelled)
+        if keys.group is not None and labelled:
+            if keys.group not in fields:
+                raise unknown_column(keys.group, list(fields), where)
+            group = fields[str(keys.group)]
+            question = replace(question, group=None if is_blank(group) else as_category(group))
+        yield question
 
 
 def _renamed(row: dict[str, Any], keys: Keys, labelled: bool, where: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from bertsmith.text.files import tables
 from bertsmith.text.files.columns import find_column
 from bertsmith.text.files.streams import SourceFile
 from bertsmith.text.files.table_file import TableFile, open_table
-from bertsmith.text.files.values import as_label, as_text
+from bertsmith.text.files.values import as_text, shown
 from bertsmith.text.labelled.rows import FORMATS, records
 from bertsmith.text.tokens.tokenizer import LONE_SURROGATE, without_surrogates
 
@@ -90,11 +90,22 @@ def read_table(
 def _row(fields: Mapping[str, Any], columns: _Columns, where: str, number: int) -> DocumentRow:
     for name in fields:
         _require_characters(name, "a column called", where)
-    id = None if columns.id is None else as_label(fields.get(columns.id), f"{where}, column {columns.id!r}")
+    id = None if columns.id is None else _id(fields.get(columns.id), f"{where}, column {columns.id!r}")
     _require_characters(id or "", "an id", f"{where}, column {columns.id!r}")
     title = "" if columns.title is None else as_text(fields.get(columns.title), where)
     metadata = {name: filter_value(value) for name, value in fields.items() if name not in columns}
     return DocumentRow(id, as_text(fields.get(columns.text), where), title.strip(), metadata, where, number)
+
+
+def _id(value: Any, where: str) -> str:
+    """Text as it stands, for "1.0" is another id than "1"; 1.0 is '1'. Raises InputError for none."""
+    if isinstance(value, str) and value.strip():
+        return value.strip()
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float) and value.is_integer():  # pandas makes these of integers beside a null
+        return str(int(value))
+    raise InputError(f"{where}: expected an id, found {shown(value)}. Mend or remove the row.")
 
 
 def _require_characters(text: str, kind: str, where: str) -> None:

@@ -8,7 +8,7 @@ out/choice.json    on few rows: the methods tried by cross-validation
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bertsmith.door import door, flag, kind, optional, place, several, text
+from bertsmith.door import door, either, flag, kind, optional, place, several, text
 from bertsmith.files import make_folder
 from bertsmith.machine.hardware import Hardware
 from bertsmith.model.adaptation import trained_share
@@ -66,7 +66,7 @@ class FinetuneResult:
     task=text,
     overrides=several(text),
     model=place,
-    train=place,
+    train=either(place, several(place)),
     out=place,
     dev=optional(place),
     test=optional(place),
@@ -77,7 +77,7 @@ def finetune(
     task: str,
     *overrides: str,
     model: str,
-    train: str,
+    train: str | Sequence[str],
     out: str,
     dev: str | None = None,
     test: str | None = None,
@@ -85,7 +85,8 @@ def finetune(
     console: Console | None = None,
     **values: Any,
 ) -> FinetuneResult:
-    """Fine-tunes `model` (a path, an alias or a hub name) on the file `train`.
+    """Fine-tunes `model` (a path, an alias or a hub name) on the rows of `train`: a file,
+    or several, or folders of them.
 
     Settings are `dotted.key=value` overrides, or keyword arguments for those of the top level. Without `dev`,
     few rows judge in turn by cross-validation, and of many `dev_share` are held out. With `resume`, goes on
@@ -260,7 +261,7 @@ def _train(
     """What was best, after how many steps and seconds."""
     machine = bench.machine
     model = bench.start(recipe, settings.seed)
-    facts = run_facts(model, model.config, Path(recipe.train).name, machine)
+    facts = run_facts(model, model.config, Path(recipe.train_name).name, machine)
     if trained_share(model) < 1:
         facts["trained"] = f"{trained_share(model):.1%} trained"
     title = bench.task.name.capitalize() + (f" {number} of {recipe.restarts}" if recipe.restarts > 1 else "")

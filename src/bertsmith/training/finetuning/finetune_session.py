@@ -137,8 +137,8 @@ class FinetuneSession:
         kind = find_task(recipe.task)
         task = kind(task_settings(recipe, kind))
         require_folds_suit(recipe, task, machine.ranks.count)
-        source = locate_model(recipe.model).folder
         data = read_labelled_data(task, recipe, folds=folds and suits_folds(task, recipe))
+        source = locate_model(recipe.model).folder  # which may have to be fetched
         return cls.prepare(task, recipe, source, data, machine, progress)
 
     @classmethod

@@ -10,12 +10,14 @@ from typing import Any
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.examples.folds import group_of
-from bertsmith.tasks.examples.held_out import hold_out, shared_with_train
+from bertsmith.tasks.examples.held_out import divided_sources, hold_out, shared_sources, shared_with_train
 from bertsmith.tasks.retrieval import Retrieval
 from bertsmith.tasks.task import Task
+from bertsmith.text.labelled.label_names import has_fraction, is_number, joined, look_alikes
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 
 FEWEST_TEXTS = 10  # to be divided into folds
+_MOST_ALIKE = 3  # that are named in full
 FEW_ROWS = 30  # of dev: below, one row more or less that is right moves accuracy by over 3 points
 
 
@@ -38,7 +40,7 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe, *, folds: bool =
     Without a dev file a share of the training rows is held out; dev is empty where the recipe has all rows
     train and judge in turn, and `folds` allows it. Raises InputError naming file and line.
     """
-    train = task.read(Path(recipe.train))
+    train = [example for file in recipe.train_files for example in task.read(Path(file))]
     require_enough_texts(task, recipe, train)
     if folds and recipe.folds_of(len(train)) and can_be_folded(task, train):
         _require_labels_twice(task, recipe, train)
@@ -67,9 +69,9 @@ def _held_out(task: Task[Any], recipe: FinetuneRecipe, rows: list[Any]) -> tuple
     texts = {tuple(task.group_key(example)) for example in rows}
     needed = next(texts for texts in count(2) if round(recipe.dev_share * texts))
     raise InputError(
-        f"{recipe.train} has {len(rows):,} rows with {len(texts):,} different texts: too few to hold out "
-        f"{recipe.dev_share:.0%} of them. Give at least {needed} different texts, or rows to choose by with "
-        "--dev."
+        f"{recipe.train_name} has {len(rows):,} rows with {len(texts):,} different texts: too few to hold "
+        f"out {recipe.dev_share:.0%} of them. Give at least {needed} different texts, or rows to choose by "
+        "with --dev."
     )
 
 
@@ -84,9 +86,11 @@ def _require_labels_twice(task: Task[Any], recipe: FinetuneRecipe, rows: Sequenc
 
 
 def _strange_labels(task: Task[Any], recipe: FinetuneRecipe, rows: Sequence[Any]) -> InputError:
+    labels = _labels(task, rows)
+    other = " Numbers are for regression." if all(map(is_number, labels)) else ""
     return InputError(
-        f"{recipe.train} has {len(_labels(task, rows)):,} labels in {len(rows):,} rows: hardly any comes "
-        "twice. Is --label the right column? If it is, give rows to choose by with --dev."
+        f"{recipe.train_name} has {len(labels):,} labels in {len(rows):,} rows: hardly any comes "
+        f"twice. Is --label the right column? If it is, give rows to choose by with --dev.{other}"
     )
 
 
@@ -127,8 +131,8 @@ def require_enough_texts(task: Task[Any], recipe: FinetuneRecipe, train: Sequenc
         return
     fewer = f"Give folds={texts} or fewer" if texts >= FEWEST_TEXTS else "Give more rows, or leave folds out"
     raise RecipeError(
-        f"folds = {recipe.folds} takes {needed:,} different texts or more, and {recipe.train} has {texts:,}. "
-        f"{fewer}."
+        f"folds = {recipe.folds} takes {needed:,} different texts or more, and {recipe.train_name} has "
+        f"{texts:,}. {fewer}."
     )
 
 
@@ -163,10 +167,49 @@ def _warnings(
         for name, examples in (("train", train), ("dev", dev), ("test", test or []))
         for found in task.warnings(examples)
     ]
-    sentences += _of_dev(task, dev) if dev else _of_folds(task, train, recipe.folds_of(len(train)))
+    sentences += [*task.left_out, *_of_labels(task, train)]
+    if dev:
+        sentences += _of_dev(task, dev)
+    else:
+        sentences += [*_of_folds(task, train, recipe.folds_of(len(train))), *divided_sources(task, train)]
     for name, path, examples in (("dev", recipe.dev, dev), ("test", recipe.test, test)):
-        if path is not None and examples:
-            sentences += shared_with_train(task, train, examples, name, recipe.train)
+        equal = shared_with_train(task, train, examples, name, recipe.train_name) if path and examples else []
+        sentences += equal or shared_sources(task, train, examples or [], name)
+    return sentences
+
+
+def _of_labels(task: Task[Any], train: Sequence[Any]) -> list[str]:
+    """Names that are probably slips: each becomes a class of its own."""
+    counts = Counter(label for example in train for label in task.labels_of(example))
+
+    def counted(labels: Sequence[str]) -> str:
+        return " and ".join(f"{label!r} ({counts[label]:,})" for label in labels)
+
+    alike = look_alikes(counts)
+    sentences = [
+        f"the labels {counted(labels)} differ in case, blanks or Unicode's form alone, and are learned as "
+        "different ones: are they?"
+        for labels in alike[:_MOST_ALIKE]
+    ]
+    if len(alike) > _MOST_ALIKE:
+        sentences.append(f"{len(alike) - _MOST_ALIKE:,} more labels are spelled in several ways")
+    if set(counts) == {"-1", "0", "1"}:
+        sentences.append(
+            f"the label '-1' ({counts['-1']:,} rows) is learned as a class. In data sets of Hugging Face it "
+            "says that there is no label: remove such rows"
+        )
+    if isinstance(task, Classification):
+        several = [label for separator in "|;," for label in joined(counts, separator)]
+        if several:
+            sentences.append(
+                f"labels such as {counted(several[:1])} are others joined, and each is learned as a class of "
+                "its own: several labels a text are for multi-label"
+            )
+        if any(map(has_fraction, counts)) and all(map(is_number, counts)):
+            sentences.append(
+                f"the {len(counts):,} labels are numbers with fractions, each learned as a class of its own: "
+                "regression learns which is more"
+            )
     return sentences
 
 

@@ -100,10 +100,11 @@ def command(recipe: FinetuneRecipe) -> str:
     """What to type to get this run again: the settings that differ from their defaults, and of those that
     mean something else where nobody gives them, those that were given or chosen.
     """
-    files = {"train": recipe.train, "dev": recipe.dev, "test": recipe.test}
+    files = {"train": recipe.train, "dev": (recipe.dev,), "test": (recipe.test,)}
     words = ["bertsmith", "finetune", recipe.task, "--model", recipe.model]
-    for name, path in files.items():
-        words += [f"--{name}", path] if path is not None else []
+    for name, paths in files.items():
+        for path in filter(None, paths):
+            words += [f"--{name}", path]
     words += ["--out", "runs/again"]
     usual, given = dict(tables.flatten(_plain_recipe(_usual(recipe)))), _given(recipe)
     for name, value in (*tables.flatten(_plain_recipe(recipe)), *recipe.settings.items()):
@@ -177,7 +178,7 @@ def _status(recipe: FinetuneRecipe, results: Results) -> str:
     return " · ".join(
         [
             results.task.name,
-            f"{recipe.model} on {Path(recipe.train).name}",
+            f"{recipe.model} on {Path(recipe.train_name).name}",
             f"train {results.train_rows:,}",
             *rows,
         ]

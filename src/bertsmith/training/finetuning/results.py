@@ -193,5 +193,9 @@ def write_results(out: Path, recipe: FinetuneRecipe, results: Results) -> None:
 
 def data_hashes(recipe: FinetuneRecipe) -> dict[str, str]:
     """The SHA-256 of each file the run was made from."""
-    files = {name: getattr(recipe, name) for name in ("train", "dev", "test", "unlabelled")}
+    train = recipe.train_files
+    files = (
+        {"train": train[0]} if len(train) == 1 else {f"train {n}": file for n, file in enumerate(train, 1)}
+    )
+    files |= {name: getattr(recipe, name) for name in ("dev", "test", "unlabelled")}
     return {name: sha256(Path(path)) for name, path in files.items() if path is not None}

@@ -12,12 +12,12 @@ settings, and the search goes on as if nothing had happened.
 import math
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bertsmith.door import door, flag, function, optional, place, several, text
+from bertsmith.door import door, either, flag, function, optional, place, several, text
 from bertsmith.errors import NotFinite, RecipeError, TrainingStopped, require
 from bertsmith.files import make_folder
 from bertsmith.machine.hardware import Hardware
@@ -79,7 +79,7 @@ class TuneResult:
     task=text,
     overrides=several(text),
     model=place,
-    train=place,
+    train=either(place, several(place)),
     out=place,
     dev=optional(place),
     test=optional(place),
@@ -90,7 +90,7 @@ def tune(
     task: str,
     *overrides: str,
     model: str,
-    train: str,
+    train: str | Sequence[str],
     out: str,
     dev: str | None = None,
     test: str | None = None,

@@ -1,0 +1,63 @@
+"""Files and folders → the files of labelled rows to learn from, in a stable order."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from bertsmith.errors import InputError
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.files.sources import find_sources
+from bertsmith.text.labelled import conll
+from bertsmith.text.labelled.rows import tells_format
+
+_OTHER_SPLIT = re.compile(r"(?:^|[^a-z])(dev|devel|eval|test|valid|validation)(?:[^a-z]|$)", re.IGNORECASE)
+
+
+def labelled_files(
+    paths: Sequence[Path | str], *, besides: Sequence[Path | str | None] = (), format: str | None = None
+) -> list[str]:
+    """Files as they are named; of folders those below them whose ending tells a format, or all where the
+    `format` is given, by name. Files `besides` are for something else: a folder's are left out.
+
+    Raises InputError for a folder without any, for one whose file is by its name to choose or to test by, and
+    for a file that is named twice.
+    """
+    others = {Path(path).resolve() for path in besides if path is not None}
+    found: list[str] = []
+    for path in map(str, paths):
+        found += _files_of(path, others, format) if Path(path).is_dir() else [path]
+    resolved = [Path(path).resolve() for path in found]
+    for number, path in enumerate(found):
+        if resolved[number] in resolved[:number]:
+            raise InputError(f"{path} is given twice. Name each file once.")
+    return found
+
+
+def named_files(paths: Sequence[Path | str]) -> str:
+    """For messages: the first, and how many more."""
+    return str(paths[0]) + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
+
+
+def _files_of(folder: str, others: set[Path], format: str | None) -> list[str]:
+    sources = find_sources([folder], CorpusSettings()).sources
+    files = [source.path for source in sources if hasattr(source, "path") and source.path]
+    files = [file for file in files if Path(file).resolve() not in others]
+    files = [file for file in files if format is not None or _tells_format(file)]
+    for file in files:
+        if name := _OTHER_SPLIT.search(Path(file).name):
+            raise InputError(
+                f"{file} is {name[1]} data by its name, and lies in a folder to learn from. Give it as --dev "
+                "or --test, which leaves it out here, or name the files to learn from."
+            )
+    if not files:
+        raise InputError(
+            f"{folder} holds no file of labelled rows to learn from: none has an ending such as .csv or "
+            ".jsonl. Name the files, or give --format."
+        )
+    return files
+
+
+def _tells_format(file: str) -> bool:
+    """Plain lines have no labels."""
+    known = tells_format(file) and not re.search(r"\.txt(\.\w+)?$", file, re.IGNORECASE)
+    return known or Path(file).suffix.lower() in conll.FORMATS

@@ -1,0 +1,215 @@
+"""Rows without a text or a label, in every format: refused, left out or kept, and never learned unsaid."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_tasks import make_task
+
+from bertsmith.errors import InputError
+from table_writers import WRITERS, write_table
+
+ROWS = [{"text": "one", "label": "a"}, {"text": None, "label": "b"}, {"text": "two", "label": "b"}]
+PLACES = {"json": "item 2", "jsonl": "line 2", "parquet": "row 2"}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_null_text_is_refused_with_its_number_and_first_place(tmp_path: Path, writer: str) -> None:
+    path = write_table(tmp_path, writer, ROWS)
+    place = PLACES.get(path.suffix[1:], "line 3")
+    with pytest.raises(
+        InputError, match=rf"^{path}: of 3 rows 1 has no text \(the first: {place}\)\. .*drop"
+    ):
+        make_task("classification").read(path)
+
+
+@pytest.mark.parametrize("blank", ["", " \t", "\u00a0", "\u2003\n", None, math.nan])
+def test_blank_texts_are_as_null(tmp_path: Path, blank: Any) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps(row | {"text": row["text"] or blank}) for row in ROWS))
+    with pytest.raises(InputError, match="1 has no text"):
+        make_task("classification").read(path)
+
+
+@pytest.mark.parametrize("cell", ["", '""', '" "'])
+def test_in_csv_an_empty_cell_and_an_empty_quoted_one_are_the_same(tmp_path: Path, cell: str) -> None:
+    (tmp_path / "rows.csv").write_text(f"text,label\none,a\n{cell},b\n")
+    with pytest.raises(InputError, match=r"1 has no text \(the first: line 3\)"):
+        make_task("classification").read(tmp_path / "rows.csv")
+
+
+def test_words_that_other_readers_take_for_null_are_texts_and_labels(tmp_path: Path) -> None:
+    words = ["NA", "null", "None", "nan", "N/A", "NULL", "-"]
+    (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"{word},{word}\n" for word in words[:-1]))
+    examples = make_task("classification").read(tmp_path / "rows.csv")
+    assert [(example.text, example.label) for example in examples] == [(word, word) for word in words[:-1]]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_rows_that_lack_something_are_left_out_where_the_settings_say_so(tmp_path: Path, writer: str) -> None:
+    rows = [*ROWS, {"text": "three", "label": None}, {"text": "four", "label": "a"}]
+    task = make_task("classification", missing="drop")
+    examples = task.read(write_table(tmp_path, writer, rows))
+    assert [(example.text, example.label) for example in examples] == [
+        ("one", "a"),
+        ("two", "b"),
+        ("four", "a"),
+    ]
+    (sentence,) = task.left_out
+    assert "of 5 rows 1 has no text" in sentence and "and 1 has no label" in sentence
+
+
+def test_blank_texts_are_kept_where_the_settings_say_so(tmp_path: Path) -> None:
+    task = make_task("classification", missing="keep")
+    assert [row.text for row in task.read(write_table(tmp_path, "jsonl", ROWS))] == ["one", "", "two"]
+    with pytest.raises(InputError, match="1 has no label"):
+        task.read(write_table(tmp_path, "jsonl", [*ROWS, {"text": "three", "label": ""}]))
+
+
+@pytest.mark.parametrize("task", ["classification", "similarity", "reranking", "retrieval"])
+def test_a_pair_without_its_second_text_is_refused(tmp_path: Path, task: str) -> None:
+    rows = [
+        {"query": "one", "document": "two", "label": 1},
+        {"query": "one", "document": None, "label": 0},
+        {"query": "two", "document": "one", "label": 0},
+    ]
+    if task == "retrieval":
+        rows = [{name: row[name] for name in ("query", "document")} for row in rows]
+    path = write_table(tmp_path, "parquet", rows)
+    with pytest.raises(InputError, match=r"of 3 rows 1 has no text \(the first: row 2\)"):
+        make_task(task).read(path)
+    assert len(make_task(task, missing="drop").read(path)) == 2
+
+
+@pytest.mark.parametrize("gap", ["text", "label"])
+def test_a_column_without_any_value_is_probably_the_wrong_one(tmp_path: Path, gap: str) -> None:
+    rows = [{**row, "text": "word", gap: None} for row in ROWS]
+    with pytest.raises(InputError, match=rf"^Every {gap} is empty, from .*row 1 on. Is --{gap} the right"):
+        make_task("classification", missing="drop").read(write_table(tmp_path, "parquet", rows))
+
+
+def test_columns_answer_for_a_blank_text(tmp_path: Path) -> None:
+    rows = [{**row, "age": age} for age, row in enumerate(ROWS)]
+    task = make_task("classification", features=["age"])
+    assert len(task.read(write_table(tmp_path, "jsonl", rows))) == 3
+
+
+def test_a_text_without_labels_is_a_row_of_multi_label(tmp_path: Path) -> None:
+    rows = [
+        {"text": "one", "labels": ["a"]},
+        {"text": "two", "labels": None},
+        {"text": "three", "labels": []},
+    ]
+    examples = make_task("multi-label").read(write_table(tmp_path, "jsonl", rows))
+    assert [example.label for example in examples] == [("a",), (), ()]
+
+
+@pytest.mark.parametrize(
+    ("labels", "stand_in"),
+    [
+        ([0, 1, 2, -1], "-1"),  # SNLI of Hugging Face
+        (["entailment", "neutral", "-"], "-"),  # SNLI as published
+        (["yes", "no", -1], "-1"),
+        ([-1, 1], None),
+        ([-1, 0, 1], None),  # negative, neutral, positive
+        ([-2, -1, 0, 1, 2], None),
+        (["+", "-", "none"], None),
+        (["-", "a"], None),
+    ],
+)
+def test_what_stands_for_no_label_is_no_class(
+    tmp_path: Path, labels: list[Any], stand_in: str | None
+) -> None:
+    rows = [{"text": f"text {number}", "label": label} for number, label in enumerate(labels)]
+    path = write_table(tmp_path, "jsonl" if isinstance(labels[0], str) else "parquet", rows)
+    if stand_in is None:
+        assert len(make_task("classification").read(path)) == len(labels)
+        return
+    with pytest.raises(InputError, match="1 has no label"):
+        make_task("classification").read(path)
+    task = make_task("classification", missing="drop")
+    assert stand_in not in {example.label for example in task.read(path)}
+
+
+def test_a_test_file_is_read_as_the_training_file_was(tmp_path: Path) -> None:
+    """Two classes, of which SNLI's -1 could be a third in training, but not afterwards."""
+    task = make_task("classification", missing="drop")
+    train = [{"text": f"text {number}", "label": number % 2} for number in range(4)]
+    task.fit(task.read(write_table(tmp_path, "jsonl", train)))
+    test = task.read(write_table(tmp_path, "csv", [*train, {"text": "gold unknown", "label": -1}]))
+    assert [example.label for example in test] == ["0", "1", "0", "1"]
+
+
+@pytest.mark.parametrize("spelled", ["1", "1.0", 1, 1.0])
+def test_a_label_is_the_same_however_a_file_spells_it(tmp_path: Path, spelled: Any) -> None:
+    task = make_task("classification")
+    task.fit(
+        task.read(
+            write_table(tmp_path, "parquet", [{"text": "a", "label": 1.0}, {"text": "b", "label": 0.0}])
+        )
+    )
+    assert task.labels == ("0", "1")
+    test = task.read(write_table(tmp_path, "jsonl", [{"text": "a", "label": spelled}]))
+    task.check(test)
+    assert test[0].label == "1"
+
+
+@pytest.mark.parametrize("names", [("false", "true"), ("0.0", "1.0"), ("False", "True")])
+def test_a_model_keeps_its_own_spelling_of_labels(tmp_path: Path, names: tuple[str, str]) -> None:
+    """As transformers saved it, or we did before 0.4."""
+    kind = type(make_task("classification"))
+    task = kind(kind.Settings(), names)
+    number = names[0].startswith("0")
+    for given in ((0.0, 1.0), ("0", "1")) if number else ((False, True), ("false", "TRUE")):
+        rows = [{"text": "a", "label": label} for label in given]
+        assert [example.label for example in task.read(write_table(tmp_path, "jsonl", rows))] == list(names)
+
+
+def test_scores_are_no_classes(tmp_path: Path) -> None:
+    rows = [{"text": f"text {n}", "label": f"{n / 8:.3f}"} for n in range(40)]
+    task = make_task("classification")
+    examples = task.read(write_table(tmp_path, "csv", rows))
+    with pytest.raises(InputError, match=r"40 different numbers such as 0\.125, .* Train regression instead"):
+        task.fit(examples)
+    half_stars = [{"text": f"text {n}", "label": n / 2} for n in range(2, 11)]
+    task.fit(task.read(write_table(tmp_path, "jsonl", half_stars)))
+    assert task.labels == ("1", "1.5", "2", "2.5", "3", "3.5", "4", "4.5", "5")
+
+
+def test_a_column_for_each_label_gives_the_labels_that_hold(tmp_path: Path) -> None:
+    rows = [
+        {"comment": "one", "toxic": 1, "threat": 0, "insult": 1},
+        {"comment": "two", "toxic": 0, "threat": 0, "insult": 0},
+    ]
+    for writer in WRITERS:
+        task = make_task("multi-label", labels=["toxic", "threat", "insult"])
+        examples = task.read(write_table(tmp_path, writer, rows))
+        assert [example.label for example in examples] == [("toxic", "insult"), ()]
+
+
+def test_multi_hot_lists_need_names(tmp_path: Path) -> None:
+    rows = [{"text": "one", "labels": [1, 0]}, {"text": "two", "labels": [0, 1]}]
+    path = write_table(tmp_path, "parquet", rows)
+    task = make_task("multi-label")
+    with pytest.raises(InputError, match=r"are 0 and 1\. Of multi-hot lists name the labels \(labels=NAME"):
+        task.fit(task.read(path))
+    named = make_task("multi-label", labels=["toxic", "threat"])
+    assert [example.label for example in named.read(path)] == [("toxic",), ("threat",)]
+    path = write_table(tmp_path, "jsonl", [{"text": "one", "labels": ["taxic"]}])
+    with pytest.raises(InputError, match="'taxic' is none of toxic, threat"):
+        named.read(path)
+
+
+@pytest.mark.parametrize("separator", ["|", ";"])
+def test_labels_between_other_separators_are_told(tmp_path: Path, separator: str) -> None:
+    rows = [{"text": f"text {n}", "labels": label} for n, label in enumerate(["a", "b", f"a{separator}b"])]
+    path = write_table(tmp_path, "csv", rows)
+    task = make_task("multi-label")
+    with pytest.raises(InputError, match=r"look like several .* Say separator="):
+        task.fit(task.read(path))
+    split, whole = (make_task("multi-label", separator=each) for each in (separator, ","))
+    split.fit(split.read(path))
+    whole.fit(whole.read(path))
+    assert (split.labels, whole.labels) == (("a", "b"), ("a", f"a{separator}b", "b"))

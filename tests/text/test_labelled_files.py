@@ -1,0 +1,47 @@
+"""Which files of a folder are learned from."""
+
+from pathlib import Path
+
+import pytest
+
+from bertsmith.errors import InputError
+from bertsmith.text.labelled.labelled_files import labelled_files
+
+
+def put(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("text,label\na,b\n")
+    return folder
+
+
+def test_a_folder_is_the_files_below_it_that_tell_a_format_by_name(tmp_path: Path) -> None:
+    put(
+        tmp_path, "b.csv", "a.jsonl.gz", "more/c.TSV", "more/d.conll", "README.md", "notes.txt", ".hidden.csv"
+    )
+    names = [Path(file).relative_to(tmp_path).as_posix() for file in labelled_files([tmp_path])]
+    assert names == ["a.jsonl.gz", "b.csv", "more/c.TSV", "more/d.conll"]
+    with_format = labelled_files([tmp_path], format="csv")
+    assert [Path(file).name for file in with_format][-2:] == ["d.conll", "notes.txt"] or len(with_format) == 6
+
+
+def test_files_are_as_they_are_named_in_their_order(tmp_path: Path) -> None:
+    put(tmp_path, "b.csv", "test.csv")
+    given = [tmp_path / "test.csv", str(tmp_path / "b.csv"), "not-there.xyz"]
+    assert labelled_files(given) == list(map(str, given))
+
+
+def test_what_is_kept_to_choose_and_to_test_by_is_not_learned_from(tmp_path: Path) -> None:
+    put(tmp_path, "train.csv", "dev.csv", "my_test.csv", "latest.csv", "contest.csv")
+    with pytest.raises(InputError, match=r"dev\.csv is dev data by its name.* Give it as --dev"):
+        labelled_files([tmp_path])
+    found = labelled_files([tmp_path], besides=[tmp_path / "dev.csv", None, tmp_path / "my_test.csv"])
+    assert [Path(file).name for file in found] == ["contest.csv", "latest.csv", "train.csv"]
+
+
+def test_a_file_that_is_named_twice_and_a_folder_without_any_are_refused(tmp_path: Path) -> None:
+    put(tmp_path, "data/a.csv", "empty/README.md")
+    with pytest.raises(InputError, match=r"a\.csv is given twice"):
+        labelled_files([tmp_path / "data", tmp_path / "data" / "a.csv"])
+    with pytest.raises(InputError, match=r"empty holds no file of labelled rows"):
+        labelled_files([tmp_path / "empty"])
