@@ -14,7 +14,7 @@ from bertsmith.inference.embedding.text_windows import TextWindows
 from bertsmith.inference.engine import Engine, start_engine
 from bertsmith.inference.index.index import Index
 from bertsmith.model.bert import Bert
-from bertsmith.serving.operations.embed import Embed, EmbedTokens, Similarity, TextEncoder
+from bertsmith.serving.operations.embed import Embed, EmbedTokens, Prompts, Similarity, TextEncoder
 from bertsmith.serving.operations.fill_mask import FillMask
 from bertsmith.serving.operations.operation import Operation
 from bertsmith.serving.operations.predict import Predict
@@ -190,8 +190,8 @@ def _of_vectors(
 
 def text_encoder(name: str, embedder: Embedder) -> TextEncoder:
     """The same encoder, for the service's queue."""
-    prefixes = {str(kind): prefix for kind, prefix in embedder.prefixes.items()}
-    how = embedder.pooling, prefixes, embedder.device, embedder.compute_dtype
+    prompts = Prompts.of(read_sentence_settings(embedder.folder))
+    how = embedder.pooling, prompts, embedder.device, embedder.compute_dtype
     last = embedder.projection, embedder.full_width, embedder.dimensions
     return TextEncoder(name, embedder.encoder, embedder.windows, *how, *last)
 
@@ -202,8 +202,8 @@ def _beside_a_head(name: str, folder: Path, engine: Engine[Any], encoder: Bert) 
     longest = min(found.max_length or encoder.config.max_length, encoder.config.max_length)
     lowers = found.lowercase and not engine.tokenizer.lowercase
     windows = TextWindows(engine.tokenizer, longest, None, found.pooling == "cls", lowers)
-    prefixes = {"query": found.query_prefix, "document": found.document_prefix}
-    return TextEncoder(name, encoder, windows, found.pooling, prefixes, engine.device, engine.compute_dtype)
+    how = found.pooling, Prompts.of(found), engine.device, engine.compute_dtype
+    return TextEncoder(name, encoder, windows, *how)
 
 
 def vector_operations(found: TextEncoder) -> dict[str, Operation]:

@@ -3,7 +3,7 @@
 E inputs, W windows of them, T tokens of an input, H hidden size, D width of a vector.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.static_table import StaticTable
 from bertsmith.serving.operations.operation import Options, Pass, Prepared
 from bertsmith.serving.refusals import TooLarge, TooLong
+from bertsmith.tasks.checkpoints.sentence_settings import SentenceSettings
 from bertsmith.tasks.examples.encoding import Encoded, Layout
 from bertsmith.tasks.heads.pooling import Pooling, join_pooled, pool_examples
 from bertsmith.tasks.task import Outputs
@@ -31,14 +32,44 @@ _MOST_NUMBERS = 1 << 23  # of an answer, which has 12 characters for each in JSO
 
 
 @dataclass(frozen=True)
+class Prompts:
+    """What may stand before a text, by the rules of sentence-transformers' encode, encode_query and
+    encode_document: `default` where nothing is said, one of `of_kind` query and document, or one by its name.
+    """
+
+    default: str
+    of_kind: Mapping[str, str]
+    by_name: Mapping[str, str]
+
+    @classmethod
+    def of(cls, settings: SentenceSettings) -> "Prompts":
+        """Those of a model's folder."""
+        of_kind = {"query": settings.query_prefix, "document": settings.document_prefix}
+        return cls(settings.default_prompt, of_kind, settings.prompts)
+
+    def chosen(self, kind: Any, prompt_name: Any) -> str:
+        """Raises InputError for a kind or a name that there isn't."""
+        if kind is not None and prompt_name is not None:
+            raise InputError("kind and prompt_name both choose a prompt: say one of them.")
+        if kind is None and prompt_name is None:
+            return self.default
+        what, known, wanted = (
+            ("kind", self.of_kind, kind) if kind is not None else ("prompt_name", self.by_name, prompt_name)
+        )
+        if not isinstance(wanted, str) or wanted not in known:
+            raise InputError(f"{what} must be {' or '.join(known)}, found {str(wanted)[:80]!r}.")
+        return known[wanted]
+
+
+@dataclass(frozen=True)
 class TextEncoder:
-    """An encoder, and how its hidden states become a vector. `prefixes` are of queries and documents."""
+    """An encoder, and how its hidden states become a vector."""
 
     name: str
     encoder: Bert | StaticTable
     windows: TextWindows
     pooling: Pooling
-    prefixes: dict[str, str]
+    prompts: Prompts
     device: torch.device
     compute_dtype: torch.dtype
     projection: nn.Module | None = None
@@ -57,7 +88,7 @@ class TextEncoder:
         texts, or token ids; `names` are what messages call the first ones that aren't the request's inputs.
         """
         made, owners, longer = list[Encoded](), list[int](), list[bool]()
-        prefix = self._prefix(options)
+        prefix = self.prompts.chosen(options.more.get("kind"), options.more.get("prompt_name"))
         called = [*names, *(f"Input {number}" for number in range(1, len(inputs) - len(names) + 1))]
         for number, ids in enumerate(self._ids(inputs, prefix, options, called)):
             longer.append(len(ids) > self.windows.room)
@@ -79,12 +110,6 @@ class TextEncoder:
         if isinstance(self.encoder, StaticTable):
             return [(0, len(ids))]
         return windows(ids, self.windows.room, min(_STRIDE, self.windows.room // 4))
-
-    def _prefix(self, options: Options) -> str:
-        kind = options.more.get("kind") or "document"
-        if not isinstance(kind, str) or kind not in self.prefixes:
-            raise InputError(f"kind must be {' or '.join(self.prefixes)}, found {kind!r}.")
-        return self.prefixes[kind]
 
     def _ids(
         self, inputs: Sequence[Any], prefix: str, options: Options, called: Sequence[str]
@@ -114,11 +139,11 @@ class TextEncoder:
 
 
 class Embed:
-    """A vector (D,) for each input. `kind` is query or document, `dimensions` keeps the first D, `normalise`
-    False leaves the length as it is.
+    """A vector (D,) for each input. `kind` query or document, or `prompt_name`, chooses the prompt before it;
+    `dimensions` keeps the first D, `normalise` False leaves the length as it is.
     """
 
-    options: frozenset[str] = frozenset({"kind", "dimensions", "normalise"})
+    options: frozenset[str] = frozenset({"kind", "prompt_name", "dimensions", "normalise"})
 
     def __init__(self, encoder: TextEncoder) -> None:
         self.encoder = encoder
@@ -166,7 +191,7 @@ class Embed:
 class Similarity:
     """The cosine of `source` and each input."""
 
-    options: frozenset[str] = frozenset({"source", "kind"})
+    options: frozenset[str] = frozenset({"source", "kind", "prompt_name"})
 
     def __init__(self, embed: Embed) -> None:
         self.embed = embed
@@ -194,7 +219,7 @@ class Similarity:
 class EmbedTokens:
     """The hidden states (T, H) of each input's tokens, special ones included; long inputs are cut."""
 
-    options: frozenset[str] = frozenset({"kind"})
+    options: frozenset[str] = frozenset({"kind", "prompt_name"})
 
     def __init__(self, encoder: TextEncoder) -> None:
         self.encoder = replace(encoder, windows=replace(encoder.windows, first_row_only=False))

@@ -15,12 +15,12 @@ from weakref import ref
 import numpy as np
 import numpy.typing as npt
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.attribution import Explainer
 from bertsmith.model.cpu.one_core_threads import start_one_core_threads
-from bertsmith.serving.protocols.routing import JsonResponse
+from bertsmith.serving.protocols.routing import JsonResponse, StrictBody
 from bertsmith.serving.refusals import Expired, InvalidRequest, Overloaded, Unsupported
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
@@ -32,10 +32,8 @@ _LOOK = 0.02  # seconds between two looks at whether it is done
 Check = Callable[[], None]  # raises where nobody waits any more
 
 
-class Asked(BaseModel):
+class Asked(StrictBody):
     """`input` is one of those that the model's predictions are made of, or [query, document]."""
-
-    model_config = ConfigDict(extra="forbid")
 
     model: str = Field(max_length=64)
     input: Any

@@ -5,7 +5,7 @@ Errors are OpenAI's.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
@@ -82,12 +82,14 @@ AnyQuestion = Annotated[
 
 
 class Message(BaseModel):
-    """`content`: a text, or parts of type input_text or input_json."""
+    """`content`: a text, or parts of type input_text or input_json. What messages of other kinds have is told
+    by their kind.
+    """
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(strict=True, extra="allow")
 
     role: str | None = None
-    type: str = "message"
+    type: str | None = None
     content: str | ListOf[dict[str, Any]] | None = None
 
 
@@ -175,13 +177,15 @@ def _input(messages: Sequence[Message]) -> Any:
     """The user's messages, a line between two. Raises Unsupported for what no head here reads."""
     parts = list[Any]()
     for message in messages:
-        if message.type != "message" or message.role != "user":
-            what = message.type if message.type != "message" else f"a message of the role {message.role}"
+        kind = message.type or "message"
+        if kind != "message" or message.role != "user":
+            what = kind if kind != "message" else f"a message of the role {message.role}"
             raise Unsupported(f"input has {what[:80]}: the models here read a user's messages alone.")
-        content = (
-            [{"type": "input_text", "text": message.content}] if isinstance(message.content, str) else None
-        )
-        parts += [_part(each) for each in (message.content or [] if content is None else content)]
+        _require_no_more("A message", message.model_extra or {}, Message.model_fields)
+        if isinstance(message.content, str):
+            parts.append(message.content)
+        else:
+            parts += [_part(each) for each in message.content or []]
     if len(parts) == 1 and not isinstance(parts[0], str):
         return parts[0]
     if not parts:
@@ -189,12 +193,21 @@ def _input(messages: Sequence[Message]) -> Any:
     return "\n".join(as_text(part) for part in parts)
 
 
-def _part(part: Any) -> Any:
+def _part(part: Mapping[str, Any]) -> Any:
     match part:
-        case {"type": "input_text", "text": str() as text}:
+        case {"type": "input_text", "text": str() as text, **more}:
+            _require_no_more("A part of type input_text", more, ("type", "text"))
             return text
-        case {"type": "input_json", "data": dict() | list() as data}:
+        case {"type": "input_json", "data": dict() | list() as data, **more}:
+            _require_no_more("A part of type input_json", more, ("type", "data"))
             return data
         case {"type": "input_image"}:
             raise Unsupported("input has an image: the models here read text alone.")
     raise InvalidRequest("A part of input must be input_text with text, or input_json with data.")
+
+
+def _require_no_more(what: str, more: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Raises InvalidRequest for a key that would be ignored, but for what changes no answer."""
+    for name, value in more.items():
+        if value is not None and name != "prompt_cache_breakpoint":
+            raise InvalidRequest(f"{what} of input has no {name[:80]!r}: {', '.join(known)}.")

@@ -55,16 +55,20 @@ class PipelineBody(BaseModel):
     InferenceClient sends them; either place is read for any.
     """
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(strict=True, extra="allow")
 
     inputs: Any
     parameters: dict[str, Any] | None = None
     model: str | None = None
 
     def all_parameters(self) -> Mapping[str, Any]:
-        """From both places."""
+        """From both places; null says nothing."""
         beside = self.model_extra or {}
-        return {**{name: beside[name] for name in set(beside) - _NO_PARAMETERS}, **(self.parameters or {})}
+        said = [
+            *((name, beside[name]) for name in set(beside) - _NO_PARAMETERS),
+            *(self.parameters or {}).items(),
+        ]
+        return {name: value for name, value in said if value is not None}
 
 
 def error_body(refusal: Refusal) -> dict[str, Any]:

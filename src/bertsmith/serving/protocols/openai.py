@@ -37,9 +37,9 @@ _CODES = {
 
 
 class EmbeddingsBody(ClientsBody):
-    """`input`: a text, its token ids, or several of either. `kind` and `long_text` are ours: query or
-    document for a model that tells them apart, and what becomes of a text that is too long, an error unless
-    said.
+    """`input`: a text, its token ids, or several of either. Ours are `kind`, query or document for a model
+    that tells them apart, or `prompt_name`, one of its prompts, and `long_text`, what becomes of a text that
+    is too long, an error unless said.
     """
 
     input: str | ListOf[StrictInt] | ListOf[str] | ListOf[ListOf[StrictInt]]
@@ -48,6 +48,7 @@ class EmbeddingsBody(ClientsBody):
     dimensions: int | None = Field(None, ge=1)
     user: str | None = None
     kind: Literal["query", "document"] | None = None
+    prompt_name: str | None = None
     long_text: LongText = "error"
 
 
@@ -85,6 +86,7 @@ def routes(service: Service) -> APIRouter:
             "embed",
             body.long_text,
             kind=body.kind,
+            prompt_name=body.prompt_name,
             dimensions=body.dimensions,
         )
         data = [

@@ -3,30 +3,36 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from bertsmith.serving.operations.operation import LongText, Options
-from bertsmith.serving.protocols.routing import json_response, key_of, note, router_of, timeout_of
+from bertsmith.serving.operations.operation import LongText
+from bertsmith.serving.protocols.routing import (
+    StrictBody,
+    json_response,
+    key_of,
+    note,
+    options_of,
+    router_of,
+    timeout_of,
+)
 from bertsmith.serving.refusals import Refusal
 from bertsmith.serving.service import Request as ServiceRequest
 from bertsmith.serving.service import Service
 
 
-class Body(BaseModel):
+class Body(StrictBody):
     """`inputs`: one or several texts, pairs of texts, lists of words: what the model's task reads.
 
     `operation`: predict, embed, similarity, embed_tokens, rerank, fill_mask or search; the model's usual one
     where it isn't said. `long_text`: what becomes of a text that the model can't read at once. `options` are
-    the operation's: top, kind, dimensions, normalise, source, query, k, mode, where.
+    the operation's: top, kind, prompt_name, dimensions, normalise, source, query, k, mode, where.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     inputs: Any
     operation: str | None = None
     long_text: LongText | None = None
     timeout_ms: float | None = Field(None, gt=0)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field({})
 
 
 def error_body(refusal: Refusal) -> dict[str, Any]:
@@ -48,7 +54,7 @@ def routes(service: Service) -> APIRouter:
                 [body.inputs] if one else body.inputs,
                 model,
                 body.operation,
-                Options(body.long_text, body.options),
+                options_of(body.long_text, body.options),
                 body.timeout_ms if body.timeout_ms is not None else timeout_of(request),
                 key_of(request),
             )

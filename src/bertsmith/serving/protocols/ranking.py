@@ -10,10 +10,18 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from bertsmith.serving.protocols import tei
-from bertsmith.serving.protocols.routing import ClientsBody, JsonResponse, ListOf, ask, note, router_of
+from bertsmith.serving.protocols.routing import (
+    ClientsBody,
+    JsonResponse,
+    ListOf,
+    StrictBody,
+    ask,
+    note,
+    router_of,
+)
 from bertsmith.serving.protocols.scored_labels import labelled_logits
 from bertsmith.serving.refusals import Refusal, Unsupported
 from bertsmith.serving.service import Answer, Service
@@ -21,7 +29,7 @@ from bertsmith.serving.service import Answer, Service
 _DOCUMENTS_A_UNIT = 100  # Cohere's search unit
 
 
-class Document(BaseModel):
+class Document(StrictBody):
     """A document of Cohere's first version."""
 
     text: str
@@ -52,7 +60,7 @@ class TextsBody(tei.TruncatedBody):
 
 
 def _kind(body: Any) -> str:
-    texts = "texts" in body if isinstance(body, dict) else isinstance(body, TextsBody)
+    texts = body.get("texts") is not None if isinstance(body, dict) else isinstance(body, TextsBody)
     return "texts" if texts else "documents"
 
 

@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from json import JSONDecodeError
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
 import orjson
@@ -12,7 +12,9 @@ from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from opentelemetry import trace
-from pydantic import BaseModel, FailFast, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from bertsmith.serving.json_log import LOG
 from bertsmith.serving.operations.operation import LongText, Options
@@ -34,7 +36,10 @@ ErrorBody = Callable[[Refusal], Any]
 StatusOf = Callable[[Refusal], int]
 TIMEOUT = "x-timeout-ms"
 CHANGES_NOTHING = frozenset(
-    {"user", "priority", "request_id", "metadata", "safety_identifier", "service_tier"}
+    {
+        *("user", "priority", "request_id", "metadata", "safety_identifier", "service_tier"),
+        *("prompt_cache_key", "prompt_cache_options"),
+    }
 )
 _FIELD = 2  # parts of a place in the body, "body" among them; below are the ways to read the field
 _DEEPEST = 64  # lists and objects within each other, in a body
@@ -112,32 +117,52 @@ def _has_rows(content: Any) -> bool:
 
 
 class StrictBody(BaseModel):
-    """Takes no key that it doesn't know, and tells the first."""
+    """Takes no key that it doesn't know, and tells the first, and no value of another type: neither true nor
+    "5" is a number. Null is as if nothing was said.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+    changes_nothing: ClassVar[frozenset[str]] = frozenset()  # keys that are let pass
 
     @model_validator(mode="before")
     @classmethod
-    def _known(cls, given: Any) -> Any:
-        if isinstance(given, dict):
-            for name in given:
-                if name not in cls.model_fields:
-                    raise ValueError(f"there is no {str(name)[:80]!r} here: {', '.join(cls.model_fields)}")
-        return given
+    def _what_is_said(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        known, said = cls.model_fields, {}
+        for name, value in given.items():
+            if name in known and (value is not None or known[name].is_required()):
+                said[name] = value
+            elif name not in known and value is not None and name not in cls.changes_nothing:
+                raise ValueError(f"there is no {str(name)[:80]!r} here: {', '.join(known)}")
+        return said
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """What is published says the same of null and of other keys."""
+        schema = handler(core)
+        described = handler.resolve_ref_schema(schema)
+        for name, field in cls.model_fields.items():
+            if not field.is_required():
+                described["properties"][name] = _or_null(described["properties"][name])
+        described["properties"] |= {name: {} for name in sorted(cls.changes_nothing - set(cls.model_fields))}
+        described["additionalProperties"] = {"type": "null"}
+        return schema
+
+
+def _or_null(schema: JsonSchemaValue) -> JsonSchemaValue:
+    if {"type": "null"} in schema.get("anyOf", ()):
+        return schema
+    about = {name: value for name, value in schema.items() if name in ("default", "title", "description")}
+    kind = {name: value for name, value in schema.items() if name not in about}
+    return about | {"anyOf": [kind, {"type": "null"}]}
 
 
 class ClientsBody(StrictBody):
-    """A body as another service's clients send it. What changes no answer is let pass, and so is null."""
+    """A body as another service's clients send it. What changes no answer is let pass."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_what_changes_nothing(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        known = cls.model_fields
-        return {
-            name: value
-            for name, value in given.items()
-            if name in known or (value is not None and name not in CHANGES_NOTHING)
-        }
+    changes_nothing = CHANGES_NOTHING
 
 
 class InvalidBody(InvalidRequest):
@@ -216,12 +241,15 @@ async def ask(
     long_text: LongText | None = None,
     **more: Any,
 ) -> Answer:
-    """The service's answer, within the client's time and under its key; options that are None aren't sent.
-    Raises Refusal.
-    """
-    options = Options(long_text, {name: value for name, value in more.items() if value is not None})
+    """The service's answer, within the client's time and under its key. Raises Refusal."""
+    options = options_of(long_text, more)
     asked = ServiceRequest(inputs, model, operation, options, timeout_of(request), key_of(request))
     return await service.answer(asked)
+
+
+def options_of(long_text: LongText | None, more: Mapping[str, Any]) -> Options:
+    """Those that are None, or null in a body, aren't said."""
+    return Options(long_text, {name: value for name, value in more.items() if value is not None})
 
 
 async def read_apart(service: Service, request: Request, function: Callable[..., T], *arguments: Any) -> T:

@@ -10,15 +10,16 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, Field, StrictInt
+from pydantic import Field, StrictInt
 
 import bertsmith
-from bertsmith.errors import BertsmithError
+from bertsmith.errors import BertsmithError, InputError
 from bertsmith.serving.operations.operation import LongText
 from bertsmith.serving.protocols.routing import (
     ClientsBody,
     JsonResponse,
     ListOf,
+    StrictBody,
     ask,
     json_response,
     note,
@@ -53,7 +54,7 @@ class TruncatedBody(ClientsBody):
 
 
 class EmbedAllBody(TruncatedBody):
-    """`inputs`: a text, its token ids, or several of either. `prompt_name`: query or document."""
+    """`inputs`: a text, its token ids, or several of either. `prompt_name`: one of the model's prompts."""
 
     inputs: str | ListOf[StrictInt] | ListOf[str | ListOf[StrictInt]]
     prompt_name: str | None = None
@@ -73,7 +74,7 @@ class PredictBody(TruncatedBody):
     raw_scores: bool = False
 
 
-class Sentences(BaseModel):
+class Sentences(StrictBody):
     """One text, and those that it is compared with."""
 
     source_sentence: str
@@ -155,7 +156,7 @@ def routes(service: Service) -> APIRouter:
 def _add_vectors(router: APIRouter, service: Service) -> None:
     @router.post("/embed", summary="Vectors, as TEI has them")
     async def embed(body: EmbedBody, request: Request, model: Named = None) -> Response:
-        more = {"kind": body.prompt_name, "normalise": body.normalize, "dimensions": body.dimensions}
+        more = {"prompt_name": body.prompt_name, "normalise": body.normalize, "dimensions": body.dimensions}
         name = body.model or model
         answer = await ask(
             service, request, embed_inputs(body.inputs), name, "embed", body.long_text(), **more
@@ -166,7 +167,7 @@ def _add_vectors(router: APIRouter, service: Service) -> None:
     async def embed_all(body: EmbedAllBody, request: Request, model: Named = None) -> Response:
         name, inputs = body.model or model, embed_inputs(body.inputs)
         answer = await ask(
-            service, request, inputs, name, "embed_tokens", body.long_text(), kind=body.prompt_name
+            service, request, inputs, name, "embed_tokens", body.long_text(), prompt_name=body.prompt_name
         )
         found = [np.ascontiguousarray(each) for each in answer.results]
         return await json_response(found, note(request, answer))
@@ -182,7 +183,7 @@ def _add_vectors(router: APIRouter, service: Service) -> None:
             "similarity",
             said.long_text(),
             source=body.inputs.source_sentence,
-            kind=said.prompt_name,
+            prompt_name=said.prompt_name,
         )
         return JsonResponse(answer.results, headers=dict(note(request, answer)))
 
@@ -193,7 +194,7 @@ def _add_tokens(router: APIRouter, service: Service) -> None:
         found = service.models.find(body.model or model, None)
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         _require_some(texts, service)
-        prefix = _prefix(found, body.prompt_name)
+        prefix = _prompt(found, body.prompt_name)
         most = service.settings.max_request_tokens
         texts = [prefix + text for text in texts]
         shown = await read_apart(service, request, _pieces, found, texts, body.add_special_tokens, most)
@@ -249,15 +250,15 @@ def _require_tokens(tokens: int, most: int) -> None:
         raise TooLarge(f"The request has {tokens:,} tokens or more; this service takes {most:,}.")
 
 
-def _prefix(model: ServedModel, prompt_name: str | None) -> str:
-    if prompt_name is None:
-        return ""
-    known = model.encoder.prefixes if model.encoder is not None else {}
-    if prompt_name not in known:
-        raise InvalidRequest(
-            f"{model.name} has no prompt {prompt_name[:80]!r}. It has: {', '.join(known) or 'none'}."
-        )
-    return known[prompt_name]
+def _prompt(model: ServedModel, name: str | None) -> str:
+    if model.encoder is not None:
+        try:
+            return model.encoder.prompts.chosen(None, name)
+        except InputError as error:
+            raise InvalidRequest(str(error)) from error
+    if name is not None:
+        raise InvalidRequest(f"{model.name} makes no vectors, so it has no prompt {name[:80]!r}.")
+    return ""
 
 
 def _pieces(model: ServedModel, texts: Sequence[str], special: bool, most: int) -> list[list[dict[str, Any]]]:

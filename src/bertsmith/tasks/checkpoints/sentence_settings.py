@@ -12,7 +12,7 @@ So is a cross-encoder's, whose modules.json says nothing of vectors.
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -36,13 +36,19 @@ _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 _DOT = ("dot", "dot_product")
 
 
+def _no_prompts() -> dict[str, str]:
+    """These two names there always are in sentence-transformers."""
+    return {"query": "", "document": ""}
+
+
 @dataclass(frozen=True)
 class SentenceSettings:
     """How a folder's vectors are made. `max_length` in tokens with special ones, None where nothing is said;
     `encoder` is the folder of the encoder itself, which may lie one deeper; `projection` that of a product
     that makes vectors of other dimensions of what was pooled (`read_projection`); `by_dot` says that vectors
     were trained to be compared by dot products, in which their lengths count; `truncate_dim` how many of
-    their first dimensions are kept, before they are brought to length 1.
+    their first dimensions are kept, before they are brought to length 1. `prompts` are all that the folder
+    names, `default_prompt` what stands before a text of which nothing is said.
     """
 
     encoder: Path
@@ -54,6 +60,8 @@ class SentenceSettings:
     projection: Path | None = None
     by_dot: bool = False
     truncate_dim: int | None = None
+    prompts: Mapping[str, str] = field(default_factory=_no_prompts)
+    default_prompt: str = ""
 
 
 def read_sentence_settings(folder: Path) -> SentenceSettings:
@@ -75,6 +83,8 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         folder / modules["Dense"] if "Dense" in modules else None,
         _is_by_dot(folder),
         read_truncate_dim(folder),
+        {**_no_prompts(), **prompts},
+        _default_prompt(folder, prompts),
     )
 
 
@@ -100,7 +110,8 @@ def is_for_fewer_dimensions(folder: Path) -> bool:
 
 
 def _of_table(folder: Path) -> SentenceSettings:
-    query, document = _prefixes(read_prompts(folder))
+    prompts = read_prompts(folder)
+    query, document = _prefixes(prompts)
     return SentenceSettings(
         table_folder(folder),
         max_length=max(read_longest(folder), SHORTEST),
@@ -108,6 +119,8 @@ def _of_table(folder: Path) -> SentenceSettings:
         document_prefix=document,
         by_dot=_is_by_dot(folder),
         truncate_dim=read_truncate_dim(folder) if (folder / _MODULES).exists() else None,
+        prompts={**_no_prompts(), **prompts},
+        default_prompt=_default_prompt(folder, prompts),
     )
 
 
@@ -133,6 +146,19 @@ def _prefixes(prompts: Mapping[str, str]) -> tuple[str, str]:
     """Of queries and of documents."""
     document = next((prompts[name] for name in _DOCUMENT_PROMPTS if name in prompts), "")
     return prompts.get("query", ""), document
+
+
+def _default_prompt(folder: Path, prompts: Mapping[str, str]) -> str:
+    name = _said_of_use(folder).get("default_prompt_name")
+    if name is None:
+        return ""
+    known = {**_no_prompts(), **prompts}
+    if str(name) not in known:
+        raise ModelError(
+            f"{folder / _PROMPTS}: default_prompt_name is {str(name)[:80]!r}, but the prompts are "
+            f"{', '.join(known)}. Name one of them, or null."
+        )
+    return known[str(name)]
 
 
 def read_pooling(folder: Path) -> Pooling | None:

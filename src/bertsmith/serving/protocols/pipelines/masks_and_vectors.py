@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from bertsmith.serving.protocols import tei
 from bertsmith.serving.protocols.pipelines.pipeline import Asked
-from bertsmith.serving.protocols.routing import first_problem, key_of
+from bertsmith.serving.protocols.routing import StrictBody, first_problem, key_of
 from bertsmith.serving.refusals import InvalidRequest, TooLarge, Unsupported
 from bertsmith.serving.service import Answer
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -17,7 +17,7 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 _MOST_TOKENS = 2_000_000  # of the texts in an answer: a second of work, and ten megabytes
 
 
-class VectorParameters(BaseModel):
+class VectorParameters(StrictBody):
     """Of feature-extraction, as InferenceClient has them."""
 
     normalize: bool | None = None
@@ -93,7 +93,7 @@ async def extract_features(asked: Asked) -> tuple[Any, Answer]:
         asked.listed(),
         "embed",
         long_text=tei.long_text(said.truncate, said.truncation_direction),
-        kind=said.prompt_name,
+        prompt_name=said.prompt_name,
         normalise=said.normalize,
         dimensions=said.dimensions,
     )
@@ -104,7 +104,9 @@ async def compare_sentences(asked: Asked) -> tuple[Any, Answer]:
     """The cosine of the source and each sentence."""
     asked.require_known(())
     match asked.inputs:
-        case {"source_sentence": str() as source, "sentences": list() as sentences}:
+        case {"source_sentence": str() as source, "sentences": list() as sentences, **more} if not more:
             answer = await asked.answer(sentences, "similarity", source=source)
             return answer.results, answer
-    raise InvalidRequest("inputs must have source_sentence, a text, and sentences, a list of texts.")
+    raise InvalidRequest(
+        "inputs must have source_sentence, a text, and sentences, a list of texts, and nothing else."
+    )

@@ -14,7 +14,7 @@ from bertsmith.serving.service import Answer, Service
 
 @dataclass(frozen=True)
 class Asked:
-    """`inputs` and `parameters` as they were sent; a pipeline answers a list by a list."""
+    """`inputs` and `parameters` as they were sent, null left away; a list is answered by a list."""
 
     service: Service
     request: Request
@@ -37,8 +37,7 @@ class Asked:
 
     def require_known(self, known: Collection[str]) -> None:
         """Raises Unsupported for a parameter that would be ignored."""
-        said = [name for name, value in self.parameters.items() if value is not None]
-        if unknown := sorted(set(said) - set(known)):
+        if unknown := sorted(set(self.parameters) - set(known)):
             raise Unsupported(
                 f"The parameter {unknown[0][:80]!r} isn't done here. "
                 f"There are: {', '.join(sorted(known)) or 'none'}."
@@ -49,6 +48,13 @@ class Asked:
         value = self.parameters.get(name)
         if value is not None and (type(value) is not int or value < least):
             raise InvalidRequest(f"{name} must be a whole number from {least}, found {str(value)[:80]!r}.")
+        return value
+
+    def flag(self, name: str) -> bool | None:
+        """A parameter. Raises InvalidRequest for anything else."""
+        value = self.parameters.get(name)
+        if value is not None and type(value) is not bool:
+            raise InvalidRequest(f"{name} must be true or false, found {str(value)[:80]!r}.")
         return value
 
     def texts(self, name: str) -> list[str] | None:

@@ -21,7 +21,7 @@ async def classify_tokens(asked: Asked) -> tuple[Any, Answer]:
     read from its first piece: simple and first are the same.
     """
     asked.require_known(("aggregation_strategy", "ignore_labels"))
-    strategy = asked.parameters.get("aggregation_strategy") or "simple"
+    strategy = asked.parameters.get("aggregation_strategy", "simple")
     if strategy != "none" and strategy not in _WHOLE_WORDS:
         raise Unsupported(
             f"aggregation_strategy = {str(strategy)[:80]!r} isn't done here: a word's tag is read from its "
@@ -95,11 +95,7 @@ async def answer_questions(asked: Asked) -> tuple[Any, Answer]:
     score the probability that there is none.
     """
     asked.require_known(("top_k", "handle_impossible_answer"))
-    may_be_none = asked.parameters.get("handle_impossible_answer")
-    if may_be_none is not None and type(may_be_none) is not bool:
-        raise InvalidRequest(
-            f"handle_impossible_answer must be true or false, found {str(may_be_none)[:80]!r}."
-        )
+    may_be_none = asked.flag("handle_impossible_answer")
     if asked.whole_number("top_k") not in (None, 1):
         raise Unsupported("top_k above 1 isn't done here: the best answer alone is given.")
     answer = await asked.answer(asked.listed(), "predict")

@@ -49,7 +49,8 @@ async def classify_by_entailment(asked: Asked) -> tuple[Any, Answer]:
     asked.require_known(("candidate_labels", "hypothesis_template", "multi_label"))
     entailment, contradiction = _entailment(asked.model)
     labels = asked.texts("candidate_labels")
-    template = asked.parameters.get("hypothesis_template") or _TEMPLATE
+    template = asked.parameters.get("hypothesis_template", _TEMPLATE)
+    multi_label = asked.flag("multi_label")
     if not labels:
         raise InvalidRequest("candidate_labels must be a list of at least one text.")
     if not isinstance(template, str) or "{}" not in template:
@@ -68,7 +69,7 @@ async def classify_by_entailment(asked: Asked) -> tuple[Any, Answer]:
     pairs = [(text, hypothesis) for text in texts for hypothesis in hypotheses]
     answer = await asked.answer(pairs, "predict", logits=True)
     logits = np.array([each["logits"] for each in answer.results]).reshape(len(texts), len(labels), -1)
-    several = asked.parameters.get("multi_label") or len(labels) == 1
+    several = multi_label or len(labels) == 1
     if several:  # (E, L, 2) -> (E, L)
         scores = probabilities_of(logits[:, :, [contradiction, entailment]])[:, :, 1]
     else:
