@@ -93,6 +93,24 @@ def status_of(answer: bytes) -> int | None:
     return int(answer.split()[1]) if answer else None
 
 
+OFFER = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n"
+ASKED = b'{"inputs": "bano"}'
+
+
+@pytest.mark.parametrize("offer", [OFFER, OFFER.replace(b"h2c", b"websocket"), b"Upgrade: h2c\r\n" + OFFER])
+@pytest.mark.parametrize("pieces", [1, 7, 1000])
+def test_an_offer_of_another_protocol_is_passed_over(server: LiveServer, offer: bytes, pieces: int) -> None:
+    """Java's and curl's: RFC 9110, section 7.8. The connection goes on with what comes behind the body."""
+    whole = HEAD + offer + b"content-length: %d\r\n\r\n" % len(ASKED) + ASKED
+    whole += CHUNKED.replace(b"\r\n\r\n", b"\r\n" + offer + b"\r\n") + b"12\r\n" + ASKED + b"\r\n0\r\n\r\n"
+    whole += b"GET /health/live HTTP/1.1\r\nhost: here\r\n" + offer + b"\r\n"
+    whole += HEAD + b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(ASKED) + ASKED
+    size = -(-len(whole) // pieces)
+    found = raw(server, (whole[at : at + size] for at in range(0, len(whole), size)))
+    assert found.count(b"HTTP/1.1 200 OK") == 4
+    assert found.count(b'"label"') == 3
+
+
 def test_a_client_that_sends_all_before_it_reads_learns_why_it_was_refused(server: LiveServer) -> None:
     with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=START)) as connection:
         for _ in range(3):

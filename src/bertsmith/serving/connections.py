@@ -6,6 +6,7 @@ uvicorn bounds neither. What follows the headers is bounded by body_reading.py.
 import asyncio
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 LONGEST_HEADERS = 65_536  # bytes, the path among them
@@ -25,7 +26,7 @@ class BoundedConnection(HttpToolsProtocol):
         """The time for the first headers begins."""
         self._header_bytes = 0
         self._late: asyncio.TimerHandle | None = None
-        self._is_last = self._in_body = False
+        self._is_last = self._in_body = self._is_offer = False
         super().connection_made(transport)
         self._begin_headers()
 
@@ -40,19 +41,40 @@ class BoundedConnection(HttpToolsProtocol):
         """
         if self.timeout_keep_alive_task is not None:
             self._begin_headers()
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+            return
         if self._late is not None and not self._in_body:
             self._header_bytes += len(data)
             if self._header_bytes > LONGEST_HEADERS:
                 self._refuse("431 Request Header Fields Too Large", f"more than {LONGEST_HEADERS:,} bytes")
 
+    def _parse(self, data: bytes) -> None:
+        """Once more without the offer where a request offers another protocol: the parser takes what comes
+        behind such a head for that protocol. HTTP lets a server ignore the offer (RFC 9110, section 7.8).
+        """
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as stopped:
+            if self._is_offer:
+                lines = [b"%b %b HTTP/1.1" % (self.parser.get_method(), self.url)]
+                lines += [b"%b: %b" % each for each in self.headers if each[0] != b"upgrade"]
+                self._parse(b"\r\n".join([*lines, b"", data[stopped.args[0] :]]))
+
     def on_message_begin(self) -> None:
         """Perhaps of a request behind another one."""
         super().on_message_begin()
+        self._is_offer = False
         self._begin_headers()
 
     def on_headers_complete(self) -> None:
         """The application goes on, and reads the body."""
+        self._is_offer = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        if self._is_offer:
+            return
         self._end_headers()
         self._in_body = True
         super().on_headers_complete()
@@ -61,6 +83,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Perhaps long after its refusal: what came meanwhile was thrown away."""
+        if self._is_offer:
+            return
         super().on_message_complete()
         self._in_body = False
         if self.cycle is not None and self.cycle.response_complete and self.timeout_keep_alive_task is None:

@@ -75,6 +75,19 @@ def test_headers_of_a_connection_and_of_the_mirror_stay_behind(
     assert answer.headers["x-bertsmith"] == "recorded; site=intents"
 
 
+def test_an_offer_of_another_protocol_stays_behind_and_the_call_is_recorded(
+    upstream: Upstream, mirror: RunningMirror
+) -> None:
+    """Java's and curl's h2c: RFC 9110, section 7.8."""
+    offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAAP__"}
+    answer = mirror.ask(CHAT, BODY, offer)
+    (seen,) = upstream.seen
+    assert json.loads(seen.body) == BODY
+    assert not {"connection", "upgrade", "http2-settings"} & seen.headers.keys()
+    assert answer.headers["x-bertsmith"].startswith(RECORDED)
+    assert mirror.ask("/bertsmith/health", method="HEAD").status == 200
+
+
 @pytest.mark.parametrize("size", [0, 1, 1000, 70_000, 3_000_000])
 @pytest.mark.parametrize("chunked", [False, True])
 def test_bodies_of_any_size_arrive_and_come_back(tmp_path: Path, size: int, chunked: bool) -> None:

@@ -60,7 +60,11 @@ class MirrorApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
-        elif scope["type"] == "http" and scope["method"] == "GET" and scope["path"] in (HEALTH, STATUS):
+        elif (
+            scope["type"] == "http"
+            and scope["method"] in ("GET", "HEAD")
+            and scope["path"] in (HEALTH, STATUS)
+        ):
             await self._say(scope["path"], send)
         elif scope["type"] == "http" and is_of_page(scope["path"]):
             await self.page(scope, receive, send)
