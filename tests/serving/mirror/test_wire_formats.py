@@ -38,6 +38,7 @@ MIRRORED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"response_format": SHAPE}, "json-schema"),
     (CHAT, {"response_format": {"type": "json_object"}}, "json-object"),
     (CHAT, {"tools": [FUNCTION], "tool_choice": "required"}, "tool"),
+    (CHAT, {"tools": [FUNCTION], "tool_choice": "any"}, "tool"),  # Mistral's
     (CHAT, {"tools": [OTHER, FUNCTION], "tool_choice": NAMED}, "tool"),
     (CHAT, {"tools": [OTHER, FUNCTION], "tool_choice": {"type": "allowed_tools", "allowed_tools": {
         "mode": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}}}, "tool"),

@@ -87,7 +87,7 @@ def required_tool(
         named = choice.get("function", choice)
         name = named.get("name") if isinstance(named, dict) else None
         functions = [each for each in functions if isinstance(each, dict) and each.get("name") == name]
-    elif choice != "required":
+    elif choice not in ("required", "any"):  # as Mistral's clients call it
         raise NotMirrored("tool-not-required")
     if len(functions) != 1 or not isinstance(functions[0], dict):
         raise NotMirrored("several-tools")
