@@ -3,9 +3,16 @@
 import re
 import reprlib
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from bertsmith.errors import BertsmithError, RecipeError, did_you_mean
@@ -86,6 +93,16 @@ class Strict(BaseModel):
     """An unknown key is an error, and a value does not change once made."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _truth_is_no_number(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        """True is a whole number in Python, and pydantic would take it for 1."""
+        made = read(given)
+        for name, value in given.items() if isinstance(given, Mapping) else ():
+            if isinstance(value, bool) and type(getattr(made, name, None)) in (int, float):
+                raise ValueError(f"{name}: expected a number, found {value}")
+        return made
 
 
 class _RefusesInASentence(ModelMetaclass):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bertsmith.cli.main import main
-from bertsmith.errors import BertsmithError, InputError
+from bertsmith.errors import BertsmithError, InputError, RecipeError
 from bertsmith.serving.app import make_app
 from bertsmith.serving.settings import ENVIRONMENT, ModelSettings, ServingSettings, read_settings, usual_name
 
@@ -39,14 +39,21 @@ def test_the_command_line_goes_before_the_environment_and_that_before_the_file(t
     assert [(each.name, each.path) for each in found.models] == [("a", "a"), ("n", "b")]
 
 
+@pytest.mark.parametrize("line", ["port = true", "timeout_ms = true", "workers = true"])
+def test_truth_is_no_number(tmp_path: Path, line: str) -> None:
+    name = line.partition(" ")[0]
+    with pytest.raises(RecipeError, match=f"{name}: expected a number, found True"):
+        read_settings(["minilm"], written(tmp_path, line), {}, {})
+
+
 @pytest.mark.parametrize("name", [name for name in ServingSettings.model_fields if name != "models"])
 def test_every_setting_may_stand_in_the_environment(name: str) -> None:
     value = getattr(read_settings(["a"], None, {}, {}), name)
-    other: Any = {"host": "::1", "keys_file": "keys"}.get(name)
+    other: Any = {"host": "::1", "keys_file": "keys", "pid_file": "pid"}.get(name)
     if other is None:
         other = not value if isinstance(value, bool) else (value or 0) + 9
     found = getattr(read_settings(["a"], None, {}, {ENVIRONMENT + name.upper(): str(other)}), name)
-    assert found == (Path(other) if name == "keys_file" else other)
+    assert found == (Path(other) if name in ("keys_file", "pid_file") else other)
 
 
 @pytest.mark.parametrize(

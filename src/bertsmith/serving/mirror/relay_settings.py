@@ -2,21 +2,20 @@
 
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from bertsmith.errors import RecipeError
 from bertsmith.serving.settings import LONGEST_DRAIN
+from bertsmith.validation import Strict
 
 _UPSTREAMS = ("upstream", "openai_base_url", "anthropic_base_url", "systemone_base_url")
 
 
-class RelaySettings(BaseModel):
+class RelaySettings(Strict):
     """`upstream` takes what no other address is for; each is what the application's client had as its base
     URL. An upstream that sends nothing for `upstream_timeout_seconds` is given up. A relay that stops has
     `drain_seconds` for all that was begun.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     upstream: str | None = None
     openai_base_url: str | None = None

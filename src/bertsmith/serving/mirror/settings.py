@@ -5,21 +5,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from bertsmith.serving.mirror.redaction import BUILT_IN, Redactor
 from bertsmith.serving.mirror.relay_settings import RelaySettings
 from bertsmith.serving.setting_sources import gather
-from bertsmith.validation import check
+from bertsmith.validation import Strict, check
 
 ENVIRONMENT = "BERTSMITH_MIRROR_"
 STORE = "mirror.sqlite"
 
 
-class PriceSettings(BaseModel):
+class PriceSettings(Strict):
     """In one currency: of a `call`, or of a million tokens in and out, and of an answer that differs."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     call: float | None = Field(None, ge=0)
     million_input_tokens: float = Field(0, ge=0)

@@ -13,36 +13,34 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from bertsmith.errors import RecipeError, did_you_mean
 from bertsmith.serving.mirror.relay_settings import RelaySettings
 from bertsmith.serving.setting_sources import gather
-from bertsmith.validation import check
+from bertsmith.validation import Strict, check
 
 ALLOW, REVIEW, BLOCK = ACTIONS = ("allow", "review", "block")  # the most severe last
 Action = Literal["allow", "review", "block"]
 ENVIRONMENT = "BERTSMITH_GUARD_"
 
 
-class Costs(BaseModel):
+class Costs(Strict):
     """In one currency: what should be blocked and is `missed`, what should be allowed and is `refused`, and a
     `review`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     missed: float = Field(gt=0)
     refused: float = Field(gt=0)
     review: float | None = Field(None, gt=0)
 
 
-class SidePolicy(BaseModel):
+class SidePolicy(Strict):
     """Labels that are blocked, and that are reviewed; all others are allowed. With `costs` the action is the
     one that costs least by the probabilities of the labels in `block`, else that of the label given.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     block: tuple[str, ...] = ()
     review: tuple[str, ...] = ()
@@ -95,8 +93,6 @@ class GuardSettings(RelaySettings):
     (closed). A model that says nothing for `judge_seconds` can't judge; nor can it a body of more than
     `max_judged_bytes`. `log` has a line for each decision, with the text only where `log_texts` says so.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     port: int = Field(8200, ge=0, le=65535)
     model: str = Field(min_length=1)
