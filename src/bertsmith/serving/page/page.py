@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import orjson
 from fastapi import APIRouter, Request, Response
 
 import bertsmith
@@ -21,6 +22,7 @@ from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
 
 STATIC = "/page/static/"  # what a browser may have without a key, beside / itself
 _FOLDERS = (WEB, page_files.STATIC)
+_LONGEST_ROW = 100_000  # bytes
 _ASKED = ("predict", "rerank", "similarity", "embed", "fill_mask", "search")  # what the page has a form for
 
 
@@ -89,9 +91,31 @@ def _may_read_pairs(model: ServedModel) -> bool:
     return model.opened is not None and getattr(model.opened, "reads_pairs", False) is None
 
 
-def _example(model: ServedModel) -> str | None:
-    """A row of numbers for a model that reads them; the page has texts of its own for all others."""
-    return rows_of(model.tokenizer.shape)[0] if isinstance(model.tokenizer, PatchTokenizer) else None
+def _example(model: ServedModel) -> list[str] | None:
+    """A text or a pair that the model was tried on, where its folder is still that of a run; a row of numbers
+    for a model that reads them. The page has texts of its own for all others.
+    """
+    if isinstance(model.tokenizer, PatchTokenizer):
+        return rows_of(model.tokenizer.shape)[:1]
+    for name in ("test", "dev"):
+        row = _first_row(model.files.folder.resolve().parent / "predictions" / f"{name}.jsonl")
+        for keys in (("text", "text_pair"), ("query", "document"), ("text",)):
+            texts = [row[key] for key in keys if isinstance(row.get(key), str) and row[key].strip()]
+            if len(texts) == len(keys):
+                return texts
+        if isinstance(words := row.get("words"), list):
+            return [" ".join(map(str, words))]
+    return None
+
+
+def _first_row(path: Path) -> dict[str, Any]:
+    """Of a run's predictions; empty where there are none."""
+    try:
+        with path.open("rb") as file:
+            row = orjson.loads(file.readline(_LONGEST_ROW))
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return row if isinstance(row, dict) else {}
 
 
 def _relevant(model: ServedModel) -> str | None:

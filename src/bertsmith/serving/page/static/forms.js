@@ -18,9 +18,9 @@ const LINES = [
   "Someone plays the fiddle.",
 ];
 const EXAMPLES = {
-  classification: "A warm, funny and unexpectedly moving film, even if the ending comes a little too soon.",
-  "multi-label": "Grain shipments from the port rose sharply after the ministers agreed on lower tariffs.",
-  regression: "The staff were friendly and the room was clean, but breakfast was cold.",
+  classification: "The meeting on Thursday was moved to the larger room on the second floor.",
+  "multi-label": "The city wants to build a second bridge, and residents ask what it will cost.",
+  regression: "The parcel came a day later than promised, and everything was in it.",
   tagging: "Angela Merkel met the board of Siemens in Munich before she flew to the United Nations in New York.",
 };
 const PAIRS = {
@@ -45,7 +45,8 @@ const lines = (id, label, example, hint = "One a line.") => ({ id, label, exampl
 /** The fields of an operation, in order. */
 export function fieldsOf(model, operation) {
   if (operation === "rerank") {
-    return [line("query", "Query", PAIRS.reranking[0]), lines("documents", "Documents", DOCUMENTS)];
+    const [query, document] = exampleOf(model, PAIRS.reranking);
+    return [line("query", "Query", query), lines("documents", "Documents", [oneLine(document), ...DOCUMENTS.slice(1)])];
   }
   if (operation === "similarity") {
     return [line("source", "Text", "A small dog plays outside."), lines("texts", "Compared with", LINES)];
@@ -67,16 +68,20 @@ export function fieldsOf(model, operation) {
 
 const besideId = (number) => `beside-${number}`;
 
+/** A pair of the model's own data, where the service knows one. */
+const exampleOf = (model, neutral) => (model.example?.length === 2 ? model.example : neutral);
+const oneLine = (given) => given.replace(/\s+/g, " ");
+
 function predicted(model) {
   if (model.task === "question-answering") {
     return [line("question", "Question", "Where did the fire begin?"), text("context", "Passage", PASSAGE)];
   }
-  const [first, second] = PAIRS[model.task] ?? PAIRS.default;
+  const [first, second] = exampleOf(model, PAIRS[model.task] ?? PAIRS.default);
   if (model.task === "retrieval" || model.task === "reranking") {
     return [line("text", "Query", first), text("pair", "Document", second)];
   }
   if (model.pairs) return [text("text", "First text", first), text("pair", "Second text", second)];
-  const one = text("text", "Text", model.example ?? EXAMPLES[model.task] ?? first);
+  const one = text("text", "Text", model.example?.[0] ?? EXAMPLES[model.task] ?? first);
   if (model.pairs === null) return [one, text("pair", "Second text", "", "May be empty.")];
   return [one];
 }
