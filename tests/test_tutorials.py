@@ -4,7 +4,6 @@ import csv
 import importlib.util
 import json
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -244,12 +243,12 @@ class Tutorial:
             assert self.server.poll() is None
 
     def _replace(self, text: str) -> None:
-        train, move, _ = text.splitlines()
+        train, move, hang_up = text.splitlines()
         for words in commands(f"```\n{train}\n```"):
             assert main(words) == 0, words
-        self._shell(move)
         assert self.server is not None and self.server.stderr is not None
-        self.server.send_signal(signal.SIGHUP)
+        self._shell(move)
+        self._shell(hang_up)
         while not self.versions:
             facts = json.loads(self.server.stderr.readline())
             if match := re.fullmatch(r"(\w+): version (\d) is served", facts.get("message", "")):

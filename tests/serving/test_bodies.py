@@ -1,7 +1,9 @@
 """Whatever a body, a path or a name holds is refused in a sentence, and reaches no file."""
 
+import gzip
 import json
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +72,58 @@ def test_what_is_no_json_is_refused(client: TestClient, body: bytes) -> None:
     assert error["code"] == "invalid_request"
     assert error["message"].startswith(("The body", "body"))
     assert "\n" not in error["message"]
+
+
+ASKED = b'{"inputs": "bano delo"}'
+RAW_DEFLATE = zlib.compressobj(wbits=-15)
+COMPRESSED = {
+    "gzip": gzip.compress(ASKED),
+    "x-gzip": gzip.compress(ASKED),
+    "GZip": gzip.compress(ASKED),
+    "deflate": zlib.compress(ASKED),
+    "deflate ": RAW_DEFLATE.compress(ASKED) + RAW_DEFLATE.flush(),
+    "identity": ASKED,
+    "": ASKED,
+}
+
+
+@pytest.mark.parametrize(("coding", "body"), COMPRESSED.items())
+def test_a_compressed_body_is_read(client: TestClient, coding: str, body: bytes) -> None:
+    plain = client.post("/v1/classification", content=ASKED, headers=JSON)
+    found = client.post("/v1/classification", content=body, headers={**JSON, "content-encoding": coding})
+    assert found.status_code == 200 and found.json() == plain.json()
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status", "said"),
+    [
+        ({"content-encoding": "br"}, ASKED, 415, "'br'"),
+        ({"content-encoding": "zstd"}, ASKED, 415, "'zstd'"),
+        ({"content-encoding": "gzip, gzip"}, gzip.compress(gzip.compress(ASKED)), 415, "'gzip, gzip'"),
+        ({"content-type": "application/json; charset=utf-16"}, ASKED, 415, "'utf-16'"),
+        ({"content-type": 'application/json;charset="ISO-8859-1"'}, ASKED, 415, "'ISO-8859-1'"),
+        ({"content-encoding": "gzip"}, ASKED, 422, "can't be read as gzip"),
+        ({"content-encoding": "gzip"}, gzip.compress(ASKED)[:-9], 422, "cut short"),
+        ({"content-encoding": "gzip"}, gzip.compress(ASKED) * 2, 422, "more follows"),
+        ({"content-encoding": "deflate"}, gzip.compress(ASKED), 422, "can't be read as deflate"),
+        ({"content-encoding": "gzip"}, gzip.compress(b" " * 50_000_000), 413, "The body has 100,001 bytes"),
+        ({"content-encoding": "deflate"}, zlib.compress(b" " * 50_000_000), 413, "The body has 100,001"),
+        ({"content-encoding": "gzip"}, gzip.compress(b"") * 4000, 422, "more follows"),
+    ],
+)
+def test_a_coding_or_a_charset_that_is_not_read_is_named_and_a_bomb_is_bounded(
+    client: TestClient, headers: dict[str, str], body: bytes, status: int, said: str
+) -> None:
+    answer = client.post("/v1/classification", content=body, headers={**JSON, **headers})
+    assert answer.status_code == status, answer.text
+    assert said in answer.json()["error"]["message"]
+    assert answer.headers.get("accept-encoding") == ("gzip, deflate" if status == 415 else None)
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "UTF-8", '"utf-8"', "us-ascii"])
+def test_a_charset_that_json_may_have_is_read(client: TestClient, charset: str) -> None:
+    headers = {"content-type": f"application/json; charset={charset}"}
+    assert client.post("/v1/classification", content=ASKED, headers=headers).status_code == 200
 
 
 STRANGE = [

@@ -95,6 +95,27 @@ class Versions:
         new.replace(self.link)
 
 
+def test_a_pid_file_names_its_own_service_among_several(tmp_path: Path) -> None:
+    versions, pid_file = Versions(tmp_path), tmp_path / "serve.pid"
+    pid_file.write_text("1\n")  # left by one that was killed
+    with (
+        live_server(f"intents={versions.link}") as other,
+        live_server(f"intents={versions.link}", "--pid-file", pid_file) as server,
+    ):
+        assert int(pid_file.read_text()) == server.process.pid
+        versions.serve(versions.folders[1])
+        subprocess.run(["sh", "-c", f'kill -HUP "$(cat {pid_file})"'], check=True)
+        server.said("intents: version 2 is served")
+        assert other.ask("/v1/models/intents").json()["version"] == 1
+        command = [sys.executable, "-m", "bertsmith", "serve", f"intents={versions.link}", "--port", "0"]
+        second = subprocess.run([*command, "--pid-file", str(pid_file)], capture_output=True, text=True)
+        assert second.returncode == 2 and "is that of another service that runs" in second.stderr
+        assert int(pid_file.read_text()) == server.process.pid
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(START)
+    assert not pid_file.exists()
+
+
 @pytest.mark.parametrize("times", [2, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
 def test_a_model_is_replaced_under_load_without_one_failed_request(tmp_path: Path, times: int) -> None:
     versions = Versions(tmp_path)

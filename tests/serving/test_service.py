@@ -32,6 +32,7 @@ from bertsmith.serving.refusals import (
 )
 from bertsmith.serving.service import Request, Service
 from bertsmith.serving.settings import ServingSettings, read_settings
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from served_models import TASKS, inputs_of, save_fine_tuned, save_pretrained
 
 BY_KERNELS = kernels.has_kernels() and not torch.cuda.is_available()
@@ -476,7 +477,7 @@ def test_of_a_text_that_is_longer_than_is_taken_no_more_is_tokenised(
     async def ask() -> None:
         async with running(models, settings_of(folders)) as service:
             more = {"query": "bano"} if operation == "rerank" else {}
-            request = Request(["delo " * 300_000], model, operation, Options("windows", more))
+            request = Request(["delo " * 150_000], model, operation, Options("windows", more))
             with pytest.raises(TooLarge, match="at least"):
                 await service.answer(request)
 
@@ -513,6 +514,46 @@ def test_tokenising_is_in_turn_by_key_and_not_begun_when_its_deadline_has_passed
             finally:
                 go_on.set()
             await asyncio.gather(*flood)
+
+    asyncio.run(ask())
+
+
+def test_a_deadline_holds_while_a_text_is_tokenised(
+    models: Models, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation: Any = models["classification"].operations["predict"]
+    go_on = threading.Event()
+    monkeypatch.setattr(operation, "prepare", lambda inputs, options: go_on.wait(30))
+
+    async def ask() -> None:
+        async with running(models, settings_of(folders)) as service:
+            began = time.monotonic()
+            try:
+                with pytest.raises(Expired):
+                    await service.answer(Request(["a" * 10_000], "classification", timeout_ms=100))
+                assert time.monotonic() - began < 10
+            finally:
+                go_on.set()
+
+    asyncio.run(ask())
+
+
+def test_a_text_of_more_characters_than_are_taken_is_refused_before_it_is_tokenised(
+    models: Models, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tokenizer, "encode_batch", lambda *_: pytest.fail("it was tokenised"))
+    long, short = "a" * 2001, {"text": "a" * 1000, "text_pair": "a" * 1001}
+
+    async def ask() -> None:
+        async with running(models, settings_of(folders, max_input_characters=2000)) as service:
+            for request in (
+                Request([long], "classification", options=Options("truncate")),
+                Request(["a", short], "similarity", "predict"),
+                Request(["a"], "similarity", "similarity", Options(more={"source": long})),
+                Request(["a"], "reranking", "rerank", Options(more={"query": long})),
+            ):
+                with pytest.raises(TooLarge, match="has 2,001 characters; this service takes 2,000"):
+                    await service.answer(request)
 
     asyncio.run(ask())
 

@@ -25,6 +25,9 @@ class Listening:
         Default: 8000; 0 takes a free one.
     workers
         Processes, which share the cores. Default: 1.
+    pid_file
+        A file for the number of the service's process, there while it runs: kill -HUP "$(cat FILE)" has it
+        open its models again.
     keys_file
         A file with a line NAME KEY for each client that may ask. Without it, everybody who reaches the
         address may.
@@ -44,6 +47,7 @@ class Listening:
     host: str | None = None
     port: int | None = None
     workers: int | None = None
+    pid_file: Path | None = None
     keys_file: Path | None = None
     page: bool | None = None
     log_requests: bool | None = None
@@ -65,6 +69,8 @@ class Limits:
         Bytes per request. Default: 2000000.
     max_inputs
         Texts per request. Default: 2048.
+    max_input_characters
+        Characters per text, however few of them the model reads. Default: 1000000.
     max_input_tokens
         Tokens per text, all its windows together. Default: 8192.
     max_request_tokens
@@ -78,6 +84,7 @@ class Limits:
     timeout_ms: float | None = None
     max_body_bytes: int | None = None
     max_inputs: int | None = None
+    max_input_characters: int | None = None
     max_input_tokens: int | None = None
     max_request_tokens: int | None = None
     queue_tokens: int | None = None

@@ -23,6 +23,7 @@ from bertsmith.serving.access import Access
 from bertsmith.serving.body_reading import BodyReading
 from bertsmith.serving.health import Health
 from bertsmith.serving.keys import Keys
+from bertsmith.serving.methods import with_other_methods
 from bertsmith.serving.metrics import Metrics
 from bertsmith.serving.models import Models
 from bertsmith.serving.page import page
@@ -34,7 +35,16 @@ from bertsmith.serving.service import Service
 from bertsmith.serving.settings import ServingSettings
 
 # The last one has /v1/{model}, which would take the others' paths.
-PROTOCOLS = (openai, tei, ranking, hugging_face, systemone, decisions, ours)
+PROTOCOLS = (
+    openai.routes,
+    tei.routes,
+    ranking.routes,
+    ranking.routes_of_either,
+    hugging_face.routes,
+    systemone.routes,
+    decisions.routes,
+    ours.routes,
+)
 _TAKEN = re.compile(r"/v1/([^/{}]+)")
 
 
@@ -71,9 +81,9 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
     )
     app.state.service, app.state.health, app.state.metrics = service, health, metrics
     routers = [operation_routes.routes(service, health, metrics), page.routes(service)]
-    routers += [protocol.routes(service) for protocol in PROTOCOLS]
+    routers += [routes(service) for routes in PROTOCOLS]
     _require_free_names(settings, routers)
-    for router in routers:
+    for router in with_other_methods(routers, service):
         app.include_router(router)
     app.add_middleware(BodyReading, most_bytes=settings.max_body_bytes, refuse=refuse_early)
     app.add_middleware(Access, keys=Keys(settings.keys_file), host=settings.host, refuse=refuse_early)
@@ -104,5 +114,6 @@ async def _not_found(request: Request, error: Exception) -> Response:
     """A path or a method that there isn't."""
     assert isinstance(error, HTTPException)
     said = f"There is no {request.method} {request.url.path[:200]} here. /openapi.json lists what there is."
-    body = {"error": {"code": "not_found", "message": said, "retry_after": None}}
+    code = "method_not_allowed" if error.status_code == 405 else "not_found"
+    body = {"error": {"code": code, "message": said, "retry_after": None}}
     return JsonResponse(body, error.status_code, error.headers)

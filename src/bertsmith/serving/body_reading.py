@@ -1,22 +1,35 @@
-"""A request's body is read before anything else is done: within a size, and within a time.
+"""A request's body is read before anything else is done: within a size, compressed or not, and a time.
 
 A client that goes away meanwhile, or while it waits for its answer, ends its request. One key's bodies take
 at most half of the room that the others' leave.
 """
 
 import asyncio
+import re
+import zlib
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertsmith.serving.refusals import Refusal, TooLarge, TooSlow, Unavailable
+from bertsmith.serving.refusals import (
+    InvalidRequest,
+    Refusal,
+    TooLarge,
+    TooSlow,
+    Unavailable,
+    UnreadableBody,
+)
 from bertsmith.serving.service import ANONYMOUS
 
 _SECONDS = 30.0  # for all of a body
 _MOST_DIGITS = 18  # of a size: Python refuses to read thousands of them
 _BODIES = 128  # of the largest size, for which there is room: slow clients must not fill the memory
+_CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+_CHARSET = re.compile(r';\s*charset\s*=\s*"?([\w.:-]+)', re.IGNORECASE)
+_CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii")
 
 
 @dataclass
@@ -50,6 +63,10 @@ class BodyReading:
         try:
             async with asyncio.timeout(self.seconds):
                 body = await self._body(scope, held, receive)
+            if body:
+                body = self._readable(dict(scope["headers"]), body)
+                held.size += len(body)
+                self._held[held.key] += len(body)
         except TimeoutError:
             late = TooSlow(f"The body did not arrive within {self.seconds:g} seconds.")
             await self.refuse(late, scope, receive, send)
@@ -77,6 +94,34 @@ class BodyReading:
             self._require_room(held.key)
             if not message.get("more_body"):
                 return b"".join(parts)
+
+    def _readable(self, headers: Mapping[bytes, bytes], body: bytes) -> bytes:
+        """Without its content-encoding. Raises UnreadableBody, TooLarge, InvalidRequest."""
+        charset = _CHARSET.search(headers.get(b"content-type", b"").decode("latin-1"))
+        if charset is not None and charset[1].lower() not in _CHARSETS:
+            raise UnreadableBody(f"The body's charset is {charset[1]!r}: JSON is read in UTF-8.")
+        coding = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
+        if coding in ("", "identity"):
+            return body
+        if coding not in _CODINGS:
+            raise UnreadableBody(
+                f"The body's content-encoding is {coding[:80]!r}: gzip and deflate are read here, or none."
+            )
+        bits = _CODINGS[coding]
+        if coding == "deflate" and int.from_bytes(body[:2]) % 31:
+            bits = -zlib.MAX_WBITS  # without zlib's two bytes in front, as some clients send it
+        reader = zlib.decompressobj(bits)
+        try:
+            found = reader.decompress(body, self.most_bytes + 1)
+        except zlib.error as error:
+            raise InvalidRequest(
+                f"The body can't be read as {coding}, which it says it is: {error}."
+            ) from None
+        self._require(len(found))
+        if not reader.eof or reader.unused_data:
+            what = "more follows its end" if reader.eof else "it is cut short"
+            raise InvalidRequest(f"The body can't be read as {coding}, which it says it is: {what}.")
+        return found
 
     def _require(self, size: int) -> None:
         if size > self.most_bytes:

@@ -3,8 +3,10 @@
     Refusal
     ├── InvalidRequest   422  a body that isn't what the route reads
     │   └── NoInputs     422  a request for nothing
+    ├── WrongMethod      405  a path that is asked by other methods
     ├── TooSlow          408  a body that took longer to arrive than the service waits
     ├── TooLarge         413  more than the service takes: says what, how much, and how much is taken
+    ├── UnreadableBody   415  a body in a coding or a charset that isn't read here
     ├── TooLong          422  a text of more tokens than the model reads, under long_text = "error"
     ├── Unauthorized     401  no key, or none that is known
     ├── Forbidden        403  a key without this right
@@ -18,14 +20,14 @@
 Each protocol has an envelope of its own for these (serving/protocols/).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 _LONGEST = 1000  # characters of a sentence
 
 
 class Refusal(Exception):
-    """`retry_after` in seconds, None where coming back won't help."""
+    """`retry_after` in seconds, None where coming back won't help. `headers` are the answer's."""
 
     status = 500
     code = "internal_error"
@@ -33,6 +35,7 @@ class Refusal(Exception):
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.message, self.retry_after = _shortened(message), retry_after
+        self.headers: Mapping[str, str] = {}
 
 
 def _shortened(message: str) -> str:
@@ -52,6 +55,27 @@ class NoInputs(InvalidRequest):
     """A request for nothing."""
 
     code = "no_inputs"
+
+
+class WrongMethod(Refusal):
+    """A path that is asked by other methods."""
+
+    status, code = 405, "method_not_allowed"
+
+    def __init__(self, method: str, path: str, allowed: Iterable[str]) -> None:
+        known = ", ".join(sorted(allowed))
+        super().__init__(f"There is no {method} {path[:200]} here. Its methods are: {known}.")
+        self.headers = {"allow": known}
+
+
+class UnreadableBody(Refusal):
+    """A body in a coding or a charset that isn't read here."""
+
+    status, code = 415, "unsupported_media_type"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.headers = {"accept-encoding": "gzip, deflate"}
 
 
 class TooSlow(Refusal):

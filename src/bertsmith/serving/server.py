@@ -1,14 +1,18 @@
 """`bertsmith serve`: the socket first, then the models, then one process or several that answer."""
 
 import json
+import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
 from bertsmith.errors import InputError
+from bertsmith.locks import lock
 from bertsmith.machine.hardware import Hardware
 from bertsmith.serving.app import make_app
 from bertsmith.serving.draining_server import run_server
@@ -27,7 +31,10 @@ def serve(settings: ServingSettings) -> None:
     """
     early = _noted_hang_ups()
     Keys(settings.keys_file)  # whatever is wrong is said before models are opened, which takes longest
-    with socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET) as listener:
+    with (
+        _process_noted(settings.pid_file),
+        socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET) as listener,
+    ):
         _take_address(listener, settings)
         torch.set_num_threads(min(torch.get_num_threads(), Hardware.detect().threads))  # a container's too
         models = Models(settings)
@@ -55,6 +62,29 @@ def _noted_hang_ups() -> list[int]:
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, lambda number, _: found.append(number))
     return found
+
+
+@contextmanager
+def _process_noted(path: Path | None) -> Iterator[None]:
+    """The number of this process in a file, until the end. Raises InputError where another service has it."""
+    if path is None:
+        yield
+        return
+    try:
+        file = path.open("a+")
+    except OSError as error:
+        raise InputError(
+            f"--pid-file {path} can't be written: {error.strerror}. Name another file."
+        ) from None
+    with file:
+        if not lock(file):
+            raise InputError(f"--pid-file {path} is that of another service that runs. Name another file.")
+        file.truncate(0)
+        print(os.getpid(), file=file, flush=True)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def _take_address(listener: socket.socket, settings: ServingSettings) -> None:

@@ -7,7 +7,7 @@ Keys share what takes long: the queue its tokens, threads what is tokenised and 
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -99,7 +99,7 @@ class Service:
     async def _answer(self, request: Request) -> Answer:
         model = self.models.find(request.model, request.operation)
         operation = model.operation(request.operation)
-        self._require_size(request.inputs)
+        self.require_size(request.inputs, request.options.more.values())
         allowed = operation.options
         if unknown := sorted(set(request.options.more) - allowed):
             raise Unsupported(
@@ -146,12 +146,18 @@ class Service:
             raise InvalidRequest(f"timeout_ms must be above 0 and at most {most:g}, found {wanted_ms!r}.")
         return time.monotonic() + (most if wanted_ms is None else wanted_ms) / 1000
 
-    def _require_size(self, inputs: Sequence[Any]) -> None:
+    def require_size(self, inputs: Sequence[Any], beside: Iterable[Any] = ()) -> None:
+        """`beside`: what is read with each, as a query. Raises NoInputs, TooLarge."""
         most = self.settings.max_inputs
         if not inputs:
             raise NoInputs("There are no inputs. Send at least one.")
         if len(inputs) > most:
             raise TooLarge(f"The request has {len(inputs)} inputs; this service takes {most} at a time.")
+        longest, most = max(map(characters, [*inputs, *beside])), self.settings.max_input_characters
+        if longest > most:
+            raise TooLarge(
+                f"An input has {longest:,} characters; this service takes {most:,}. Send it in parts."
+            )
 
     def _require_tokens(self, prepared: Prepared) -> None:
         longest = max((*prepared.input_tokens, *(each.tokens for each in prepared.encoded)), default=0)

@@ -6,21 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from bertsmith.errors import RecipeError
 from bertsmith.serving.setting_sources import gather
-from bertsmith.validation import check
+from bertsmith.validation import Strict, check
 
 ENVIRONMENT = "BERTSMITH_SERVE_"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LONGEST_DRAIN = 86_400  # seconds: uvicorn takes a whole number, which infinity is not
 
 
-class ModelSettings(BaseModel):
+class ModelSettings(Strict):
     """One model: a folder, an alias such as minilm, or an index. `name` is what clients call it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     path: str
@@ -37,24 +35,25 @@ class ModelSettings(BaseModel):
         return name
 
 
-class ServingSettings(BaseModel):
+class ServingSettings(Strict):
     """`timeout_ms` is the most a request may take, and what it has if it says nothing. Limits are of one
-    request: `max_inputs` texts, `max_input_tokens` of a text with its windows, `max_request_tokens` of all.
+    request: `max_inputs` texts, `max_input_characters` of a text, however few of them are read,
+    `max_input_tokens` of a text with its windows, `max_request_tokens` of all.
     `queue_tokens` may wait at a time. `batch_tokens` are computed together on a core; None: as suits the
     device. A service that stops shows it for `drain_delay` seconds, closes its socket, and has
-    `drain_seconds` for the rest.
+    `drain_seconds` for the rest. `pid_file` holds the number of its process while it runs.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     models: tuple[ModelSettings, ...] = Field((), min_length=1)
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     workers: int = Field(1, ge=1, le=256)
+    pid_file: Path | None = None
     keys_file: Path | None = None
     timeout_ms: float = Field(10_000, gt=0, le=3_600_000)
     max_body_bytes: int = Field(2_000_000, ge=1024)
     max_inputs: int = Field(2048, ge=1)
+    max_input_characters: int = Field(1_000_000, ge=1024)
     max_input_tokens: int = Field(8192, ge=8)
     max_request_tokens: int = Field(300_000, ge=8)
     queue_tokens: int = Field(1_000_000, ge=8)

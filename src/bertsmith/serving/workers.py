@@ -1,5 +1,7 @@
 """The threads that compute: one a core, and one that has all cores for a request that comes alone."""
 
+import asyncio
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -75,9 +77,16 @@ class Workers:
     async def read(
         self, key: str, deadline: float, function: Callable[..., Result], *arguments: Any
     ) -> Result:
-        """What is slow to read, as a long text that is tokenised: likewise."""
+        """What is slow to read, as a long text that is tokenised: likewise. The deadline holds for what was
+        begun, too, which isn't worth waiting for: its thread goes on alone.
+        """
         assert self._reading is not None
-        return await self._reading.run(key, deadline, function, *arguments)
+        left = None if deadline == math.inf else max(deadline - time.monotonic(), 0.0)
+        try:
+            async with asyncio.timeout(left):
+                return await self._reading.run(key, deadline, function, *arguments)
+        except TimeoutError:
+            raise self.queue.expired() from None
 
     def _work(self, has_all_cores: bool) -> None:
         give_way()

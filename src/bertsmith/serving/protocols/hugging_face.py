@@ -78,7 +78,12 @@ def error_body(refusal: Refusal) -> dict[str, Any]:
 
 def routes(service: Service) -> APIRouter:
     """The routes, for an application."""
-    router = router_of(error_body, tags=["Hugging Face"])
+
+    def require_model(request: Request) -> None:
+        if (name := request.path_params.get("model")) is not None:
+            service.models[name]
+
+    router = router_of(error_body, before=require_model, tags=["Hugging Face"])
 
     async def answer(request: Request, body: PipelineBody, name: str | None, task: str | None) -> Response:
         model, kind = _choose(service, body, body.model or name, task)

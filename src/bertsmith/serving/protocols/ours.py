@@ -44,7 +44,9 @@ def error_body(refusal: Refusal) -> dict[str, Any]:
 
 def routes(service: Service) -> APIRouter:
     """The routes, for an application."""
-    router = router_of(error_body, tags=["bertsmith"])
+    router = router_of(
+        error_body, before=lambda request: service.models[request.path_params["model"]], tags=["bertsmith"]
+    )
 
     @router.post("/v1/{model}", summary="Ask a model")
     async def ask(model: Annotated[str, Path(max_length=64)], body: Body, request: Request) -> Response:

@@ -96,6 +96,11 @@ def routes(service: Service) -> APIRouter:
     async def first(body: DocumentsBody, request: Request) -> Response:
         return await _rank(service, request, body, body.model, "1")
 
+    return router
+
+
+def routes_of_either(service: Service) -> APIRouter:
+    """/rerank, for an application."""
     either = router_of(_either_error, tei.status_of, tags=["TEI"])
 
     @either.post("/rerank", summary="Re-ranking, as TEI and as Jina have it")
@@ -104,8 +109,7 @@ def routes(service: Service) -> APIRouter:
             return await _rank(service, request, body, body.model or model, "1")
         return await _rank_texts(service, request, body, body.model or model)
 
-    router.include_router(either)
-    return router
+    return either
 
 
 async def _rank(

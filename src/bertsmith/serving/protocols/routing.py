@@ -41,7 +41,6 @@ CHANGES_NOTHING = frozenset(
         *("prompt_cache_key", "prompt_cache_options"),
     }
 )
-_FIELD = 2  # parts of a place in the body, "body" among them; below are the ways to read the field
 _DEEPEST = 64  # lists and objects within each other, in a body
 _MANY = 100_000  # numbers
 _JSON = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
@@ -173,8 +172,15 @@ class InvalidBody(InvalidRequest):
         self.place = tuple(error.errors()[0]["loc"])
 
 
-def router_of(error_body: ErrorBody, status_of: StatusOf | None = None, **more: Any) -> APIRouter:
-    """A router whose refusals have the protocol's own envelope, and its own status where that differs."""
+def router_of(
+    error_body: ErrorBody,
+    status_of: StatusOf | None = None,
+    before: Callable[[Request], Any] = lambda request: None,
+    **more: Any,
+) -> APIRouter:
+    """A router whose refusals have the protocol's own envelope, and its own status where that differs.
+    `before` a body is looked at, it may refuse what the path says.
+    """
 
     def refused(refusal: Refusal, request: Request) -> Response:
         return refuse(refusal, error_body, request, status_of(refusal) if status_of else None)
@@ -185,6 +191,7 @@ def router_of(error_body: ErrorBody, status_of: StatusOf | None = None, **more: 
 
             async def handle(request: Request) -> Response:
                 try:
+                    before(request)
                     return await usual(JsonRequest(request.scope, request.receive))
                 except Refusal as refusal:
                     return refused(refusal, request)
@@ -204,7 +211,7 @@ def router_of(error_body: ErrorBody, status_of: StatusOf | None = None, **more: 
 def refuse(refusal: Refusal, error_body: ErrorBody, request: Request, status: int | None = None) -> Response:
     """The refusal in a protocol's envelope; Retry-After in whole seconds, as HTTP has it, and in ms."""
     request.state.refusal = refusal
-    headers = {}
+    headers = dict(refusal.headers)
     if refusal.retry_after is not None:
         headers["retry-after"] = str(max(1, math.ceil(refusal.retry_after)))
         headers["retry-after-ms"] = str(math.ceil(refusal.retry_after * 1000))
@@ -222,9 +229,10 @@ def first_problem(error: RequestValidationError | ValidationError) -> str:
     if not place and first["type"] in ("model_attributes_type", "dict_type"):
         return "The body must be a JSON object, sent with content-type: application/json."
     said = [_lowered(first["msg"])]
-    if first["loc"][_FIELD : _FIELD + 1] == ("str",):  # a text, or one of several others
-        place = str(first["loc"][_FIELD - 1])
-        said += [_lowered(each["msg"]) for each in others if each["loc"][:_FIELD] == first["loc"][:_FIELD]]
+    *before, kind = first["loc"] or ("",)
+    if kind == "str":  # a text, or one of several others
+        place = ".".join(str(part) for part in before if part != "body")
+        said += [_lowered(each["msg"]) for each in others if list(each["loc"][: len(before)]) == before]
     return f"{place or 'The body'}: {', or '.join(dict.fromkeys(said))}."
 
 

@@ -193,7 +193,7 @@ def _add_tokens(router: APIRouter, service: Service) -> None:
     async def tokenize(body: TokenizeBody, request: Request, model: Named = None) -> Response:
         found = service.models.find(body.model or model, None)
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-        _require_some(texts, service)
+        service.require_size(texts)
         prefix = _prompt(found, body.prompt_name)
         most = service.settings.max_request_tokens
         texts = [prefix + text for text in texts]
@@ -204,7 +204,7 @@ def _add_tokens(router: APIRouter, service: Service) -> None:
     async def decode(body: DecodeBody, request: Request, model: Named = None) -> Response:
         found = service.models.find(body.model or model, None)
         lists: list[Any] = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
-        _require_some(lists, service)
+        service.require_size(lists)
         _require_tokens(sum(map(len, lists)), service.settings.max_request_tokens)
         known = range(found.tokenizer.vocab_size)
         if strange := [number for ids in lists for number in ids if number not in known]:
@@ -235,14 +235,6 @@ def predict_inputs(given: Any) -> tuple[list[Any], bool]:
     if any(len(each) not in (1, 2) for each in inputs):
         raise InvalidRequest("inputs must be a text, a pair of texts, or lists of one or two texts.")
     return [each[0] if len(each) == 1 else tuple(each) for each in inputs], one
-
-
-def _require_some(texts: list[Any], service: Service) -> None:
-    most = service.settings.max_inputs
-    if not texts:
-        raise NoInputs("There are no inputs. Send at least one.")
-    if len(texts) > most:
-        raise TooLarge(f"The request has {len(texts)} inputs; this service takes {most} at a time.")
 
 
 def _require_tokens(tokens: int, most: int) -> None:
