@@ -159,19 +159,44 @@ def status(*, store: str | None = None, config: Path | None = None, json: Flag =
     from bertsmith.serving.mirror.looking.state import Looking
 
     settings = mirror_settings(config, store=store)
-    with opened_store(config, store) as opened:
+    with opened_store(config, store, reads=True) as opened:
         if json:
             print_json(Looking(opened, settings).state())
             return
         versions, passed, calls = opened.versions(), opened.passed(), opened.count()
         answering = accounts(StageStore(opened), settings.prices)
-    print_facts("Recorded", {"calls": f"{calls:,}", "sites": f"{len({each.site for each in versions}):,}"})
-    if versions:
-        _print_versions(versions)
-    if answering:
-        print_accounts(answering)
-    if passed:
-        _print_passed(passed)
+        facts = {"calls": f"{calls:,}", "sites": f"{len({each.site for each in versions}):,}"}
+        print_facts("Recorded", facts)
+        if versions:
+            _print_versions(versions)
+        if answering:
+            print_accounts(answering)
+        if passed:
+            _print_passed(passed)
+
+
+def backup(out: Path, *, store: str | None = None, config: Path | None = None) -> None:
+    """Copy the store to OUT, while mirrors may go on writing to it.
+
+    A copy of the file alone would lack what is still in the log beside it. OUT is as private as the store.
+
+    Parameters
+    ----------
+    out
+        The file to write.
+    store
+        The store: a file. Default: mirror.sqlite. Of PostgreSQL, pg_dump makes copies.
+    config
+        A TOML file with the mirror's settings.
+
+    Examples
+    --------
+    bertsmith mirror backup backups/monday.sqlite
+    """
+    with opened_store(config, store, reads=True) as opened:
+        opened.back_up(out)
+        calls = opened.count()
+    console.print(f"{calls:,} calls in {out}.", markup=False)
 
 
 def forget(
@@ -258,6 +283,6 @@ app.command(serve)
 app.command(import_calls, name="import")
 for _command in (
     mirror_label.label, status, mirror_learn.understand, mirror_learn.train, promote, check, demote,
-    mirror_learn.merge, mirror_label.relabel, forget, guard,
+    mirror_learn.merge, mirror_label.relabel, forget, backup, guard,
 ):  # fmt: skip
     app.command(_command)

@@ -107,7 +107,7 @@ def understand(
 
     bertsmith mirror understand b1a8c286578d --store calls.sqlite
     """
-    with opened_store(config, store) as opened:
+    with opened_store(config, store, reads=True) as opened:
         from bertsmith.mirroring.call_records import CallRecords
         from bertsmith.mirroring.understanding.understand import understand as look
 

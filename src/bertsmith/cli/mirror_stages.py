@@ -128,7 +128,8 @@ def demote(
 def check(
     *, store: str | None = None, config: Path | None = None, files: bool = True, json: Flag = False
 ) -> int:
-    """Check whether what was promised of each student still holds. Exit status 1 if something doesn't.
+    """Check whether what was promised of each student still holds. Exit status 1 if something doesn't, or if
+    there is nothing to check.
 
     It checks the answers for which the LLM was asked too, against the share that may differ; whether the
     evidence has demoted a student; whether the calls have changed; audits that got no answer; and the
@@ -153,9 +154,9 @@ def check(
     """
     from bertsmith.serving.mirror.answering.guarantee_check import check_guarantees
 
-    with opened_store(config, store) as opened:
+    with opened_store(config, store, reads=True) as opened:
         found = check_guarantees(_stages(opened), looks_at_files=files)
-    holds = all(each.holds for each in found)
+    holds = bool(found) and all(each.holds for each in found)
     if json:
         print_json({"holds": holds, "findings": [vars(each) for each in found]})
     elif found:
@@ -165,7 +166,10 @@ def check(
         ]
         print_table(("site", "version", "mode", "", "what"), rows, "Guarantees")
     else:
-        print_note("No student has served yet: there is nothing to check.")
+        print_note(
+            "Nothing was checked: no student has served in this store yet. If one should, look whether "
+            "--store is the one that the mirror writes to."
+        )
     return 0 if holds else 1
 
 
@@ -175,7 +179,7 @@ def print_accounts(found: "list[Account]") -> None:
         (
             each.stage.site,
             each.stage.version,
-            _mode(each.stage),
+            f"{_mode(each.stage)}, fails" if each.fails else _mode(each.stage),
             each.stage.student or "-",
             each.answered,
             sum(each.relayed.values()),

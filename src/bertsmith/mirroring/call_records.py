@@ -22,6 +22,7 @@ from sqlalchemy import (
     Table,
     Text,
     delete,
+    inspect,
     select,
     text,
 )  # fmt: skip
@@ -50,10 +51,12 @@ _AT_ONCE = 500
 
 
 class CallRecords:
-    """Of one store. Its tables are made where they are missing."""
+    """Of one store. Its tables are made where they are missing, and it isn't opened to be read alone."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        if store.reads:
+            return
         with store.engine.begin() as connection:
             self._lock(connection)
             MERGED.create(connection, checkfirst=True)
@@ -120,6 +123,8 @@ class CallRecords:
 
     def _merged(self) -> dict[str, str]:
         with self.store.engine.connect().execution_options(**READING) as connection:
+            if not inspect(connection).has_table(MERGED.name):
+                return {}
             return {row.version: row.into for row in connection.execute(select(MERGED))}
 
     # -- uses ----------------------------------------------------------------------------------------------

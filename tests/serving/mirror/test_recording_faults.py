@@ -423,6 +423,25 @@ def test_a_count_of_tokens_that_no_column_holds_is_left_out(tmp_path: Path) -> N
     store.close()
 
 
+@pytest.mark.parametrize("suffixes", [["-wal"], ["-shm"], ["-wal", "-shm"]])
+def test_a_log_that_is_removed_is_said_and_no_call_is_lost(
+    tmp_path: Path, upstream: Upstream, suffixes: list[str]
+) -> None:
+    with running_mirror(tmp_path, upstream.url) as mirror:
+        for number in range(5):
+            mirror.ask(CHAT, body_of(f"card {number}"))
+        assert len(mirror.calls()) == 5
+        for suffix in suffixes:
+            Path(f"{mirror.path}{suffix}").unlink()
+        assert "was removed while the store" in mirror.ask("/bertsmith/status").json()["store_problem"]
+        mirror.ask(CHAT, body_of("card 5"))
+        mirror.settle()
+        assert mirror.ask("/bertsmith/status").json()["store_problem"] is None
+        assert len(rows(mirror.path)) == 6  # as another process reads it
+        mirror.ask(CHAT, body_of("card 6"))
+    assert {text for text, _ in rows(mirror.path)} == {f"card {number}" for number in range(7)}
+
+
 @pytest.mark.parametrize("what", ["is gone", "is another file by now"])
 def test_a_store_that_is_moved_away_is_said_and_nothing_counts_as_stored_until_it_is_back(
     mirror: RunningMirror, what: str

@@ -224,7 +224,7 @@ def test_a_store_that_is_locked_is_one_sentence(
         patched.setattr("bertsmith.serving.mirror.store.Store.__init__", opened_then(lock))
         assert site.run(given[0], *given[1:]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "can't be read or written just now: database is locked. Run this again" in said
+    assert "is locked: another process has been writing to it for 0.2 s. Wait until that has ended" in said
     for each in locking:
         each.close()
     assert site.run(given[0], *given[1:]) == 0
@@ -260,6 +260,132 @@ def test_damage_is_said_when_a_store_is_opened_and_when_it_is_written_anew(
     damage(site, table)
     assert site.run(command[0], *command[1:]) == 2
     assert "is damaged (database disk image is malformed)" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "UPDATE mirror_calls SET answer = 'card'",
+        "UPDATE mirror_calls SET messages = '[[]]'",
+        "UPDATE mirror_calls SET messages = '[1]'",
+        "UPDATE mirror_calls SET began = 'yesterday'",
+        "UPDATE mirror_calls SET began = 1e300",
+        "UPDATE mirror_calls SET weight = 'much'",
+        "UPDATE mirror_calls SET probabilities = '[]'",
+        "UPDATE mirror_calls SET logprobs = 'x'",
+        "UPDATE mirror_versions SET schema = 'null'",
+        "UPDATE mirror_versions SET system = '{}'",
+        "UPDATE mirror_versions SET began = x'00'",
+        "UPDATE mirror_versions SET parameters = ''",
+        "UPDATE mirror_sites SET began = 'a'",
+        "UPDATE mirror_stages SET revision = 'a', share = 'b'",
+        "UPDATE mirror_evidence SET audits = '[]'",
+        "UPDATE mirror_students SET epsilon = 'small', folder = 7",
+        "UPDATE mirror_tallies SET calls = 'many'",
+        "DELETE FROM mirror_meta WHERE name = 'salt'",
+        "UPDATE mirror_meta SET value = 'pepper' WHERE name = 'salt'",
+        "DROP TABLE mirror_calls",
+        "DROP TABLE mirror_tallies",
+        "ALTER TABLE mirror_calls DROP COLUMN weight",
+    ],
+)
+def test_a_store_that_was_edited_is_never_a_traceback(
+    site: Site, edit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.run("promote", site.call.site, "--student", site.folder, "--to", "live")
+    answered(site, 40, 1)
+    site.store.add([call_of(number) for number in range(10, 40)])
+    site.store.close()
+    with closing(sqlite3.connect(site.address)) as connection:
+        connection.execute("PRAGMA foreign_keys=OFF")
+        connection.execute(edit)
+        connection.commit()
+    said = ""
+    for command in (
+        ["status"], ["status", "--json"], ["understand"],
+        ["train", "--tiers", "tf-idf", "--out", tmp_path / "x"], ["check"], ["demote", site.call.site],
+        ["forget", "nobody"], ["backup", tmp_path / "copy.sqlite"],
+    ):  # fmt: skip
+        status = site.run(command[0], *command[1:])
+        err = " ".join(capsys.readouterr().err.split())
+        assert status in (0, 1, 2) and "Traceback" not in err and "bug in Bertsmith" not in err, (
+            command,
+            err,
+        )
+        said += err
+    if "mirror_calls SET answer" in edit:
+        assert "holds what Bertsmith doesn't write: mirror_calls, id '" in said
+        assert "': answer is not JSON. Mend or delete that row" in said
+
+
+def test_a_store_that_lacks_a_table_says_so(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    site.store.close()
+    with closing(sqlite3.connect(site.address)) as connection:
+        connection.execute("DROP TABLE mirror_passed")
+    for command in ("status", "check", "forget"):
+        assert site.run(command, *["x"][: command == "forget"]) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert (
+            f"The store {site.address} lacks the table mirror_passed: it isn't as Bertsmith made it" in said
+        )
+
+
+def test_who_only_reads_waits_for_no_writer_and_needs_no_right_to_write(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertsmith.serving.mirror.database._WAIT_MS", 200)
+    with closing(sqlite3.connect(site.address, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert [site.run(each) for each in ("status", "understand")] == [0, 0]
+        assert site.run("check") == 1
+        assert site.run("backup", tmp_path / "copy.sqlite") == 0
+        assert site.run("forget", "customer-1") == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert "is locked: another process has been writing to it for 0.2 s" in said
+
+
+def test_a_check_of_nothing_is_no_success(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    assert site.run("check") == 1
+    assert "Nothing was checked: no student has served in this store yet" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert site.run("check", "--json") == 1
+    assert json.loads(capsys.readouterr().out) == {"holds": False, "findings": []}
+
+
+def test_a_student_whose_every_call_failed_does_not_count_as_answering(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.run("promote", site.call.site, "--student", site.folder, "--to", "live")
+    failed = (site.call.version, site.student.id, "student-failed")
+    site.stages.tally({failed: (7, 0.0)})
+    capsys.readouterr()
+    assert site.run("status") == 0
+    assert "live, fails" in capsys.readouterr().out
+    site.stages.tally({(site.call.version, site.student.id, "answered"): (1, 0.0)})
+    assert site.run("status") == 0
+    assert "live, fails" not in capsys.readouterr().out
+
+
+def test_a_backup_has_what_stands_in_the_log_and_replaces_nothing(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.store.add([call_of(number) for number in range(10, 400)])
+    assert Path(f"{site.address}-wal").stat().st_size > 0
+    out = tmp_path / "copy.sqlite"
+    assert site.run("backup", out) == 0
+    assert "400 calls in " in capsys.readouterr().out
+    assert out.stat().st_mode & 0o777 == 0o600
+    with closing(sqlite3.connect(out)) as copy:
+        assert copy.execute("SELECT count(*) FROM mirror_calls").fetchone() == (400,)
+        assert copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    before = out.read_bytes()
+    assert site.run("backup", out) == 2
+    assert "already exists" in capsys.readouterr().err
+    assert out.read_bytes() == before
+    opened = Store(str(out))
+    assert opened.forget("customer-1") == 133  # by the same salt
+    opened.close()
 
 
 def damage(site: Site, table: str) -> None:

@@ -103,6 +103,7 @@ class MirrorApp:
     def _running(self) -> dict[str, object]:
         """What this process has to say, beside the store."""
         recorder, students = self.recorder, self.reconciler.open_students.by_version
+        answering = {version: each.is_answering for version, each in students.items() if each.stage.answers}
         return {
             "under_way": self.relay.under_way,
             "stored": recorder.stored,
@@ -110,8 +111,9 @@ class MirrorApp:
             "waiting_seconds": round(recorder.waiting_seconds, 3),
             "dropped": recorder.dropped,
             "failed": recorder.failed,
-            "store_problem": recorder.problem or None,
-            "answering": sorted(version for version, each in students.items() if each.stage.answers),
+            "store_problem": recorder.problem or self.store.problem or None,
+            "answering": sorted(version for version, answers in answering.items() if answers),
+            "failing": sorted(version for version, answers in answering.items() if not answers),
             "merged": {
                 version: each.stage.version
                 for version, each in sorted(students.items())

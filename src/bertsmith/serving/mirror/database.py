@@ -12,29 +12,41 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
 from bertsmith.errors import InputError, require
 from bertsmith.serving.mirror.stage_tables import STAGES
-from bertsmith.serving.mirror.tables import CALLS, LAYOUT, META, METADATA, OLDER
+from bertsmith.serving.mirror.tables import CALLS, LAYOUT, MERGED, META, METADATA, OLDER
 
 _LOCK = 0x62657274  # of PostgreSQL's advisory locks: "bert"
 READING = {"mirror_reads": True}  # execution options of a connection that only reads
 _NO_PRIVILEGE = "42501"  # PostgreSQL's code
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_FILES = "mirror_files"  # an execution option of an engine: its _OpenedFiles
+_LOG = ("-wal", "-shm")
 _WAIT_MS = 5000  # for another process that writes
 
 
-def open_database(address: str, *, create: bool) -> Engine:
+def open_database(address: str, *, create: bool, reads: bool = False) -> Engine:
     """`address` is a file, or postgresql://user:password@host/name. Raises InputError for what can't be
-    opened, is no store of ours, or has another layout; where nothing is there and `create` is False.
+    opened, is no store of ours, or has another layout; where nothing is there and `create` is False. What
+    only `reads` a file doesn't wait for who writes there, and needs no right to write.
     """
     url = _url(address)
-    engine = _sqlite(url, create=create) if url.drivername == "sqlite" else _postgresql(url)
+    is_file = url.drivername == "sqlite"
+    engine = _sqlite(url, create=create, reads=reads) if is_file else _postgresql(url)
     try:
-        with engine.begin() as connection:
-            _prepare(connection, shown(address), create=create)
+        with engine.connect().execution_options(**READING) as connection:
+            is_ready = _is_ready(connection, shown(address))
+        if not is_ready and reads:
+            engine.dispose()
+            return open_database(address, create=create)
+        if not is_ready:
+            with engine.begin() as connection:
+                _prepare(connection, shown(address), create=create)
     except (DBAPIError, sqlite3.DatabaseError) as error:
         engine.dispose()
         said = getattr(error, "orig", error)
         if is_damaged(error) and getattr(said, "sqlite_errorcode", 0) != sqlite3.SQLITE_NOTADB:
             raise damaged(engine, said) from None
+        if getattr(said, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+            raise InputError(locked(shown(address))) from None
         raise InputError(
             f"The store {shown(address)} can't be opened: {str(said).strip().splitlines()[0]}. "
             "Expected a SQLite file, or a PostgreSQL database that may be written to."
@@ -50,6 +62,14 @@ def shown(address: str) -> str:
     if "://" not in address:
         return address
     return _url(address).set(drivername=address.partition("://")[0]).render_as_string(hide_password=True)
+
+
+def locked(name: str) -> str:
+    """What to do about it."""
+    return (
+        f"The store {name} is locked: another process has been writing to it for {_WAIT_MS / 1000:g} s. "
+        "Wait until that has ended, or end it, and run this again. What was done before it stays."
+    )
 
 
 def why_refused(error: DBAPIError) -> str | None:
@@ -102,7 +122,7 @@ def _url(address: str) -> URL:
     return url.set(drivername="postgresql+psycopg")
 
 
-def _sqlite(url: URL, *, create: bool) -> Engine:
+def _sqlite(url: URL, *, create: bool, reads: bool = False) -> Engine:
     path = Path(url.database or "")
     if not url.database or url.database == ":memory:" or path.is_dir():
         raise InputError(f"{url.database or 'The store'} is no file. Name one, such as mirror.sqlite.")
@@ -110,9 +130,13 @@ def _sqlite(url: URL, *, create: bool) -> Engine:
         raise InputError(f"{path} is not there. Name the mirror's --store, or record something first.")
     if not path.absolute().parent.is_dir():
         raise InputError(f"{path.absolute().parent} is no folder. The store {path} can't be made in it.")
+    file = _OpenedFiles(path.absolute())
     # A connection that a thread leaves goes on in another; SQLAlchemy sees to it that only one has it.
-    engine = create_engine(url, hide_parameters=True, connect_args={"check_same_thread": False})
-    file = _OpenedFile(path.absolute())
+    connecting: dict[str, Any] = {"connect_args": {"check_same_thread": False}}
+    if reads and path.exists():
+        address = f"{path.absolute().as_uri()}?mode=ro"
+        connecting = {"creator": lambda: sqlite3.connect(address, uri=True, check_same_thread=False)}
+    engine = create_engine(url, hide_parameters=True, execution_options={_FILES: file}, **connecting)
 
     @event.listens_for(engine, "do_connect")
     def _require(*_: Any) -> None:
@@ -121,6 +145,10 @@ def _sqlite(url: URL, *, create: bool) -> Engine:
     @event.listens_for(engine, "connect")
     def _settle(connection: sqlite3.Connection, _: Any) -> None:
         connection.isolation_level = None  # transactions begin where we say so
+        file.connected()
+        if reads:
+            connection.execute(f"PRAGMA busy_timeout={_WAIT_MS}")
+            return
         _write_ahead(connection)
         for pragma in (
             "synchronous=FULL",  # what counts as stored outlives a power cut; the relay doesn't wait for it
@@ -130,6 +158,10 @@ def _sqlite(url: URL, *, create: bool) -> Engine:
             connection.execute(f"PRAGMA {pragma}")
         file.note()
 
+    @event.listens_for(engine, "close")
+    def _closed(*_: Any) -> None:
+        file.connections -= 1
+
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         # A writer at once: a transaction that began by reading could not wait for its turn to write.
@@ -137,36 +169,68 @@ def _sqlite(url: URL, *, create: bool) -> Engine:
         if not reads:
             try:
                 file.require()
+                if file.has_lost_log:
+                    _save_log(engine, connection, file)
             except sqlite3.OperationalError as error:
                 raise OperationalError("BEGIN", {}, error) from None
         connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+        if not reads:
+            file.note()  # the log is there from now on
 
     return engine
 
 
-class _OpenedFile:
-    """The file that SQLite opened. Where the path names another, or none, SQLite goes on writing to what it
-    has open, which nobody finds again.
+def _save_log(engine: Engine, connection: Connection, file: "_OpenedFiles") -> None:
+    """What a log holds that was removed is written to the store, as long as it is open; then all connections
+    are begun anew, with a log that others find. Raises OperationalError: it is to be tried again.
+    """
+    raw = connection.connection.dbapi_connection
+    if raw is not None:
+        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    engine.dispose()
+    connection.invalidate()
+    raise sqlite3.OperationalError(
+        f"{file.path}-wal or -shm was removed while the store was open. What it held is saved"
+    )
+
+
+class _OpenedFiles:
+    """The files that SQLite opened: the store, its log and the log's index. Where a path names another, or
+    none, SQLite goes on writing to what it has open, which nobody finds again.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._opened: tuple[int, int] | None = None
+        self.path, self.connections = path, 0
+        self._opened: dict[str, tuple[int, int]] = {}
 
-    def _now(self) -> tuple[int, int] | None:
+    def _now(self, suffix: str) -> tuple[int, int] | None:
         try:
-            found = self.path.stat()
+            found = Path(f"{self.path}{suffix}").stat()
         except OSError:
             return None
         return found.st_dev, found.st_ino
 
+    def connected(self) -> None:
+        """One more. The log goes with the last connection, and comes with the first."""
+        if self.connections == 0:
+            for suffix in _LOG:
+                self._opened.pop(suffix, None)
+        self.connections += 1
+
     def note(self) -> None:
-        """At the first connection."""
-        self._opened = self._opened or self._now()
+        """What is there, if it is there for the first time."""
+        for suffix in ("", *_LOG):
+            if suffix not in self._opened and (now := self._now(suffix)) is not None:
+                self._opened[suffix] = now
+
+    @property
+    def has_lost_log(self) -> bool:
+        """It was removed, or another is in its place."""
+        return any(self._now(suffix) != self._opened[suffix] for suffix in _LOG if suffix in self._opened)
 
     def require(self) -> None:
         """Raises what SQLite raises when it can't write."""
-        if self._opened is not None and (now := self._now()) != self._opened:
+        if "" in self._opened and (now := self._now("")) != self._opened[""]:
             what = "is gone" if now is None else "is another file by now"
             raise sqlite3.OperationalError(
                 f"{self.path} {what}: put back the one that was opened, or start again"
@@ -196,6 +260,39 @@ def _postgresql(url: URL) -> Engine:
         pool_size=2,
         connect_args={"connect_timeout": 10, "application_name": "bertsmith-mirror"},
     )
+
+
+def _is_ready(connection: Connection, name: str) -> bool:
+    """Whether there is nothing to be made. Raises InputError where a table is missing."""
+    there = set(inspect(connection).get_table_names())
+    if META.name not in there:
+        return False
+    found = connection.execute(select(META.c.value).where(META.c.name == "layout")).scalar()
+    if found != str(LAYOUT):
+        return False
+    if missing := {each.name for each in METADATA.sorted_tables if each is not MERGED} - there:
+        raise InputError(lacking(name, f"table {min(missing)}"))
+    return True
+
+
+def lacking(name: str, what: str) -> str:
+    """What to do about a store from which something was taken."""
+    return (
+        f"The store {name} lacks the {what}: it isn't as Bertsmith made it. Put a copy of yours in its place "
+        "(docs/mirror.md, The store), or name another --store."
+    )
+
+
+def log_problem(engine: Engine) -> str:
+    """What is wrong with the files of a SQLite store that is open, in a sentence; empty for nothing."""
+    files = engine.get_execution_options().get(_FILES)
+    if files is None:
+        return ""
+    try:
+        files.require()
+    except sqlite3.OperationalError as error:
+        return str(error)
+    return f"{files.path}-wal or -shm was removed while the store is open" if files.has_lost_log else ""
 
 
 def _prepare(connection: Connection, name: str, *, create: bool) -> None:

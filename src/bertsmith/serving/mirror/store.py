@@ -2,9 +2,12 @@
 
 import hashlib
 import hmac
+import sqlite3
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from sqlite3 import DatabaseError, OperationalError
 from typing import Any
 
@@ -12,8 +15,18 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, func, or_, sele
 from sqlalchemy.dialects import postgresql, sqlite
 
 from bertsmith.errors import InputError
+from bertsmith.files import atomic_file, refuse_existing
 from bertsmith.serving.mirror.call import AGAIN, IMPORTED, UNDATED, Call
-from bertsmith.serving.mirror.database import READING, damaged, is_damaged, is_sqlite, open_database
+from bertsmith.serving.mirror.database import (
+    READING,
+    damaged,
+    is_damaged,
+    is_sqlite,
+    lacking,
+    log_problem,
+    open_database,
+    shown,
+)
 from bertsmith.serving.mirror.rows import call_of_row, call_row, fields_of, site_row, version_row
 from bertsmith.serving.mirror.tables import CALLS, FIELDS, META, PASSED, SITES, VERSIONS
 
@@ -44,17 +57,46 @@ class VersionCount:
 class Store:
     """One thread writes at a time."""
 
-    def __init__(self, address: str, *, create: bool = True) -> None:
-        """As `open_database`."""
-        self.engine = open_database(address, create=create)
+    def __init__(self, address: str, *, create: bool = True, reads: bool = False) -> None:
+        """As `open_database`. Raises InputError for a store without its salt too."""
+        self.engine, self.reads = open_database(address, create=create, reads=reads), reads
         with self._reading() as connection:
-            salt = connection.execute(select(META.c.value).where(META.c.name == "salt")).scalar_one()
-        self._salt = bytes.fromhex(salt)
+            salt = connection.execute(select(META.c.value).where(META.c.name == "salt")).scalar()
+        try:
+            self._salt = bytes.fromhex(salt or "")
+        except (TypeError, ValueError):
+            self._salt = b""
+        if not self._salt:
+            self.close()
+            raise InputError(
+                lacking(shown(address), "salt of its subjects' fingerprints (table mirror_meta)")
+            )
         self._is_left = False  # deleted calls may still be in SQLite's log
 
     def close(self) -> None:
         """Ends the connections."""
         self.engine.dispose()
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with its files while it is open; empty for nothing."""
+        return log_problem(self.engine)
+
+    def back_up(self, out: Path) -> None:
+        """A copy of a SQLite store as it is now, whoever writes meanwhile. Raises InputError for a store in
+        PostgreSQL, and where `out` is there.
+        """
+        if not is_sqlite(self.engine):
+            raise InputError("The store is in PostgreSQL: pg_dump makes a copy of it.")
+        refuse_existing(out)
+        with (
+            atomic_file(out) as file,
+            closing(sqlite3.connect(file.name)) as copy,
+            self._reading() as connection,
+        ):
+            opened: Any = connection.connection.dbapi_connection
+            opened.backup(copy)
+        out.chmod(0o600)  # as private as the store
 
     def add(self, calls: Sequence[Call], passed: Mapping[tuple[str, str], int] | None = None) -> int:
         """In one transaction; gives how many were new. `passed` counts (protocol, reason). Raises

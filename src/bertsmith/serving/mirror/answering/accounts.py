@@ -12,6 +12,7 @@ from bertsmith.serving.mirror.answering.stage_store import StageStore, Tallies
 from bertsmith.serving.mirror.answering.stages import Stage
 from bertsmith.serving.mirror.settings import PriceSettings
 
+_FAILED = ("student-failed", "student-slow", "student-busy", "new-key", "canary")  # none of them an answer
 _SECRET = ("audit-", "shadow-", "canary-", "live-", "candidate-")  # outcomes of comparisons, not of calls
 
 
@@ -59,6 +60,12 @@ class Account:
     money: Money | None
 
     @property
+    def fails(self) -> bool:
+        """A student is to answer, and every call that it was asked failed."""
+        is_failed = all(reason in _FAILED for reason in self.relayed)
+        return self.stage.answers and bool(self.relayed) and not self.answered and is_failed
+
+    @property
     def audited(self) -> int:
         """Audits drawn."""
         return sum(self.audits.values())
@@ -75,7 +82,7 @@ class Account:
 
     def as_json(self) -> dict[str, Any]:
         """For `bertsmith mirror status --json`."""
-        found = asdict(self) | {"calls_avoided": self.calls_avoided}
+        found = asdict(self) | {"calls_avoided": self.calls_avoided, "fails": self.fails}
         found["interval"] = [self.interval.low, self.interval.high]
         if self.money is not None:
             found["money"] = asdict(self.money) | {"net": self.money.net}

@@ -19,6 +19,11 @@ class VersionStudents:
     student: StudentThread | None = None
     candidate: StudentThread | None = None
 
+    @property
+    def is_answering(self) -> bool:
+        """Its student is to answer, and can."""
+        return self.stage.answers and self.student is not None and not self.student.fails
+
 
 @dataclass(frozen=True)
 class OpenStudents:

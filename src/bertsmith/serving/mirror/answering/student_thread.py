@@ -53,6 +53,7 @@ class StudentThread:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[str, Future[StudentAnswer]]] = deque()
         self._is_ending = False
+        self.fails = False  # the last time it was asked
         self._thread = start_one_core_threads(1, f"student-{number}")
         try:
             self.student = self._thread.submit(opening).result()
@@ -95,9 +96,11 @@ class StudentThread:
             try:
                 answers = self.student.answer(texts)
             except Exception as error:
+                self.fails = True
                 for _, future in taken:
                     future.set_exception(error)
                 continue
+            self.fails = False
             for (_, future), answer in zip(taken, answers, strict=True):
                 future.set_result(answer)
 
