@@ -15,6 +15,7 @@ from tokenizer_samples import (
     vocab_txt,
     wordpiece_model,
 )
+from transformers import BertTokenizer
 
 from bertsmith.errors import TokenizerError
 from bertsmith.text.tokens import tokenizer_json as rules
@@ -61,6 +62,46 @@ def test_line_ends_of_windows_a_mark_at_the_start_and_blank_lines_at_the_end_do_
     path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join([*SPECIAL, "a", "\u2028"]).encode() + b"\r\n\r\n")
     tokenizer = Tokenizer.load(path)
     assert tokenizer.pieces == (*SPECIAL, "a", "\u2028")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"hello \na\n",
+        b"hello\t \na\n",
+        b" hello\na\n",
+        b"hello\r\na\r\n",
+        b"hello\r\r\na",
+        "hello\u00a0\na\n".encode(),
+        "hello\u2028\na\u3000\n".encode(),
+        "hello\u2028a\na\n".encode(),
+        "hello\x85\na\x0b\n".encode(),
+        b"hello\x1c\na\x1f\n",
+        "hello\u200b\na\ufeff\n".encode(),
+        b"hello\x00\na\n",
+        b"he\rllo\na\n",
+        "\u2028\nhello\na\n".encode(),
+        "hello\n\u00a0\na\n".encode(),
+        b"hello\na",
+        b"hello\na\n\n\n",
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("before", [b"", b"\xef\xbb\xbf"], ids=["", "mark"])
+def test_a_line_of_a_vocab_txt_is_the_piece_that_transformers_makes_of_it(
+    tmp_path: Path, lines: bytes, before: bytes
+) -> None:
+    (tmp_path / "vocab.txt").write_bytes(before + "\n".join([*SPECIAL, ""]).encode() + lines)
+    theirs, ours = BertTokenizer.from_pretrained(tmp_path), Tokenizer.load(tmp_path, lowercase=True)
+    for text in ("hello a", "hell\u00f6 a", "hello\u2028a he\rllo", " hello \u00a0 hello\x1c hello\u200b"):
+        assert ours.encode(text).ids == theirs(text, add_special_tokens=False)["input_ids"]
+    same = {number: piece for piece, number in theirs.get_vocab().items() if piece.strip() and number > 4}
+    assert all(ours.id_to_token(number) == piece for number, piece in same.items() if "[PAD]" not in piece)
+
+
+def test_two_lines_that_differ_by_a_blank_at_the_end_are_one_piece_twice(tmp_path: Path) -> None:
+    sentence = refusal(vocab_txt(tmp_path / "vocab.txt", [*SPECIAL, "a", "a "]))
+    assert "holds the piece 'a' twice, in lines 6 and 7" in sentence
 
 
 def test_an_empty_file_and_one_that_is_not_there(tmp_path: Path) -> None:

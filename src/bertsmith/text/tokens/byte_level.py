@@ -77,7 +77,7 @@ def _read_merges(path: Path) -> list[tuple[str, str]]:
     lines = read_text(path, "the merges of a byte-level vocabulary").rstrip("\r\n").split("\n")
     merges: list[tuple[str, str]] = []
     for number, line in enumerate(lines, start=1):
-        if number == 1 and line.startswith("#version"):
+        if line.startswith("#version"):
             continue
         parts = line.removesuffix("\r").split(" ")
         if len(parts) != 2:

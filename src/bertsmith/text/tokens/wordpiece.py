@@ -9,16 +9,30 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from bertsmith.errors import TokenizerError
 from bertsmith.text.tokens.tokenizer_json import read_text, require_pieces
 
+#: Unicode's property White_Space. Python's own str.rstrip takes U+001C to U+001F too.
+_WHITE_SPACE = (
+    "".join(
+        map(
+            chr,
+            [*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F],
+        )
+    )
+    + "\u205f\u3000"
+)
+
 
 def read_vocabulary(path: Path) -> list[str]:
     """The pieces of a `vocab.txt`; a piece's index is its id.
 
-    Only line feeds end a line: BERT's Chinese vocabulary has U+2028, a line separator, as a piece.
+    Only line feeds end a line: BERT's Chinese vocabulary has U+2028, a line separator, as a piece. White
+    space at a line's end belongs to no piece, as in transformers, unless there is nothing else: no text has
+    such a piece, since BERT's rules split at white space.
     Raises TokenizerError for a duplicate (naming both lines) and for an empty line.
     """
     text = read_text(path, "a vocabulary with one piece per line")
     require_pieces(text.count("\n"), path)
-    pieces = [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")]
+    lines = [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")]
+    pieces = [line.rstrip(_WHITE_SPACE) or line for line in lines]
     first_line: dict[str, int] = {}
     for number, piece in enumerate(pieces, start=1):
         if not piece:
