@@ -217,14 +217,14 @@ def test_a_lower_casing_tokenizer_that_keeps_accents_gets_words_with_theirs(tmp_
     assert len(extended.encode("Prüfgerät zuverlässig").ids) == 2
 
 
-@pytest.mark.parametrize("how", ["special", "single_word"])
+@pytest.mark.parametrize("how", [{"normalized": False}, {"single_word": True}], ids=str)
 def test_an_added_token_that_would_be_read_where_it_is_not_meant_is_refused(
-    corpus: Corpus, tmp_path: Path, how: str
+    corpus: Corpus, tmp_path: Path, how: dict[str, bool]
 ) -> None:
     content = json.loads(wordpiece().backend.to_str())
-    token = added("entity", len(content["model"]["vocab"]), special=False) | {how: True}
+    token = added("entity", len(content["model"]["vocab"]), special=False) | how
     content["added_tokens"].append(token)
-    with pytest.raises(TokenizerError, match="The added token 'entity' is no text, or a word only if"):
+    with pytest.raises(TokenizerError, match="The added token 'entity' is read only where a text spells it"):
         extend_tokenizer(of_content(tmp_path / "old", content), corpus)
 
 

@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizer_samples import SPECIAL, WORDS, byte_level_files, tokenizer_json, vocab_txt
+from tokenizer_samples import (
+    SPECIAL,
+    WORDS,
+    byte_level_files,
+    tokenizer_json,
+    vocab_txt,
+    wordpiece_model,
+)
+from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
 from bertsmith.errors import TokenizerError
@@ -236,33 +244,125 @@ def test_settings_beside_the_vocabulary_are_followed(tmp_path: Path) -> None:
         Tokenizer.load(tmp_path)
 
 
-def test_settings_win_over_tokenizer_json_as_in_transformers(tmp_path: Path) -> None:
-    tokenizer_json(tmp_path / "tokenizer.json")
-    assert Tokenizer.load(tmp_path).lowercase
-    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    assert not Tokenizer.load(tmp_path).lowercase
-    assert Tokenizer.load(tmp_path, lowercase=True).lowercase
+FLAGS: list[dict[str, bool]] = [
+    {},
+    {"do_lower_case": False},
+    {"do_lower_case": True},
+    {"strip_accents": True},
+    {"tokenize_chinese_chars": False},
+]
+CASED_PIECES = [*SPECIAL, "hello", "Hello", "há", "ha", "a", "A", "日本", "日", "本"]
+
+
+def settings_beside(folder: Path, name: str | None, flags: dict[str, bool], kind: str | None) -> None:
+    """The settings of a tokenizer and of a model, which name a class and a kind, or don't."""
+    named = {} if name is None else {"tokenizer_class": name}
+    (folder / "tokenizer_config.json").write_text(json.dumps(named | flags))
+    if kind is not None:
+        (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+
+
+def same_ids_as_transformers(folder: Path) -> None:
+    text, theirs = "hello Hello há A 日本", AutoTokenizer.from_pretrained(folder)
+    assert Tokenizer.load(folder).encode(text).ids == theirs(text, add_special_tokens=False)["input_ids"]
 
 
 @pytest.mark.parametrize(
-    "name", ["BertTokenizer", "BertTokenizerFast", "DistilBertTokenizer", "PreTrainedTokenizerFast"]
+    ("name", "kind"),
+    [
+        ("BertTokenizer", None),
+        ("BertTokenizerFast", "bert"),
+        ("DistilBertTokenizer", None),
+        ("ElectraTokenizer", "electra"),
+        ("MobileBertTokenizer", None),
+        ("PreTrainedTokenizerFast", None),
+        ("PreTrainedTokenizerFast", "bert"),
+        ("TokenizersBackend", "bert"),
+        ("OneThatNobodyHas", None),
+        ("BertTokenizer", "modernbert"),
+        ("BertTokenizer", "roberta"),
+        (None, None),
+        (None, "modernbert"),
+    ],
 )
-@pytest.mark.parametrize(
-    "flags", [{}, {"do_lower_case": False}, {"do_lower_case": True}, {"strip_accents": True}], ids=str
-)
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("in_file", [{"lowercase": False}, {"strip_accents": False}, {}], ids=str)
 def test_settings_and_tokenizer_json_are_weighed_as_by_the_class_of_transformers(
-    tmp_path: Path, name: str, flags: dict[str, bool], in_file: dict[str, bool]
+    tmp_path: Path, name: str | None, kind: str | None, flags: dict[str, bool], in_file: dict[str, bool]
 ) -> None:
     normalizer = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
     normalizer |= {"strip_accents": None, "lowercase": True} | in_file
+    model = wordpiece_model({piece: number for number, piece in enumerate(CASED_PIECES)})
     bert = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
-    tokenizer_json(tmp_path / "tokenizer.json", normalizer=normalizer, post_processor=bert)
-    config = {"tokenizer_class": name, "unk_token": "[UNK]"} | flags
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer_json(tmp_path / "tokenizer.json", normalizer=normalizer, post_processor=bert, model=model)
+    settings_beside(tmp_path, name, flags, kind)
+    same_ids_as_transformers(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "electra", "nomic_bert"])
+@pytest.mark.parametrize("cased", [True, False])
+def test_where_the_models_kind_alone_says_what_reads_it_tokenizer_json_holds_unless_a_setting_contradicts(
+    tmp_path: Path, kind: str, cased: bool
+) -> None:
+    """transformers 5 lower-cases there for want of a setting, whatever the file says; tokenizers doesn't."""
+    normalizer = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+    normalizer |= {"strip_accents": None, "lowercase": not cased}
+    bert = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
+    path = tokenizer_json(tmp_path / "tokenizer.json", normalizer=normalizer, post_processor=bert)
+    settings_beside(tmp_path, None, {}, kind)
+    library = Backend.from_file(str(path)).encode("hello Hello", add_special_tokens=False)
+    assert Tokenizer.load(tmp_path).encode("hello Hello").ids == library.ids
+    for flag in (True, False):
+        settings_beside(tmp_path, None, {"do_lower_case": flag}, kind)
+        same_ids_as_transformers(tmp_path)
+    assert Tokenizer.load(tmp_path, lowercase=True).lowercase
+
+
+@pytest.mark.parametrize("name", ["RobertaTokenizer", "XLMRobertaTokenizer", "T5Tokenizer", "GPT2Tokenizer"])
+def test_a_class_of_another_scheme_beside_tokenizer_json_changes_nothing(tmp_path: Path, name: str) -> None:
+    path = tokenizer_json(tmp_path / "tokenizer.json")
+    settings_beside(tmp_path, name, {"do_lower_case": False}, None)
+    library = Backend.from_file(str(path)).encode("hello Hello", add_special_tokens=False)
+    assert Tokenizer.load(tmp_path).encode("hello Hello").ids == library.ids
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("BertTokenizer", None),
+        ("DistilBertTokenizerFast", None),
+        ("ElectraTokenizer", None),
+        ("BertTokenizer", "roberta"),
+        *((None, kind) for kind in ("bert", "distilbert", "electra", "nomic_bert")),
+    ],
+)
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
+def test_a_vocab_txt_is_cased_or_not_as_transformers_reads_it(
+    tmp_path: Path, name: str | None, kind: str | None, flags: dict[str, bool]
+) -> None:
+    vocab_txt(tmp_path / "vocab.txt", CASED_PIECES)
+    settings_beside(tmp_path, name, flags, kind)
+    same_ids_as_transformers(tmp_path)
+    (tmp_path / "config.json").unlink(missing_ok=True)
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert not Tokenizer.load(tmp_path).lowercase, "alone it is cased if a piece has a capital"
+
+
+@pytest.mark.parametrize("name", ["RobertaTokenizer", "BartTokenizer", "PreTrainedTokenizerFast", None])
+@pytest.mark.parametrize("setting", [True, False, None])
+@pytest.mark.parametrize("in_file", [True, False])
+def test_the_blank_before_a_text_is_as_the_class_of_transformers_has_it(
+    tmp_path: Path, name: str | None, setting: bool | None, in_file: bool
+) -> None:
+    Tokenizer.load(byte_level_files(tmp_path / "files")).save(tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    content["pre_tokenizer"]["add_prefix_space"] = in_file
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    settings_beside(tmp_path, name, {} if setting is None else {"add_prefix_space": setting}, None)
     theirs = AutoTokenizer.from_pretrained(tmp_path)
-    text = "hello Hello há A"
-    assert Tokenizer.load(tmp_path).encode(text).ids == theirs(text, add_special_tokens=False)["input_ids"]
+    assert (
+        Tokenizer.load(tmp_path).encode("he he").ids == theirs("he he", add_special_tokens=False)["input_ids"]
+    )
 
 
 def test_padding_and_truncation_of_a_file_are_dropped(tmp_path: Path) -> None:

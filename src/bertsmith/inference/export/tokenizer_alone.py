@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from tokenizers import Tokenizer as Backend
-
 from bertsmith.errors import ModelError
 from bertsmith.inference.export.gate_file import GateFile, as_document
 from bertsmith.inference.export.padded_heads import Vectors
@@ -18,8 +16,7 @@ def require_same_ids(source: Source, file: GateFile) -> None:
     """On texts and pairs that are not cut; words of sentences and passages are the task's to divide. Raises
     ModelError where the file says nothing of special tokens around texts, or other ones.
     """
-    backend = Backend.from_str(source.tokenizer.backend.to_str())
-    backend.encode_special_tokens = True
+    backend = source.tokenizer.text_backend
     for example, encoded in list(zip(file.examples, file.encoded, strict=True))[:_COMPARED]:
         texts, ids = _texts(source, example), encoded.windows[0].token_ids.tolist()
         if not texts:

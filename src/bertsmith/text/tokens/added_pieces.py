@@ -71,17 +71,25 @@ def _keep_ids_of_added_tokens(content: dict[str, Any], tokenizer: Tokenizer) -> 
     for token in content["added_tokens"]:
         if token["content"] not in vocabulary and _would_be_read(token, tokenizer):
             raise TokenizerError(
-                f"The added token {token['content']!r} is no text, or a word only if it stands alone. In a "
-                "vocabulary with more pieces it would be read in other places too, so it can't be extended."
+                f"The added token {token['content']!r} is read only where a text spells it in these letters, "
+                "or where it stands alone. As a piece of the vocabulary it would be read elsewhere too. The "
+                "vocabulary can't be extended."
             )
         vocabulary.setdefault(token["content"], token["id"])
 
 
 def _would_be_read(token: dict[str, Any], tokenizer: Tokenizer) -> bool:
-    """True where the vocabulary would find the token in a text that isn't searched for it."""
+    """True where the vocabulary would find the token in a text that spells it otherwise, in capitals say, or
+    within a word.
+    """
+    spelling, model = token["content"], tokenizer.backend.model
+    if tokenizer.family == "byte-level" and not model.ignore_merges:
+        return False  # no merge leads to it
     splitter = tokenizer.backend.pre_tokenizer
-    whole = splitter is None or len(splitter.pre_tokenize_str(token["content"])) == 1
-    return tokenizer.family == "wordpiece" and whole and (token["special"] or token["single_word"])
+    whole = splitter is None or len(splitter.pre_tokenize_str(spelling)) == 1
+    within = tokenizer.family == "wordpiece" and spelling.startswith(model.continuing_subword_prefix)
+    found = (whole or within) and tokenizer.normalise(spelling) == spelling
+    return found and (not token["normalized"] or token["single_word"])
 
 
 def _content(tokenizer: Tokenizer) -> dict[str, Any]:

@@ -1,10 +1,14 @@
-"""Tokens that were added to a vocabulary later, as transformers keeps them beside vocab.txt and vocab.json.
+"""Tokens that were added to a vocabulary later, in each of the places where transformers keeps them.
 
-tokenizer_config.json   since 4.34 in added_tokens_decoder: id → token, and how a text is searched for it
-added_tokens.json       token → id; read where the settings list none
+tokenizer.json            in added_tokens, with how a text is searched for them
+tokenizer_config.json     since 4.34 in added_tokens_decoder: id → the same; it wins over tokenizer.json
+                          in extra_special_tokens, once additional_special_tokens: names of special ones
+added_tokens.json         token → id; read where the settings have no added_tokens_decoder
 """
 
 import json
+from collections.abc import Iterable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -13,10 +17,12 @@ from pydantic import Field, ValidationError
 from tokenizers import Tokenizer as Backend
 
 from bertsmith.errors import TokenizerError
-from bertsmith.text.tokens.tokenizer_json import MAX_ADDED, Component, SearchedToken, read_object
+from bertsmith.text.tokens.tokenizer_json import MAX_ADDED, AddedToken, Component, SearchedToken, read_object
 from bertsmith.validation import first_problem
 
 ADDED_TOKENS = "added_tokens.json"
+#: The settings' names for special tokens without a role: of today, and before transformers 5.
+EXTRA_SPECIAL_TOKENS = ("extra_special_tokens", "additional_special_tokens")
 Kind = TypeVar("Kind", bound=Component)
 
 
@@ -28,33 +34,93 @@ class _Named(Component):
     added_tokens: Annotated[dict[Annotated[str, Field(min_length=1)], int], Field(max_length=MAX_ADDED)]
 
 
-def read_added_tokens(folder: Path, config: dict[str, Any]) -> list[tuple[int, SearchedToken]]:
-    """Their ids and they themselves; `config` is what tokenizer_config.json holds.
+class _Extra(Component):
+    extra_special_tokens: Annotated[list[SearchedToken], Field(max_length=MAX_ADDED)]
+
+
+def read_added_tokens(
+    folder: Path, config: dict[str, Any], in_file: Iterable[dict[str, Any]], vocabulary: Mapping[str, int]
+) -> list[AddedToken]:
+    """In the order of their ids. `config` is what the settings beside the vocabulary hold, `in_file` the
+    added_tokens of a tokenizer.json, `vocabulary` the model's own pieces, behind which a token without an id
+    gets the next one.
 
     Raises TokenizerError naming the first that is none.
     """
-    listed = config.get("added_tokens_decoder")
+    listed, extra = config.get("added_tokens_decoder"), _extra(config, EXTRA_SPECIAL_TOKENS, folder)
+    from_file = [AddedToken.model_validate(token) for token in in_file]
     if listed is not None:
         content = _checked(_Listed, {"added_tokens_decoder": listed}, folder / "tokenizer_config.json")
-        return list(content.added_tokens_decoder.items())
+        from_settings = content.added_tokens_decoder.items()
+        added = [*from_file, *(AddedToken(id=number, **dict(token)) for number, token in from_settings)]
+    else:
+        special = {token.content for token in _extra(config, EXTRA_SPECIAL_TOKENS[:1], folder)}
+        added = [*_of_older_versions(folder, special.union(_names(config))), *from_file]
+    tokens = {token.content: token for token in added}
+    extra += [_special(name) for name in _names(config) if name in vocabulary]
+    free = count(max([*vocabulary.values(), *(token.id for token in added)], default=-1) + 1)
+    for token in extra:
+        if token.content not in tokens:
+            number = vocabulary[token.content] if token.content in vocabulary else next(free)
+            tokens[token.content] = AddedToken(id=number, **dict(token))
+    return sorted(tokens.values(), key=lambda token: token.id)
+
+
+def add_tokens(backend: Backend, added: list[AddedToken], special: dict[str, str]) -> None:
+    """All but `special`, which the backend has, in this order, each under the next free id."""
+    others = [token for token in added if token.content not in special.values()]
+    backend.add_tokens([tokenizers.AddedToken(**token.model_dump(exclude={"id"})) for token in others])
+
+
+def _of_older_versions(folder: Path, special: set[str]) -> list[AddedToken]:
+    """added_tokens.json. Of an uncased tokenizer, text and a token that isn't special are compared in small
+    letters.
+    """
     path = folder / ADDED_TOKENS
     if not path.exists():
         return []
     named = _checked(_Named, {"added_tokens": read_object(path, "added tokens (token → id)")}, path)
-    return [(number, _plain(token)) for token, number in named.added_tokens.items()]
+    tokens = [(_special(name), number) for name, number in named.added_tokens.items()]
+    return [
+        AddedToken(id=number, **dict(token) | ({} if token.content in special else _PLAIN))
+        for token, number in tokens
+    ]
 
 
-def add_tokens(backend: Backend, added: list[tuple[int, SearchedToken]], special: dict[str, str]) -> None:
-    """All but `special`, which the backend has, in the order of their ids, each the next free one."""
-    in_order = [token for _, token in sorted(added, key=lambda each: each[0])]
-    others = [token for token in in_order if token.content not in special.values()]
-    backend.add_tokens([tokenizers.AddedToken(**token.model_dump()) for token in others])
+def _extra(config: dict[str, Any], keys: tuple[str, ...], folder: Path) -> list[SearchedToken]:
+    """Special tokens beside those that have a role; some folders give each a name."""
+    given: Any = next(filter(None, map(config.get, keys)), [])
+    values = given.values() if isinstance(given, dict) else given
+    if not isinstance(values, Iterable) or isinstance(values, str):
+        raise TokenizerError(
+            f"{folder / 'tokenizer_config.json'}: extra_special_tokens is {given!r}; expected a list."
+        )
+    usual = dict(_special("?")) | {"content": None}
+    tokens = [
+        usual | {"content": value}
+        if not isinstance(value, dict)
+        else usual | {key: flag for key, flag in value.items() if key != "__type"} | {"special": True}
+        for value in values
+    ]
+    return _checked(
+        _Extra, {"extra_special_tokens": tokens}, folder / "tokenizer_config.json"
+    ).extra_special_tokens
 
 
-def _plain(token: str) -> SearchedToken:
-    """As transformers takes it: of an uncased tokenizer, text and token are compared in small letters."""
+def _names(config: dict[str, Any]) -> list[str]:
+    """Tokens that the settings name by a role, the five and any others."""
+    values = (value for key, value in config.items() if key.endswith("_token"))
+    contents = (value.get("content") if isinstance(value, dict) else value for value in values)
+    return [content for content in contents if isinstance(content, str)]
+
+
+_PLAIN = {"special": False, "normalized": True}
+
+
+def _special(token: str) -> SearchedToken:
+    """As transformers takes a special token that it knows by its name alone."""
     return SearchedToken(
-        content=token, special=False, single_word=False, lstrip=False, rstrip=False, normalized=True
+        content=token, special=True, single_word=False, lstrip=False, rstrip=False, normalized=False
     )
 
 

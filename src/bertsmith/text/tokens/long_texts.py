@@ -26,6 +26,7 @@ _NO_OFFSETS = np.zeros((0, 2), np.int32)
 BLANK = re.compile(r"(?<=\S)[ \t\n\r](?=\S)")
 BLANK_OR_CHINESE = re.compile(r"(?<=\S)[ \t\n\r](?=\S)|(?=[\u4e00-\u9fff])")
 SPACE = re.compile(r"(?<=\S) (?=\S)")  # a byte-level piece may begin with it
+WHITE_SPACE = re.compile(r"\s")
 
 
 class Pieces(Protocol):

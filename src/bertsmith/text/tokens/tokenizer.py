@@ -2,12 +2,14 @@
 
     V   pieces in the vocabulary
 
-Text is text: what looks like a special token in it ("[SEP]" in a forum post) is split like any other word,
-so that a corpus or a user can't forge the structure of a sequence. `read_special_tokens=True` turns that
-round for text in which "[MASK]" is meant, as in fill-mask.
+Text is text: what looks like one of the five special tokens in it ("[SEP]" in a forum post) is split like
+any other word, so that a corpus or a user can't forge the structure of a sequence. `read_special_tokens=True`
+turns that round for text in which "[MASK]" is meant, as in fill-mask. Any other token that was added to the
+vocabulary ("[WORLD]") is itself wherever a text spells it, as in transformers.
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
@@ -16,8 +18,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
-from tokenizers import models, normalizers, pre_tokenizers
 
 from bertsmith.door import door, flag, found, optional, place, several, text
 from bertsmith.errors import InputError, TokenizerError
@@ -27,6 +29,7 @@ from bertsmith.text.tokens.long_texts import (
     BLANK,
     BLANK_OR_CHINESE,
     SPACE,
+    WHITE_SPACE,
     Pieces,
     WordPieces,
     encode_in_parts,
@@ -112,7 +115,7 @@ class Tokenizer:
 
         With `read_special_tokens`, "[MASK]" and its like in the text become the special token.
         """
-        backend = self._reading_backend if read_special_tokens else self.backend
+        backend = self._reading_backend if read_special_tokens else self.text_backend
         try:
             encoding = backend.encode(text, add_special_tokens=False)
         except TypeError:
@@ -124,14 +127,14 @@ class Tokenizer:
         """The ids of many texts, in parallel and without offsets; the same ids as `encode` gives. With
         `enough`, of a long text at least so many: it is not read to its end, unless that is what is kept.
         """
-        found = self._in_parts(self.backend.encode_batch_fast, texts, enough, offsets=False)
+        found = self._in_parts(self.text_backend.encode_batch_fast, texts, enough, offsets=False)
         return [pieces.ids for pieces in found]
 
     def encode_pieces(self, texts: Sequence[str], enough: int | None = None) -> Sequence[Pieces]:
         """Many texts in parallel: the ids and offsets of `encode`, offsets made only when asked for. `enough`
         as in `encode_batch`.
         """
-        return self._in_parts(self.backend.encode_batch, texts, enough, offsets=True)
+        return self._in_parts(self.text_backend.encode_batch, texts, enough, offsets=True)
 
     def encode_words(self, words: Sequence[str]) -> WordPieces:
         """The ids of many words, each by itself: those of `encode_batch`, without offsets, for a sentence of
@@ -215,20 +218,33 @@ class Tokenizer:
         return (
             isinstance(self.backend.normalizer, normalizers.BertNormalizer)
             and isinstance(self.backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
-            and all(token.special for token in self.backend.get_added_tokens_decoder().values())
+            and not self._searched
         )
 
     @cached_property
     def _where_to_cut(self) -> re.Pattern[str] | None:
         """Where a text can be cut so that its parts have the ids of the whole; None where nobody knows."""
-        if self.splits_at_blanks:
-            return BLANK_OR_CHINESE if self.backend.normalizer.handle_chinese_chars else BLANK
-        pre_tokenizer = self.backend.pre_tokenizer
-        added = self.backend.get_added_tokens_decoder().values()
-        if not isinstance(pre_tokenizer, pre_tokenizers.ByteLevel) or not pre_tokenizer.use_regex:
+        spellings = [
+            spelt for token in self._searched for spelt in (token.content, self.normalise(token.content))
+        ]
+        if any(token.lstrip or token.rstrip for token in self._searched) or any(
+            map(WHITE_SPACE.search, spellings)
+        ):
             return None
-        takes_blank = any(token.rstrip or SPACE.search(token.content) for token in added)
-        return None if takes_blank else SPACE
+        normalizer, pre_tokenizer = self.backend.normalizer, self.backend.pre_tokenizer
+        if isinstance(pre_tokenizer, pre_tokenizers.ByteLevel) and pre_tokenizer.use_regex:
+            return SPACE
+        if not isinstance(normalizer, normalizers.BertNormalizer) or not isinstance(
+            pre_tokenizer, pre_tokenizers.BertPreTokenizer
+        ):
+            return None
+        return BLANK_OR_CHINESE if normalizer.handle_chinese_chars and not self._searched else BLANK
+
+    @cached_property
+    def _searched(self) -> list[AddedToken]:
+        """The added tokens that a text is searched for before it is split: all but the five special ones."""
+        added = self.backend.get_added_tokens_decoder()
+        return [token for number, token in added.items() if number not in self.special_ids]
 
     @cached_property
     def lowercase(self) -> bool:
@@ -280,6 +296,21 @@ class Tokenizer:
     @cached_property
     def _json(self) -> str:
         return self.backend.to_str(pretty=True)
+
+    @cached_property
+    def text_backend(self) -> Backend:
+        """The library's object that reads texts: in them the five special tokens are text, and every other
+        added token is itself. Its switch is for all that are called special: so the five are, and no others.
+        """
+        added = self.backend.get_added_tokens_decoder()
+        if all(token.special == (number in self.special_ids) for number, token in added.items()):
+            return self.backend
+        content = json.loads(self.backend.to_str())
+        for token in content["added_tokens"]:
+            token["special"] = token["id"] in self.special_ids
+        backend = Backend.from_str(json.dumps(content))
+        backend.encode_special_tokens = True
+        return backend
 
     @cached_property
     def _reading_backend(self) -> Backend:

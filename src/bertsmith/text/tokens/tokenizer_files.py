@@ -4,7 +4,9 @@ tokenizer.json                       any BERT or RoBERTa of the last years
 vocab.txt                            WordPiece, one piece a line, the line number is the id
 vocab.json, merges.txt               byte-level BPE, as RoBERTa was published
 tokenizer_config.json                beside them: cased or uncased, names of the special tokens
-added_tokens.json                    beside the latter two: tokens that were added to the vocabulary
+special_tokens_map.json              the latter in older versions of transformers
+added_tokens.json                    and tokens that were added to the vocabulary
+config.json                          the model's kind, which says what reads the files where they don't
 """
 
 import json
@@ -15,7 +17,12 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from bertsmith.errors import TokenizerError
-from bertsmith.text.tokens.added_tokens import ADDED_TOKENS, add_tokens, read_added_tokens
+from bertsmith.text.tokens.added_tokens import (
+    ADDED_TOKENS,
+    EXTRA_SPECIAL_TOKENS,
+    add_tokens,
+    read_added_tokens,
+)
 from bertsmith.text.tokens.byte_level import byte_level_backend, read_byte_pairs, require_byte_symbols
 from bertsmith.text.tokens.template import require_usable, template_of
 from bertsmith.text.tokens.tokenizer_json import read_object, read_tokenizer_json
@@ -34,14 +41,28 @@ SPECIAL_TOKENS = {
 #: Those of a folder, the one that is read first in front.
 TOKENIZER_FILES = (
     *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json"),
-    ADDED_TOKENS,
+    *("special_tokens_map.json", ADDED_TOKENS),
 )
 
 # Classes of transformers that read a vocab.txt by other rules than BERT's: a dictionary's, or byte pairs'.
 _BY_OTHER_RULES = ("BertJapaneseTokenizer", "BertweetTokenizer", "PhobertTokenizer")
-# Those that follow tokenizer.json alone, and those whose own settings win over it, the defaults too.
-_BY_THE_FILE = ("PreTrainedTokenizer", "TokenizersBackend")
-_BY_BERTS_SETTINGS = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
+# Those that take cased or uncased, and the blank before a text, from the settings and their own defaults,
+# whatever tokenizer.json says. All others follow that.
+_BERTS = frozenset(
+    f"{name}Tokenizer"
+    for name in ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert", "LayoutLM")
+)
+_ROBERTAS = frozenset(f"{name}Tokenizer" for name in ("Roberta", "Longformer", "Bart", "LED", "Mvp"))
+# What reads the files of a model's kind where the settings name no class.
+_CLASS_OF_KIND = {
+    **dict.fromkeys(
+        ("bert", "distilbert", "electra", "mobilebert", "convbert", "squeezebert", "layoutlm", "nomic_bert"),
+        "BertTokenizer",
+    ),
+    **dict.fromkeys(("roberta", "roberta-prelayernorm", "longformer", "bart"), "RobertaTokenizer"),
+}
+# Kinds whose tokenizer.json is followed whatever class is named beside it.
+_BY_THE_FILE = ("modernbert", "modernbert-decoder", "model2vec")
 
 
 def read_backend(path: Path, lowercase: bool | None) -> tuple[Backend, dict[str, str], Truncation]:
@@ -51,7 +72,7 @@ def read_backend(path: Path, lowercase: bool | None) -> tuple[Backend, dict[str,
     Raises TokenizerError saying what is missing or wrong, and where.
     """
     source = _find_source(path)
-    config = _read_config(source.with_name("tokenizer_config.json"))
+    config = _read_config(source.parent)
     if source.suffix == ".txt":
         return *_read_wordpiece(source, config, lowercase), truncation_of(None, config, str(source.parent))
     if source.name == "vocab.json":
@@ -67,6 +88,7 @@ def find_special_tokens(vocabulary: set[str], config: dict[str, Any], source: Pa
     Raises TokenizerError naming every role for which the vocabulary has nothing.
     """
     found: dict[str, str] = {}
+    missing = list[str]()
     for role, usual in SPECIAL_TOKENS.items():
         named = config.get(f"{role}_token")
         named = named.get("content") if isinstance(named, dict) else named
@@ -74,9 +96,10 @@ def find_special_tokens(vocabulary: set[str], config: dict[str, Any], source: Pa
         token = next((candidate for candidate in candidates if candidate in vocabulary), None)
         if token is not None:
             found[role] = token
-    missing = [
-        f"{role} ({' or '.join(SPECIAL_TOKENS[role])})" for role in SPECIAL_TOKENS if role not in found
-    ]
+        elif isinstance(named, str):
+            missing.append(f"{role} ({named}, as the settings beside it name it)")
+        else:
+            missing.append(f"{role} ({' or '.join(usual)})")
     odd = next((token for token in found.values() if re.search(r"[\s:$]", token)), None)
     if odd is not None:
         raise TokenizerError(f"{source}: {odd!r} can't be a special token: it holds a blank, a colon or a $.")
@@ -105,21 +128,51 @@ def _find_source(path: Path) -> Path:
     )
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    return read_object(path, "a tokenizer's settings") if path.exists() else {}
+def _read_config(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json, and what older versions of transformers wrote beside it instead of in it."""
+    path = folder / "tokenizer_config.json"
+    config = read_object(path, "a tokenizer's settings") if path.exists() else {}
+    today, earlier = EXTRA_SPECIAL_TOKENS
+    if earlier in config:
+        config[today] = config.get(today) or config.pop(earlier)
+    path = folder / "special_tokens_map.json"
+    if config.get("added_tokens_decoder") is None and path.exists():
+        config |= {
+            key: value
+            for key, value in read_object(path, "a tokenizer's special tokens").items()
+            if key != today
+        }
+    return config
+
+
+def _reading_class(config: dict[str, Any], folder: Path) -> str:
+    """The class of transformers that reads a folder: the settings name it, or else the model's kind has one.
+    "" where it is unknown, or follows tokenizer.json anyway.
+    """
+    path = folder / "config.json"
+    model = read_object(path, "a model's settings") if path.exists() else {}
+    if model.get("model_type") in _BY_THE_FILE:
+        return ""
+    name = config.get("tokenizer_class") or model.get("tokenizer_class")
+    if name is None:
+        name = _CLASS_OF_KIND.get(str(model.get("model_type")), "")
+    return str(name).removesuffix("Fast")
 
 
 def _read_wordpiece(
     path: Path, config: dict[str, Any], lowercase: bool | None
 ) -> tuple[Backend, dict[str, str]]:
-    """Cased or uncased: what the caller says, else the settings, else whether a piece has a capital."""
+    """Cased or uncased: what the caller says, else the settings, else the default of the class that reads it
+    in transformers, which is uncased, else whether a piece has a capital.
+    """
     _refuse_other_rules(config, path)
     pieces = read_vocabulary(path)
     special = find_special_tokens(set(pieces), config, path)
     if lowercase is None:
         lowercase = _flag(config, "do_lower_case")
     if lowercase is None:
-        lowercase = not any(_has_capital(piece) for piece in pieces)
+        uncased = _reading_class(config, path.parent) in _BERTS
+        lowercase = uncased or not any(map(_has_capital, pieces))
     backend = wordpiece_backend(
         pieces,
         special,
@@ -157,8 +210,8 @@ def _read_byte_level(
 
 def _read_added(backend: Backend, special: dict[str, str], config: dict[str, Any], path: Path) -> None:
     """Tokens that the vocabulary file at `path` doesn't have, and those of it that are searched for."""
-    added = read_added_tokens(path.parent, config)
-    vocabulary = backend.get_vocab() | {token.content: number for number, token in added}
+    added = read_added_tokens(path.parent, config, [], backend.get_vocab())
+    vocabulary = backend.get_vocab() | {token.content: token.id for token in added}
     _require_ids_without_holes(vocabulary, path.parent)
     add_tokens(backend, added, special)
 
@@ -178,9 +231,13 @@ def _has_capital(piece: str) -> bool:
 def _read_json(
     path: Path, content: dict[str, Any], config: dict[str, Any], lowercase: bool | None
 ) -> tuple[Backend, dict[str, str]]:
-    _follow_config(content, config, lowercase)
+    _follow_settings(content, config, _reading_class(config, path.parent))
+    if lowercase is not None:
+        _choose_case(content, lowercase)
     model = content["model"]
-    vocabulary = model["vocab"] | {token["content"]: token["id"] for token in content["added_tokens"]}
+    added = read_added_tokens(path.parent, config, content["added_tokens"], model["vocab"])
+    content["added_tokens"] = [token.model_dump() for token in added]
+    vocabulary = model["vocab"] | {token.content: token.id for token in added}
     _require_ids_without_holes(vocabulary, path)
     if model["type"] == "BPE":
         require_byte_symbols(model["vocab"], path)
@@ -194,33 +251,39 @@ def _read_json(
         backend = Backend.from_str(json.dumps(content))
     except Exception as error:  # the library raises nothing narrower
         raise TokenizerError(f"{path} is not a usable tokenizer: {error}.") from error
-    listed = {token["content"] for token in content["added_tokens"]}
+    listed = {token.content for token in added}
     backend.add_special_tokens(sorted(set(special.values()) - listed, key=vocabulary.__getitem__))
     template = template_of(backend, vocabulary[special["cls"]], vocabulary[special["sep"]])
     require_usable(template, len(vocabulary), path)
     return backend, special
 
 
-def _follow_config(content: dict[str, Any], config: dict[str, Any], lowercase: bool | None) -> None:
-    """Where tokenizer_config.json contradicts tokenizer.json the former wins, unless transformers' class that
-    it names follows tokenizer.json alone.
+def _follow_settings(content: dict[str, Any], config: dict[str, Any], reading_class: str) -> None:
+    """The rules are tokenizer.json's. Flags of the settings win over it only where transformers' class takes
+    them from there: its defaults too, if the settings name it.
     """
+    named = bool(config.get("tokenizer_class"))
+    normalizer, pre_tokenizer = content.get("normalizer") or {}, content.get("pre_tokenizer") or {}
+    if reading_class in _BERTS and normalizer.get("type") == "BertNormalizer":
+        if named:
+            normalizer.update(lowercase=True, strip_accents=None, handle_chinese_chars=True)
+        wanted = {
+            "lowercase": _flag(config, "do_lower_case"),
+            "strip_accents": _flag(config, "strip_accents"),
+            "handle_chinese_chars": _flag(config, "tokenize_chinese_chars"),
+        }
+        normalizer.update({key: value for key, value in wanted.items() if value is not None})
+    prefix_space = _flag(config, "add_prefix_space")
+    is_byte_level = pre_tokenizer.get("type") == "ByteLevel"
+    if reading_class in _ROBERTAS and is_byte_level and (named or prefix_space is not None):
+        pre_tokenizer["add_prefix_space"] = prefix_space is True
+
+
+def _choose_case(content: dict[str, Any], lowercase: bool) -> None:
     normalizer = content.get("normalizer") or {}
     if normalizer.get("type") != "BertNormalizer":
         _refuse_choice_of_case(lowercase)
-        return
-    name = str(config.get("tokenizer_class")).removesuffix("Fast")
-    if name in _BY_BERTS_SETTINGS:
-        normalizer.update(lowercase=True, strip_accents=None, handle_chinese_chars=True)
-    wanted = {
-        "lowercase": _flag(config, "do_lower_case"),
-        "strip_accents": _flag(config, "strip_accents"),
-        "handle_chinese_chars": _flag(config, "tokenize_chinese_chars"),
-    }
-    if name not in _BY_THE_FILE:
-        normalizer.update({key: value for key, value in wanted.items() if value is not None})
-    if lowercase is not None:
-        normalizer["lowercase"] = lowercase
+    normalizer["lowercase"] = lowercase
 
 
 def _refuse_choice_of_case(lowercase: bool | None) -> None:
