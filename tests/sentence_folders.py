@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers around a tiny encoder, written key by key: nothing of ours writes them."""
+"""Folders of sentence-transformers and of transformers around a tiny encoder, to be altered key by key."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from random_encoder import random_encoder
+from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import save_checkpoint
+from random_encoder import random_encoder, tokenizer_and_config
 
 WORDS = (
     "red",
@@ -33,6 +35,7 @@ TEXTS = (
     "green large dog cat " * 9,
 )
 WIDTH = 16
+CLASSIFIER, READER = "BertForSequenceClassification", "BertForQuestionAnswering"
 TRANSFORMER, POOLING = ("Transformer", {}), ("Pooling", {"pooling_mode_mean_tokens": True})
 
 
@@ -62,6 +65,24 @@ def save_sentence_folder(
     write(folder / "modules.json", listed)
     if said is not None:
         write(folder / "config_sentence_transformers.json", said)
+    return folder
+
+
+def save_foreign(folder: Path, outputs: int, architecture: str = CLASSIFIER, **said: Any) -> Path:
+    """A tiny BERT with a head of random weights, as transformers leaves it."""
+    tokenizer, config = tokenizer_and_config(WORDS)
+    torch.manual_seed(2)
+    encoder = Bert(config)
+    if architecture != CLASSIFIER:
+        encoder.pooler = None
+    tensors = {f"encoder.{name}": torch.randn_like(each) / 4 for name, each in encoder.state_dict().items()}
+    head = "qa_outputs" if architecture == READER else "classifier"
+    carried = {f"{head}.weight": torch.randn(outputs, 16), f"{head}.bias": torch.randn(outputs)}
+    save_checkpoint(
+        folder, tensors, config, architecture, task="imported", tokenizer=tokenizer, carried=carried
+    )
+    (folder / "bertsmith.json").unlink()
+    rewrite(folder / "config.json", **said)
     return folder
 
 

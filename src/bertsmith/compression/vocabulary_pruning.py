@@ -23,6 +23,7 @@ from bertsmith.inference.text_list import require_texts
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from bertsmith.model.config import BertConfig
+from bertsmith.model.cross_encoder import read_prompts
 from bertsmith.model.legacy import read_legacy_tensors
 from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import read_manifest, stated_manifest
@@ -38,7 +39,6 @@ from bertsmith.model.static_table import (
 )
 from bertsmith.model.untrusted import plain_file
 from bertsmith.tasks.checkpoints.model_kind import model_kind
-from bertsmith.tasks.checkpoints.sentence_settings import read_prompts
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.task import Task

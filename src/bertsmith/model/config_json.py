@@ -1,58 +1,35 @@
 """How Hugging Face's config.json spells the shape of a model, for reading and for writing.
 
-Reading is an allow-list: a key that is neither a setting of ours nor known to be harmless is refused, since
-it could mean something that we do not compute.
+Reading is an allow-list, `CONFIG` in folder_keys and the family's record: a key that stands in neither is
+refused, since it could mean something that we do not compute.
 """
 
-import reprlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig, make_config
-from bertsmith.model.cross_encoder import KEYS as OF_CROSS_ENCODERS
-from bertsmith.model.cross_encoder import refuse_activations
-from bertsmith.model.families import find_family
+from bertsmith.model.families import Family, find_family
+from bertsmith.model.folder_keys import CONFIG, FileKeys
 from bertsmith.validation import first_problem
 
 # Other names of activations we have.
 _ACTIVATIONS = {"gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_new"}
 
-# Which of an embedding model's first dimensions may stand alone.
-MATRYOSHKA = ("is_matryoshka", "matryoshka_dimensions")
 
-# Keys that Hugging Face and Google write and that do not change the numbers of an encoder, or whose one
-# supported value is checked below. Any other key is refused: it could mean something we do not compute.
-_HARMLESS = frozenset(
-    (
-        *("_attn_implementation_autoset", "_name_or_path", "architectures", "dtype", "torch_dtype"),
-        *("transformers_version", "torchscript", "return_dict", "output_attentions", "output_hidden_states"),
-        *("output_past", "use_cache", "use_bfloat16", "gradient_checkpointing", "chunk_size_feed_forward"),
-        *("tie_word_embeddings", "tie_weights_", "initializer_factor", "language", "language_adapters"),
-        # heads and tasks
-        *("_num_labels", "num_labels", "id2label", "label2id", "problem_type", "finetuning_task"),
-        *("task_specific_params", "classifier_dropout", "qa_dropout", "seq_classif_dropout"),
-        *OF_CROSS_ENCODERS,
-        # special tokens: the tokenizer knows them
-        *("bos_token_id", "cls_token_id", "eos_token_id", "eos_token_ids", "mask_token_id", "sep_token_id"),
-        # Google's multilingual and Chinese models
-        *("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"),
-        *("pooler_size_per_head", "pooler_type"),
-        *MATRYOSHKA,
-        # generation, as transformers of 2020 wrote it for every model
-        *("bad_words_ids", "do_sample", "early_stopping", "length_penalty", "max_length", "min_length"),
-        *("num_beams", "num_return_sequences", "repetition_penalty", "temperature", "top_k", "top_p"),
+def config_keys(family: Family) -> FileKeys:
+    """What each key of a config.json of the family means."""
+    shape = dict.fromkeys(family.config_keys(), "the model's shape")
+    rotary = dict.fromkeys(family.rotary.keys if family.rotary else (), "rotary positions, local attention")
+    return replace(
+        CONFIG,
+        honoured={**CONFIG.honoured, **shape, **rotary},
+        harmless={**CONFIG.harmless, **family.harmless},
+        accepted={**CONFIG.accepted, **family.required},
     )
-)
-# What every family must have, if it is said at all. The attention is here because a value may be the address
-# of code on the hub (CVE-2026-4372).
-_REQUIRED: dict[str, tuple[Any, ...]] = {
-    "is_encoder_decoder": (False,),
-    "pruned_heads": ({},),
-    "attn_implementation": ("eager", "sdpa", "flash_attention_2"),
-}
 
 
 def config_from_hugging_face(values: dict[str, Any], where: str) -> BertConfig:
@@ -71,23 +48,14 @@ def config_from_hugging_face(values: dict[str, Any], where: str) -> BertConfig:
     except ModelError as error:
         raise ModelError(f"{where}: {error}") from error
     model_type = family.model_type
-    required = _REQUIRED | dict(family.required)
-    for key, supported in required.items():
-        if values.get(key) is not None and values[key] not in supported:
-            only = f"only {supported[0]!r} is supported" if supported else "it is not supported"
-            raise ModelError(f"{where}: {key} is {reprlib.repr(values[key])}; {only}.")
-    refuse_activations(values, where)
-    more = family.rotary
-    ignored = _HARMLESS | family.harmless | required.keys() | (more.keys if more else set())
-    names = family.config_keys()
+    config_keys(family).require(values, where)
+    more, names = family.rotary, family.config_keys()
     kept = {"model_type": model_type} | dict(family.assumed)
     given: dict[str, str] = {}
     for key, value in values.items():
-        if value is None or key in ignored or key == "model_type":
+        if value is None or key not in names:
             continue
-        if key not in names and key in BertConfig.model_fields:
-            raise ModelError(f"{where}: a config.json of {model_type} has no key {key}.")
-        ours = names.get(key, key)
+        ours = names[key]
         value = _ACTIVATIONS.get(value, value) if ours.endswith("_act") and isinstance(value, str) else value
         if ours in given and kept[ours] != value:
             raise ModelError(

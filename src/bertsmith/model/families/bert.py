@@ -20,11 +20,7 @@ BERT_SPELLING = {
         *("type_vocab_size", "initializer_range", "layer_norm_eps", "pad_token_id"),
     )
 }
-BERT_REQUIRED = {
-    "position_embedding_type": ("absolute",),
-    "is_decoder": (False,),
-    "add_cross_attention": (False,),
-}
+BERT_REQUIRED = {"position_embedding_type": ("absolute",)}
 
 EMBEDDINGS = (
     ModuleNames("encoder.embeddings.token", ("embeddings.word_embeddings",)),
@@ -171,14 +167,14 @@ DISTILBERT = register(
             "initializer_range": "initializer_range",
             "pad_token_id": "pad_token_id",
         },
-        aliases={
-            name: name
-            for name in (
-                *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
-                *("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps"),
-                "type_vocab_size",
-            )
-        },
+        aliases={name: name for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")},
         required={**BERT_REQUIRED, "sinusoidal_pos_embds": (False,)},
+        harmless=dict.fromkeys(
+            (
+                *("intermediate_size", "hidden_act", "layer_norm_eps", "type_vocab_size"),
+                *("hidden_dropout_prob", "attention_probs_dropout_prob"),
+            ),
+            "of BERT: a DistilBERT has another key for it, or no such thing, and transformers ignores it",
+        ),
     )
 )

@@ -55,9 +55,12 @@ ELECTRA = register(
         },
         spelling={**BERT_SPELLING, "embedding_size": "embedding_size"},
         required=BERT_REQUIRED,
-        # of the head for multiple choice alone
-        harmless=frozenset(
-            ("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout")
+        harmless=dict.fromkeys(
+            (
+                *("summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout"),
+                *("summary_last_dropout", "summary_proj_to_labels"),
+            ),
+            "of the head for multiple choice alone",
         ),
         # Clark et al. 2020, appendix A, table 6
         sizes={

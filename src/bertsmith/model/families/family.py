@@ -89,7 +89,7 @@ class Family:
     aliases: Mapping[str, str] = field(default_factory=dict)  # other spellings that are read -> ours
     # Keys of config.json that are no values of ours: the ones that are supported; null always is.
     required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    harmless: Set[str] = frozenset()  # keys that don't change the encoder's numbers
+    harmless: Mapping[str, str] = field(default_factory=dict)  # keys that change no number -> why
     written: Mapping[str, Any] = field(default_factory=dict)  # further keys, the same for all models
     rotary: RotaryKeys | None = None
     # The rows of `layer` by the modules of transformers' class, where a file has others: adapters name these.

@@ -96,16 +96,22 @@ MODERNBERT = register(
             "head_act": "classifier_activation",
             "head_bias": "classifier_bias",
         },
-        aliases={"layer_norm_eps": "layer_norm_eps"},
-        required={"decoder_bias": (True,)},
-        # position_embedding_type is written by the authors, "absolute" at that, and read by nobody
-        harmless=frozenset(
-            (
-                *("initializer_cutoff_factor", "deterministic_flash_attn", "reference_compile"),
-                *("sparse_prediction", "sparse_pred_ignore_index", "repad_logits_with_grad"),
-                "position_embedding_type",
-            )
-        ),
+        # sliding_window is another name of local_attention / 2, which transformers lets win over it
+        required={"decoder_bias": (True,), "sliding_window": ()},
+        harmless={
+            **dict.fromkeys(
+                ("initializer_cutoff_factor", "sparse_prediction", "sparse_pred_ignore_index"),
+                "for training alone",
+            ),
+            **dict.fromkeys(
+                ("deterministic_flash_attn", "reference_compile", "repad_logits_with_grad"),
+                "how it is computed, with the same numbers",
+            ),
+            **dict.fromkeys(
+                ("position_embedding_type", "layer_norm_eps"),
+                "written by the authors and read by nobody; the latter is norm_eps",
+            ),
+        },
         # transformers would take those of ModernBERT's own vocabulary
         written=dict.fromkeys(("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id")),
         rotary=BY_LAYER_TYPE,

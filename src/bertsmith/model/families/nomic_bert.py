@@ -108,20 +108,23 @@ NOMIC_BERT = register(
             "scale_attn_weights": (True,),
             "use_rms_norm": (False,),
         },
-        harmless=frozenset(
-            (
-                "embd_pdrop",  # its dropout is resid_pdrop's, as in transformers
-                *("dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln", "max_trained_positions"),
-                *("pad_vocab_size_multiple", "summary_activation", "summary_first_dropout"),
-                *(
-                    "summary_proj_to_labels",
-                    "summary_type",
-                    "summary_use_proj",
-                    "use_flash_attn",
-                    "use_xentropy",
+        harmless={
+            "embd_pdrop": "dropout is that of resid_pdrop, as in transformers",
+            **dict.fromkeys(
+                (
+                    *("dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln", "max_trained_positions"),
+                    *("pad_vocab_size_multiple", "use_flash_attn", "use_xentropy"),
                 ),
-            )
-        ),
+                "how it is computed, with the same numbers",
+            ),
+            **dict.fromkeys(
+                (
+                    *("summary_activation", "summary_first_dropout", "summary_proj_to_labels"),
+                    *("summary_type", "summary_use_proj"),
+                ),
+                "of GPT-2's head, which the family doesn't have",
+            ),
+        },
         written=dict.fromkeys(("bos_token_id", "eos_token_id")),
         rotary=FOR_ALL_LAYERS,
         # the base is Nomic's; the others have BERT's layers and width, and about as many weights as BERT's

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from bertsmith.errors import ModelError
+from bertsmith.model.folder_keys import DENSE
 from bertsmith.model.untrusted import plain_file, read_settings, read_tensors
 
 _WEIGHTS = "model.safetensors"
@@ -20,11 +21,13 @@ def read_projection(folder: Path, width: int) -> nn.Linear:
     """
     path = plain_file(folder, "config.json")
     settings = read_settings(path)
+    DENSE.require(settings, str(path))
     activation = str(settings.get("activation_function", "")).rpartition(".")[2]
     if activation != "Identity":
         raise ModelError(
-            f"{path}: activation_function is {activation or 'not given'}; a linear layer at the end "
-            "is supported without one only (Identity)."
+            f"{path}: activation_function is {activation or 'not given, which means Tanh'}. Bertsmith "
+            "computes a linear layer at the end without one alone (Identity), and others not yet. Use "
+            "another model."
         )
     weights = plain_file(folder, _WEIGHTS)
     tensors = read_tensors(weights)
@@ -34,6 +37,13 @@ def read_projection(folder: Path, width: int) -> nn.Linear:
         raise ModelError(
             f"{weights}: expected linear.weight of shape (dimensions, {width}) and linear.bias alone; found "
             f"{found}. Use a folder whose files belong together."
+        )
+    said = settings.get("in_features"), settings.get("out_features"), settings.get("bias", True)
+    if said != (width, weight.shape[0], bias is not None):
+        raise ModelError(
+            f"{path} says in_features {said[0]}, out_features {said[1]}, bias {said[2]}, but {weights.name} "
+            f"has the shape {tuple(weight.shape)} and {'a' if bias is not None else 'no'} bias. Use a folder "
+            "whose files belong together."
         )
     if (bias is not None and bias.shape != weight.shape[:1]) or not all(
         bool(each.isfinite().all()) for each in (weight, bias) if each is not None

@@ -17,8 +17,20 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from bertsmith.errors import ModelError
-from bertsmith.model.config_json import MATRYOSHKA
-from bertsmith.model.cross_encoder import makes_vectors
+from bertsmith.model.cross_encoder import (
+    makes_vectors,
+    read_default_prompt,
+    read_prompts,
+    read_sentence_config,
+)
+from bertsmith.model.folder_keys import (
+    MATRYOSHKA,
+    MODULES,
+    NORMALIZE,
+    POOLING,
+    TRANSFORMER,
+    FileKeys,
+)
 from bertsmith.model.locate import SENTENCE_SETTINGS
 from bertsmith.model.static_table import is_static, read_longest, table_folder
 from bertsmith.model.untrusted import plain_file, read_settings, read_small_json
@@ -29,6 +41,7 @@ _PROMPTS = "config_sentence_transformers.json"
 _TOKENIZER = "tokenizer_config.json"
 _LEGACY_MODE = re.compile("pooling_mode_(.+?)(?:_tokens?)?")
 SHORTEST = 8  # tokens of a text, special ones included, that can be asked for
+_TOKENIZER_LIMITS = ("model_max_length", "max_len")  # the latter before transformers 3
 _NO_LIMIT = 1_000_000  # transformers writes 10**30 for a tokenizer without a longest input
 # What sentence-transformers' encode_document means to look for. In its version 6.2 it finds "document" only,
 # for there that name always exists, empty if need be: a "passage" prompt is then left out, here it is not.
@@ -69,7 +82,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
     if is_static(folder):
         return _of_table(folder)
     if not makes_vectors(folder):
-        return SentenceSettings(folder, max_length=_tokenizer_limit(folder))
+        return SentenceSettings(folder, max_length=read_longest_text(folder))
     modules = _read_modules(folder)
     encoder = _encoder_folder(folder, modules)
     settings = _encoder_settings(encoder)
@@ -84,7 +97,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         _is_by_dot(folder),
         read_truncate_dim(folder),
         {**_no_prompts(), **prompts},
-        _default_prompt(folder, prompts),
+        read_default_prompt(folder),
     )
 
 
@@ -96,6 +109,14 @@ def read_encoder(folder: Path) -> tuple[Path, bool]:
         return folder, False
     encoder = _encoder_folder(folder, _parts(folder)[0])
     return encoder, bool(_encoder_settings(encoder).get("do_lower_case"))
+
+
+def read_longest_text(folder: Path) -> int | None:
+    """In tokens, as sentence-transformers and transformers' pipelines cut: `max_seq_length` of the encoder's
+    settings, else the tokenizer's `model_max_length`; None where neither says anything. Positions are a limit
+    beside it. Raises ModelError for what is no number.
+    """
+    return _longest(_encoder_settings(folder), folder)
 
 
 def is_for_fewer_dimensions(folder: Path) -> bool:
@@ -120,13 +141,13 @@ def _of_table(folder: Path) -> SentenceSettings:
         by_dot=_is_by_dot(folder),
         truncate_dim=read_truncate_dim(folder) if (folder / _MODULES).exists() else None,
         prompts={**_no_prompts(), **prompts},
-        default_prompt=_default_prompt(folder, prompts),
+        default_prompt=read_default_prompt(folder),
     )
 
 
 def read_truncate_dim(folder: Path) -> int | None:
     """How many of the first dimensions sentence-transformers keeps of a folder's vectors; None for all."""
-    found = _said_of_use(folder).get("truncate_dim")
+    found = read_sentence_config(folder).get("truncate_dim")
     if found is not None and (type(found) is not int or found < 1):
         raise ModelError(
             f"{folder / _PROMPTS}: truncate_dim must be a whole number from 1 on, found {found!r}. It may "
@@ -139,26 +160,13 @@ def _is_by_dot(folder: Path) -> bool:
     """Vectors that are normalised have nothing but cosines."""
     if not (folder / _MODULES).exists() or "Normalize" in _parts(folder)[0]:
         return False
-    return _said_of_use(folder).get("similarity_fn_name") in _DOT
+    return read_sentence_config(folder).get("similarity_fn_name") in _DOT
 
 
 def _prefixes(prompts: Mapping[str, str]) -> tuple[str, str]:
     """Of queries and of documents."""
     document = next((prompts[name] for name in _DOCUMENT_PROMPTS if name in prompts), "")
     return prompts.get("query", ""), document
-
-
-def _default_prompt(folder: Path, prompts: Mapping[str, str]) -> str:
-    name = _said_of_use(folder).get("default_prompt_name")
-    if name is None:
-        return ""
-    known = {**_no_prompts(), **prompts}
-    if str(name) not in known:
-        raise ModelError(
-            f"{folder / _PROMPTS}: default_prompt_name is {str(name)[:80]!r}, but the prompts are "
-            f"{', '.join(known)}. Name one of them, or null."
-        )
-    return known[str(name)]
 
 
 def read_pooling(folder: Path) -> Pooling | None:
@@ -177,6 +185,9 @@ def _parts(folder: Path) -> tuple[dict[str, str], int]:
     """Kind -> subfolder, and how many modules there are."""
     path = plain_file(folder, _MODULES)
     found = read_small_json(path)
+    for each in found if isinstance(found, list) else []:
+        if isinstance(each, dict):
+            MODULES.require(each, str(path))
     try:
         # "sentence_transformers.models.Pooling", or a longer way to the class in newer folders
         return {str(each["type"]).rpartition(".")[2]: str(each["path"]) for each in found}, len(found)
@@ -206,9 +217,9 @@ def _read_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ModelError(
-            f"{folder} has a module {unknown[0]} after its encoder, which Bertsmith doesn't support: "
+            f"{folder} has a module {unknown[0]} after its encoder, which Bertsmith doesn't compute yet: "
             "without it the vectors would differ. Use a model of encoder, pooling, one linear layer and "
-            "normalisation."
+            "normalisation, in this order."
         )
     if len(modules) < count:
         raise ModelError(
@@ -221,12 +232,17 @@ def _read_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
                 "Use a model of encoder and pooling."
             )
         _require_inside(folder, name, modules[name])
+    if "Normalize" in modules:
+        _require_inside(folder, "Normalize", modules["Normalize"])
+        name = f"{modules['Normalize']}/config.json"
+        if (folder / name).exists():
+            _required(NORMALIZE, plain_file(folder, name))
     return modules
 
 
 def _pooling(folder: Path, module: str, has_prompts: bool) -> Pooling:
     path = plain_file(folder, f"{module}/config.json")
-    settings = read_settings(path)
+    settings = _required(POOLING, path)
     modes = settings.get("pooling_mode", _legacy_modes(settings))
     names = modes if isinstance(modes, list) else [modes]
     if len(names) != 1 or names[0] not in get_args(Pooling):
@@ -249,36 +265,27 @@ def _legacy_modes(settings: Mapping[str, Any]) -> list[str]:
 
 def _encoder_settings(encoder: Path) -> Mapping[str, Any]:
     found = next((name for name in SENTENCE_SETTINGS if (encoder / name).exists()), None)
-    return {} if found is None else read_settings(plain_file(encoder, found))
+    return {} if found is None else _required(TRANSFORMER, plain_file(encoder, found))
 
 
 def _longest(settings: Mapping[str, Any], encoder: Path) -> int | None:
-    limit = settings.get("max_seq_length")
-    if limit is None:
-        return _tokenizer_limit(encoder)
-    if not isinstance(limit, int) or limit < SHORTEST:
+    limit, name = settings.get("max_seq_length"), "max_seq_length"
+    if limit is None and (encoder / _TOKENIZER).exists():
+        said = read_settings(plain_file(encoder, _TOKENIZER))
+        name = next((key for key in _TOKENIZER_LIMITS if said.get(key) is not None), "")
+        limit = said.get(name)
+    if limit is None or (isinstance(limit, int | float) and limit >= _NO_LIMIT):
+        return None
+    if type(limit) is not int or limit < SHORTEST:
         raise ModelError(
-            f"{encoder}: max_seq_length must be a whole number from {SHORTEST} on, found {limit!r}. "
-            "It may have been altered."
+            f"{encoder}: {name} must be a whole number from {SHORTEST} on, found {limit!r}. It may have been "
+            "altered."
         )
     return limit
 
 
-def _tokenizer_limit(encoder: Path) -> int | None:
-    if not (encoder / _TOKENIZER).exists():
-        return None
-    limit = read_settings(plain_file(encoder, _TOKENIZER)).get("model_max_length")
-    return limit if isinstance(limit, int) and SHORTEST <= limit < _NO_LIMIT else None
-
-
-def read_prompts(folder: Path) -> dict[str, str]:
-    """By name: what stands before a text of some kind."""
-    prompts = _said_of_use(folder).get("prompts") or {}
-    if not isinstance(prompts, dict):
-        path = folder / _PROMPTS
-        raise ModelError(f"{path}: prompts must be an object, found {prompts!r}. It may have been altered.")
-    return {str(name): str(text) for name, text in prompts.items() if text is not None}
-
-
-def _said_of_use(folder: Path) -> Mapping[str, Any]:
-    return read_settings(plain_file(folder, _PROMPTS)) if (folder / _PROMPTS).exists() else {}
+def _required(keys: FileKeys, path: Path) -> dict[str, Any]:
+    """What a file holds, if its table accepts it."""
+    settings = read_settings(path)
+    keys.require(settings, str(path))
+    return settings

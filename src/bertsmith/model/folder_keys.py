@@ -1,0 +1,306 @@
+"""What each key in the files of a model's folder means here: one table a file.
+
+A key that transformers or sentence-transformers reads or writes is *honoured*; or *harmless*, since it
+changes no number here; or *refused* unless it has one of the values that are computed here. A value of null
+says nothing, as there. The keys of a family's config.json stand in its record in `model/families`.
+docs/folder-contract.md is made from these tables, and tests compare them with the installed libraries.
+"""
+
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bertsmith.errors import ModelError, did_you_mean
+
+
+@dataclass(frozen=True)
+class FileKeys:
+    """The keys of one file: what follows from each that is honoured, why others are harmless, and which
+    values of the rest are accepted, the usual one first; none for a key that may only be null.
+
+    An `open` file is one in which the libraries keep whatever a caller said, and which they read by these
+    keys alone: any other key is ignored, as there. In another file it is refused.
+    """
+
+    file: str
+    honoured: Mapping[str, str]
+    harmless: Mapping[str, str] = field(default_factory=dict)
+    accepted: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    open: bool = False
+
+    @property
+    def known(self) -> frozenset[str]:
+        return frozenset(self.honoured) | frozenset(self.harmless) | frozenset(self.accepted)
+
+    def require(self, values: Mapping[str, Any], where: str) -> None:
+        """Raises ModelError for a value that is not computed here, and for a key that nobody knows."""
+        for key, value in values.items():
+            if value is None or key in self.honoured or key in self.harmless:
+                continue
+            if key in self.accepted:
+                _require_accepted(key, value, self.accepted[key], where)
+            elif not self.open:
+                raise ModelError(
+                    f"{where}: unknown key {reprlib.repr(key)}.{did_you_mean(key, [*self.known])} It may "
+                    "change what the model computes: remove it only if it means nothing."
+                )
+
+
+def _require_accepted(key: str, value: Any, accepted: tuple[Any, ...], where: str) -> None:
+    """Numbers, true and false are never each other here, as they are not in JSON."""
+    if not any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in accepted):
+        only = f"only {' or '.join(map(repr, accepted))} is supported" if accepted else "it is not supported"
+        raise ModelError(f"{where}: {key} is {reprlib.repr(value)}; {only}.")
+
+
+def _keys(meaning: str, *keys: str) -> dict[str, str]:
+    return dict.fromkeys(keys, meaning)
+
+
+#: What transformers says of generated text, and wrote into every config.json before its version 5.
+GENERATION = (
+    *("assistant_confidence_threshold", "assistant_lookbehind", "bad_words_ids", "begin_suppress_tokens"),
+    *("decoder_start_token_id", "diversity_penalty", "do_sample", "early_stopping"),
+    *("encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "epsilon_cutoff", "eta_cutoff"),
+    *("exponential_decay_length_penalty", "forced_bos_token_id", "forced_eos_token_id", "length_penalty"),
+    *("max_length", "min_length", "no_repeat_ngram_size", "num_assistant_tokens"),
+    *("num_assistant_tokens_schedule", "num_beam_groups", "num_beams", "num_return_sequences"),
+    *("output_scores", "remove_invalid_values", "repetition_penalty", "return_dict_in_generate"),
+    *("suppress_tokens", "target_lookbehind", "temperature", "top_k", "top_p", "typical_p", "use_cache"),
+)
+
+#: Which of an embedding model's first dimensions may stand alone.
+MATRYOSHKA = ("is_matryoshka", "matryoshka_dimensions")
+#: What a cross-encoder does with its outputs, before version 6 of sentence-transformers.
+ACTIVATIONS = ("sentence_transformers", "sbert_ce_default_activation_function")
+
+#: Of every family; a family's own keys come on top (`Family`).
+CONFIG = FileKeys(
+    "config.json",
+    honoured={
+        "model_type": "the family",
+        "architectures": "which head the folder is for",
+        **_keys(
+            "number and names of a head's outputs, which must agree", "num_labels", "id2label", "label2id"
+        ),
+        "tokenizer_class": "who reads the tokenizer's files, where they name none",
+        "problem_type": "whether outputs are classes, labels of their own, or a number",
+        **_keys("what a cross-encoder's outputs are put through", *ACTIVATIONS),
+        **_keys("`embed --dimensions` prints no note", *MATRYOSHKA),
+    },
+    harmless={
+        **_keys(
+            "who wrote the file, and how",
+            *("_commit_hash", "_name_or_path", "name_or_path", "transformers_version", "finetuning_task"),
+            *("language", "_num_labels"),
+        ),
+        **_keys(
+            "all is computed in float32, or as --compute-dtype says", "dtype", "torch_dtype", "use_bfloat16"
+        ),
+        **_keys("what a call returns", "output_attentions", "output_hidden_states", "return_dict"),
+        **_keys(
+            "how it is computed, with the same numbers",
+            *("_attn_implementation_autoset", "_attn_implementation_internal"),
+            *("_experts_implementation_internal", "experts_implementation", "chunk_size_feed_forward"),
+            *("gradient_checkpointing", "torchscript", "tf_legacy_loss", "xla_device"),
+        ),
+        **_keys("an output layer of other weights is refused by its tensors", "tie_word_embeddings"),
+        **_keys("of decoders, which no encoder has", "output_past", "tie_encoder_decoder", "tie_weights_"),
+        **_keys(
+            "for training alone",
+            *("classifier_dropout", "initializer_factor", "qa_dropout", "seq_classif_dropout"),
+        ),
+        **_keys("of adapters that lie in files of their own", "language_adapters"),
+        **_keys("for generated text alone", "prefix", "task_specific_params"),
+        **_keys(
+            "the tokenizer's files say which",
+            *("bos_token_id", "cls_token_id", "eos_token_id", "eos_token_ids", "mask_token_id"),
+            "sep_token_id",
+        ),
+        **_keys(
+            "of Google's pooling for other tasks, which no code reads",
+            *("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"),
+            *("pooler_size_per_head", "pooler_type"),
+        ),
+        **_keys("for generated text alone", *GENERATION),
+    },
+    accepted={
+        "auto_map": (),  # code of its own
+        "is_encoder_decoder": (False,),
+        "is_decoder": (False,),
+        "add_cross_attention": (False,),
+        "cross_attention_hidden_size": (),
+        "pruned_heads": ({},),
+        # A value may be the address of code on the hub (CVE-2026-4372).
+        "attn_implementation": ("eager", "sdpa", "flash_attention_2"),
+        "quantization_config": (),
+        "per_layer_config": (),
+        "transformers_weights": (),
+    },
+)
+
+#: Its tokens and rules are read by text/tokens.
+TOKENIZER_CONFIG = FileKeys(
+    "tokenizer_config.json",
+    honoured={
+        "tokenizer_class": "whose rules win over tokenizer.json",
+        **_keys("the longest text", "model_max_length", "max_len"),
+        **_keys(
+            "small letters, accents, Chinese characters",
+            *("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
+        ),
+        "truncation_side": "the end at which a longer text is cut",
+        "model_input_names": "refused where it leaves out the segments of a model that has them",
+        "add_prefix_space": "a blank before a text, of byte-level tokenizers",
+        **_keys(
+            "which token has which role",
+            *("cls_token", "mask_token", "pad_token", "sep_token", "unk_token"),
+        ),
+        **_keys(
+            "tokens that are found in a text as a whole",
+            *("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"),
+            *("model_specific_special_tokens", "bos_token", "eos_token"),
+        ),
+    },
+    harmless={
+        **_keys(
+            "who wrote the file, and how",
+            *("_commit_hash", "auto_map", "backend", "device_map", "files_loaded", "init_inputs"),
+            *("is_local", "local_files_only", "name_or_path", "processor_class", "slow_tokenizer_class"),
+            *("special_tokens_map_file", "tokenizer_file", "use_fast", "verbose", "vocab_file"),
+            *("merges_file", "full_tokenizer_file", "tokenizer_type"),
+        ),
+        **_keys(
+            "nothing is padded here",
+            *("padding", "padding_side", "pad_to_multiple_of", "pad_token_type_id", "pad_to_max_length"),
+        ),
+        **_keys("a caller's, which a call doesn't read", "max_length", "stride", "truncation_strategy"),
+        **_keys("of ids → text", "clean_up_tokenization_spaces", "errors", "spaces_between_special_tokens"),
+        **_keys("of ids → text", "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"),
+        **_keys("offsets alone", "trim_offsets"),
+        **_keys("the template of tokenizer.json holds", "add_bos_token", "add_eos_token"),
+        **_keys("of chats", "chat_template", "chat_control_tokens", "response_schema", "response_template"),
+    },
+    accepted={
+        "split_special_tokens": (False,),
+        "do_basic_tokenize": (True,),
+        "never_split": ([],),
+        "wordpieces_prefix": ("##",),
+        "fix_mistral_regex": (False,),
+    },
+    open=True,
+)
+
+#: The settings of an encoder as a module of sentence-transformers.
+TRANSFORMER = FileKeys(
+    "sentence_bert_config.json",
+    honoured={
+        "max_seq_length": "the longest text, before model_max_length",
+        "do_lower_case": "small letters before the tokenizer",
+    },
+    harmless=_keys("how it is computed, with the same numbers", "unpad_inputs"),
+    accepted={
+        "transformer_task": ("feature-extraction", "sequence-classification"),
+        "modality_config": (
+            {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+            {"text": {"method": "forward", "method_output_name": "logits"}},
+        ),
+        "module_output_name": ("token_embeddings", "scores"),
+        "processing_kwargs": ({},),
+        "query_length": (),
+        "document_length": (),
+        "query_expansion": (),
+        "model_args": ({},),
+        "tokenizer_args": ({},),
+        "config_args": ({},),
+        "model_kwargs": ({},),
+        "processor_kwargs": ({},),
+        "config_kwargs": ({},),
+        "tokenizer_name_or_path": (),
+    },
+)
+
+POOLING = FileKeys(
+    "1_Pooling/config.json",
+    honoured={
+        "pooling_mode": "one of mean, cls and max",
+        **_keys(
+            "the same as flags",
+            *("pooling_mode_cls_token", "pooling_mode_max_tokens", "pooling_mode_mean_tokens"),
+        ),
+        "include_prompt": "refused where it is false and there are prompts",
+    },
+    harmless=_keys("the encoder's width", "word_embedding_dimension", "embedding_dimension"),
+    accepted={
+        "pooling_mode_mean_sqrt_len_tokens": (False,),
+        "pooling_mode_weightedmean_tokens": (False,),
+        "pooling_mode_lasttoken": (False,),
+    },
+)
+
+DENSE = FileKeys(
+    "2_Dense/config.json",
+    honoured={
+        "activation_function": "Identity alone",
+        **_keys("the shape, which the tensors must have", "in_features", "out_features", "bias"),
+    },
+    accepted={
+        "module_input_name": ("sentence_embedding",),
+        "module_output_name": ("sentence_embedding",),
+        "use_residual": (False,),
+    },
+)
+
+NORMALIZE = FileKeys(
+    "2_Normalize/config.json",
+    honoured={},
+    accepted={
+        "module_input_name": ("sentence_embedding",),
+        "module_output_name": ("sentence_embedding",),
+    },
+)
+
+MODULES = FileKeys(
+    "modules.json, of each module",
+    honoured={"type": "what the module is", "path": "its folder"},
+    harmless=_keys("its place is its number", "idx", "name"),
+    accepted={"kwargs": ([],)},
+)
+
+SENTENCE_TRANSFORMERS = FileKeys(
+    "config_sentence_transformers.json",
+    honoured={
+        "prompts": "what stands before queries, documents and other texts",
+        "default_prompt_name": "what stands before a text that is no query or document, and before each pair",
+        "similarity_fn_name": "a note where vectors were trained for dot products",
+        "truncate_dim": "how many of the first dimensions are kept",
+        "activation_fn": "what a cross-encoder's outputs are put through",
+    },
+    harmless={
+        **_keys("who wrote the file, and how", "__version__", "requirements"),
+        **_keys("all heads compute in float32", "keep_in_fp32_modules"),
+    },
+    # sentence-transformers opens folders of its other kinds without their modules
+    accepted={"model_type": ("SentenceTransformer", "CrossEncoder")},
+    open=True,
+)
+
+#: The names of special tokens, as transformers wrote them before version 5.
+SPECIAL_TOKENS_MAP = FileKeys(
+    "special_tokens_map.json",
+    honoured={
+        key: TOKENIZER_CONFIG.honoured[key]
+        for key in (
+            *("cls_token", "mask_token", "pad_token", "sep_token", "unk_token"),
+            *("additional_special_tokens", "extra_special_tokens", "bos_token", "eos_token"),
+        )
+    },
+    open=True,
+)
+
+#: By the page's headings; files that hold tokens alone have no keys of their own.
+TABLES = (
+    *(CONFIG, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, MODULES, TRANSFORMER, POOLING, DENSE, NORMALIZE),
+    SENTENCE_TRANSFORMERS,
+)
