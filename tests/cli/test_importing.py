@@ -86,4 +86,4 @@ def test_a_note_says_that_a_head_can_t_predict(tmp_path: Path, capsys: pytest.Ca
     assert main(["import", str(old), "--out", str(tmp_path / "new")]) == 0
     printed = capsys.readouterr().out
     assert "Note: the folder can't be used for predictions: " in printed
-    assert "must have the shape (1, 16), found" in printed
+    assert "id2label 1, label2id 1" in printed

@@ -11,6 +11,7 @@ import torch
 
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.attribution import Explainer
+from bertsmith.inference.export.decoding import decoding_facts
 from bertsmith.inference.export.source import open_source
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.ranking.reranker import open_reranker
@@ -128,8 +129,8 @@ def test_cross_encoders_rank_as_sentence_transformers_ranks(tmp_path: Path, said
         {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}},
         {"sbert_ce_default_activation_function": "own.Identity"},
         {
-            "sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid",
-            "id2label": {"0": "no", "1": "yes"},
+            "sbert_ce_default_activation_function": "torch.nn.modules.activation.Tanh",
+            "problem_type": "multi_label_classification",
         },
     ],
 )
@@ -161,7 +162,7 @@ def test_a_cross_encoder_with_modules_is_a_head_for_all(tmp_path: Path) -> None:
     said = folder / "config_sentence_transformers.json"
     tanh = {"activation_fn": "torch.nn.modules.activation.Tanh"}
     said.write_text(json.dumps(json.loads(said.read_text()) | tanh))
-    with pytest.raises(ModelError, match=r"config_sentence_transformers.json: .* puts its 1 output through"):
+    with pytest.raises(ModelError, match=r"theirs: .* puts its 1 output through"):
         open_reranker(str(folder))
 
 
@@ -189,3 +190,64 @@ def test_a_cross_encoder_cuts_pairs_as_sentence_transformers_does(
     ours = Predictor.load(name, compute_dtype=torch.float32).predict(pairs)
     theirs = CrossEncoder(name, device="cpu").predict(pairs)
     assert [each["score"] for each in ours] == pytest.approx(theirs.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "default"), [({"query": "bird "}, None), ({"query": "bird "}, "query"), ({"x": "dog "}, "x")]
+)
+def test_the_default_prompt_of_a_cross_encoder_stands_before_its_queries(
+    tmp_path: Path, prompts: dict[str, str], default: str | None
+) -> None:
+    from sentence_transformers import CrossEncoder
+
+    name = trained_on_pairs(tmp_path / "ours", "reranking", [0.0, 1.0, 0.0, 1.0])
+    folder = tmp_path / "theirs"
+    CrossEncoder(name, device="cpu", prompts=prompts, default_prompt_name=default).save(str(folder))
+    pairs = [("cat", text) for text in PASSAGES]
+    wanted = CrossEncoder(str(folder), device="cpu").predict(pairs)
+    found = Predictor.load(folder, compute_dtype=torch.float32).predict(pairs)
+    np.testing.assert_allclose([each["score"] for each in found], wanted, atol=1e-5)
+    reranked = open_reranker(str(folder))("cat", PASSAGES)
+    np.testing.assert_allclose(reranked, wanted, atol=5e-3)
+    source = open_source(folder)
+    facts = decoding_facts(source, source.task)
+    assert facts.get("prompt", "") == (prompts[default] if default else "")
+    assert facts["probabilities"] == "sigmoid"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"},
+        {"sentence_transformers": {"version": "5.0.0"}},
+        {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.1.0"}},
+        {},
+    ],
+)
+def test_a_cross_encoder_is_evaluated_by_its_own_outputs(tmp_path: Path, said: dict[str, Any]) -> None:
+    from sentence_transformers import CrossEncoder
+
+    name = trained_on_pairs(tmp_path / "model", "reranking", [0.0, 1.0, 0.0, 1.0])
+    as_cross_encoder(name, **said)
+    gold = [1.0, 0.0, 0.5, 0.25]
+    rows = [
+        {"text": "cat", "text_pair": text, "label": score} for text, score in zip(PASSAGES, gold, strict=True)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    theirs = CrossEncoder(name, device="cpu").predict([("cat", text) for text in PASSAGES])
+    found = Predictor.load(name, compute_dtype=torch.float32).evaluate(tmp_path / "rows.jsonl")
+    assert found.model["mean_absolute_error"] == pytest.approx(np.abs(theirs - gold).mean(), abs=1e-5)
+
+
+def test_rows_of_one_answer_tell_nothing_of_a_regression(tmp_path: Path) -> None:
+    name = trained_on_pairs(tmp_path / "model", "regression", [0.0, 1.0, 5.0])
+    rows = [{"text": "cat", "text_pair": text, "label": 1.0} for text in PASSAGES]
+    for file in ("rows", "train"):
+        (tmp_path / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "train.jsonl").write_text(
+        "".join(json.dumps(row | {"label": number}) + "\n" for number, row in enumerate(rows))
+    )
+    found = Predictor.load(name).evaluate(tmp_path / "rows.jsonl", tmp_path / "train.jsonl")
+    told = " ".join(found.warnings("rows.jsonl", "spearman"))
+    assert "the rows have one answer only" in told
+    assert "learned nothing" not in told

@@ -21,7 +21,7 @@ from bertsmith.tasks.examples.text_settings import MixedSettings
 from bertsmith.tasks.examples.text_task import TextExample, TextTask, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.heads.pooling import Pooling
-from bertsmith.tasks.saved_state import require_number
+from bertsmith.tasks.saved_state import require_number, require_truth
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.text.files.values import as_number
 
@@ -66,6 +66,7 @@ class Regression(TextTask):
     Settings: ClassVar[type[TaskSettings]] = MixedSettings
     settings: MixedSettings
     mean, deviation = 0.0, 1.0
+    has_sigmoid = False  # of a cross-encoder whose scores are in [0, 1]
     bounds: tuple[float, float] | None = None  # of the training scores; None where nobody knows
 
     def as_target(self, value: Any, where: str) -> float:
@@ -102,7 +103,10 @@ class Regression(TextTask):
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
     ) -> list[Prediction]:
         """score."""
-        return [{"score": float(output[0])} for output in outputs]
+        numbers = [float(output[0]) for output in outputs]
+        if self.has_sigmoid:
+            numbers = np.exp(-np.logaddexp(0, -np.array(numbers))).tolist()
+        return [{"score": number} for number in numbers]
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
         """Spearman, Pearson, mean absolute error."""
@@ -130,11 +134,13 @@ class Regression(TextTask):
         return {each.name: [{"score": float(number)} for number in each.predictions] for each in found}
 
     def state(self) -> dict[str, Any]:
-        return super().state() | {"bounds": None if self.bounds is None else [*self.bounds]}
+        bounds = {"bounds": None if self.bounds is None else [*self.bounds]}
+        return super().state() | bounds | ({"has_sigmoid": True} if self.has_sigmoid else {})
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], where: str) -> Self:
         task = super().from_state(state, where)
+        task.has_sigmoid = require_truth(state.get("has_sigmoid", False), "has_sigmoid", where)
         match state.get("bounds"):
             case [lowest, highest]:
                 task.bounds = (

@@ -52,6 +52,13 @@ def require_number(value: Any, name: str, where: str) -> float:
     return float(value)
 
 
+def require_text(value: Any, name: str, where: str) -> str:
+    """A text of a state. Raises ModelError for anything else."""
+    if not isinstance(value, str):
+        raise ModelError(f"{where}: {name}: expected a text, found {str(value)[:80]!r}. {_WAY_ON}")
+    return value
+
+
 def require_truth(value: Any, name: str, where: str) -> bool:
     """True or False of a state. Raises ModelError for anything else."""
     if not isinstance(value, bool):

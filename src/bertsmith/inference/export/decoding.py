@@ -9,9 +9,11 @@ from bertsmith.inference.export.padded_heads import Vectors
 from bertsmith.inference.export.source import Source
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
+from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.heads.crf import TransitionScores, legal_scores
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.question_answering import QuestionAnswering
+from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.retrieval import Retrieval
 from bertsmith.tasks.similarity import Similarity
 from bertsmith.tasks.tagging import Tagging, TaggingHead
@@ -45,6 +47,8 @@ def decoding_facts(source: Source, task: Task[Any] | None) -> dict[str, Any]:
         facts |= {"query_prefix": "", "document_prefix": "", "lowercase": False}  # unless said below
     if task is not None:
         facts |= {"task": task.name, "labels": list(task.labels)} | _of_task(source, task)
+        if isinstance(task, TextTask) and task.prompt:
+            facts["prompt"] = task.prompt
     if source.sentences is not None:
         facts |= {
             "query_prefix": source.sentences.query_prefix,
@@ -55,6 +59,8 @@ def decoding_facts(source: Source, task: Task[Any] | None) -> dict[str, Any]:
 
 
 def _of_task(source: Source, task: Task[Any]) -> dict[str, Any]:
+    if isinstance(task, Regression) and task.has_sigmoid:
+        return {"probabilities": "sigmoid"}
     if isinstance(task, CalibratedTask):
         return {
             "temperature": task.temperature,

@@ -1,12 +1,16 @@
 """Which task of ours a fine-tuned folder of transformers belongs to: by its class, labels and head."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import ModelError
 from bertsmith.model.checkpoint import Checkpoint
-from bertsmith.model.cross_encoder import refuse_activation
+from bertsmith.model.cross_encoder import read_cross_encoder
+from bertsmith.tasks.checkpoints.sentence_settings import read_longest_text
+from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.saved_state import require_labels
 from bertsmith.tasks.task import Task
 
@@ -14,21 +18,41 @@ _BY_CLASS = {
     "ForTokenClassification": "tagging",
     "ForQuestionAnswering": "question-answering",
 }
+_SINGLE = "single_label_classification"
+_BY_PROBLEM = {
+    "regression": "regression",
+    _SINGLE: "classification",
+    "multi_label_classification": "multi-label",
+}
 
 
 def task_of_foreign(checkpoint: Checkpoint, folder: Path) -> Task[Any]:
     """A task with the folder's labels, which reads what the model can. Raises ModelError when it has no head
-    of ours.
+    of ours, or what the folder says of its labels can't be.
     """
-    name = _name(checkpoint, folder)
+    where = f"{folder}/config.json"
+    name, outputs = _name(checkpoint, folder), _outputs(checkpoint)
+    names = _labels(checkpoint.labels, outputs, where)
     kind = find_task(name)
-    outputs = checkpoint.carried.get(f"{checkpoint.config.family.sequence_head.out}.weight")
-    refuse_activation(folder, 0 if outputs is None else len(outputs))
     free = {"constrained": False} if name == "tagging" else {}  # by whatever scheme its tags were written
-    settings = kind.Settings(max_length=checkpoint.config.max_length, **free)
-    labels = _labels(checkpoint.labels) if name != "regression" else ()
-    require_labels(labels, f"{folder}/config.json")
-    return kind(settings, labels)
+    positions = checkpoint.config.max_length
+    settings = kind.Settings(max_length=min(read_longest_text(folder) or positions, positions), **free)
+    labels = names if name not in ("regression", "question-answering") else ()
+    require_labels(labels, where)
+    task = kind(settings, labels)
+    said = read_cross_encoder(folder, checkpoint.labels, outputs)
+    if isinstance(task, TextTask) and said is not None:
+        task.prompt = said.prompt
+    if isinstance(task, Regression):
+        if outputs != 1:
+            raise ModelError(
+                f"{where}: problem_type is regression, and the head has {outputs} outputs: a regression of "
+                "Bertsmith's is one number. Use a model with one output."
+            )
+        # as by sentence-transformers, and by transformers' pipeline unless a model calls itself a regression
+        is_plain = checkpoint.labels.get("problem_type") == "regression"
+        task.has_sigmoid = not is_plain if said is None else said.has_sigmoid
+    return task
 
 
 def _name(checkpoint: Checkpoint, folder: Path) -> str:
@@ -36,21 +60,62 @@ def _name(checkpoint: Checkpoint, folder: Path) -> str:
         if checkpoint.architecture.endswith(suffix):
             return task
     if checkpoint.architecture.endswith("ForSequenceClassification"):
-        kind = checkpoint.labels.get("problem_type")
-        if kind == "multi_label_classification":
-            return "multi-label"
-        outputs = checkpoint.carried.get(f"{checkpoint.config.family.sequence_head.out}.weight")
-        one_number = kind is None and outputs is not None and len(outputs) == 1
-        return "regression" if kind == "regression" or one_number else "classification"
+        return _of_problem(checkpoint.labels.get("problem_type"), _outputs(checkpoint), folder)
     raise ModelError(
         f"{folder} is a {checkpoint.architecture} without a head for a task. Fine-tune it first: "
         f"bertsmith finetune TASK --model {folder} …"
     )
 
 
-def _labels(found: dict[str, Any]) -> tuple[str, ...]:
-    names: dict[str, str] = found.get("id2label") or {
-        str(number): label
-        for label, number in (found.get("label2id") or {"LABEL_0": 0, "LABEL_1": 1}).items()
+def _of_problem(problem: str | None, outputs: int, folder: Path) -> str:
+    if problem == _SINGLE and outputs == 1:
+        raise ModelError(
+            f"{folder}/config.json: problem_type is {problem}, and the head has one output, which is no "
+            "choice of classes. Say regression there, or multi_label_classification."
+        )
+    if problem is not None and problem not in _BY_PROBLEM:
+        raise ModelError(
+            f"{folder}/config.json: problem_type is {problem!r}; expected {', '.join(_BY_PROBLEM)}, or none."
+        )
+    return _BY_PROBLEM["regression" if problem is None and outputs == 1 else problem or _SINGLE]
+
+
+def _outputs(checkpoint: Checkpoint) -> int:
+    family = checkpoint.config.family
+    for head in (family.sequence_head, family.token_head, family.span_head):
+        weight = None if head is None else checkpoint.carried.get(f"{head.out}.weight")
+        if weight is not None:
+            return len(weight)
+    return 0
+
+
+def _labels(said: Mapping[str, Any], outputs: int, where: str) -> tuple[str, ...]:
+    """The names of the outputs, by transformers' rules for what isn't said: `id2label`, else LABEL_0, … of
+    `num_labels`, else of two. Raises ModelError where something says another number, or other names.
+    """
+    number, by_name = said.get("num_labels"), said.get("label2id")
+    by_number = {int(key): name for key, name in (said.get("id2label") or {}).items()}
+    names = by_number or {place: f"LABEL_{place}" for place in range(number or 2)}
+    counts = {
+        "num_labels": number,
+        "id2label": by_number and len(by_number),
+        "label2id": by_name and len(by_name),
     }
-    return tuple(names[number] for number in sorted(names, key=int))
+    if any(count and count != outputs for count in counts.values()) or len(names) != outputs:
+        listed = ", ".join(f"{key} {count or 'not given'}" for key, count in counts.items())
+        raise ModelError(
+            f"{where}: the head has {outputs} outputs, but what is said of them differs: {listed}. They must "
+            "agree; without any of them there are two. Correct the file: id2label names every output."
+        )
+    if sorted(names) != list(range(outputs)):
+        raise ModelError(
+            f"{where}: id2label has the keys {', '.join(map(str, sorted(names)))}; expected 0 to "
+            f"{outputs - 1}, an output each. Correct the file."
+        )
+    for name, place in (by_name or {}).items():
+        if by_number and names.get(place) != name:
+            raise ModelError(
+                f"{where}: label2id says that {name!r} is output {place}, which id2label calls "
+                f"{names.get(place)!r}. Correct the one that is wrong."
+            )
+    return tuple(names[place] for place in range(outputs))

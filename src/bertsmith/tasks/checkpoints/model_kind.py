@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
+from bertsmith.errors import ModelError
 from bertsmith.model.architectures import find_architecture
 from bertsmith.model.cross_encoder import makes_vectors
 from bertsmith.model.manifest import stated_manifest
@@ -11,6 +12,7 @@ from bertsmith.tasks.registry import TASKS
 
 ModelKind = Literal["embedding", "masked-language", "task"]
 _HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+_OF_VECTORS = ("similarity", "retrieval")
 _MASKED = ("ForMaskedLM", "ForPreTraining")
 
 
@@ -28,11 +30,29 @@ def model_kind(folder: Path) -> ModelKind:
             return "task"
     if makes_vectors(folder) or not (folder / "config.json").exists():
         return "embedding"
-    names = read_settings(plain_file(folder, "config.json")).get("architectures") or [""]
-    architecture = str(names[0]) if isinstance(names, list) and names else ""
+    architecture = _architecture(folder)
     if architecture.endswith(_HEADS):
         return "task"
     return "masked-language" if _fills_masks(architecture) else "embedding"
+
+
+def refuse_predictor(folder: Path) -> None:
+    """Raises ModelError for a fine-tuned model that predicts, where vectors are asked for."""
+    manifest = stated_manifest(folder)
+    task = "" if manifest is None else manifest.task
+    if model_kind(folder) != "task" or task in _OF_VECTORS:
+        return
+    what = f"fine-tuned for {task}" if task in TASKS else f"a fine-tuned {_architecture(folder)}"
+    raise ModelError(
+        f"{folder} is {what}: it predicts, and was trained for no vectors of texts. Use an embedding model, "
+        f"or train one from it: bertsmith finetune retrieval --model {folder} …"
+    )
+
+
+def _architecture(folder: Path) -> str:
+    """The class in config.json; empty where none is named."""
+    names = read_settings(plain_file(folder, "config.json")).get("architectures") or [""]
+    return str(names[0]) if isinstance(names, list) and names else ""
 
 
 def _fills_masks(architecture: str) -> bool:

@@ -21,7 +21,7 @@ from bertsmith.tasks.examples.encoding import (
     special_tokens,
 )
 from bertsmith.tasks.examples.text_settings import MixedSettings
-from bertsmith.tasks.saved_state import require_truth
+from bertsmith.tasks.saved_state import require_text, require_truth
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.text.files.columns import guess_columns, guess_label, listed, named_column, unknown_column
 from bertsmith.text.files.values import ID, as_category, as_id, as_text, is_blank, shown
@@ -68,6 +68,7 @@ class TextTask(Task[TextExample]):
     without_label: ClassVar[str] = ""  # what else could be done about rows that have none
     may_be_unlabelled: ClassVar[bool] = False  # whether an empty cell is an answer: no label at all
     columns: Columns | None = None  # what training showed of the columns beside the text, where there are any
+    prompt: str = ""  # before every text, of pairs the first, as the model's folder says
     pairs: bool | None = None  # whether training had a second text; None where the settings' columns say it
 
     @property
@@ -321,8 +322,9 @@ class TextTask(Task[TextExample]):
         return {**known, "text": example.text, **pair, **gold, **prediction}
 
     def texts(self, example: TextExample) -> Sequence[str]:
-        """One text, or two."""
-        return (example.text,) if example.text_pair is None else (example.text, example.text_pair)
+        """One text, or two, as the model reads them."""
+        first = self.prompt + example.text
+        return (first,) if example.text_pair is None else (first, example.text_pair)
 
     def encode(self, example: TextExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
         """[CLS] text [SEP], or [CLS] text [SEP] pair [SEP]; the head reads the first row of each window."""
@@ -350,13 +352,15 @@ class TextTask(Task[TextExample]):
     def state(self) -> dict[str, Any]:
         """What training showed of the columns and of pairs is part of it, where the settings don't say it."""
         columns = {} if self.columns is None else {"columns": self.columns.to_json()}
-        return super().state() | columns | ({} if self.pairs is None else {"pairs": self.pairs})
+        pairs = {} if self.pairs is None else {"pairs": self.pairs}
+        return super().state() | columns | pairs | ({"prompt": self.prompt} if self.prompt else {})
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], where: str) -> Self:
         task = super().from_state(state, where)
         if "pairs" in state:
             task.pairs = require_truth(state["pairs"], "pairs", where)
+        task.prompt = require_text(state.get("prompt", ""), "prompt", where)
         if task.features:
             task.columns = Columns.from_json(state.get("columns"), task.column_names, where)
         elif "columns" in state:
