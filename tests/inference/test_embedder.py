@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from export_samples import saved_model
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError, ModelError
@@ -453,7 +454,7 @@ def test_what_is_no_list_of_texts_is_refused(tiny_bert: Path) -> None:
         ("1_Pooling/config.json", '{"pooling_mode": 5}', "found 5"),
         ("sentence_bert_config.json", '{"max_seq_length": "256"}', "whole number from 8 on, found '256'"),
         ("sentence_bert_config.json", '{"max_seq_length": 2}', "whole number from 8 on, found 2"),
-        ("config_sentence_transformers.json", '{"prompts": ["q: "]}', "prompts must be an object"),
+        ("config_sentence_transformers.json", '{"prompts": ["q: "]}', "prompts must be texts by their names"),
         (
             "1_Pooling/config.json",
             '{"pooling_mode": "mean", "include_prompt": false}',
@@ -540,3 +541,20 @@ def test_who_looks_for_encode_is_told_the_names(tiny_bert: Path) -> None:
     with pytest.raises(AttributeError, match=r"no encode\(\)\. documents\(texts\) .* queries\(texts\)"):
         _ = embedder.encode
     assert not hasattr(embedder, "encode")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("classification", {}), ("tagging", {}), ("reranking", {}), ("classification", {"pooling": "mean"})],
+)
+def test_a_model_that_predicts_is_taken_for_no_embedding_model(
+    tmp_path: Path, name: str, settings: dict[str, Any]
+) -> None:
+    saved_model(folder := tmp_path / "model", name, **settings)
+    with pytest.raises(ModelError, match=f"is fine-tuned for {name}: it predicts, and was trained for no v"):
+        Embedder(folder)
+    if settings:  # its folder is one of sentence-transformers' too
+        return
+    (folder / "bertsmith.json").unlink()
+    with pytest.raises(ModelError, match=r"is a fine-tuned Bert\w+Classification: it predicts"):
+        Embedder(folder)

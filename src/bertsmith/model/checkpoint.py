@@ -24,11 +24,11 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.card import write_card
 from bertsmith.model.config import BertConfig
 from bertsmith.model.config_json import (
-    MATRYOSHKA,
     config_from_hugging_face,
     config_to_hugging_face,
     read_labels,
 )
+from bertsmith.model.folder_keys import MATRYOSHKA
 from bertsmith.model.manifest import Manifest, hashed_meanwhile, write_manifest
 from bertsmith.model.meta_init import meta_init
 from bertsmith.model.static_table import refuse_static
@@ -37,6 +37,7 @@ from bertsmith.model.weights import file_names, from_hugging_face, listed, part_
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
+_ADAPTER = "adapter_config.json"
 
 
 class SavesItself(Protocol):
@@ -80,6 +81,11 @@ def read_checkpoint(folder: Path | str) -> Checkpoint:
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder. A model is a folder with {CONFIG} and {WEIGHTS}.")
     refuse_static(folder)
+    if (folder / _ADAPTER).exists() and not (folder / CONFIG).exists():
+        raise ModelError(
+            f"{folder} holds an adapter (LoRA) alone, which is no model without the one that it was trained "
+            f"on. Give the folder of the merged model: of a run of Bertsmith's, {folder.parent / 'model'}."
+        )
     with hashed_meanwhile(folder) as manifest:
         settings = read_settings(plain_file(folder, CONFIG))
         weights = _find_weights(folder)
@@ -94,6 +100,13 @@ def interpret(
     """A checkpoint from tensors under Hugging Face's names and the content of a config.json."""
     config = config_from_hugging_face(dict(settings), f"the settings of {where}")
     floats, notes = _as_float32(tensors, where)
+    authors = [key for key in settings if key in config.family.aliases]
+    if authors and config.family.authors_prefix:
+        notes += (
+            f"{where} is laid out as the authors of {config.model_type} have it ({authors[0]} in its "
+            f"{CONFIG}), which is read after their code and was never compared with a published checkpoint: "
+            "compare some of its answers with the original's",
+        )
     translated = from_hugging_face(floats, config, where)
     parts = _parts(translated.tensors, translated.carried)
     if "encoder" not in parts:
@@ -222,8 +235,15 @@ def _find_weights(folder: Path) -> Path:
             f"{folder} holds a pytorch_model.bin, a format that can run code. Convert it once, safely: "
             f"bertsmith import {folder} --out MODEL"
         )
-    if (folder / f"{WEIGHTS}.index.json").exists():
-        raise ModelError(f"{folder} holds its weights in several files. Save them as one {WEIGHTS} first.")
+    if (
+        any(folder.glob("*.index.json"))
+        or any(folder.glob("*-of-*.safetensors"))
+        or any(folder.glob("*-of-*.bin"))
+    ):
+        raise ModelError(
+            f"{folder} holds its weights in several files, which Bertsmith doesn't read yet. Save them as "
+            f"one {WEIGHTS} first: model.save_pretrained(FOLDER, max_shard_size='100GB') of transformers."
+        )
     raise ModelError(f"{folder} has no {WEIGHTS}: it is not a model folder, or not a whole one.")
 
 

@@ -161,6 +161,11 @@ def _find_legacy_weights(folder: Path) -> tuple[Path, Reader]:
                 f"{LEGACY_WEIGHTS} once where that framework is installed, with transformers 4, then import "
                 "that."
             )
+    if any(folder.glob("*-of-*.bin")):
+        raise ModelError(
+            f"{folder} holds its weights in several files, which Bertsmith doesn't read yet. Save them as "
+            f"one {WEIGHTS} first: model.save_pretrained(FOLDER, max_shard_size='100GB') of transformers."
+        )
     raise ModelError(f"{folder} has no {LEGACY_WEIGHTS}: there is nothing to import.")
 
 

@@ -31,6 +31,7 @@ from bertsmith.model.cpu.kernel_linear import as_kernel
 from bertsmith.model.locate import locate_model
 from bertsmith.model.static_table import StaticTable, is_static, load_static
 from bertsmith.progress import Progress
+from bertsmith.tasks.checkpoints.model_kind import refuse_predictor
 from bertsmith.tasks.checkpoints.sentence_projection import read_projection
 from bertsmith.tasks.checkpoints.sentence_settings import SHORTEST, read_sentence_settings
 from bertsmith.tasks.computing.forward_passes import forward_passes, usual_forward_tokens
@@ -100,6 +101,7 @@ class Embedder:
         if not isinstance(long_texts, str) or long_texts not in get_args(LongTexts):
             raise InputError(f"long_texts must be {' or '.join(get_args(LongTexts))}, found {long_texts!r}.")
         self.folder = locate_model(model).folder
+        refuse_predictor(self.folder)
         found = read_sentence_settings(self.folder)
         self._weights = [each / WEIGHTS for each in (found.encoder, found.projection) if each is not None]
         started = _started(self.folder, found.encoder, device, compute_dtype)
