@@ -332,3 +332,9 @@ def test_similarity_with_classes_is_refused_by_name(tmp_path: Path) -> None:
 def test_limits_that_are_none_are_refused(limits: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         ExportLimits(**limits)
+
+
+@pytest.mark.parametrize("value", [True, "0.5", 0, 1.5, float("nan")])
+def test_a_limit_is_a_number_above_0_and_at_most_1(value: Any) -> None:
+    with pytest.raises(InputError, match="cosine must be a number above 0 and at most 1"):
+        ExportLimits(cosine=value)

@@ -136,6 +136,8 @@ def test_http_1_0_as_proxies_speak_it_takes_a_key(calm: RunningMirror) -> None:
     [
         ({"revision": 7}, 409, "was changed meanwhile"),
         ({"move": "fly"}, 422, "Expected a version, its revision, and a move: promote, demote"),
+        ({"move": ["promote"]}, 422, "Expected a version, its revision, and a move"),
+        ({"revision": True}, 422, "Expected a version, its revision, and a move"),
         ({"version": "nowhere"}, 422, "There is no version 'nowhere'"),
         ({"move": "roll-back"}, 422, "has no former student"),
         ({"move": "approve"}, 422, "has no candidate"),

@@ -208,7 +208,8 @@ def test_tokens_and_back(server: Running) -> None:
     kept = {"ids": [ids, ids], "model": "encoder", "skip_special_tokens": False}
     assert post(server, "/decode", kept) == ["[CLS] bano delos? [SEP]"] * 2
     assert "There is no token 99" in post(server, "/decode", {"ids": [99], "model": "encoder"}, 422)["error"]
-    assert "no prompt 'x'" in post(server, "/tokenize", {**body, "prompt_name": "x"}, 422)["error"]
+    refused = post(server, "/tokenize", {**body, "prompt_name": "x"}, 422)["error"]
+    assert refused == "prompt_name must be query or document, found 'x'."
 
 
 def test_tokens_are_not_made_when_the_time_for_them_is_over(server: Running) -> None:

@@ -26,7 +26,8 @@ class ExportLimits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not isinstance(value, int | float) or not math.isfinite(value) or not 0 < value <= 1:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not math.isfinite(value) or not 0 < value <= 1:
                 raise InputError(f"{name} must be a number above 0 and at most 1, found {value!r}.")
         if self.agreement == 1:
             raise InputError("agreement must be below 1: no finite file proves that no answer ever differs.")

@@ -97,7 +97,7 @@ def _example(model: ServedModel) -> list[str] | None:
     """
     if isinstance(model.tokenizer, PatchTokenizer):
         return rows_of(model.tokenizer.shape)[:1]
-    for name in ("test", "dev"):
+    for name in ("test", "dev") if model.opened is not None else ():
         row = _first_row(model.files.folder.resolve().parent / "predictions" / f"{name}.jsonl")
         for keys in (("text", "text_pair"), ("query", "document"), ("text",)):
             texts = [row[key] for key in keys if isinstance(row.get(key), str) and row[key].strip()]

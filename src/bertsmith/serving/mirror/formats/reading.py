@@ -78,7 +78,7 @@ def count(usage: Json, *names: str) -> int | None:
     """Tokens: the sum of what is there under these names."""
     if not isinstance(usage, dict):
         return None
-    found = [usage[name] for name in names if isinstance(usage.get(name), int)]
+    found = [usage[name] for name in names if type(usage.get(name)) is int]
     return sum(found) if found else None
 
 

@@ -161,7 +161,7 @@ async def _said(request: Request) -> tuple[str, int, str]:
         version, revision, move = said["version"], said["revision"], said["move"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         raise InvalidRequest('Expected JSON: {"version": …, "revision": …, "move": …}.') from None
-    is_right = isinstance(version, str) and isinstance(revision, int) and move in MOVES
+    is_right = isinstance(version, str) and type(revision) is int and isinstance(move, str) and move in MOVES
     if not is_right:
         raise InvalidRequest(f"Expected a version, its revision, and a move: {', '.join(MOVES)}.")
     return version, revision, move

@@ -82,7 +82,7 @@ function predicted(model) {
   }
   if (model.pairs) return [text("text", "First text", first), text("pair", "Second text", second)];
   const one = text("text", "Text", model.example?.[0] ?? EXAMPLES[model.task] ?? first);
-  if (model.pairs === null) return [one, text("pair", "Second text", "", "May be empty.")];
+  if (model.pairs === null) return [one, text("pair", "Second text", model.example?.[1] ?? "", "May be empty.")];
   return [one];
 }
 
