@@ -2,8 +2,10 @@
 
 import io
 import json
+import re
 import shlex
 import shutil
+import time
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,16 +23,19 @@ from safetensors.torch import load_file
 from bertsmith.errors import InputError, RecipeError, TrainingStopped
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.trained_on import TrainedOn
+from bertsmith.machine.hardware import Hardware
 from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.model.config import make_config
+from bertsmith.reporting import formatting
 from bertsmith.tasks.examples.folds import CROSS_VALIDATION, folds_of
-from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
+from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, encode_examples
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.heads.linear_start import FROZEN, LinearProbe
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.tagging import TaggingHead
+from bertsmith.training import finetune_recipe
 from bertsmith.training.distributed import Ranks
-from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
+from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning import adaptation, choosing, finetune, finetune_session
 from bertsmith.training.finetuning.choice import Choice, Tried, as_sentence, read_choice, write_choice
 from bertsmith.training.finetuning.choosing import choose, gain_of
@@ -49,9 +54,12 @@ from bertsmith.training.finetuning.methods import (
 )
 from bertsmith.training.finetuning.report import command
 from bertsmith.training.finetuning.self_training import SelfTraining, drawn
+from bertsmith.training.finetuning.work import Work, epoch_work, pass_work
 from bertsmith.training.loss_guard import Guard
+from bertsmith.training.machine import plain_machine
+from bertsmith.training.settings import HardwareSettings
 
-FOREVER = 1e9
+ENOUGH = 1e9
 
 slow = pytest.mark.slow
 
@@ -103,7 +111,7 @@ def choose_by(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     right: dict[str, float],
-    seconds: float = FOREVER,
+    budget: float = ENOUGH,
     look: float | None = None,
     diverging: tuple[str, int] | None = None,
 ) -> tuple[Choice, list[tuple[str, int]], np.ndarray]:
@@ -129,9 +137,8 @@ def choose_by(
         return found
 
     monkeypatch.setattr(choosing, "outputs_of", outputs_of)
-    ends = seconds, seconds if look is None else look
-    choice = choose(task, dict.fromkeys(right, 1.0), train, folds, train_part, ends)
-    return choice, trained, folds
+    work = Work(dict.fromkeys(right, [1.0] * 5), dict.fromkeys(right, 1.0), budget, look or budget)
+    return choose(task, work, train, folds, train_part), trained, folds
 
 
 def test_the_best_on_rows_it_has_not_seen_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -189,7 +196,7 @@ def test_a_method_is_compared_once_after_each_fold(monkeypatch: pytest.MonkeyPat
 
 
 def test_without_time_the_first_alone_is_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    choice, trained, _ = choose_by(monkeypatch, tmp_path, {"a": 0.5, "b": 0.9}, seconds=0)
+    choice, trained, _ = choose_by(monkeypatch, tmp_path, {"a": 0.5, "b": 0.9}, budget=0)
     assert choice.method == "a"
     assert {method for method, _ in trained} == {"a"}
     assert choice.tried[1].score is None
@@ -225,7 +232,7 @@ def test_what_others_are_compared_with_may_not_diverge(
 
 def test_a_longer_look_is_for_a_first_fold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     known = {"a": 0.5, "b": 1.0}
-    choice, trained, _ = choose_by(monkeypatch, tmp_path, known, seconds=0, look=FOREVER)
+    choice, trained, _ = choose_by(monkeypatch, tmp_path, known, budget=0, look=ENOUGH)
     assert [method for method, _ in trained] == ["a", "b", "a"]
     assert (choice.method, choice.tried[1].rows) == ("b", 8)
 
@@ -279,7 +286,7 @@ def test_a_fold_is_decoded_by_the_transitions_of_its_own_model(
         return [np.zeros((len(each.words), len(task.labels)), np.float32) for each in encoded]
 
     monkeypatch.setattr(choosing, "outputs_of", outputs_of)
-    choice = choose(task, {FULL: 1.0}, train, folds, train_part, (FOREVER, FOREVER))
+    choice = choose(task, Work({FULL: [1.0] * 5}, {FULL: 1.0}, ENOUGH, ENOUGH), train, folds, train_part)
     write_choice(tmp_path, choice)
     for each in (choice, read_choice(tmp_path)):
         assert each is not None
@@ -345,12 +352,12 @@ def test_few_rows_judge_in_turn_and_many_are_held_out() -> None:
     assert recipe_of().folds_of(2001) == 0
     for held_out in ("dev=d", "restarts=3", "patience=1", "dev_share=0.2"):
         assert recipe_of(held_out).folds_of(100) == 0
-    assert recipe_of("minutes=2").seconds_to_choose(10) == 120
-    assert recipe_of().seconds_to_choose(100) == pytest.approx(20)
-    assert recipe_of().seconds_to_look(100) == pytest.approx(20)
+    assert recipe_of("minutes=2").minutes_to_choose(10) == 2
+    assert recipe_of().minutes_to_choose(100) == pytest.approx(20 / 60)
+    assert recipe_of().minutes_to_look(100) == pytest.approx(20 / 60)
     tags = recipe_of(task="tagging")
-    assert (tags.seconds_to_choose(100), tags.seconds_to_look(100)) == pytest.approx((20, 110))
-    assert recipe_of("minutes=2", task="tagging").seconds_to_look(100) == 120
+    assert (tags.minutes_to_choose(100), tags.minutes_to_look(100)) == pytest.approx((20 / 60, 110 / 60))
+    assert recipe_of("minutes=2", task="tagging").minutes_to_look(100) == 2
 
 
 @pytest.mark.parametrize("other", ["dev=d", "restarts=2", "patience=1"])
@@ -600,6 +607,156 @@ def test_a_dev_share_that_is_given_is_typed_again(encoder: Path, tmp_path: Path)
     assert "dev_share=0.1" in command(recipe_of("dev_share=0.1"))
 
 
+# -- work, and not time --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fills_gaps", [False, True])
+def test_a_machine_that_is_busy_chooses_the_same_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fills_gaps: bool
+) -> None:
+    """A clock that runs ten thousand times as fast is that of a machine with as much else to do. An encoder
+    that fills gaps is pre-trained further first, which was by hours once.
+    """
+    encoder = tiny_encoder(tmp_path / "encoder", masked_language=fills_gaps)
+    texts = str(unlabelled_rows(tmp_path, 60))
+    train = write_rows(tmp_path / "train.jsonl", "classification", 18)
+    settings = ("folds=2", "epochs=1", *(["minutes=5e-5"] if fills_gaps else []))
+    calm = few_rows(encoder, tmp_path / "calm", *settings, train=train, unlabelled=texts)
+    for clock in ("monotonic", "perf_counter"):
+        real = getattr(time, clock)
+        monkeypatch.setattr(time, clock, lambda real=real: 10_000 * real())
+    busy = few_rows(encoder, tmp_path / "busy", *settings, train=train, unlabelled=texts)
+    ours, theirs = ([replace(each, seconds=0) for each in run.results.tried] for run in (calm, busy))
+    assert ours == theirs
+    assert calm.results.method == busy.results.method
+    for name in ("model.safetensors", "head.safetensors"):
+        assert (calm.model / name).read_bytes() == (busy.model / name).read_bytes()
+
+
+def test_counted_work_is_what_training_computes(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop counts every step's batches for its log: from these, and not from the rows."""
+    counted, flops = [0.0], Finetuning.flops
+
+    def count(*given: Any) -> float:
+        counted[0] += flops(*given)
+        return flops(*given)
+
+    monkeypatch.setattr(Finetuning, "flops", count)
+    values = {"model": str(encoder), "out": "o"}
+    values["train"] = str(write_rows(tmp_path / "train.jsonl", "classification", 20))
+    recipe = make_finetune_recipe({"task": "classification", **values}, [*SMALL_RUN, "epochs=3"])
+    machine = plain_machine(HardwareSettings(), None, Hardware.detect())
+    bench = FinetuneSession.open(recipe, machine, folds=True)
+    bench.learn(FULL, recipe, bench.train)
+    once = pass_work(bench.config, bench.train.encoded)
+    epoch = epoch_work(bench.config, bench.train.encoded, recipe)
+    assert 3 * epoch == pytest.approx(counted[0])
+    assert bench.training_work(FULL, recipe) == pytest.approx(counted[0] + once)
+    halves = [recipe.model_copy(update=update) for update in ({"freeze_layers": 1}, {"freeze_layers": 2})]
+    parts = [epoch_work(bench.config, bench.train.encoded, each) for each in (recipe, *halves)]
+    assert parts == pytest.approx([3 * parts[2], 2 * parts[2], parts[2]])
+
+
+def test_what_is_not_tried_says_what_it_takes_and_which_setting_allows_it(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("finetuning.finetune", "finetuning.finetune_session"):
+        monkeypatch.setattr(f"bertsmith.training.{module}.FLOP_A_MINUTE", 2.6e7)
+    monkeypatch.setattr(FinetuneSession, "speed", lambda *given: 1e6)
+    train, out = write_rows(tmp_path / "train.jsonl", "classification", 18), io.StringIO()
+    settings, console = ("folds=2", "epochs=1"), Console(file=out, width=200)
+    result = few_rows(encoder, tmp_path / "few", *settings, train=train, console=console)
+    full = next(each for each in result.results.tried if each.method == FULL)
+    assert full.score is None and full.minutes is not None
+    said = out.getvalue().splitlines()
+    before = next(line for line in said if line.startswith("About the time, by 2 folds and then on all rows"))
+    assert f"full {formatting.duration(full.seconds)} (not tried)" in before
+    allowed = (
+        f"not tried: it would take about {formatting.duration(full.seconds)}; minutes={full.minutes} allows"
+    )
+    assert f"full: {allowed} it" in said
+    assert said.index(before) < said.index(f"full: {allowed} it")
+    assert next(row[3] for row in tried_table(result.results).rows if row[0] == FULL) == f"{allowed} it"
+    more = few_rows(encoder, tmp_path / "more", *settings, f"minutes={full.minutes}", train=train).results
+    assert next(each for each in more.tried if each.method == FULL).score is not None
+
+
+@pytest.mark.parametrize("epoch", [1e11, 1e12, 1e13, 1e14])
+def test_one_row_more_than_few_takes_no_more_work(epoch: float) -> None:
+    """Of an epoch of any work: the training beside the one that rows which judge in turn may take."""
+    recipe = recipe_of()
+    few, many = recipe.minutes_to_choose(2000) * FLOP_A_MINUTE, recipe.epochs_on_many(10, 2001, epoch)
+    assert many * epoch <= few + 0.01 * epoch  # which are rounded
+    grown = [recipe.epochs_on_many(10, rows, epoch) for rows in range(2001, 5001, 100)]
+    assert grown == sorted(grown) and max(np.diff(grown)) < 0.8
+    assert recipe.epochs_on_many(10, 4000, epoch) >= 3
+    assert recipe.epochs_on_many(3, 100_000, epoch) == 3
+    more = recipe_of("minutes=1000")
+    assert more.epochs_on_many(10, 2001, epoch) == min(10, round(1000 * FLOP_A_MINUTE / epoch, 2))
+
+
+def test_rows_that_are_not_few_are_trained_within_the_same_work_and_it_says_so(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finetune_recipe, "_FEW_ROWS", 35)
+    monkeypatch.setattr(finetune_recipe, "FLOP_A_MINUTE", 3.9e7)
+    monkeypatch.setattr(finetune, "FLOP_A_MINUTE", 3.9e7)
+    monkeypatch.setattr(FinetuneSession, "speed", lambda *given: 1e6)
+    out = io.StringIO()
+    result = few_rows(encoder, tmp_path / "many", console=Console(file=out, width=200))
+    trained = tomllib.loads((tmp_path / "many" / "run" / "recipe.toml").read_text())["epochs"]
+    assert list(result.results.evaluations) == ["dev"] and result.results.method == FULL
+    assert 0.5 < trained < 10
+    said = [line for line in out.getvalue().splitlines() if "take about" in line]
+    assert said[0].startswith(f"{trained:g} epochs of ")
+    minutes = re.fullmatch(
+        r"The usual 10 epochs of \d+ rows take about [\d:]+: (minutes=\d+) allows them\.", said[1]
+    )
+    assert minutes is not None
+    few_rows(encoder, tmp_path / "more", minutes[1])
+    assert tomllib.loads((tmp_path / "more" / "run" / "recipe.toml").read_text())["epochs"] == 10
+    none = few_rows(encoder, tmp_path / "none", "minutes=0").results
+    assert none.method == LINEAR and list(none.evaluations) == ["dev"]
+    few_rows(encoder, tmp_path / "asked", "dev_share=0.2")
+    assert tomllib.loads((tmp_path / "asked" / "run" / "recipe.toml").read_text())["epochs"] == 10
+
+
+@pytest.mark.parametrize("given", ["dev_share=0.1", "epochs=3", "optimizer.learning_rate=5e-5"])
+def test_a_setting_that_was_given_with_its_default_is_not_forgotten_on_resume(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    """Without it few rows would judge in turn, or epochs and rates be chosen."""
+    train = str(write_rows(tmp_path / "train.jsonl", "classification", 40))
+    files = {"model": str(encoder), "train": train, "out": str(tmp_path / "run")}
+    begun: list[FinetuneRecipe] = []
+
+    def stop(recipe: FinetuneRecipe, *others: Any, **named: Any) -> None:
+        begun.append(recipe)
+        raise RuntimeError("killed")
+
+    settings = ("max_length=32", "batch_size=20", "hardware.threads=1", "minutes=0")
+    with monkeypatch.context() as patch:
+        patch.setattr(finetune, "wait", lambda: None)
+        patch.setattr(finetune, "_restart_folder", stop)
+        for resume, more in ((False, (given,)), (True, ())):
+            with pytest.raises(RuntimeError, match="killed"):
+                finetune.finetune("classification", *settings, *more, **files, resume=resume)
+    monkeypatch.setattr(finetune.FinetuneSession, "open", stop)
+    for resume, more in ((True, (given,)), (True, ())):
+        with pytest.raises(RuntimeError, match="killed"):
+            finetune.finetune("classification", *settings, *more, **files, resume=resume)
+    first, second = begun[-2:]
+    assert first.given == second.given == {given.partition("=")[0]}
+    assert first.model_dump() == second.model_dump()
+    for other in {"dev_share=0.1", "epochs=3"} - {given}:
+        with pytest.raises(
+            RecipeError, match=f"was begun without {other.partition('=')[0]}. Resume without it"
+        ):
+            finetune.finetune("classification", *settings, given, other, **files, resume=True)
+
+
 # -- texts without labels ------------------------------------------------------------------------------------
 
 
@@ -628,8 +785,8 @@ def test_unlabelled_texts_are_a_method_of_their_own(encoder: Path, tmp_path: Pat
 def test_further_pretraining_goes_on_in_a_moved_folder_as_the_hardware_was_given(tmp_path: Path) -> None:
     source = tiny_encoder(tmp_path / "encoder", masked_language=True)
     values = {"task": "classification", "model": str(source), "train": "rows.csv", "out": "out"}
-    recipe = make_finetune_recipe(values, ["minutes=0.005", "hardware.precision=float32"])
-    bench: Any = SimpleNamespace(source=source, train=[None] * 60)
+    recipe = make_finetune_recipe(values, ["minutes=5e-5", "hardware.precision=float32"])
+    bench: Any = SimpleNamespace(source=source, config=read_checkpoint(source).config, train=[None] * 60)
     texts = [f"bano happy elo{number}" for number in range(60)]
     model = adaptation._pretrained(recipe, bench, texts, 32, tmp_path / "adapted", None)
     shutil.rmtree(model)  # as if it had been stopped before
@@ -681,7 +838,7 @@ def test_more_rows_in_folds_than_have_features_leave_unlabelled_texts_out(
     for module in ("tasks.heads.linear_start", "training.finetuning.finetune_session"):
         monkeypatch.setattr(f"bertsmith.{module}.MOST_EXAMPLES", 20)
     texts = str(unlabelled_rows(tmp_path, 40))
-    found = few_rows(filler, tmp_path, "folds=2", "epochs=1", "minutes=0.01", unlabelled=texts).results
+    found = few_rows(filler, tmp_path, "folds=2", "epochs=1", "minutes=1e-4", unlabelled=texts).results
     assert SELF_TRAINING not in [each.method for each in found.tried]
     assert not (tmp_path / "run" / "adapted").exists()
     assert any("where over 20,000 rows judge in turn" in each for each in found.warnings)
@@ -715,7 +872,7 @@ def test_an_encoder_that_fills_gaps_is_pre_trained_further_and_kept_where_that_h
     monkeypatch.setattr(adaptation, "gain_of", lambda *given: (0.7, gain, 0.01))
     filler = tiny_encoder(tmp_path / "filler", masked_language=True)
     texts = str(unlabelled_rows(tmp_path))
-    given = ("method=linear", "minutes=0.02")
+    given = ("method=linear", "minutes=2e-4")
     result = few_rows(filler, tmp_path, *given, unlabelled=texts)
     run = tmp_path / "run"
     found = json.loads((run / "adapted.json").read_text())

@@ -49,7 +49,12 @@ def test_all_ranks_have_looked_before_finetuning_writes(
     events: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = FinetuneRecipe(task="classification", model="m", train="t", out="o")
-    bench = SimpleNamespace(completed=lambda *_: recipe, steps_per_epoch=lambda _: 30, folds=None)
+    bench = SimpleNamespace(
+        completed=lambda *_: recipe,
+        steps_per_epoch=lambda _: 30,
+        uncompared_method=lambda _: "full",
+        folds=None,
+    )
     machine: Any = SimpleNamespace(ranks=Ranks(0, 2))
     monkeypatch.setattr(finetune, "FinetuneSession", SimpleNamespace(open=lambda *_, **named: bench))
     monkeypatch.setattr(finetune, "data_hashes", lambda _: {})

@@ -183,12 +183,12 @@ def test_few_rows_judge_trials_in_turn_and_the_best_learns_from_all(
 def test_the_command_in_best_toml_judges_by_as_many_folds_whatever_they_take(
     files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A search judges by all of them; a run of its own by as many as it has time for."""
+    """A search judges by all of them; a run of its own by as many as its work allows."""
     rows = {"model": files["model"], "train": files["train"]}
     quick = ("epochs=1", "trials=1", "max_length=32", "hardware.threads=1")
     found = tune("classification", *quick, **rows, out=str(tmp_path / "search"))
-    monkeypatch.setattr(finetune_recipe, "_SECONDS", 0.0)
-    monkeypatch.setattr(finetune_recipe, "_SECONDS_A_ROW", 0.0)
+    monkeypatch.setattr(finetune_recipe, "_MINUTES", 0.0)
+    monkeypatch.setattr(finetune_recipe, "_MINUTES_A_ROW", 0.0)
     monkeypatch.chdir(tmp_path)
     typed = (tmp_path / "search" / "best.toml").read_text().splitlines()[1].removeprefix("# bertsmith ")
     assert typed == finetune_report.command(found.recipe).removeprefix("bertsmith ")

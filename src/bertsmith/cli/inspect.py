@@ -1,5 +1,6 @@
 """`bertsmith fill-mask` and `bertsmith evaluate`."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -141,7 +142,7 @@ def _evaluate_rows(
 ) -> None:
     import torch
 
-    from bertsmith.cli.results import show_evaluation
+    from bertsmith.cli.results import show_classes, show_evaluation
     from bertsmith.cli.screen import print_json, print_warning
     from bertsmith.inference.predictor import Predictor
     from bertsmith.model.contamination import unchecked_warning
@@ -155,16 +156,23 @@ def _evaluate_rows(
     warnings = evaluation.warnings(data.name, metric)
     unchecked = unchecked_warning(locate_model(model).folder, data)
     warnings += [unchecked] if unchecked else []
-    error = standard_error(
-        predictor.task,
-        evaluation,
-        predictor.task.error_analysis(evaluation.predictions, evaluation.split.examples).answers,
-    )
+    analysis = predictor.task.error_analysis(evaluation.predictions, evaluation.split.examples)
+    error = standard_error(predictor.task, evaluation, analysis.answers)
     if json:
         figures = {"model": evaluation.model, "standard_error": error, "baselines": evaluation.baselines}
-        print_json({"rows": evaluation.rows, "main_metric": metric, **figures, "warnings": warnings})
+        confusions = [] if analysis.confusion is None else analysis.confusion.most_frequent()
+        classes = {
+            "per_class": [asdict(each) for each in analysis.per_class],
+            "confusions": [
+                {"right": right, "taken_for": given, "times": times} for right, given, times in confusions
+            ],
+        }
+        print_json(
+            {"rows": evaluation.rows, "main_metric": metric, **figures, **classes, "warnings": warnings}
+        )
         return
     spread = "" if error is None else f", {metric} ± {error:.4f}"
-    show_evaluation(evaluation, f"{model} on {data}: {evaluation.rows:,} rows{spread}")
+    show_evaluation(evaluation, f"{model} on {data}: {evaluation.rows:,} rows{spread}", metric)
+    show_classes(analysis)
     for warning in warnings:
         print_warning(warning)

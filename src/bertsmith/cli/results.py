@@ -2,9 +2,11 @@
 
 from bertsmith.cli.screen import console, print_table, print_warning
 from bertsmith.reporting import formatting
+from bertsmith.reporting.tables import Table
+from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.tasks.evaluating.evaluation import Evaluation
 from bertsmith.training.finetuning.column_study import ColumnStudy
-from bertsmith.training.finetuning.figures import column_tables
+from bertsmith.training.finetuning.figures import class_table, column_tables, confusions_table, marked
 from bertsmith.training.finetuning.results import Results
 
 _FIGURES = {"ece_before": "calibration error before", "ece_after": "after scaling by the temperature"}
@@ -15,7 +17,7 @@ def show_results(results: Results) -> None:
     for name, evaluation in results.evaluations.items():
         error = results.standard_errors[name]
         spread = "" if error is None else f", {results.task.main_metric} ± {error:.4f}"
-        show_evaluation(evaluation, f"{name}: {evaluation.rows:,} rows{spread}")
+        show_evaluation(evaluation, f"{name}: {evaluation.rows:,} rows{spread}", results.task.main_metric)
     if results.columns is not None:
         _show_columns(results.columns, results.task.main_metric)
     summary = results.summary()
@@ -44,10 +46,27 @@ def _show_columns(study: ColumnStudy, metric: str) -> None:
     console.print(study.as_sentence(metric), markup=False)
 
 
-def show_evaluation(evaluation: Evaluation, title: str) -> None:
-    """One file's figures, a row for the model and one for each baseline."""
+def show_evaluation(evaluation: Evaluation, title: str, metric: str) -> None:
+    """One file's figures, a row for the model and one for each baseline; the best by the metric is marked."""
     names = list(evaluation.model)
-    rows = [("the model", *(formatting.score(evaluation.model[name]) for name in names))]
-    for baseline, metrics in evaluation.baselines.items():
-        rows.append((baseline, *(formatting.score(metrics.get(name)) for name in names)))
+    rows = [
+        (marked(name, best), *(formatting.score(figures.get(each)) for each in names))
+        for best in [evaluation.best(metric)]
+        for name, figures in evaluation.by_name.items()
+    ]
     print_table(("", *names), rows, title=title)
+
+
+def show_classes(analysis: ErrorAnalysis) -> None:
+    """How each class fares, the worst first, and which are taken for which most often."""
+    if analysis.per_class:
+        _show_table(class_table(analysis.per_class))
+    if analysis.confusion is not None:
+        _show_table(confusions_table(analysis.confusion))
+
+
+def _show_table(table: Table) -> None:
+    if table.rows:
+        print_table(table.columns, table.rows, title=table.title or None)
+    if table.more:
+        console.print(f"and {table.more:,} more: --json prints all")

@@ -1,5 +1,6 @@
 """What the commands print with: results go to stdout with what to mistrust in them, progress to stderr."""
 
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from bertsmith.terminal import printable
 # A pipe or a file has no width of its own; at rich's 80 columns tables would lose their cells there.
 _WIDTH_OF_A_FILE = 120
 _SECONDS_BETWEEN_LINES = 10.0
+_FIGURE = re.compile(r"$|[-+(±–~<>]?\s?\d|–")  # as a cell that is one begins, or an empty one
 
 
 class PrintableConsole(Console):
@@ -44,13 +46,17 @@ error_console = PrintableConsole(stderr=True)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
-    """Prints rows to stdout: numbers to the right with thousands separated, everything else as it is."""
-    table = Table(
-        title=_shown(title or "") or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
-    )
+    """Prints rows to stdout: numbers to the right with thousands separated, everything else as it is. In a
+    narrow terminal texts are folded between words, and figures never.
+    """
+    if title:
+        console.print(f"\n[bold]{_shown(title)}[/bold]", soft_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD)
     for number, name in enumerate(header):
-        numeric = all(isinstance(row[number], int | float) for row in rows)
-        table.add_column(_shown(name), justify="right" if numeric else "left", overflow="fold")
+        cells = [row[number] for row in rows]
+        numeric = all(isinstance(cell, int | float) for cell in cells)
+        whole = all(_FIGURE.match(_cell(cell)) for cell in cells)
+        table.add_column(_shown(name), justify="right" if numeric else "left", overflow="fold", no_wrap=whole)
     for row in rows:
         table.add_row(*[_shown(_cell(value)) for value in row])
     console.print(table)

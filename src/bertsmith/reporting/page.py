@@ -23,7 +23,17 @@ def render_page(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["breakable"] = breakable
     return environment.get_template(template).render(**values)
+
+
+def breakable(text: object) -> "Markup":
+    """Escaped, with places to break a line behind underscores: else a label of many words, written as one, is
+    broken inside a word, or not at all.
+    """
+    from markupsafe import Markup, escape
+
+    return Markup(str(escape(text)).replace("_", "_<wbr>"))
 
 
 def as_markup(picture: str) -> "Markup":

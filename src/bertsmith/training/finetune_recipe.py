@@ -4,7 +4,7 @@ Keys of the task itself (max_length, stride, class_weights, …) stand beside th
 and under [settings] in the recipe.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -26,10 +26,13 @@ from bertsmith.validation import Listed, UserSettings, check, did_you_mean_setti
 
 _BASE_WIDTH = 768  # of BERT-base, which the rates of the papers are for
 _SHALLOW = 6  # layers, below which the rate grows
-_FEW_STEPS, _MOST_EPOCHS = 600, 10
+_FEW_STEPS, _MOST_EPOCHS, _MANY_EPOCHS = 600, 10, 3
 _FOLDS, _FEW_ROWS = 5, 2000  # cross-validated, where there is no dev
-_SECONDS, _SECONDS_A_ROW = 10.0, 0.1  # to choose a method in, and to train by it
-_SECONDS_A_SENTENCE = 1.0  # for a first look at each method of tagging
+# To choose a method in, and to train by it. Work is counted, not timed, so that the same rows, seed and
+# settings choose the same on any machine: a minute is about what one core of a server does of MiniLM.
+FLOP_A_MINUTE = 4.2e12
+_MINUTES, _MINUTES_A_ROW = 1 / 6, 1 / 600
+_MINUTES_A_SENTENCE = 1 / 60  # for a first look at each method of tagging
 _RATE, _LAYER_DECAY = 1e-4, 0.75  # of the head, and of each layer in that of the one above
 _RATE_OF_ALL, _LORA_FACTOR = 5e-5, 10  # where all layers have the same
 # By `completed`, where they aren't given.
@@ -69,7 +72,7 @@ class FinetuneRecipe(RunSettings):
     dev: PathText | None = None
     test: PathText | None = None
     out: PathText
-    epochs: float = Field(3, gt=0)
+    epochs: float = Field(_MANY_EPOCHS, gt=0)
     batch_size: int = Field(32, ge=1)
     micro_batch_tokens: int | None = Field(None, ge=8)
     dev_share: float = Field(0.1, gt=0, lt=1)
@@ -127,27 +130,62 @@ class FinetuneRecipe(RunSettings):
         """What messages call the training rows by."""
         return named_files(self.train)
 
+    @property
+    def given(self) -> set[str]:
+        """Dotted names of the settings that were given, of those whose default value isn't what comes of
+        leaving them out: a length and rates are chosen then, and few rows judge in turn.
+        """
+        found = self.model_fields_set | {f"optimizer.{name}" for name in self.optimizer.model_fields_set}
+        return found & {*CHOSEN, "dev_share"}
+
+    def given_as(self, other: "FinetuneRecipe", names: Collection[str]) -> "FinetuneRecipe":
+        """With these settings of another recipe given too, where they aren't given here."""
+        new = set(names) - self.given
+        rates = {name.partition(".")[2] for name in new if name.startswith("optimizer.")}
+        changes = {name: getattr(other, name) for name in new if "." not in name}
+        if rates:
+            update = {name: getattr(other.optimizer, name) for name in rates}
+            changes["optimizer"] = self.optimizer.model_copy(update=update)
+        return self.model_copy(update=changes)
+
     def folds_of(self, rows: int) -> int:
         """Into how many folds so many labelled rows are divided; 0 where a dev judges instead: one that is
         given, or a share of rows that are many or that several restarts compare themselves by.
         """
         if self.folds is not None:
             return min(self.folds, rows)
-        held_out = self.dev is not None or self.restarts > 1 or self.patience is not None
-        held_out = held_out or "dev_share" in self.model_fields_set
-        return 0 if held_out or rows > _FEW_ROWS else min(_FOLDS, rows)
+        return 0 if self._asks_for_dev or rows > _FEW_ROWS else min(_FOLDS, rows)
 
-    def seconds_to_choose(self, rows: int) -> float:
-        """How long methods may be compared, the final training included."""
-        return _SECONDS + _SECONDS_A_ROW * rows if self.minutes is None else 60 * self.minutes
+    def is_held_out_unasked(self, rows: int) -> bool:
+        """Whether a dev judges for no other reason than that rows are more than judge in turn."""
+        return rows > _FEW_ROWS and self.folds is None and not self._asks_for_dev
 
-    def seconds_to_look(self, rows: int) -> float:
-        """How long, if nothing is known of a method yet: tags gain some twenty points where all weights are
-        trained, which is worth a longer wait than another fold.
+    @property
+    def _asks_for_dev(self) -> bool:
+        given = self.dev is not None or self.restarts > 1 or self.patience is not None
+        return given or "dev_share" in self.model_fields_set
+
+    def minutes_to_choose(self, rows: int) -> float:
+        """Work for comparing methods, the final training included, in minutes of `FLOP_A_MINUTE`."""
+        return _MINUTES + _MINUTES_A_ROW * rows if self.minutes is None else self.minutes
+
+    def minutes_to_look(self, rows: int) -> float:
+        """The same, if nothing is known of a method yet: tags gain some twenty points where all weights are
+        trained, which is worth more work than another fold.
         """
-        usual = self.seconds_to_choose(rows)
+        usual = self.minutes_to_choose(rows)
         is_longer = self.task == "tagging" and self.minutes is None
-        return max(usual, _SECONDS + _SECONDS_A_SENTENCE * rows) if is_longer else usual
+        return max(usual, _MINUTES + _MINUTES_A_SENTENCE * rows) if is_longer else usual
+
+    def epochs_on_many(self, usual: float, rows: int, epoch_work: float) -> float:
+        """So many of the `usual` epochs of this work each as the rows get where they are no more than are
+        compared by folds, for one row more must not take ten times as long. Then more with each row: from
+        twice as many rows on, at least the three epochs that are usual for many.
+        """
+        within = self.minutes_to_look(rows) * FLOP_A_MINUTE / epoch_work
+        if self.minutes is None:
+            within = max(within, _MANY_EPOCHS * (rows / _FEW_ROWS - 1))
+        return min(usual, max(round(within, 2), 0.01))
 
     def completed(self, width: int, layers: int, steps_per_epoch: int) -> "FinetuneRecipe":
         """What nobody gave is chosen for a model of this hidden size and so many layers, and for epochs of so

@@ -13,6 +13,7 @@ from bertsmith.validation import check
 
 _NO_FOLDER = "The run needs a folder: out=runs/NAME."
 _DATA = "data.json"  # the SHA-256 of each labelled file
+_GIVEN = "given.json"  # names of given settings of which it matters that they were
 # What may change between the parts of a run or a search: none of it changes the text, the model or the
 # schedule. Other hardware and other micro-batches compute the same steps, but to rounding only, with other
 # draws of dropout.
@@ -55,16 +56,34 @@ def as_begun(recipe: Recipe, resume: bool) -> Recipe:
 def open_finetuning(recipe: FinetuneRecipe, resume: bool) -> FinetuneRecipe:
     """The same for a fine-tuning run. Returns its recipe: one that goes on keeps what was chosen for it."""
 
-    def stored(path: Path) -> FinetuneRecipe:
-        return check(FinetuneRecipe, read_toml(path, str(path)), str(path))
-
     if not recipe.out:  # as a path it would be the current folder
         raise RecipeError(_NO_FOLDER)
     path = Path(recipe.out) / "recipe.toml"
     if resume and path.exists():
-        recipe = recipe.chosen_as(stored(path))
-    open_folder(Path(recipe.out), recipe, stored, resume, "the same command with --resume")
+        recipe = recipe.chosen_as(_stored_finetuning(path))
+    again = "the same command with --resume"
+    open_folder(Path(recipe.out), recipe, _stored_finetuning, resume, again)
     return recipe
+
+
+def given_when_begun(recipe: FinetuneRecipe, resume: bool) -> FinetuneRecipe:
+    """A run that goes on has the settings that were given when it began, though their values be those of
+    defaults: without them few rows would judge in turn, or epochs and rates be chosen. Raises RecipeError for
+    such a setting that is given now alone.
+    """
+    out = Path(recipe.out or "")
+    if not resume or not recipe.out or not (out / _GIVEN).exists() or not (out / "recipe.toml").exists():
+        return recipe
+    names = read_json(out / _GIVEN)
+    if new := sorted(recipe.given.difference(names)):
+        raise RecipeError(
+            f"{recipe.out} was begun without {', '.join(new)}. Resume without it, or choose another folder."
+        )
+    return recipe.given_as(_stored_finetuning(out / "recipe.toml"), names)
+
+
+def _stored_finetuning(path: Path) -> FinetuneRecipe:
+    return check(FinetuneRecipe, read_toml(path, str(path)), str(path))
 
 
 def open_folder(
@@ -114,8 +133,13 @@ def require_unchanged(begun: dict[str, str], hashes: dict[str, str], what: str) 
         )
 
 
-def begin_folder(recipe: RunSettings, out: Path, hashes: dict[str, str]) -> None:
-    """The recipe of a fine-tuning run, and what its files were."""
+def begin_folder(
+    recipe: RunSettings, out: Path, hashes: dict[str, str], given: Collection[str] | None = None
+) -> None:
+    """The recipe of a fine-tuning run, which of its settings were `given`, and what its files were."""
+    if given is not None:
+        make_folder(out)
+        write_json(out / _GIVEN, sorted(given))
     write_recipe(recipe, out, without=MADE_FROM_EPOCHS)
     write_data_hashes(out, hashes)
 

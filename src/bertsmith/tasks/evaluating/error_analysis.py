@@ -37,6 +37,13 @@ class Confusion:
     labels: tuple[str, ...]
     counts: npt.NDArray[np.int64]
 
+    def most_frequent(self) -> list[tuple[str, str, int]]:
+        """Which class is taken for which, and how often; the most frequent first."""
+        wrong = self.counts - np.diag(np.diag(self.counts))
+        order = np.argsort(-wrong, axis=None, kind="stable")[: np.count_nonzero(wrong)]
+        places = [divmod(place, len(self.labels)) for place in order.tolist()]
+        return [(self.labels[right], self.labels[given], int(wrong[right, given])) for right, given in places]
+
 
 @dataclass(frozen=True)
 class Calibration:

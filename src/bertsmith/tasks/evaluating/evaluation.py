@@ -8,6 +8,8 @@ from typing import Any
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.task import Metrics, Outputs, Prediction, Task
 
+THE_MODEL = "the model"  # as tables call it, beside its baselines
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -24,6 +26,16 @@ class Evaluation:
     @property
     def rows(self) -> int:
         return len(self.split)
+
+    @property
+    def by_name(self) -> dict[str, Metrics]:
+        """Figures of the model, then of each baseline."""
+        return {THE_MODEL: self.model, **self.baselines}
+
+    def best(self, metric: str) -> str:
+        """Which of them is the best; of equals the model."""
+        scores = {name: figures.get(metric, math.nan) for name, figures in self.by_name.items()}
+        return max(scores, key=lambda name: -math.inf if math.isnan(scores[name]) else scores[name])
 
     def warnings(self, name: str, metric: str) -> list[str]:
         """Those of the data, and a sentence when the model does no better than the first baseline, which

@@ -10,28 +10,31 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 
 from bertsmith.errors import ModelError
 from bertsmith.files import read_json, write_json
+from bertsmith.model.config import BertConfig
+from bertsmith.model.flops import encoder_flops, vocabulary_flops
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
-from bertsmith.training.finetune_recipe import FinetuneRecipe
+from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe
 from bertsmith.training.finetuning.choice import Tried
 from bertsmith.training.finetuning.choosing import expected_gain, gain_of
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import LINEAR
 from bertsmith.training.finetuning.self_training import drawn
 from bertsmith.training.pretrain import pretrain
-from bertsmith.training.recipe import read_recipe
+from bertsmith.training.recipe import Recipe, read_recipe
 from bertsmith.training.run_folder import write_recipe
 from bertsmith.training.whole_rows import learned_row_length
 
 _LENGTH = 128  # tokens of a sequence
-_TEXTS_A_SECOND, _LONG = 2000, 3600  # of the time there is: no processor reads more
+_TEXTS_A_MINUTE, _LONG = 120_000, 60  # of the work there is: the model would not see more
 
 
 @dataclass(frozen=True)
@@ -54,18 +57,18 @@ def adapt(
     recipe: FinetuneRecipe, bench: FinetuneSession, out: Path, resume: bool, console: Console | None
 ) -> FinetuneSession:
     """The session whose encoder was pre-trained further, where that is possible and a linear model of its
-    features is expected to be better; else the one given. It takes as long as methods may be compared.
+    features is expected to be better; else the one given. It is as much work as comparing methods may be.
     """
     longest = _longest_masked(bench.source)
     if bench.linear is None or bench.folds is None or longest is None:
         return bench
-    if not recipe.seconds_to_choose(len(bench.train)):  # no time was given to compare anything
+    if not recipe.minutes_to_choose(len(bench.train)):  # no work was given to compare anything
         return bench
     if isinstance(bench.tokenizer, ValueTokenizer):  # whose rows are no corpus of text
         return bench
     if bench.probe is None or len(bench.probe) < len(bench.train):  # not every row could judge
         return bench
-    most = round(_TEXTS_A_SECOND * min(recipe.seconds_to_choose(len(bench.train)), _LONG))
+    most = round(_TEXTS_A_MINUTE * min(recipe.minutes_to_choose(len(bench.train)), _LONG))
     examples = [*drawn(bench.data.unlabelled, most), *bench.data.train]
     texts = [text for example in examples for text in bench.task.texts(example)]
     length = _sequence_length(bench.source, longest)
@@ -113,8 +116,9 @@ def _pretrained(
         folder.mkdir(parents=True, exist_ok=True)
         write_jsonl(({"text": text} for text in texts), folder / "texts.jsonl")
         build_corpus([str(folder / "texts.jsonl")], folder / "corpus", settings=CorpusSettings(heldout=0.02))
-    hours = recipe.seconds_to_choose(len(bench.train)) / 3600
-    given = {"init": bench.source, "corpus": folder / "corpus", "out": folder / "run", "hours": hours}
+    work = FLOP_A_MINUTE * recipe.minutes_to_choose(len(bench.train))
+    steps = max(round(work / _step_work(bench.config, read_recipe("adapt", []), length)), 1)
+    given = {"init": bench.source, "corpus": folder / "corpus", "out": folder / "run", "steps": steps}
     given |= {"data.sequence_lengths": f"[{length}]"}
     given |= {"seed": recipe.seed, "hardware.device": recipe.hardware.device}
     given |= {"hardware.threads": recipe.hardware.threads, "hardware.precision": recipe.hardware.precision}
@@ -122,6 +126,14 @@ def _pretrained(
     _follow(folder)
     pretrain("adapt", *settings, resume=True, console=console)
     return model
+
+
+def _step_work(config: BertConfig, recipe: Recipe, length: int) -> float:
+    """FLOP of a step, forward and backward: the encoder's, and those of the pieces that are guessed."""
+    lengths = np.full(recipe.data.batch_size, length)
+    guessed = recipe.masking.mask_rate * lengths.sum()
+    guesses = vocabulary_flops(config, guessed, recipe.loss.sampled_pieces)
+    return 3 * (encoder_flops(config, lengths, guessed) + guesses)
 
 
 def _follow(folder: Path) -> None:

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save
 from bertsmith.arrays import Ints
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_write, read_json, write_json
+from bertsmith.reporting import formatting
 from bertsmith.tasks.task import Bound, Outputs
 
 _FOLD = "fold"  # in choice.safetensors, of what is a fold's and not a row's
@@ -24,7 +25,8 @@ _FOLD = "fold"  # in choice.safetensors, of what is a fold's and not a row's
 class Tried:
     """A method's score on the rows it was judged by, and by how much it beats the simplest one there, with
     the standard error of this difference. Without a score it `diverged` in the fold of this number, or wasn't
-    tried: time was up.
+    tried: it takes more work than was allowed. `seconds` are then those that it would take by all folds, and
+    `minutes` the setting that allows it.
     """
 
     method: str
@@ -34,6 +36,7 @@ class Tried:
     rows: int = 0
     seconds: float = 0.0
     diverged: int | None = None
+    minutes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,11 +94,17 @@ def read_choice(out: Path) -> Choice | None:
     return Choice(record["method"], tried, rows, [outputs[row] for row in rows.tolist()], bound)
 
 
+def not_tried(tried: Tried) -> str:
+    """'not tried: it would take about 1:40; minutes=7 allows it'."""
+    takes = f"it would take about {formatting.duration(tried.seconds)}; " if tried.seconds else ""
+    return f"not tried: {takes}minutes={tried.minutes} allows it"
+
+
 def as_sentence(tried: Tried, metric: str) -> str:
     """'contrastive: accuracy 0.8410 (+0.0073 ± 0.0081) on 496 rows, 41 s'."""
     if tried.diverged is not None:
         return f"{tried.method}: diverged in fold {tried.diverged} and left out; try a lower learning rate"
     if tried.score is None:
-        return f"{tried.method}: not tried, no time left; minutes=10 gives more"
+        return f"{tried.method}: {not_tried(tried)}"
     gain = "" if tried.gain is None else f" ({tried.gain:+.4f} ± {tried.error:.4f})"
     return f"{tried.method}: {metric} {tried.score:.4f}{gain} on {tried.rows:,} rows, {tried.seconds:.0f} s"

@@ -17,51 +17,44 @@ from bertsmith.tasks.evaluating.evaluation import Evaluation
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.task import Bound, Metrics, Outputs, Prediction, Task
 from bertsmith.training.finetuning.choice import Choice, Tried
+from bertsmith.training.finetuning.methods import UNTRAINED
+from bertsmith.training.finetuning.work import Work
 
 TrainPart = Callable[[str, EncodedExamples], TaskModel]  # by a method, from some of the rows
 _FEWEST_FOLDS = 2  # that the simplest method is judged by, whatever it takes
 _USUAL_GAIN, _USUAL_SPREAD = 0.01, 0.03  # of other methods over the simplest
 _RESAMPLES = 200
-_STEP = 3  # times what a forward pass takes
 
 
 class Judged(NamedTuple):
-    """What a method says of each row when it hasn't learned from it, the seconds that took, and those of one
-    pass over all rows.
-    """
+    """What a method says of each row when it hasn't learned from it, and the seconds that took."""
 
     outputs: list[Outputs]
     seconds: float
-    pass_seconds: float
 
 
 def choose(
     task: Task[Any],
-    methods: Mapping[str, float],
+    work: Work,
     train: EncodedExamples,
     folds: Ints,
     train_part: TrainPart,
-    seconds: tuple[float, float],
     on_fold: Callable[[str, int], None] = lambda method, number: None,
     judged: Mapping[str, Judged] = MappingProxyType({}),
 ) -> Choice:
-    """Judges the methods, each with the epochs it trains, the simplest first, fold after fold until the first
-    of `seconds` are over but for what the final training will take; until the second, where it would be a
-    method's first fold.
+    """Judges the methods, the simplest first, fold after fold, as long as `work` allows.
 
     In a round each is judged by one more fold, the most promising first; one that is clearly worse than the
-    simplest is given up. What a method takes is known from its last fold, and beforehand from forward passes.
-    The simplest is always judged by two folds, or `judged` has what it says of all. `on_fold` hears which
-    method begins its fold of this number. A method that diverges is left out; raises TrainingStopped where it
-    is the first, beside which the others are judged.
+    simplest is given up. The simplest is always judged by two folds, or `judged` has what it says of all.
+    `on_fold` hears which method begins its fold of this number. A method that diverges is left out; raises
+    TrainingStopped where it is the first, beside which the others are judged. No clock decides: the same rows
+    and settings choose the same, however busy the machine is.
     The one chosen has the largest expected gain over the simplest: what was measured, shrunk towards what is
     usual by how uncertain it is, so that chance on a few rows doesn't decide.
     """
-    begun = time.monotonic()
-    ends = begun + seconds[0], begun + seconds[1]
-    race = _Race(task, methods, train, folds, train_part, ends, judged, on_fold)
+    race = _Race(task, work, train, folds, train_part, judged, on_fold)
     race.run()
-    tried = [race.tried(method) for method in methods]
+    tried = [race.tried(method) for method in work.methods]
     method = max(tried, key=expected_gain).method
     found = race.outputs[method]
     rows = np.array(sorted(found), np.int64)
@@ -74,49 +67,46 @@ class _Race:
     def __init__(
         self,
         task: Task[Any],
-        methods: Mapping[str, float],
+        work: Work,
         train: EncodedExamples,
         folds: Ints,
         train_part: TrainPart,
-        ends: tuple[float, float],
         judged: Mapping[str, Judged],
         on_fold: Callable[[str, int], None],
     ) -> None:
         self._on_fold = on_fold
-        self._task, self._epochs, self._train, self._ends = task, methods, train, ends
+        self._task, self._work, self._train = task, work, train
         self._folds, self._train_part, self._judged = folds, train_part, judged
-        self._numbers = sorted(set(folds.tolist()))
-        self._first = next(iter(methods))
+        self._numbers, methods = sorted(set(folds.tolist())), work.methods
+        self._first = methods[0]
         self.outputs: dict[str, dict[int, Outputs]] = {
             method: dict(enumerate(judged[method].outputs)) if method in judged else {} for method in methods
         }
         self.bound: dict[str, dict[int, Bound]] = {method: {} for method in methods}
         self._seconds = {method: judged[method].seconds if method in judged else 0.0 for method in methods}
-        self._done = dict.fromkeys(methods, 0)
+        self._used = 0.0  # of the work
         self._diverged: dict[str, int] = {}  # in which of its folds
         self._standing: dict[str, Tried] = {}  # since its last fold: a bootstrap takes its time
-        passes = list(judged.values())
-        self._forward, self._forward_rows = sum(of.pass_seconds for of in passes), len(train) * len(passes)
 
     def run(self) -> None:
-        """Until all folds are judged by, or nothing more can be finished in time."""
-        running = [method for method in self._epochs if method not in self._judged]
+        """Until all folds are judged by, or no more work fits."""
+        running = [method for method in self._work.methods if method not in self._judged]
         simplest = self.outputs[self._first]
         for number, fold in enumerate(self._numbers):
             for method in sorted(running, key=lambda each: each != self._first):
                 needed = method == self._first and number < _FEWEST_FOLDS
                 beside = method == self._first or int(np.flatnonzero(self._folds == fold)[0]) in simplest
-                end = self._ends[0 if self._done[method] else 1]
-                late = time.monotonic() + self._cost(method) > end
-                if not beside or (late and not needed):
+                if not beside or not (needed or self._work.fits(method, number, self._used)):
                     running.remove(method)
                     continue
                 begun = time.monotonic()
                 try:
-                    self._judge(method, fold)
+                    self._judge(method, number, fold)
                 except (TrainingStopped, NotFinite) as error:
-                    self._seconds[method] += time.monotonic() - begun
-                    self._give_up(method, error)
+                    self._give_up(method, number, error)
+                self._used += self._work.folds[method][number]
+                self._seconds[method] += time.monotonic() - begun
+                self._standing.pop(method, None)
             running = [each for each in running if each not in self._diverged and not self._hopeless(each)]
             running.sort(key=lambda each: -expected_gain(self.tried(each)))
 
@@ -131,46 +121,29 @@ class _Race:
             self._standing[method] = _compared(*given, self._seconds[method])
         return self._standing[method]
 
-    def _judge(self, method: str, fold: int) -> None:
-        self._on_fold(method, self._done[method] + 1)
-        begun, held = time.monotonic(), np.flatnonzero(self._folds == fold)
+    def _judge(self, method: str, number: int, fold: int) -> None:
+        self._on_fold(method, number + 1)
+        held = np.flatnonzero(self._folds == fold)
         model = self._train_part(method, self._train.some(np.flatnonzero(self._folds != fold)))
         if bound := self._task.bound_weights():
             self.bound[method][fold] = bound
-        trained, encoded = time.monotonic(), self._train.some(held).encoded
+        encoded = self._train.some(held).encoded
         self.outputs[method] |= zip(held.tolist(), outputs_of(model, encoded), strict=True)
-        over = time.monotonic()
-        self._forward, self._forward_rows = self._forward + over - trained, self._forward_rows + len(held)
-        self._seconds[method] += over - begun
-        self._done[method] += 1
-        self._standing.pop(method, None)
 
-    def _give_up(self, method: str, error: BertsmithError) -> None:
+    def _give_up(self, method: str, number: int, error: BertsmithError) -> None:
         """It diverged, and what it said of other folds counts no more."""
-        if not self._epochs[method]:  # what was not trained came so
+        if method in UNTRAINED:  # what was not trained came so
             raise error
-        fold = self._done[method] + 1
         if method == self._first:
             reason, folds = str(error).partition(". ")[0], len(self._numbers)
             raise TrainingStopped(
-                f"{method} diverged in fold {fold} of {folds} of its cross-validation. {reason}. "
+                f"{method} diverged in fold {number + 1} of {folds} of its cross-validation. {reason}. "
                 "To go on, begin again in another folder with a lower optimizer.learning_rate, or by another "
                 "method."
             ) from error
-        self._diverged[method] = fold
+        self._diverged[method] = number + 1
         self.outputs[method].clear()
         self.bound[method].clear()
-        self._standing.pop(method, None)
-
-    def _cost(self, method: str) -> float:
-        """The seconds of one more fold, and of training on all rows after it."""
-        learned = 1 - 1 / len(self._numbers)
-        if self._done[method]:
-            fold = self._seconds[method] / self._done[method]
-        else:
-            row = self._forward / max(self._forward_rows, 1)
-            fold = _STEP * self._epochs[method] * len(self._train) * learned * row
-        return fold + (fold / learned if self._epochs[method] else 0.0)
 
     def _hopeless(self, method: str) -> bool:
         tried = self.tried(method)

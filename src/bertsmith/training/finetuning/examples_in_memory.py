@@ -20,7 +20,7 @@ from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choice import Choice
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.labelled_data import LabelledData
-from bertsmith.training.finetuning.methods import AUTO, FULL, LINEAR, TRAINED, named_method
+from bertsmith.training.finetuning.methods import AUTO, LINEAR, TRAINED, named_method
 from bertsmith.training.finetuning.task_run import Silent, TaskRun
 from bertsmith.training.machine import plain_machine
 
@@ -64,17 +64,15 @@ def finetune_examples(
         bench = FinetuneSession.prepare(
             task, recipe, source, LabelledData(list(train), list(dev), None, ()), machine
         )
-        method, choice = named_method(recipe), None
-        if bench.folds is not None and (method in (AUTO, LINEAR) or recipe.folds is not None):
+        named, method, choice = named_method(recipe), bench.uncompared_method(recipe), None
+        if bench.folds is not None and (named in (AUTO, LINEAR) or recipe.folds is not None):
             choice = bench.choose(recipe)
             method = choice.method
-        elif method == AUTO:
-            method = FULL
         completed = bench.completed(method, recipe)
         if method in TRAINED and dev:
             model = _best_on_dev(bench, completed)
         else:
-            model = bench.learn(method, recipe, bench.train)
+            model = bench.learn(method, completed, bench.train)
     if choice is not None:
         judged = bench.train.some(choice.rows)
         task.calibrate(choice.outputs, judged.examples, judged.encoded)

@@ -17,10 +17,10 @@ from bertsmith.metrics.thresholds import risk_coverage
 from bertsmith.reporting import formatting
 from bertsmith.reporting.tables import MOST_ROWS, Table
 from bertsmith.tasks.evaluating.error_analysis import Answer, Confusion, ErrorAnalysis
-from bertsmith.tasks.evaluating.evaluation import Evaluation
+from bertsmith.tasks.evaluating.evaluation import THE_MODEL, Evaluation
 from bertsmith.tasks.evaluating.uncertainty import groups_of, score_of
-from bertsmith.tasks.task import Task
-from bertsmith.training.finetuning.choice import Tried
+from bertsmith.tasks.task import Metrics, Task
+from bertsmith.training.finetuning.choice import Tried, not_tried
 from bertsmith.training.finetuning.column_study import ColumnStudy
 from bertsmith.training.finetuning.results import Results
 
@@ -120,14 +120,22 @@ def evaluation_table(name: str, evaluation: Evaluation, metric: str, error: floa
     """A file's figures: a row for the model, one for each baseline."""
     names = list(evaluation.model)
 
-    def row(title: str, figures: dict[str, float], error: float | None = None) -> list[str]:
+    def row(title: str, figures: Metrics, error: float | None) -> list[str]:
         spread = "" if error is None else f" ± {error:.4f}"
         values = [formatting.score(figures.get(n)) for n in names]
         return [title, *(value + (spread if n == metric else "") for n, value in zip(names, values))]
 
-    rows = [row("the model", evaluation.model, error)]
-    rows += [row(baseline, figures) for baseline, figures in evaluation.baselines.items()]
+    best = evaluation.best(metric)
+    rows = [
+        row(marked(title, best), figures, error if title == THE_MODEL else None)
+        for title, figures in evaluation.by_name.items()
+    ]
     return Table(f"{name}: {evaluation.rows:,} rows", ["", *map(metric_name, names)], rows)
+
+
+def marked(name: str, best: str) -> str:
+    """The best row of a comparison, told also where there is no colour."""
+    return f"{name} (best)" if name == best else name
 
 
 def restart_table(results: Results) -> Table:
@@ -151,11 +159,11 @@ def tried_table(results: Results) -> Table:
     metric = results.task.main_metric
     rows = [
         [
-            each.method,
+            f"{each.method} (chosen)" if each.method == results.method else each.method,
             formatting.UNKNOWN if each.score is None else figure(metric, each.score),
             formatting.UNKNOWN if each.gain is None else figure(metric, each.gain, each.error),
             _rows_judged(each),
-            formatting.duration(each.seconds),
+            formatting.UNKNOWN if each.minutes else formatting.duration(each.seconds),
         ]
         for each in results.tried
     ]
@@ -165,7 +173,7 @@ def tried_table(results: Results) -> Table:
 def _rows_judged(tried: Tried) -> str:
     if tried.diverged is not None:
         return f"diverged in fold {tried.diverged}: left out"
-    return f"{tried.rows:,}" if tried.score is not None else "not tried: no time left"
+    return f"{tried.rows:,}" if tried.score is not None else not_tried(tried)
 
 
 def column_tables(study: ColumnStudy, metric: str) -> list[Table]:
@@ -195,7 +203,7 @@ def class_table(found: Sequence[ClassScore]) -> Table:
         [each.label, f"{each.precision:.3f}", f"{each.recall:.3f}", f"{each.f1:.3f}", f"{each.support:,}"]
         for each in ordered[:MOST_CLASSES]
     ]
-    columns = ["Class, the worst first", "Precision", "Recall", "F1", "Rows"]
+    columns = ["Class, the worst first", "Precision", "Recall", "F1", "Support"]
     absent = len(found) - len(occurring)
     title = f"{absent:,} classes without a row are left out" if absent else ""
     return Table(title, columns, rows, max(0, len(ordered) - MOST_CLASSES))
@@ -217,6 +225,18 @@ def confusion_table(found: Confusion) -> ConfusionTable:
         ]
         rows.append((found.labels[number], cells))
     return ConfusionTable(labels, rows, len(found.labels) - len(shown))
+
+
+def confusions_table(found: Confusion) -> Table:
+    """Which class is taken for which, the most frequent first."""
+    totals = dict(zip(found.labels, found.counts.sum(axis=1).tolist(), strict=True))
+    every = found.most_frequent()
+    rows = [
+        [right, given, f"{times:,}", formatting.percent(times / totals[right])]
+        for right, given, times in every[:MOST_CLASSES]
+    ]
+    columns = ["Right", "Taken for", "Times", "Of the right ones"]
+    return Table("", columns, rows, len(every) - len(rows), frozenset({0, 1}))
 
 
 def coverage_table(confidence: Floats, error: Floats) -> Table:

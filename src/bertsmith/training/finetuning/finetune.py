@@ -6,11 +6,12 @@ out/report.html    the same to look at      out/adapter/       with LoRA, the ad
 out/choice.json    on few rows: the methods tried by cross-validation
 """
 
+import math
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from bertsmith.machine.hardware import Hardware
 from bertsmith.model.adaptation import trained_share
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.progress import Progress
+from bertsmith.reporting import formatting
 from bertsmith.training.distributed import leave, wait
 from bertsmith.training.finetune_recipe import (
+    FLOP_A_MINUTE,
     MADE_FROM_EPOCHS,
     FinetuneRecipe,
     FinetuneRun,
@@ -36,18 +39,23 @@ from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.measuring import measure
 from bertsmith.training.finetuning.methods import (
     AUTO,
-    FULL,
     LINEAR,
     TRAINED,
     UNTRAINED,
-    named_method,
 )
 from bertsmith.training.finetuning.report import write_finetune_report
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, leading, write_results
 from bertsmith.training.finetuning.task_run import TaskRun
+from bertsmith.training.finetuning.work import pass_work
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver, run_facts
-from bertsmith.training.run_folder import begin_folder, open_finetuning, require_same_data, write_recipe
+from bertsmith.training.run_folder import (
+    begin_folder,
+    given_when_begun,
+    open_finetuning,
+    require_same_data,
+    write_recipe,
+)
 from bertsmith.training.run_lock import sole_run
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -97,6 +105,7 @@ def finetune(
     given = make_finetune_recipe(
         {k: v for k, v in (files | values).items() if v is not None}, list(overrides)
     )
+    given = given_when_begun(given, resume)
     recipe = open_finetuning(given, resume)
     hardware = Hardware.detect()
     machine = set_up_machine(recipe.hardware, recipe.micro_batch_tokens, hardware)
@@ -124,15 +133,15 @@ def _run(
     given = given.model_copy(update={"method": recipe.method})  # the one that the run has settled on
     with _telling(console, "Reading what the head begins with") as progress:
         bench = FinetuneSession.open(given, machine, folds=machine.ranks.count == 1, progress=progress)
-    steps, named = bench.steps_per_epoch(recipe), named_method(recipe)
-    method = FULL if named == AUTO else named
+    steps = bench.steps_per_epoch(recipe)
+    method = bench.uncompared_method(recipe)
     trained = bench.completed(method, recipe)
     trained.resolved(steps, recipe.seed)  # refuses, before anything is written
     first, hashes = machine.ranks.is_first, data_hashes(recipe)
     require_same_data(out, hashes)
     wait()  # a rank that comes late must not find the run that the first one is about to begin
     if first:
-        begin_folder(trained, out, hashes)
+        begin_folder(trained, out, hashes, given.given)
     if recipe.unlabelled is not None:
         bench = adapt(given, bench, out, resume, console)
     choice = None if bench.folds is None else _choose(given, bench, out, resume, console)
@@ -141,6 +150,8 @@ def _run(
         if recipe.method == AUTO:  # until now the folder had what full training would have
             trained = bench.completed(method, given).model_copy(update={"method": method})
             write_recipe(trained, out, without=MADE_FROM_EPOCHS)
+    elif method not in UNTRAINED and not resume:
+        _say_length(trained, bench.usually_completed(method, given), bench, method, console)
     restarts: list[Restart] = []
     for number in range(trained.restarts if method not in UNTRAINED else 1):
         folder = _restart_folder(out, number + 1)
@@ -201,17 +212,59 @@ def _choose(
     if resume and (made := read_choice(out)) is not None:
         return made
 
-    shown = console or Console(quiet=True)
+    shown, work, speed = console or Console(quiet=True), bench.work(recipe), bench.speed(recipe)
+    untried, minutes = work.out_of_reach(), math.ceil(work.of_all() / FLOP_A_MINUTE)
+    seconds = {method: work.whole(method) / speed for method in work.methods if work.whole(method)}
+    counted = len(set(folds.tolist()))
+    if seconds:
+        lengths = (
+            f"{name} {formatting.duration(of)}{' (not tried)' if name in untried else ''}"
+            for name, of in seconds.items()
+        )
+        _say(shown, f"About the time, by {counted} folds and then on all rows: {', '.join(lengths)}.")
     with shown.status("") as status:
 
         def tell(method: str, number: int) -> None:
-            status.update(f"Choosing a method: {method}, fold {number} of {len(set(folds.tolist()))}")
+            status.update(f"Choosing a method: {method}, fold {number} of {counted}")
 
-        choice = bench.choose(recipe, tell)
-    for tried in choice.tried:
-        shown.print(as_sentence(tried, bench.task.main_metric), markup=False, highlight=False)
+        choice = bench.choose(recipe, work, tell)
+    tried = (
+        replace(each, seconds=seconds[each.method], minutes=minutes) if each.method in untried else each
+        for each in choice.tried
+    )
+    choice = replace(choice, tried=tuple(tried))
+    for each in choice.tried:
+        _say(shown, as_sentence(each, bench.task.main_metric))
     write_choice(out, choice)
     return choice
+
+
+def _say_length(
+    trained: FinetuneRecipe,
+    usual: FinetuneRecipe,
+    bench: FinetuneSession,
+    method: str,
+    console: Console | None,
+) -> None:
+    """How long the training takes about, before it begins; and what was cut short, if it was."""
+    if console is None:
+        return
+    speed = bench.speed(trained)
+
+    def about(recipe: FinetuneRecipe) -> str:
+        evaluations = pass_work(bench.config, bench.dev.encoded) * recipe.epochs * recipe.evaluations
+        work = recipe.restarts * (bench.training_work(method, recipe) + evaluations)
+        rows = f"{recipe.epochs:g} epochs of {len(bench.train):,} rows"
+        return f"{rows} take about {formatting.duration(work / speed)}"
+
+    _say(console, f"{about(trained)}.")
+    if trained.epochs < usual.epochs:
+        minutes = math.ceil(bench.training_work(method, usual) / FLOP_A_MINUTE)
+        _say(console, f"The usual {about(usual)}: minutes={minutes} allows them.")
+
+
+def _say(console: Console, sentence: str) -> None:
+    console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
 def _train_once(

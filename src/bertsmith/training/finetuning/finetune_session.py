@@ -10,12 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertsmith.arrays import Ints
 from bertsmith.errors import RecipeError
 from bertsmith.files import sha256
 from bertsmith.model.adaptation import trained_share
 from bertsmith.model.adapter import pooler_tensors, save_adapter
 from bertsmith.model.checkpoint import WEIGHTS
+from bertsmith.model.config import BertConfig
 from bertsmith.model.contamination import checked_against, contamination_provenance
 from bertsmith.model.cross_encoder import makes_vectors
 from bertsmith.model.locate import locate_model
@@ -42,7 +45,7 @@ from bertsmith.tasks.similarity import Similarity
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.teaching.teaching import Teaching
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.training.finetune_recipe import FinetuneRecipe, task_settings
+from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe, task_settings
 from bertsmith.training.finetuning.best import Best
 from bertsmith.training.finetuning.choice import Choice
 from bertsmith.training.finetuning.choosing import Judged, choose
@@ -61,6 +64,7 @@ from bertsmith.training.finetuning.methods import (
     TRAINED,
     UNTRAINED,
     compared_methods,
+    named_method,
     possible_methods,
     recipe_of,
     require_folds_suit,
@@ -73,6 +77,7 @@ from bertsmith.training.finetuning.results import Results, data_hashes
 from bertsmith.training.finetuning.self_training import SelfTraining, drawn
 from bertsmith.training.finetuning.start import linear_probe, start_model
 from bertsmith.training.finetuning.task_run import train_silently
+from bertsmith.training.finetuning.work import Work, epoch_work, pass_work, training_speed
 from bertsmith.training.log import json_value
 from bertsmith.training.machine import Machine
 from bertsmith.training.whole_rows import learned_row_length, rows_provenance
@@ -89,8 +94,8 @@ _TOO_MANY = (
 
 @dataclass(frozen=True)
 class FinetuneSession:
-    """A task that knows its labels, its data, and where to compute. `source` is the model's folder, `layers`
-    and `width` its encoder's; `linear` is what the head begins with, `methods` are the possible ones. `folds`
+    """A task that knows its labels, its data, and where to compute. `source` is the model's folder, `config`
+    its encoder's; `linear` is what the head begins with, `methods` are the possible ones. `folds`
     (E,) are those of `train`, where its rows judge in turn and `dev` is empty; `probe` has their features
     then, and where columns stand beside the texts, and `self_training` those of texts without labels.
     `encoder_sha256` is of the weights of the encoder that the recipe names.
@@ -104,8 +109,7 @@ class FinetuneSession:
     dev: EncodedExamples
     test: EncodedExamples | None
     machine: Machine
-    layers: int
-    width: int
+    config: BertConfig
     linear: LinearStart | None
     methods: list[str]
     encoder_sha256: str
@@ -117,10 +121,80 @@ class FinetuneSession:
         """How many batches of the recipe's size an epoch is divided into."""
         return steps_of_epoch(self.task, self.train, recipe.batch_size)
 
+    @property
+    def layers(self) -> int:
+        """Of the encoder."""
+        return self.config.num_hidden_layers
+
+    def uncompared_method(self, recipe: FinetuneRecipe) -> str:
+        """The one that is named; else `full`, unless rows that aren't few are to get no work at all."""
+        named = named_method(recipe)
+        if named != AUTO:
+            return named
+        return LINEAR if recipe.minutes == 0 and self._has_limit(recipe) else FULL
+
     def completed(self, method: str, recipe: FinetuneRecipe) -> FinetuneRecipe:
         """What the method trains by on all rows."""
-        steps = self.steps_per_epoch(recipe)
-        return recipe_of(method, recipe, self.layers).completed(self.width, self.layers, steps)
+        usual = self.usually_completed(method, recipe)
+        if method != FULL or "epochs" in recipe.model_fields_set or not self._has_limit(recipe):
+            return usual
+        rows, work = len(self.train) + len(self.dev), epoch_work(self.config, self.train.encoded, usual)
+        return usual.model_copy(update={"epochs": recipe.epochs_on_many(usual.epochs, rows, work)})
+
+    def usually_completed(self, method: str, recipe: FinetuneRecipe) -> FinetuneRecipe:
+        """The same, whatever work its epochs are."""
+        return self._completed(method, recipe, self.task, self.train)
+
+    def _completed(
+        self, method: str, recipe: FinetuneRecipe, task: Task[Any], rows: EncodedExamples
+    ) -> FinetuneRecipe:
+        steps = steps_of_epoch(task, rows, recipe.batch_size)
+        return recipe_of(method, recipe, self.layers).completed(self.config.hidden_size, self.layers, steps)
+
+    def _has_limit(self, recipe: FinetuneRecipe) -> bool:
+        """Whether methods would have been compared, within their work, if only the rows were fewer."""
+        rows = len(self.train) + len(self.dev)
+        compares = self.folds is None and named_method(recipe) == AUTO and LINEAR in self.methods
+        return compares and suits_folds(self.task, recipe) and recipe.is_held_out_unasked(rows)
+
+    def training_work(
+        self, method: str, recipe: FinetuneRecipe, rows: EncodedExamples | None = None
+    ) -> float:
+        """FLOP of what the method learns by from these rows, all by default."""
+        rows = rows or self.train
+        once = pass_work(self.config, rows.encoded)  # for what the head begins or ends with
+        if method in UNTRAINED:
+            return once
+        teaching = self.teaching(method)
+        task, taught = (self.task, rows) if teaching is None else (teaching, teaching.examples(rows))
+        trained = self._completed(method, recipe, task, taught)
+        return once + trained.epochs * epoch_work(self.config, taught.encoded, trained)
+
+    def work(self, recipe: FinetuneRecipe) -> Work:
+        """Of the methods that are compared, and how much there may be."""
+        assert self.folds is not None
+        numbers, rows = sorted(set(self.folds.tolist())), len(self.train)
+        parts = [self.train.some(np.flatnonzero(self.folds != number)) for number in numbers]
+        folds, final = dict[str, list[float]](), dict[str, float]()
+        for method in compared_methods(recipe, self.methods):
+            known = method in UNTRAINED and self._knows_features
+            folds[method] = [0.0 if known else self.training_work(method, recipe, part) for part in parts]
+            final[method] = 0.0 if method in UNTRAINED else self.training_work(method, recipe)
+        budget, look = (
+            FLOP_A_MINUTE * minutes
+            for minutes in (recipe.minutes_to_choose(rows), recipe.minutes_to_look(rows))
+        )
+        return Work(folds, final, budget, look)
+
+    @property
+    def _knows_features(self) -> bool:
+        """Of all rows, so that what isn't trained is judged without a pass of its own."""
+        return self.probe is None or len(self.probe) == len(self.train)
+
+    def speed(self, recipe: FinetuneRecipe) -> float:
+        """FLOP of training a second on this machine, as `training_speed` has it."""
+        model = start_model(recipe, self.task, self.source).model.to(self.machine.device)
+        return training_speed(model, self.train.encoded, recipe, self.machine)
 
     @classmethod
     def open(
@@ -163,11 +237,10 @@ class FinetuneSession:
         notes = *start.notes, *_left_out(task, source)
         data = replace(data, warnings=(*notes, *data.warnings))
         config = start.model.config
-        layers, width = config.num_hidden_layers, config.hidden_size
         probe = linear_probe(recipe, task, source, train, machine, progress)
         linear = None if probe is None else probe.best()
         methods = possible_methods(
-            *(task, recipe, source, tokenizer, layers),
+            *(task, recipe, source, tokenizer, config.num_hidden_layers),
             linear=linear is not None,
             trains=trained_share(start.model) > 0,
             unlabelled=bool(data.unlabelled),
@@ -194,7 +267,7 @@ class FinetuneSession:
             data = replace(data, warnings=(*data.warnings, _UNUSED))
         mixed = isinstance(task, TextTask) and task.columns is not None
         probe = probe if count or mixed else None  # its features are as large as the data
-        found = task, source, tokenizer, data, train, dev, test, machine, layers, width, linear, methods
+        found = task, source, tokenizer, data, train, dev, test, machine, config, linear, methods
         return cls(*found, sha256(source / WEIGHTS), parts, probe, self_training)
 
     def begun_from(self, recipe: FinetuneRecipe, source: Path) -> "FinetuneSession":
@@ -209,26 +282,23 @@ class FinetuneSession:
         return self.task.decode_by_folds(outputs, self.train.examples, self.train.encoded, self.folds)
 
     def choose(
-        self, recipe: FinetuneRecipe, on_fold: Callable[[str, int], None] = lambda method, number: None
+        self,
+        recipe: FinetuneRecipe,
+        work: Work | None = None,
+        on_fold: Callable[[str, int], None] = lambda method, number: None,
     ) -> Choice:
         """The method for few rows, by cross-validation; the recipe may name it, and it is only measured.
-        `on_fold` hears which method begins its fold of this number.
+        `work` is that of the recipe unless another is given. `on_fold` hears which method begins its fold of
+        this number.
         """
         assert self.folds is not None
-        methods = compared_methods(recipe, self.methods)
+        work = work or self.work(recipe)
 
         def train(method: str, rows: EncodedExamples) -> TaskModel:
             return self.learn(method, recipe, rows)
 
-        costs = {
-            method: 0.0 if method in UNTRAINED else self.completed(method, recipe).epochs
-            for method in methods
-        }
-        have_features = self.probe is None or len(self.probe) == len(self.train)
-        judged = self._judge_frozen(recipe, methods) if have_features else {}
-        rows = len(self.train)
-        seconds = recipe.seconds_to_choose(rows), recipe.seconds_to_look(rows)
-        return choose(self.task, costs, self.train, self.folds, train, seconds, on_fold, judged)
+        judged = self._judge_frozen(recipe, work.methods) if self._knows_features else {}
+        return choose(self.task, work, self.train, self.folds, train, on_fold, judged)
 
     def _judge_frozen(self, recipe: FinetuneRecipe, methods: Sequence[str]) -> dict[str, Judged]:
         """From the features that the start was learned from."""
@@ -237,16 +307,16 @@ class FinetuneSession:
         if LINEAR in methods and self.probe is not None and self.linear is not None:
             outputs = self.probe.judge(self.folds, self.linear.strength)
             seconds = self.linear.seconds + time.monotonic() - begun
-            found[LINEAR] = Judged(outputs, seconds, self.probe.seconds)
+            found[LINEAR] = Judged(outputs, seconds)
         elif LINEAR in methods:
             outputs = outputs_of(self.start(recipe, recipe.seed), self.train.encoded)
             seconds = time.monotonic() - begun
-            found[LINEAR] = Judged(outputs, seconds, seconds)
+            found[LINEAR] = Judged(outputs, seconds)
         if SELF_TRAINING in methods and self.self_training is not None and self.probe is not None:
             begun = time.monotonic()
             outputs = self.self_training.judge(self.folds)
             seconds = self.self_training.seconds + time.monotonic() - begun
-            found[SELF_TRAINING] = Judged(outputs, seconds, self.probe.seconds)
+            found[SELF_TRAINING] = Judged(outputs, seconds)
         return found
 
     def learn(self, method: str, recipe: FinetuneRecipe, rows: EncodedExamples) -> TaskModel:

@@ -16,8 +16,9 @@ from bertsmith.reporting.page import as_markup, render_page
 from bertsmith.reporting.run_report import REPORT_FILE
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.training.environment import environment
-from bertsmith.training.finetune_recipe import CHOSEN, MADE_FROM_EPOCHS, FinetuneRecipe
+from bertsmith.training.finetune_recipe import MADE_FROM_EPOCHS, FinetuneRecipe
 from bertsmith.training.finetuning import charts, figures
+from bertsmith.training.finetuning.methods import UNTRAINED
 from bertsmith.training.finetuning.results import Results, data_hashes
 from bertsmith.training.log import LOG_FILE, RunLog
 from bertsmith.training.settings import override
@@ -26,6 +27,11 @@ Record = dict[str, Any]
 Pictures = list[tuple[str, Any]]
 
 TEMPLATE = "finetune.html.jinja"
+# Settings that a method which trains no encoder doesn't read.
+_OF_TRAINING = (
+    *("epochs", "batch_size", "micro_batch_tokens", "evaluations", "patience", "restarts", "dropout"),
+    *("freeze_embeddings", "freeze_layers", "lora", "optimizer", "guard", "log_every"),
+)
 
 
 def write_finetune_report(
@@ -106,21 +112,13 @@ def command(recipe: FinetuneRecipe) -> str:
         for path in filter(None, paths):
             words += [f"--{name}", path]
     words += ["--out", "runs/again"]
-    usual, given = dict(tables.flatten(_plain_recipe(_usual(recipe)))), _given(recipe)
+    usual, given = dict(tables.flatten(_plain_recipe(_usual(recipe)))), recipe.given
     for name, value in (*tables.flatten(_plain_recipe(recipe)), *recipe.settings.items()):
         if value is None or name in (*files, "task", "model", "out"):
             continue
         if usual.get(name) != value or name in given:
             words.append(f"{name}={as_override(value)}")
     return shlex.join(words)
-
-
-def _given(recipe: FinetuneRecipe) -> set[str]:
-    """Dotted names of settings whose default value isn't what comes of leaving them out: a length and rates
-    are chosen then, and few rows judge in turn.
-    """
-    found = recipe.model_fields_set | {f"optimizer.{name}" for name in recipe.optimizer.model_fields_set}
-    return found & {*CHOSEN, "dev_share"}
 
 
 def _more_rows(results: Results) -> Pictures:
@@ -166,11 +164,14 @@ def _plain_recipe(recipe: FinetuneRecipe) -> dict[str, Any]:
 
 
 def _settings(recipe: FinetuneRecipe, results: Results) -> list[tables.Setting]:
-    """The run's settings and the task's; columns are shown as they were found."""
+    """The run's settings and the task's; columns are shown as they were found. Where nothing was trained,
+    what training alone reads is left out.
+    """
     task = results.task
     here = _plain_recipe(recipe) | task.settings.model_dump(mode="json")
     usual = _plain_recipe(_usual(recipe)) | type(task).Settings().model_dump(mode="json")
-    return tables.settings(here, usual)
+    unused = _OF_TRAINING if results.method in UNTRAINED else ()
+    return tables.settings({name: value for name, value in here.items() if name not in unused}, usual)
 
 
 def _status(recipe: FinetuneRecipe, results: Results) -> str:

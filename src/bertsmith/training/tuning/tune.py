@@ -22,7 +22,7 @@ from bertsmith.errors import NotFinite, RecipeError, TrainingStopped, require
 from bertsmith.files import make_folder
 from bertsmith.machine.hardware import Hardware
 from bertsmith.training.distributed import leave
-from bertsmith.training.finetune_recipe import FinetuneRecipe
+from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe
 from bertsmith.training.finetuning.best import Best
 from bertsmith.training.finetuning.choice import read_choice, write_choice
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
@@ -54,7 +54,6 @@ from bertsmith.training.tuning.trials import (
 )
 
 OnTrial = Callable[[Trial], None]
-_ROOM = 3  # times what a trial took: its command judges by all folds on a busier machine too
 
 
 @dataclass(frozen=True)
@@ -125,8 +124,7 @@ def _run(
     if machine.ranks.count > 1:
         raise RecipeError("tune runs in one process. Start it without torchrun.")
     bench = FinetuneSession.open(search.recipe, machine, folds=True)
-    steps = bench.steps_per_epoch(search.recipe)
-    recipe = search.recipe.completed(bench.width, bench.layers, steps)
+    recipe = bench.completed(FULL, search.recipe)
     if bench.folds is not None:  # where `finetune` would choose
         recipe = recipe.model_copy(update={"method": FULL})
     completed = replace(search, recipe=recipe)
@@ -155,7 +153,7 @@ def _run(
     folder = trial_folder(out, best.number)
     choice = read_choice(folder) if bench.folds is not None else None
     if choice is not None:
-        recipe = recipe.model_copy(update={"minutes": math.ceil(_ROOM * best.seconds / 60)})
+        recipe = recipe.model_copy(update={"minutes": math.ceil(bench.work(recipe).of_all() / FLOP_A_MINUTE)})
         model = bench.learn(FULL, recipe, bench.train)
         restart = Restart(recipe.seed, best.score or 0.0, best.steps, best.steps, best.seconds)
     else:
