@@ -61,3 +61,29 @@ def test_text_that_is_partly_unknown_is_told_of(tmp_path: Path) -> None:
     assert [note for note in warnings(corpus(tmp_path / "latin", 10, 0)) if told in note] == []
     (note,) = (note for note in warnings(corpus(tmp_path / "mixed", 4, 6)) if told in note)
     assert note.startswith("60% of the tokens in ") and "are [UNK], of which nothing is learned" in note
+
+
+def test_a_run_whose_batches_have_nothing_to_mask_is_refused(tmp_path: Path) -> None:
+    """One text of a thousand is known: too little to be seen, and too much to be none."""
+    draw = random.Random(0)
+    greek = [" ".join(draw.choices(GREEK, k=30)) for _ in range(1_000)]
+    (tmp_path / "text.txt").write_text("\n\n".join(["cat dog", *greek]))
+    settings = CorpusSettings(format="blank-lines", heldout=0, near_duplicates=False)
+    build_corpus([str(tmp_path / "text.txt")], tmp_path / "corpus", settings=settings, workers=1)
+    with pytest.raises(CorpusError, match="first 8 batches have no token that could be masked"):
+        warnings(tmp_path / "corpus")
+
+
+@pytest.mark.parametrize("masking", ["masking.whole_words=true", "masking.spans=true"])
+def test_text_without_blanks_is_learned_from(tmp_path: Path, masking: str) -> None:
+    draw = random.Random(0)
+    pages = ["".join(draw.choices("abcdefgh", k=90)) for _ in range(60)]
+    (tmp_path / "text.txt").write_text("\n\n".join(pages))
+    settings = CorpusSettings(format="blank-lines", heldout=0.3, near_duplicates=False)
+    build_corpus([str(tmp_path / "text.txt")], tmp_path / "corpus", settings=settings, workers=1)
+    pieces = [*SPECIAL, *(f"{before}{letter}" for letter in "abcdefgh" for before in ("", "##"))]
+    Tokenizer.from_pieces(pieces, lowercase=True).save(tmp_path / "tokenizer")
+    given = f"corpus={tmp_path / 'corpus'}", f"tokenizer={tmp_path / 'tokenizer'}", f"out={tmp_path / 'run'}"
+    pretrain("bert-base", *given, *FAST, masking)
+    losses = [event["mlm_loss"] for event in RunLog.read(tmp_path / "run") if "mlm_loss" in event]
+    assert losses and all(loss > 1 for loss in losses), "ln 21 is 3.0; nothing masked is 0"

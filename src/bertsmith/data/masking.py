@@ -26,8 +26,9 @@ _PASSES = 4  # a number fixed beforehand: asking whether another is needed would
 class MaskingRates:
     """Shares in [0, 1]: of tokens chosen; of those, made [MASK], and made a random token.
 
-    `whole_words` are chosen together, or spans of several of them (`spans`). While the learning rate decays,
-    the share chosen goes to `final_mask_rate`; None: it stays.
+    `whole_words` are chosen together, or spans of several of them (`spans`). A word larger than all that is
+    chosen of its sequence, such as a page of Japanese, could never be: each of its pieces counts as a word.
+    While the learning rate decays, the share chosen goes to `final_mask_rate`; None: it stays.
     """
 
     mask_rate: float = 0.15
@@ -119,18 +120,19 @@ class Masker:
             return torch.argsort(sequence << 41 | special.long() << 40 | scores, stable=True), None, draws
         starts_word = ~self._continues[batch.token_ids] | special | (batch.position_ids == 0)
         starts_word[1:] |= special[:-1]
+        room = to_device(counts, device)
+        word, sizes = _words(starts_word)
+        starts_word |= sizes[word] > room[sequence]
         if self.rates.spans:
             scores, origin = span_order(scores, uniforms(draws, SPAN_LENGTHS), starts_word, special)
             order = torch.argsort(sequence << 41 | special.long() << 40 | scores, stable=True)
             return order, None, draws[origin]
-        word = starts_word.long().cumsum(0) - 1  # (N,) number of each token's word
-        sizes = torch.zeros_like(word).scatter_add_(0, word, torch.ones_like(word))
+        word, sizes = _words(starts_word)
         first_row = torch.full_like(word, len(word)).scatter_reduce_(
             0, word, torch.arange(len(word), device=device), "amin"
         )
         word_scores = scores[first_row[word]]
         order = torch.argsort(sequence << 41 | special.long() << 40 | word_scores, stable=True)
-        room = to_device(counts, device)
         taken = _take_words(word[order], sizes, sequence, batch.first_rows, ~special[order], room)
         taken_first = torch.argsort(sequence << 1 | (~taken).long(), stable=True)
         return order[taken_first], taken[taken_first], draws
@@ -141,6 +143,12 @@ class Masker:
         random_ids = (_mix(draws ^ _THIRD) & _LOW_40) % self.vocab_size
         kept_or_random = torch.where(uniform < self.rates.masked + self.rates.random, random_ids, labels)
         return torch.where(uniform < self.rates.masked, self.mask_id, kept_or_random)
+
+
+def _words(starts_word: Tensor) -> tuple[Tensor, Tensor]:
+    """(N,) number of each token's word, and (N,) by these numbers how many tokens a word has."""
+    word = starts_word.long().cumsum(0) - 1
+    return word, torch.zeros_like(word).scatter_add_(0, word, torch.ones_like(word))
 
 
 def _take_words(

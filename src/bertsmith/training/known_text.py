@@ -3,13 +3,19 @@
 Of [UNK] nothing is learned: it is never masked, and every unknown word is the same to the model.
 """
 
+from itertools import islice
+
 import numpy as np
 
+from bertsmith.data.masking import Masker
+from bertsmith.data.mixed_stream import MixedStream
 from bertsmith.data.store import TokenStore
+from bertsmith.data.stream import Cursor, PretrainingStream
 from bertsmith.errors import CorpusError
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _READ_TOKENS = 1_000_000
+_TRIED_BATCHES = 8
 _MUCH = 0.1  # of the tokens; BERT's vocabularies have far under 0.01 in their own languages
 
 
@@ -32,3 +38,16 @@ def note_on_unknown(store: TokenStore, tokenizer: Tokenizer) -> tuple[str, ...]:
         "`bertsmith tokenizer report` shows what is unknown, `bertsmith tokenizer train` makes a vocabulary "
         "for the text",
     )
+
+
+def require_masks(stream: PretrainingStream | MixedStream, masker: Masker) -> None:
+    """Raises CorpusError where the first batches have no token that could be masked: such a run would show a
+    loss of 0 and learn nothing.
+    """
+    batches = islice(stream.batches(Cursor()), _TRIED_BATCHES)
+    if not any(masker.count(batch.sequences) for batch in batches):
+        raise CorpusError(
+            f"The first {_TRIED_BATCHES} batches have no token that could be masked, but only special tokens "
+            "and unknown words. Take a tokenizer for text like it; `bertsmith tokenizer report` shows what "
+            "is unknown."
+        )

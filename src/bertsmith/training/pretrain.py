@@ -48,6 +48,7 @@ from bertsmith.training.extending import read_extension, write_extension
 from bertsmith.training.fills import filled_at_first, filled_masks, write_fills
 from bertsmith.training.forgetting import first_evaluation, forgetting_warnings, gains_and_losses
 from bertsmith.training.inputs import Inputs, open_inputs
+from bertsmith.training.known_text import require_masks
 from bertsmith.training.log import LOG_FILE, RunLog, task_metrics
 from bertsmith.training.loop import Loop
 from bertsmith.training.machine import Machine, set_up_machine
@@ -279,11 +280,13 @@ def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> Objective:
     heldout = None if measured is None else stream(measured, first_length, 16 * first_length, 0)
     rates = MaskingRates(**recipe.masking.model_dump())
     masker = Masker(inputs.tokenizer, rates, machine.device)
+    streams = list(map(mixed, data.sequence_lengths))
+    require_masks(streams[0], Masker(inputs.tokenizer, rates))
     general = inputs.general_measured
     if general is not None:  # single texts: of pairs nothing is asked there
         texts = PretrainingStream(general, inputs.tokenizer, 0, False, first_length, 16 * first_length)
     made_of = TaskInputs(
-        list(map(mixed, data.sequence_lengths)),
+        streams,
         masker,
         heldout,
         recipe.evaluation.tokens,

@@ -37,7 +37,7 @@ from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead, start_at
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import wait
 from bertsmith.training.inputs import open_stores
-from bertsmith.training.known_text import note_on_unknown
+from bertsmith.training.known_text import note_on_unknown, require_masks
 from bertsmith.training.machine import Machine
 from bertsmith.training.run_folder import require_same_data, write_data_hashes
 from bertsmith.training.whole_rows import require_room_for_rows
@@ -151,14 +151,18 @@ def prepare(
         start_at_frequencies(student.masked_language, train, opened.tokenizer)
     student.to(machine.device)
     cache, kept = _cache(opened.subject, train, student, machine, out)
+    comparison = _comparison(recipe, opened, projection, machine)
+    rates = MaskingRates(**recipe.masking.model_dump())
+    if comparison.masks:
+        require_masks(stream, Masker(opened.tokenizer, rates))
     task = EncoderDistillation(
         student,
         frozen,
-        _comparison(recipe, opened, projection, machine),
+        comparison,
         stream,
         _stream(recipe, opened, heldout, 0) if len(heldout) else None,
         recipe.evaluation.tokens,
-        Masker(opened.tokenizer, MaskingRates(**recipe.masking.model_dump()), machine.device),
+        Masker(opened.tokenizer, rates, machine.device),
         machine.device,
         cache,
     )
