@@ -155,7 +155,6 @@ SPLIT = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated"
         ),
         ({"decoder": {"type": "Replace", "pattern": {"Regex": "a"}, "content": ""}}, "decoder"),
         ({"post_processor": {"type": "Mystery"}}, "post_processor"),
-        ({"model": {"type": "Unigram", "vocab": []}}, "model"),
         ({"model": {"type": "WordLevel", "vocab": {}, "unk_token": "[UNK]"}}, "model"),
         ({"model": wordpiece_model({"a": 0}, code="x")}, "model.WordPiece.code"),
         ({"model": wordpiece_model({"a": "0"})}, "model.WordPiece.vocab.a"),
@@ -169,6 +168,18 @@ def test_what_is_not_on_the_list_is_refused_and_named(
 ) -> None:
     sentence = refusal(tokenizer_json(tmp_path / "tokenizer.json", **changes))
     assert re.search(rf"json: (unknown key '|the key ')?[\w.]*{re.escape(place)}[\w.]*[:']", sentence)
+
+
+@pytest.mark.parametrize("kind", [{"type": "Unigram"}, {}], ids=["named", "of an older version"])
+def test_a_unigram_tokenizer_is_called_so_and_not_read_yet(tmp_path: Path, kind: dict[str, str]) -> None:
+    """As XLM-RoBERTa's: with other rules around it, of which the first was named as the cause."""
+    model = kind | {"vocab": [["<unk>", 0.0], ["\u2581a", -1.5]], "unk_id": 0}
+    metaspace = {"type": "Metaspace", "replacement": "\u2581", "add_prefix_space": True}
+    path = tokenizer_json(
+        tmp_path / "tokenizer.json", model=model, pre_tokenizer=metaspace, decoder=metaspace
+    )
+    assert "is a Unigram tokenizer (SentencePiece's" in refusal(path)
+    assert "does not read yet: it reads WordPiece and byte-level BPE" in refusal(tmp_path)
 
 
 def test_byte_pair_dropout_would_make_ids_random(tmp_path: Path) -> None:
