@@ -309,3 +309,69 @@ def test_a_tokenizer_replaces_another(tmp_path: Path) -> None:
             corpus, tmp_path / "tokenizer", VocabularySettings(vocab_size=size), overwrite=True
         )
     assert Tokenizer.load(tmp_path / "tokenizer").vocab_size == tokenizer.vocab_size == 70
+
+
+#: Texts of scripts with many characters, or with marks, and the alphabet that each is made of here.
+SCRIPTS = {
+    "Chinese": ("\u6211\u4eec\u5728\u5317\u4eac\u5b66\u4e60\u8bed\u8a00", range(0x4E00, 0x4E00 + 3_000)),
+    "Japanese": (
+        "\u6771\u4eac\u3067\u65e5\u672c\u8a9e\u3092\u5b66\u3076",
+        [*range(0x3041, 0x3097), *range(0x5000, 0x5900)],
+    ),
+    "Korean": ("\uc11c\uc6b8\uc5d0\uc11c \ud55c\uad6d\uc5b4\ub97c", range(0xAC00, 0xAC00 + 2_000)),
+    "Thai": (
+        "\u0e40\u0e23\u0e32\u0e40\u0e23\u0e35\u0e22\u0e19\u0e20\u0e32\u0e29\u0e32\u0e44\u0e17\u0e22",
+        range(0x0E01, 0x0E3B),
+    ),
+    "Arabic": (
+        "\u0646\u062d\u0646 \u0646\u062a\u0639\u0644\u0645 \u0627\u0644\u0644\u063a\u0629",
+        range(0x0621, 0x063B),
+    ),
+    "Hindi": (
+        "\u0939\u092e \u0939\u093f\u0928\u094d\u0926\u0940 \u0938\u0940\u0916\u0924\u0947 \u0939\u0948\u0902",
+        range(0x0905, 0x093A),
+    ),
+}
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_text_of_any_script_goes_there_and_back(script: str, lowercase: bool) -> None:
+    """A thousand characters were kept, whatever the language. A sentence is whole again, as the normaliser
+    leaves it, where it is of characters that are most of the text.
+    """
+    sentence, alphabet = SCRIPTS[script]
+    draw = Random(0)
+    texts = [sentence] * 40 + ["".join(map(chr, draw.choices(list(alphabet), k=8))) for _ in range(4_000)]
+    split = BertWords(normalizers.BertNormalizer(lowercase=lowercase))
+    words = Counter(word for text in texts for run in text.split() for word in split(run))
+    pieces = learn_pieces(WordCounts.of(words), VocabularySettings(lowercase=lowercase, min_frequency=1))
+    tokenizer = Tokenizer.from_pieces(pieces, lowercase=lowercase)
+    tokens = tokenizer.encode(sentence).tokens
+    assert "".join(token.removeprefix("##") for token in tokens) == "".join(
+        tokenizer.normalise(sentence).split()
+    )
+    unknown = sum(tokenizer.encode(text).ids.count(tokenizer.unk_id) for text in texts)
+    assert unknown / len(texts) < 0.02
+
+
+def test_characters_are_kept_until_they_cover_the_share_asked_for() -> None:
+    """By Zipf's law, counted here in a loop."""
+    words = Counter({chr(0x4E00 + n): 1 + 1_000_000 // (n + 1) for n in range(15_000)})
+    total, covered, needed = sum(words.values()), 0, 0
+    while covered < 0.9995 * total:
+        covered += words[chr(0x4E00 + needed)]
+        needed += 1
+    assert 1_000 < needed < 15_000
+    kept = [piece for piece in learn_pieces(WordCounts.of(words), VocabularySettings()) if len(piece) == 1]
+    assert len(kept) == needed
+    everything = learn_pieces(WordCounts.of(words), VocabularySettings(alphabet_coverage=1))
+    assert sum(len(piece) == 1 for piece in everything) == 15_000
+
+
+def test_the_report_says_which_characters_have_no_piece(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path / "text", iter(["ab " * 300 + "\u2603\u2603 \u2602"]), heldout=0)
+    train_tokenizer(corpus, tmp_path / "t", VocabularySettings(vocab_size=50, limit_alphabet=2))
+    report = read_json(tmp_path / "t" / "report.json")
+    assert (report["dropped_characters"], report["dropped"]) == (2, ["\u2603", "\u2602"])
+    assert report["dropped_share"] == pytest.approx(3 / 603)

@@ -202,7 +202,13 @@ def print_report(measured: "VocabularyReport") -> None:
     """A vocabulary report as facts and two tables of words."""
     size = f"{measured.vocab_size:,} pieces, {measured.alphabet:,} of them single characters"
     if measured.vocab_size < measured.asked_for:
-        size += f"; {measured.asked_for:,} were asked for, but the corpus has no more"
+        more = "has no more" if not measured.dropped else "has no more of the characters that were kept"
+        size += f"; {measured.asked_for:,} were asked for, but the corpus {more}"
+    if measured.dropped:
+        size += (
+            f"; {measured.dropped_characters:,} rarer characters, {measured.dropped_share:.3%} of the text, "
+            f"have no piece ({' '.join(measured.dropped)} ...): keep more with --alphabet-coverage 1"
+        )
     within = ", ".join(f"{share:.2%} within {length}" for length, share in measured.sentences_within.items())
     print_facts(
         f"Vocabulary on the {measured.split} split",

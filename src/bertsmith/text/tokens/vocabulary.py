@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pydantic import Field
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, trainers
@@ -35,6 +36,7 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_WORDS = 200_000
 MAX_WORD_LENGTH = 100  # WordPiece calls longer words unknown
 CHARACTERS_AT_ONCE = 1 << 16
+_ALWAYS_KEPT = 1_000  # characters: so few are no burden, and each that is kept spares unknown words
 _SETTINGS = "training.json"
 
 
@@ -53,8 +55,16 @@ class VocabularySettings(UserSettings):
         default=256 << 20, ge=1, description="Bytes of text to learn from, sampled by hash."
     )
     min_frequency: int = Field(default=2, ge=1, description="How often a pair must occur to become a piece.")
-    limit_alphabet: int = Field(
-        default=1_000, ge=1, description="Characters to keep; words with others are [UNK]."
+    alphabet_coverage: float = Field(
+        default=0.9995,
+        gt=0,
+        le=1,
+        description="Share of all characters to keep; words with others are [UNK].",
+    )
+    limit_alphabet: int | None = Field(
+        default=None,
+        ge=1,
+        description="Different characters to keep, at most; by default as many as it takes.",
     )
     seed: int = Field(default=0, ge=0, lt=2**32, description="Another seed draws another sample.")
 
@@ -102,7 +112,13 @@ def train_tokenizer(
         )
         pieces = learn_pieces(counts, settings, progress=progress)
         tokenizer = Tokenizer.from_pieces(pieces, lowercase=settings.lowercase)
-        report = vocabulary_report(tokenizer, corpus, asked_for=settings.vocab_size, progress=progress)
+        report = vocabulary_report(
+            tokenizer,
+            corpus,
+            asked_for=settings.vocab_size,
+            seen=counts.characters.occurrences,
+            progress=progress,
+        )
         tokenizer.save(folder)
         write_json(folder / "report.json", report.model_dump(mode="json"))
         write_json(folder / _SETTINGS, settings.model_dump(mode="json"))
@@ -127,7 +143,7 @@ def learn_pieces(
 
     Raises TokenizerError when there are no words, or no room for the characters.
     """
-    alphabet = _alphabet(counts.characters, settings.limit_alphabet)
+    alphabet = _alphabet(counts.characters, settings)
     start = [*SPECIAL_TOKENS, *alphabet]
     if not alphabet:
         raise TokenizerError("The train split holds no words. Build the corpus from a source with text.")
@@ -135,7 +151,7 @@ def learn_pieces(
         raise TokenizerError(
             f"A vocabulary of {settings.vocab_size:,} pieces has no room for {len(SPECIAL_TOKENS)} special "
             f"tokens and the {len(alphabet):,} pieces of the alphabet. Ask for more than {len(start):,} "
-            f"(--vocab-size), or keep fewer than {settings.limit_alphabet:,} characters (--limit-alphabet)."
+            "(--vocab-size), or keep fewer characters (--alphabet-coverage, --limit-alphabet)."
         )
     # The library numbers "##x" in the order of a hash table and breaks ties by these numbers;
     # given as special tokens, which come first and in order, they are numbered the same in every run.
@@ -152,10 +168,15 @@ def learn_pieces(
     return sorted(vocabulary, key=vocabulary.__getitem__)
 
 
-def _alphabet(characters: Characters, limit: int) -> list[str]:
-    """The most frequent characters, then those of them that continue words, as "##x"; both sorted."""
+def _alphabet(characters: Characters, settings: VocabularySettings) -> list[str]:
+    """The most frequent characters, then those of them that continue words, as "##x"; both sorted. As many as
+    cover the share asked for: some hundred of an alphabet, some thousand of Chinese.
+    """
     occurrences = characters.occurrences
     ranked = sorted(occurrences, key=lambda character: (-occurrences[character], character))
+    covered = np.cumsum([occurrences[character] for character in ranked])
+    needed = int(np.searchsorted(covered, settings.alphabet_coverage * covered[-1:].sum())) + 1
+    limit = settings.limit_alphabet or max(needed, _ALWAYS_KEPT)
     kept = sorted(ranked[:limit])
     return kept + [f"##{character}" for character in kept if character in characters.inside]
 

@@ -1,7 +1,7 @@
 """How well a vocabulary fits a corpus: how far words are broken up, and what is lost as unknown."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,8 @@ class VocabularyReport(Strict):
     `pieces_per_word` is also called fertility. `whole_words` is the share of words that are one piece,
     `unknown_words` and `unknown_tokens` the shares with an [UNK]. `sentences_within` maps a length in
     tokens to the share of sentences that fit. `most_broken` is the long tail; `costliest` are the words
-    whose breaking adds most tokens: candidates for pieces of their own.
+    whose breaking adds most tokens: candidates for pieces of their own. `dropped` are the most frequent of
+    the `dropped_characters` of the training text that got no piece, all of which are `dropped_share` of it.
     """
 
     vocab_size: int
@@ -60,6 +61,9 @@ class VocabularyReport(Strict):
     costliest: tuple[SplitWord, ...]
     unknown: tuple[SplitWord, ...]
     examples: tuple[tuple[str, ...], ...]
+    dropped_characters: int = 0
+    dropped_share: float = 0.0
+    dropped: tuple[str, ...] = ()
 
 
 def vocabulary_report(
@@ -67,12 +71,14 @@ def vocabulary_report(
     corpus: "Corpus",
     *,
     asked_for: int | None = None,
+    seen: Mapping[str, int] | None = None,
     progress: Progress | None = None,
 ) -> VocabularyReport:
     """Measures `tokenizer` on the held-out split, or on the train split of a corpus without one.
 
     Of a large split at most `MAX_SENTENCES`, evenly spread, are read. `asked_for` is the vocabulary size
-    that training was asked for. Raises CorpusError when the corpus has no words at all.
+    that training was asked for, `seen` how often each character occurred in it.
+    Raises CorpusError when the corpus has no words at all.
     """
     split: Split = "heldout" if corpus.manifest.splits["heldout"].counts.sentences else "train"
     tally = Tally(tokenizer)
@@ -91,7 +97,18 @@ def vocabulary_report(
         split=split,
         **tally.sentence_figures(),
         **tally.word_figures(),
+        **_dropped(tokenizer, seen or {}),
     )
+
+
+def _dropped(tokenizer: Tokenizer, seen: Mapping[str, int]) -> dict[str, Any]:
+    """Characters without a piece."""
+    dropped = sorted(seen.keys() - set(tokenizer.pieces), key=lambda character: (-seen[character], character))
+    return {
+        "dropped_characters": len(dropped),
+        "dropped_share": sum(seen[character] for character in dropped) / max(sum(seen.values()), 1),
+        "dropped": tuple(dropped[:LISTED]),
+    }
 
 
 class Tally:
