@@ -218,3 +218,53 @@ def test_some_empty_texts_and_texts_longer_than_any_window_are_trained_on(
         assert finetune(Case("", train=rows, dev=rows, more=("epochs=1", *more)), model, folder) == 0
         predictions = (folder / "run" / "predictions" / "dev.jsonl").read_text().splitlines()
         assert len(predictions) == len(rows)
+
+
+def test_files_and_folders_are_trained_on_and_found_again(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--train` is repeated; `evaluate` knows what was learned from, and the report's command names it."""
+    rows = [
+        {"message": f"{'balen' if n % 2 else 'dum'} {WORDS[n % len(WORDS)]}", "intent": "ab"[n % 2]}
+        for n in range(60)
+    ]
+    (tmp_path / "more").mkdir()
+    parts = {"one.jsonl": rows[:20], "more/a.jsonl": rows[20:40], "more/b.jsonl": rows[40:]}
+    for name, part in parts.items():
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in part))
+    train = ["--train", str(tmp_path / "one.jsonl"), "--train", str(tmp_path / "more")]
+    options = [
+        "--model",
+        str(model),
+        "--out",
+        str(tmp_path / "run"),
+        "max_length=16",
+        "method=linear",
+        "minutes=0",
+    ]
+    assert main(["finetune", "classification", *train, *options]) == 0
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert f"--train {tmp_path}/one.jsonl --train {tmp_path}/more" in report
+    capsys.readouterr()
+    gap = [*rows[:10], {"message": None, "intent": "a"}]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in gap))
+    evaluate = ["evaluate", str(tmp_path / "run" / "model"), str(tmp_path / "test.jsonl")]
+    assert main(evaluate) == 2
+    assert "of 11 rows 1 has no text (the first: line 11)" in capsys.readouterr().err
+    assert main([*evaluate, "--missing", "drop"]) == 0
+    said = capsys.readouterr().out
+    assert "no baselines" not in said
+    assert "they were left out" in " ".join(said.split())
+    (tmp_path / "more" / "b.jsonl").write_text("")
+    assert main([*evaluate, "--missing", "drop"]) == 0
+    assert "is not there, or was changed" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_column_that_nobody_knows_is_refused_before_a_model_is_looked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = Case(
+        "no column has a name that says it holds the text. There are: foo, bar",
+        train=[{"foo": "a", "bar": "b"}],
+    )
+    assert_refused(case, finetune(case, tmp_path / "nowhere", tmp_path), tmp_path, capsys.readouterr().err)

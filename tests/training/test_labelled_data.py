@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,8 @@ from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.tagging import TaggedExample, Tagging
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
-from bertsmith.training.finetuning.labelled_data import can_be_folded, read_labelled_data
+from bertsmith.training.finetuning.labelled_data import LabelledData, can_be_folded, read_labelled_data
+from bertsmith.training.finetuning.results import data_hashes
 
 
 def test_without_a_dev_file_a_share_is_held_out_that_stays_when_rows_are_added(tmp_path: Path) -> None:
@@ -227,3 +229,132 @@ def test_rows_that_were_left_out_are_told(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"text": f"text {n}", "label": "ab"[n % 2]} for n in range(30)]
     (sentence,) = warnings_of(tmp_path, [*rows, {"text": None, "label": "a"}], missing="drop")
     assert sentence.endswith("of 31 rows 1 has no text (the first: line 31): they were left out")
+
+
+def recipe_of(task: str, path: Path, **values: Any) -> FinetuneRecipe:
+    return FinetuneRecipe(task=task, model="m", train=str(path), out="o", **values)
+
+
+def data_of(task: str, rows: list[dict[str, Any]], folder: Path, **settings: Any) -> LabelledData:
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    kind = find_task(task)
+    recipe = recipe_of(task, folder / "rows.jsonl", dev_share=0.3)
+    return read_labelled_data(kind(kind.Settings(**settings)), recipe)
+
+
+def test_questions_about_a_passage_fall_on_one_side(tmp_path: Path) -> None:
+    rows = [
+        {"question": f"Who was it {n}?", "passage": f"It was Ada in {n // 5}.", "answer": "Ada"}
+        for n in range(200)
+    ]
+    data = data_of("question-answering", rows, tmp_path)
+    train, dev = ({example.passage for example in part} for part in (data.train, data.dev))
+    assert train and dev and train.isdisjoint(dev)
+    assert data.warnings == ()
+
+
+def test_articles_of_squad_fall_on_one_side_where_the_title_is_the_group(tmp_path: Path) -> None:
+    def paragraph(article: int, number: int) -> dict[str, Any]:
+        context = f"Ada wrote {article} and {number}."
+        question = {
+            "id": f"{article}-{number}",
+            "question": "Who?",
+            "answers": [{"text": "Ada", "answer_start": 0}],
+        }
+        return {"context": context, "qas": [question]}
+
+    articles = [
+        {"title": f"Article {n}", "paragraphs": [paragraph(n, number) for number in range(4)]}
+        for n in range(40)
+    ]
+    (tmp_path / "squad.json").write_text(json.dumps({"data": articles}))
+    kind = find_task("question-answering")
+    recipe = recipe_of("question-answering", tmp_path / "squad.json", dev_share=0.3)
+    data = read_labelled_data(kind(kind.Settings(group="title")), recipe)
+    train, dev = ({example.title for example in part} for part in (data.train, data.dev))
+    assert train and dev and train.isdisjoint(dev)
+
+
+@pytest.mark.parametrize("task", ["classification", "multi-label", "regression", "retrieval", "reranking"])
+def test_rows_of_one_group_fall_on_one_side(tmp_path: Path, task: str) -> None:
+    rows: list[dict[str, Any]] = [
+        {"text": f"window {n}", "source": n // 4, "label": n % 2} for n in range(200)
+    ]
+    if task == "multi-label":
+        rows = [row | {"label": "ab"[row["label"]]} for row in rows]
+    if task in ("retrieval", "reranking"):
+        rows = [row | {"query": row["text"], "document": f"document {n}"} for n, row in enumerate(rows)]
+        rows = [{name: row[name] for name in row if name != "text"} for row in rows]
+    if task == "retrieval":
+        rows = [{name: row[name] for name in row if name != "label"} for row in rows]
+    data = data_of(task, rows, tmp_path, group="source")
+    train, dev = ({example.group for example in part} for part in (data.train, data.dev))
+    assert train and dev and train.isdisjoint(dev)
+    assert all(example.group is not None for example in data.train)
+
+
+def test_rows_of_one_group_fall_in_one_fold() -> None:
+    kind = find_task("classification")
+    task = kind(kind.Settings(group="source"))
+    rows = [
+        TextExample(f"window {n}", None, "ab"[n % 2], f"row {n}", group=str(n // 4) if n < 80 else None)
+        for n in range(100)
+    ]
+    folds = folds_of(task, rows, 5)
+    assert all(len(set(folds[start : start + 4].tolist())) == 1 for start in range(0, 80, 4))
+    assert set(folds.tolist()) == set(range(5))
+
+
+@pytest.mark.parametrize("folds", [False, True])
+def test_pairs_that_share_a_text_with_the_other_side_are_told(tmp_path: Path, folds: bool) -> None:
+    """As the three hypotheses of each premise of SNLI."""
+    rows = [
+        {"premise": f"premise {n // 3}", "hypothesis": f"hypothesis {n}", "label": "abc"[n % 3]}
+        for n in range(300)
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    kind = find_task("classification")
+    share: dict[str, Any] = {} if folds else {"dev_share": 0.3}
+    recipe = recipe_of("classification", tmp_path / "rows.jsonl", **share)
+    data = read_labelled_data(kind(kind.Settings()), recipe, folds=folds)
+    (sentence,) = data.warnings
+    assert "have a text" in sentence and "group=COLUMN" in sentence
+    grouped = read_labelled_data(kind(kind.Settings(group="premise")), recipe, folds=folds)
+    assert grouped.warnings == ()
+
+
+def test_a_dev_file_that_has_the_passages_of_train_is_told(tmp_path: Path) -> None:
+    def write(name: str, numbers: range) -> str:
+        rows = [
+            {"question": f"Who {n}?", "passage": f"It was Ada, {n % 40}.", "answer": "Ada"} for n in numbers
+        ]
+        (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
+        return str(tmp_path / name)
+
+    kind = find_task("question-answering")
+    train, dev = write("train.jsonl", range(40)), write("dev.jsonl", range(40, 80))
+    recipe = recipe_of("question-answering", Path(train), dev=dev)
+    (sentence,) = read_labelled_data(kind(kind.Settings()), recipe).warnings
+    assert sentence.startswith("40 of the 40 rows of dev have a text or a source in common with train")
+
+
+def test_several_files_and_folders_are_trained_on(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name, count in (("one.csv", 10), ("data/a.jsonl", 20), ("data/b.tsv", 30), ("data/README.md", 0)):
+        rows = [{"text": f"{name} {n}", "label": "ab"[n % 2]} for n in range(count)]
+        tab = "\t" if name.endswith("tsv") else ","
+        table = [f"text{tab}label", *(f"{row['text']}{tab}{row['label']}" for row in rows)]
+        (tmp_path / name).write_text("\n".join(map(json.dumps, rows) if name.endswith("jsonl") else table))
+    recipe = FinetuneRecipe(
+        task="classification", model="m", train=(str(tmp_path / "one.csv"), str(tmp_path / "data")), out="o"
+    )
+    kind = find_task("classification")
+    data = read_labelled_data(kind(kind.Settings()), recipe, folds=True)
+    assert [
+        sum(example.text.startswith(name) for example in data.train) for name in ("one", "data/a", "data/b")
+    ] == [
+        10,
+        20,
+        30,
+    ]
+    assert [*data_hashes(recipe)] == ["train 1", "train 2", "train 3"]
