@@ -75,3 +75,14 @@ def test_it_is_said_that_a_model_of_dot_products_is_compared_by_cosine(
     model = trained_for("model", similarity)
     assert main(["mine", model, "pairs.tsv", "--out", "m.jsonl"]) == 0
     assert ("trained for dot products" in capsys.readouterr().err) is is_said
+
+
+def test_a_pair_without_a_text_is_refused_or_dropped(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "pairs.csv").write_text("query,positive\nred cat,cat runs\nblue dog,\nred dog,blue runs\n")
+    words = ["mine", "model", "pairs.csv", "--ratio", "1", "--out", "m.jsonl"]
+    assert main(words) == 2
+    assert "of 3 rows 1 has no text (the first: line 3)" in capsys.readouterr().err
+    assert not (desk / "m.jsonl").exists()
+    assert main([*words, "--missing", "drop"]) == 0
+    assert len((desk / "m.jsonl").read_text().splitlines()) == 2
+    assert "they were left out" in " ".join(capsys.readouterr().err.split())

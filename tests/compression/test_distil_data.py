@@ -248,3 +248,37 @@ def test_a_label_among_several_that_the_teacher_cannot_give_is_refused(
     with pytest.raises(InputError, match=r"train.jsonl, line 41: the label 'new' is none of the teacher's 3"):
         read(task, tmp_path, train=train)
     assert read(task, tmp_path, train=rows(tmp_path / "known.jsonl", *found), dev=train).dev
+
+
+def test_blank_texts_have_no_answer_to_learn(task: Task[Any], tmp_path: Path) -> None:
+    texts = [*({"text": f"text {n}"} for n in range(40)), {"text": None}, {"text": " "}]
+    data = read(task, tmp_path, texts=[rows(tmp_path / "texts.jsonl", *texts)])
+    assert all(example.text.strip() for example in (*data.texts, *data.dev))
+    (told,) = (warning for warning in data.warnings if "blank" in warning)
+    assert told.startswith(f"2 of the texts are blank, the first in {tmp_path}/texts.jsonl, line 41, ")
+
+
+def test_labelled_rows_without_a_text_are_refused_or_dropped(task: Task[Any], tmp_path: Path) -> None:
+    train = [*({"text": f"text {n}", "label": "no"} for n in range(40)), {"text": None, "label": "yes"}]
+    path = rows(tmp_path / "train.jsonl", *train)
+    with pytest.raises(InputError, match=r"of 41 rows 1 has no text \(the first: line 41\)"):
+        read(task, tmp_path, train=path)
+    data = read(task, tmp_path, "missing=drop", train=path)
+    assert len(data.labelled) + len(data.dev) == 40
+    assert any("they were left out" in warning for warning in data.warnings)
+
+
+def test_answers_of_a_file_stay_beside_their_rows_where_some_are_left_out(tmp_path: Path) -> None:
+    answers = [
+        {"text": text, "label": "a", "probabilities": {"a": a, "b": 1 - a}}
+        for text, a in (("one", 0.9), (None, 0.8), ("two", 0.7))
+    ]
+    path = rows(
+        tmp_path / "answers.jsonl",
+        *answers,
+        {"text": "three", "label": "b", "probabilities": {"a": 0.2, "b": 0.8}},
+    )
+    file = read_answer_file(Path(path), "classification", {"missing": "drop"})
+    shares = [np.exp(answer)[0] for answer in file.answers if answer is not None]
+    assert [example.text for example in file.examples] == ["one", "two", "three"]
+    assert shares == pytest.approx([0.9, 0.7, 0.2], abs=1e-4)

@@ -18,6 +18,7 @@ from bertsmith.metrics.confidence import Confidence
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.heads.frozen_features import features_of
 from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings
+from bertsmith.tasks.registry import find_task
 from bertsmith.text.labelled.rows import stream_rows
 from bertsmith.training.finetuning.finetune import finetune
 
@@ -370,3 +371,13 @@ def test_a_row_trained_on_counts_once_with_the_label_of_the_file(tiny_bert: Path
     path = tmp_path / "pool.jsonl"
     path.write_text("\n".join(map(json.dumps, objects)))
     assert len(suggest(run.model, path, count=3).doubts) == 25
+
+
+def test_a_labelled_row_without_a_text_is_refused_or_dropped(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("text,label\none,a\n,b\ntwo,\n,\nthree,b\n")
+    kind: Any = find_task("classification")
+    with pytest.raises(InputError, match=r"of 5 rows 1 has no text \(the first: line 3\)"):
+        kind(kind.Settings()).read_partly_labelled(tmp_path / "rows.csv")
+    task = kind(kind.Settings(missing="drop"))
+    found = [(row.text, row.label) for row in task.read_partly_labelled(tmp_path / "rows.csv")]
+    assert found == [("one", "a"), ("two", None), ("", None), ("three", "b")]

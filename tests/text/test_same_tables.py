@@ -115,13 +115,17 @@ def _any_value(cells: Sequence[Any]) -> bool:
 
 
 def can_hold(writer: str, texts: Sequence[Any], labels: Sequence[Any]) -> bool:
-    """TSV has no quotes, JSON no dates and decimals, Arrow no dictionaries of nulls; pandas makes fractions
-    of integers beside a null.
+    """csv writes the word nan, which is text; TSV has no quotes, JSON no dates and decimals, Arrow no
+    dictionaries of nulls; pandas makes fractions of integers beside a null.
     """
     cells = [*texts, *labels]
     if writer == "tsv":
         broken = any(isinstance(cell, str) and ({*cell} & {"\t", "\n"}) for cell in cells)
         return not broken and any(str(cell or "") for cell in cells)
+    if writer in ("csv", "quoted csv", "tsv") and any(
+        isinstance(cell, float) and math.isnan(cell) for cell in cells
+    ):
+        return False
     if writer == "parquet of categories" and not all(map(_any_value, (texts, labels))):
         return False
     if writer.startswith("json"):

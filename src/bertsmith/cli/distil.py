@@ -111,6 +111,7 @@ def distil(
         columns, layout = columns or LabelledColumns(), layout or FileLayout()
         beside: dict[str, object] = {"--corpus": corpus, "--train": train, "--dev": dev, "--test": test}
         beside |= {"--student": student, "--layers": layers, "--task": task, "--label": columns.label}
+        beside |= {"--missing": columns.missing}
         beside |= {"--text-pair": columns.text_pair, "--header": layout.header, "--format": layout.format}
         _refuse_beside_static(*(name for name, value in beside.items() if value is not None), *overrides)
         reading = {"text_column": columns.text, "encoding": layout.encoding, "language": language}

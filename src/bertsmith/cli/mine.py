@@ -1,7 +1,7 @@
 """`bertsmith mine`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, OutOrDash, TextColumns, given
 
@@ -22,6 +22,7 @@ def mine(
     margin: float = 0.0,
     skip: int = 0,
     document_text: str = "text",
+    missing: Literal["refuse", "drop"] = "refuse",
     columns: Annotated[TextColumns | None, AS_NAMED] = None,
     layout: Annotated[FileLayout | None, AS_NAMED] = None,
 ) -> None:
@@ -56,6 +57,8 @@ def mine(
         How many of the nearest documents are never taken.
     document_text
         The column of the text in --documents.
+    missing
+        Pairs of which a text is missing: refuse or drop them.
 
     Examples
     --------
@@ -76,8 +79,10 @@ def mine(
 
     reads = [pairs, *([documents] if documents else []), locate_model(model).folder]
     require_output(out, overwrite, reads)
-    task = Retrieval(RetrievalSettings(**given(columns, layout)))
+    task = Retrieval(RetrievalSettings(missing=missing, **given(columns, layout)))
     rows = task.read(pairs)
+    for sentence in task.left_out:
+        error_console.print(sentence, markup=False, soft_wrap=True)
     task.check(rows)
     searched = [row.documents[0] for row in rows]
     if documents is not None:

@@ -58,9 +58,13 @@ def read_distil_data(
     labelled, columns = _labelled(task, recipe, recipe.train)
     _refuse_unknown_labels(task, labelled)
     dev, test = (_labelled(task, recipe, path)[0] for path in (recipe.dev, recipe.test))
-    texts = _texts(task, recipe) if file is None else file.examples
+    texts, blank = _texts(task, recipe) if file is None else (file.examples, [])
     known = [(each, found) for each in teachers if (found := _learned_from(each)) is not None]
-    warnings: list[str] = []
+    warnings = [*task.left_out]
+    if blank:
+        warnings.append(
+            f"{len(blank):,} of the texts are blank, the first in {blank[0].where}, and were not learned from"
+        )
     unlabelled = False
     dev_share = _share_held_out(recipe, [source for _, source in known])
     if not dev and labelled:
@@ -92,7 +96,8 @@ def read_distil_data(
     return DistilData(*parts, columns, dev_share, tuple(warnings))
 
 
-def _texts(task: Task[Any], recipe: DistilRecipe) -> list[Any]:
+def _texts(task: Task[Any], recipe: DistilRecipe) -> tuple[list[Any], list[Any]]:
+    """Those with a text, and those without, which have no answer."""
     if not recipe.texts and recipe.train is None:
         raise RecipeError("There is nothing to learn from: give --texts, labelled rows as --train, or both.")
     found = [
@@ -100,9 +105,12 @@ def _texts(task: Task[Any], recipe: DistilRecipe) -> list[Any]:
         for path in recipe.texts
         for example in _reader(task, recipe.settings, Path(path)).read(path, labelled=False)
     ]
-    if found and not any(text.strip() for example in found for text in task.texts(example)):
+    keeps = getattr(task.settings, "missing", "refuse") == "keep"
+    filled = [example for example in found if keeps or task.has_text(example)]
+    if found and not any(text.strip() for example in filled for text in task.texts(example)):
         raise InputError(f"{', '.join(recipe.texts)}: every text is empty. Is --text the right column?")
-    return found
+    kept = {id(example) for example in filled}
+    return filled, [example for example in found if id(example) not in kept]
 
 
 def _learned_from(teacher: Teacher) -> TrainedOn | None:

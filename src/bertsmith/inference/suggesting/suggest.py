@@ -201,6 +201,7 @@ def _read(
         known, notes = _rows_trained_on(trained, folder, file)
         newer = {_content(row) for row in own}
         known = [row for row in known if _content(row) not in newer]
+    notes += reading.left_out
     _require_alike([*known, *rows])
     pool = [row for row in rows if row.label is None]
     filled = [row for row in pool if _has_content(row)]

@@ -180,7 +180,9 @@ class TextTask(Task[TextExample]):
             if is_blank(named["label"]):
                 del named["label"]
             found.append(self._example(named, cells, where))
-        return found
+        keeps = getattr(settings, "missing", "refuse") == "keep"
+        blank = [not keeps and row.label is not None and not self.has_text(row) for row in found]
+        return self.complete(found, ["text" if is_one else "" for is_one in blank], path)
 
     def _label_of_any_row(self, path: Path | str) -> str | int | None:
         """As the first row has it or, where rows are objects with keys of their own, one of the others."""
