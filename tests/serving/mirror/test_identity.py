@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from bertsmith.serving.mirror.call import NotMirrored
+from bertsmith.serving.mirror.exchange import read_asked
 from bertsmith.serving.mirror.formats import anthropic, openai_chat, openai_responses
+from bertsmith.serving.mirror.formats.registry import model_of_path
 from bertsmith.serving.mirror.identity import site_of, version_of
+from bertsmith.serving.mirror.redaction import Redactor
 
 SCHEMA = {"type": "object", "properties": {"intent": {"enum": ["card", "other"]}}}
 FUNCTION = {"name": "answer", "description": "Card is about cards.", "parameters": SCHEMA}
@@ -42,9 +46,88 @@ ANTHROPIC = {
 }
 
 
-def version(form: Any, body: dict[str, Any]) -> str:
-    asked = form.read_request(body)
+def version(form: Any, body: dict[str, Any], path: str = "") -> str:
+    """As of a call that is recorded."""
+    asked = Redactor((), {}).begin().asked(read_asked(form, body, path))
     return version_of(asked, site_of(asked, "named"))
+
+
+@pytest.mark.parametrize(
+    ("some", "others", "shown"),
+    [
+        ("Today is 2026-11-29.", ["Today is 2025-01-01."], "Today is «date»."),
+        ("It is 29 November 2026.", ["It is 1 May 2027."], "It is «date»."),
+        ("It is Sunday, November 29, 2026.", ["It is Friday, May 1, 2027."], "It is «date»."),
+        ("Heute: 29.11.2026, 5:32", ["Heute: 1.5.2027, 17:01"], "Heute: «date», «time»"),
+        ("Now 2026-11-29T05:32:11.123Z", ["Now 2026-11-29T05:32:12+01:00"], "Now «time»"),
+        ("Clock 5:32 PM, Monday", ["Clock 11:02 AM, Friday"], "Clock «time», «day»"),
+        ("Now: 1764394331", ["Now: 1764394399"], "Now: «number»"),
+        (
+            "Session 3f2504e0-4f89-11d3-9a0c-0305e82c3301",
+            ["Session 00000000-4F89-11d3-9a0c-0305e82c3302"],
+            "Session «uuid»",
+        ),
+        ("id req_8fK2mZ91aa", ["id req_11aaBBcc22"], "id «id»"),
+        ("trace deadbeef01234567", ["trace 0123456789abcdef"], "trace «id»"),
+        ("Request #17.", ["Request #18.", "Request #1801."], "Request #«number»."),
+        ("This is call 4 today.", ["This is call 17 today."], "This is call «number» today."),
+        ("User: Anna Schmidt\nBe kind.", ["User: Bo\nBe kind."], "User: «name»\nBe kind."),
+        ("user_id: anna-7\nBe kind.", ["user_id: 42\nBe kind."], "user_id: «value»\nBe kind."),
+        ("The user's name is Anna.", ["The user's name is Jürgen Müller."], "The user's name is «name»."),
+        ("You are talking to Anna.", ["You are talking to Bo."], "You are talking to «name»."),
+    ],
+)
+def test_a_clock_an_id_a_counter_or_a_name_opens_no_version(some: str, others: list[str], shown: str) -> None:
+    def body(said: str) -> dict[str, Any]:
+        return BY_SCHEMA | {"messages": [{"role": "system", "content": said}, SAID[1]]}
+
+    asked = Redactor((), {}).begin().asked(read_asked(openai_chat, body(some)))
+    assert asked.system[0].parts == (shown,)
+    assert asked.inputs[0].parts == ("my card",)
+    assert {version(openai_chat, body(each)) for each in [some, *others]} == {
+        version(openai_chat, body(some))
+    }
+    assert version(openai_chat, body(some)) != version(openai_chat, body(some + " Answer in one word."))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("At most 3 labels.", "At most 5 labels."),
+        ("You are GPT-4.", "You are GPT-5."),
+        ("The user is angry if it says so.", "The user is happy if it says so."),
+        ("Message: I lost my card", "Message: I want a loan"),
+        ("User: my card is lost", "User: my loan is lost"),
+        ("One of: 1234567, 7654321", "One of: 1234567, 7654399"),
+    ],
+)
+def test_what_a_prompt_says_is_no_clock(before: str, after: str) -> None:
+    bodies = [
+        BY_SCHEMA | {"messages": [{"role": "system", "content": said}, SAID[1]]} for said in (before, after)
+    ]
+    assert version(openai_chat, bodies[0]) != version(openai_chat, bodies[1])
+
+
+def test_a_path_names_the_model_as_of_azures_deployments() -> None:
+    body = {name: value for name, value in BY_SCHEMA.items() if name != "model"}
+    path = "/openai/deployments/{}/chat/completions"
+    asked = read_asked(openai_chat, body, path.format("intents-2"))
+    assert asked.model == "intents-2"
+    assert version(openai_chat, body, path.format("a")) != version(openai_chat, body, path.format("b"))
+    # Azure goes by the path, whatever the body says.
+    assert version(openai_chat, BY_SCHEMA, path.format("a")) == version(openai_chat, body, path.format("a"))
+    for written, model in {
+        "/openai/deployments/my%20model/chat/completions?api-version=2024-10-21": "my model",
+        "/models/org/name/v1/chat/completions": "org/name",
+        "/v1/engines/m/chat/completions": "m",
+        "/proxy/openai/deployments/x/responses": "x",
+        "/v1/chat/completions": "",
+        "/openai/v1/responses": "",
+    }.items():
+        assert model_of_path(written) == model
+    for nothing in (body, body | {"model": None}, body | {"model": ""}):
+        with pytest.raises(NotMirrored, match="no-model"):
+            read_asked(openai_chat, nothing, "/v1/chat/completions")
 
 
 def described(body: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from running_mirror import RunningMirror, mirror_process, running_mirror
 from scripted_upstream import Reply, Seen, Upstream, upstream_of
 
 from bertsmith.errors import RecipeError
+from bertsmith.serving.mirror.call import Answered, Asked, Message
 from bertsmith.serving.mirror.redaction import BUILT_IN, Redactor
 from bertsmith.serving.mirror.settings import read_settings
 
@@ -78,6 +79,88 @@ def test_what_is_not_private_stays(text: str) -> None:
 )
 def test_what_is_private_is_found_beside_other_numbers(text: str, expected: str) -> None:
     assert redacted(text) == redacted(expected) == expected
+
+
+def luhn_digit(digits: str) -> str:
+    """ISO/IEC 7812-1, annex B, in its own words."""
+    total = sum(sum(divmod(int(each) * (2 - place % 2), 10)) for place, each in enumerate(reversed(digits)))
+    return str(-total % 10)
+
+
+def test_long_rows_of_four_digits_are_no_cards_but_several_cards_are() -> None:
+    draw = random.Random(0)
+    for separator in " -":
+        for length in (7, 9, 30, 31):
+            rows = [
+                separator.join(str(draw.randrange(1000, 10000)) for _ in range(length)) for _ in range(50)
+            ]
+            assert [redacted(row, "credit-card") for row in rows] == rows
+    one, two = "4111 1111 1111 1111", "5500 0000 0000 0004"
+    assert redacted(f"{one} {two}", "credit-card") == "[CREDIT-CARD_1] [CREDIT-CARD_2]"
+    assert redacted(f"{one} {two} {one}", "credit-card") == "[CREDIT-CARD_1] [CREDIT-CARD_2] [CREDIT-CARD_1]"
+    assert redacted(f"{one} 12 27 123", "credit-card").startswith("[CREDIT-CARD_1]")
+    assert redacted(f"{one} 1227 1234", "credit-card") == "[CREDIT-CARD_1] 1227 1234"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "length", "is_card"),
+    [
+        ("4", 13, True), ("4", 16, True), ("4", 19, True), ("4", 15, False), ("51", 16, True),
+        ("55", 16, True),
+        ("2221", 16, True), ("2720", 16, True), ("2721", 16, False), ("34", 15, True), ("37", 15, True),
+        ("37", 16, False), ("300", 14, True), ("36", 14, True), ("3528", 16, True), ("6011", 16, True),
+        ("65", 16, True), ("62", 19, True), ("50", 13, True), ("2200", 16, True),
+        ("0", 16, False), ("1", 16, False), ("7", 16, False),
+    ],
+)  # fmt: skip
+def test_a_card_has_the_first_digits_and_the_length_of_an_issuers(
+    prefix: str, length: int, is_card: bool
+) -> None:
+    draw = random.Random(length)
+    for _ in range(20):
+        digits = prefix + "".join(str(draw.randrange(10)) for _ in range(length - len(prefix) - 1))
+        number = digits + luhn_digit(digits)
+        assert (redacted(number, "credit-card") == "[CREDIT-CARD_1]") == is_card, number
+
+
+LABELS = ["0800 123 4567", "4111 1111 1111 1111", "978-3-16-148410-0", "a@b.example", "10.0.0.1"]
+SCHEMAS: list[Any] = [
+    {"type": "object", "properties": {"x": {"enum": LABELS}}},
+    {"anyOf": [{"const": each} for each in LABELS]},
+    {"$defs": {"X": {"enum": LABELS}}, "properties": {"x": {"$ref": "#/$defs/X"}}},
+    {
+        "properties": {
+            "x": {"type": "array", "items": {"oneOf": [{"enum": LABELS[:2]}, {"enum": LABELS[2:]}]}}
+        }
+    },
+    {"properties": {"x": {"enum": LABELS, "criteria": dict.fromkeys(LABELS, "…")}}},
+    {"properties": {"x": {"criteria": [{"value": each, "label": each} for each in LABELS]}}},
+]
+LISTS = [
+    "Answer with one of: " + ", ".join(LABELS),
+    "Labels:\n" + "\n".join(f"- {each}" for each in LABELS),
+    "The options are:\n" + "\n".join(f"{n}. `{each}`" for n, each in enumerate(LABELS, 1)),
+]
+
+
+@pytest.mark.parametrize("schema", [*SCHEMAS, *LISTS])
+def test_labels_are_never_redacted_and_what_stands_beside_them_is(schema: Any) -> None:
+    text = f"Call {LABELS[0]} or me at 0171/2345678, {LABELS[3]} or anna@example.org"
+    prompt = schema if isinstance(schema, str) else "Classify."
+    asked = Asked(
+        "openai-chat", "m", (Message("system", (prompt,)), Message("user", (text,))), "x",
+        {"type": "object"} if isinstance(schema, str) else schema, "json-schema",
+    )  # fmt: skip
+    redactor = Redactor(tuple(BUILT_IN), {})
+    for _ in range(2):  # the second time it is known to be clean
+        redaction = redactor.begin()
+        after = redaction.asked(asked)
+        assert after.schema == asked.schema and after.system == asked.system
+        assert after.inputs[0].parts == (f"Call {LABELS[0]} or me at [PHONE_1], {LABELS[3]} or [EMAIL_1]",)
+        for label in LABELS:
+            answered = redaction.answered(Answered({"x": label}, probabilities={"$.x": [(label, 1.0)]}))
+            assert (answered.value, answered.probabilities) == ({"x": label}, {"$.x": [(label, 1.0)]})
+    assert redactor.begin().text(LABELS[0]) == "[PHONE_1]"
 
 
 def test_rows_of_small_numbers_are_no_cards() -> None:

@@ -23,6 +23,10 @@ from scripted_upstream import Reply, Seen, Upstream, upstream_of
 from sqlalchemy.exc import DataError, OperationalError
 from test_call_store import call_of
 
+from bertsmith.serving.mirror.answering.evidence import VOID
+from bertsmith.serving.mirror.answering.ledger import Ledger
+from bertsmith.serving.mirror.answering.open_students import OpenStudents
+from bertsmith.serving.mirror.call_routing import CallRouting, Outcome
 from bertsmith.serving.mirror.exchange import Exchange
 from bertsmith.serving.mirror.formats import openai_chat
 from bertsmith.serving.mirror.recorder import Recorder
@@ -354,6 +358,30 @@ def test_a_fault_of_ours_is_never_the_clients(mirror: RunningMirror, monkeypatch
     monkeypatch.undo()
     assert mirror.ask(CHAT, body_of("transfer")).status == 200
     assert [each.answered.value["intent"] for each in mirror.calls()] == ["transfer"]
+
+
+def test_an_audit_whose_answer_cannot_be_read_is_no_evidence(
+    failing: tuple[FailingStore, Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(*_: Any) -> Any:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr("bertsmith.serving.mirror.recorder.call_of", fault)
+    _, recorder = failing
+    told: list[Outcome] = []
+    recorder.told = told.append
+    routing = CallRouting("v", "s", is_sure=True, probability=0.05, least=0.05, audit="a1")
+    recorder.offer(replace(offered("card"), routing=routing))
+    recorder.offer(offered("transfer"))
+    recorder.start()
+    wait_until(lambda: recorder.failed == 2 and recorder.is_idle)
+    assert [(each.version, each.reason) for each in told] == [("v", "unreadable")]
+    ledger = Ledger()
+    ledger.outcome(told[0])
+    folded = ledger.fold(OpenStudents())
+    (comparison,) = folded.batches["s"].comparisons
+    assert (comparison.audit, comparison.outcome) == ("a1", VOID)
+    assert folded.tallies == {("v", "", "void-unreadable"): (1, 0.0)}
 
 
 def test_an_error_that_no_database_names_fails_its_call_alone(

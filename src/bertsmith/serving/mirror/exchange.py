@@ -10,6 +10,7 @@ import orjson
 
 from bertsmith.serving.mirror.call import IMPORTED, UNDATED, Answered, Asked, Call, Json, NotMirrored
 from bertsmith.serving.mirror.call_routing import CallRouting
+from bertsmith.serving.mirror.formats.registry import model_of_path
 from bertsmith.serving.mirror.formats.wire_format import WireFormat
 from bertsmith.serving.mirror.identity import content_of, site_of, version_of
 from bertsmith.serving.mirror.redaction import Redactor
@@ -104,15 +105,19 @@ def make_call(
     return Call(own, content, site, version, began, asked, answered, source, seconds, first_seconds, weight)
 
 
-def asked_of(form: WireFormat, body: bytes) -> Asked:
-    """Raises NotMirrored saying why."""
-    return read_asked(form, _reading(lambda: orjson.loads(body), "malformed-request"))
+def asked_of(form: WireFormat, body: bytes, path: str = "") -> Asked:
+    """As `read_asked`, of the body's bytes."""
+    return read_asked(form, _reading(lambda: orjson.loads(body), "malformed-request"), path)
 
 
-def read_asked(form: WireFormat, body: Json) -> Asked:
-    """Raises NotMirrored saying why."""
+def read_asked(form: WireFormat, body: Json, path: str = "") -> Asked:
+    """The model is the one that the request's `path` names, as Azure's deployments are, else the body's.
+    Raises NotMirrored saying why.
+    """
     if not isinstance(body, dict):
         raise NotMirrored("malformed-request")
+    if model := model_of_path(path):
+        body = {**body, "model": model}
     return _reading(lambda: form.read_request(body), "malformed-request")
 
 

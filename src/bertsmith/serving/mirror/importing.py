@@ -149,7 +149,7 @@ def _of_pair(placed: Placed, _: Any, __: Any, redactor: Redactor) -> Iterator[Ca
             '"endpoint": "/v1/chat/completions".'
         )
     yield _made(
-        read_asked(form, body),
+        read_asked(form, body, path),
         lambda asked: read_answered(form, asked, answer),
         redactor,
         _created(answer) if value.get("time") is None else _time(value["time"], placed),
@@ -183,7 +183,7 @@ def _of_answer(
     form = format_of("POST", path)
     if form is None:
         raise NotMirrored("other-path")
-    asked = read_asked(form, request.get("body", request.get("params")))
+    asked = read_asked(form, request.get("body", request.get("params")), path)
     if not is_right or not isinstance(body, dict):
         raise NotMirrored("upstream-error")
     yield _made(asked, lambda asked: read_answered(form, asked, body), redactor, _created(body))

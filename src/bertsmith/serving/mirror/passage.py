@@ -22,7 +22,7 @@ class Passage:
     """
 
     def __init__(self, method: str, path: str, headers: Headers, most_bytes: int, query: bytes = b"") -> None:
-        self.form = format_of(method, path)
+        self.form, self.path = format_of(method, path), path
         self.all_headers, self.headers = headers, dict(headers)
         self.most_bytes, self.query = most_bytes, query
         self.asked: Asked | None = None
@@ -70,7 +70,7 @@ class Passage:
                 raise NotMirrored("too-large")
             if self.headers.get(b"content-encoding"):
                 raise NotMirrored("encoding")
-            self.asked = asked_of(self.form, content)
+            self.asked = asked_of(self.form, content, self.path)
             self.site = site_of(self.asked, self.said(SITE))
             self._request_bytes, self.reason = len(content), "" if has_room else QUEUE_FULL
         except NotMirrored as found:

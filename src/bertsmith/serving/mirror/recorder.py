@@ -39,6 +39,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0  # seconds before a store that failed is t
 _EXPIRED_EVERY = 3600.0  # seconds between two deletions of what is too old
 _EXPIRED_AGAIN = 60.0  # seconds after one that another process's reading kept from ending
 _DAY = 86400.0
+UNREADABLE = "unreadable"  # why an audit is void
 
 
 class Recorder:
@@ -204,6 +205,8 @@ class Recorder:
             except Exception as error:  # one strange call is not to end the recording of all
                 self.failed += 1
                 LOG.error("a call could not be recorded: %s", type(error).__name__)
+                if routing is not None and routing.audit:  # a fault of ours is no evidence against a student
+                    outcomes.append(Outcome(routing.version, None, routing, reason=UNREADABLE))
         return calls, outcomes
 
     def _unanswered(self, exchange: Exchange, reason: str) -> list[Outcome]:

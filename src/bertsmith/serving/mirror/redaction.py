@@ -7,7 +7,7 @@ is still found in its text. Between calls numbers say nothing.
 import hashlib
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import orjson
 
 from bertsmith.errors import RecipeError
 from bertsmith.serving.mirror.call import SYSTEM_ROLES, Answered, Asked, Json, Message
+from bertsmith.serving.mirror.varying_parts import settled
 
 # How long each country's IBAN is: SWIFT's registry, release 99.
 _IBAN_COUNTRIES = {
@@ -34,14 +35,41 @@ _REMEMBERED = 1000  # prompts and schemas that are known to be clean
 
 @dataclass(frozen=True)
 class Rule:
-    """`length` says how much of what the pattern found is meant, from its beginning: 0 for nothing."""
+    """`length` says how much of what the pattern found is meant, from its beginning: 0 for nothing, less for
+    nothing that is meant so far.
+    """
 
     name: str
     pattern: re.Pattern[str]
     length: Callable[[str], int] = len
 
 
+# Which numbers issuers give, by their first digits, and how long they are: ISO/IEC 7812 and the schemes' own
+# lists, of which the widest ranges are taken.
+_ISSUERS = re.compile(
+    r"4(?:\d{12}|\d{15}|\d{18})"  # Visa
+    r"|(?:5[1-5]\d\d|222[1-9]|22[3-9]\d|2[3-6]\d\d|27[01]\d|2720)\d{12}"  # Mastercard
+    r"|3[47]\d{13}"  # American Express
+    r"|3(?:0[0-5]|095|[689]\d)\d{11,16}"  # Diners Club
+    r"|35(?:2[89]|[3-8]\d)\d{12,15}"  # JCB
+    r"|220[0-4]\d{12,15}"  # Mir
+    r"|(?:6\d|8[12])\d{11,17}"  # Discover, UnionPay, RuPay, Maestro
+    r"|5[0678]\d{11,17}"  # Maestro
+    r"|9\d{15}"  # Troy, national schemes
+)
+_ROW = re.compile(r"\d{4}(?:[ -]\d{4}){6,}")  # too many groups of four for a card with its date and code
+
+
 def _of_card(found: str) -> int:
+    """Of a number that an issuer may have given. A row of numbers is cards only if all of it is."""
+    if _ROW.fullmatch(found):
+        groups = re.split("[ -]", found)
+        cards = ["".join(groups[place : place + 4]) for place in range(0, len(groups), 4)]
+        return 19 if all(_ISSUERS.fullmatch(each) and _is_luhn(each) for each in cards) else -len(found)
+    return _of_one_card(found)
+
+
+def _of_one_card(found: str) -> int:
     """All of it by Luhn's sum; or its beginning, where an expiry date or a code stands behind the card, in
     groups of four or more digits as on a card: else rows of small numbers would be full of cards.
     """
@@ -49,7 +77,7 @@ def _of_card(found: str) -> int:
     while end > 0:
         groups = re.split("[ -]", found[:end])
         is_whole, digits = end == len(found), "".join(groups)
-        if (is_whole or min(map(len, groups)) >= 4) and len(digits) >= 13 and _is_luhn(digits):
+        if (is_whole or min(map(len, groups)) >= 4) and _ISSUERS.fullmatch(digits) and _is_luhn(digits):
             return end
         end -= len(groups[-1]) + 1
     return 0
@@ -87,6 +115,13 @@ def _of_phone(found: str) -> int:
 
 
 _PLACEHOLDER = re.compile(r"\[[^\[\]]+_\d+\]")
+_LISTS = ("enum", "const", "criteria", "choices", "levels")  # of a schema, and of System One and decisions
+_OF_LISTED = ("value", "label", "description")  # of what is listed by objects
+_BULLET = re.compile(r"^\s*(?:[-*•]|\d{1,2}[.)])\s+")
+_OPTIONS = re.compile(
+    r"(?i)\b(?:one of|options?|labels?|classes|categories|choose (?:from|between)|values)\b[^:\n]{0,40}:"
+    r"(?P<list>[^\n]*(?:\n\s*(?:[-*•]|\d{1,2}[.)])\s+[^\n]+)*)"
+)
 _DATE = r"(?!\d{1,2}[./-]\d{1,2}[./-]\d{2,4}(?!\d))"
 BUILT_IN = {
     rule.name: rule
@@ -96,7 +131,11 @@ BUILT_IN = {
         Rule("iban", re.compile(r"(?i)\b[a-z]{2}\d{2}(?:[ -]?[a-z0-9]){11,29}"), _of_iban),
         Rule(
             "credit-card",
-            re.compile(r"(?<!\d)(?:(?<!\d[ -])|(?=\d{4}))(?:\d[ -]?){12,18}\d(?!\d)", re.ASCII),
+            re.compile(
+                rf"(?<!\d)(?:(?<!\d[ -]){_ROW.pattern}(?!\d)"
+                r"|(?:(?<!\d[ -])|(?=\d{4}))(?:\d[ -]?){12,18}\d(?!\d))",
+                re.ASCII,
+            ),
             _of_card,
         ),
         Rule(
@@ -128,7 +167,7 @@ class Redactor:
         own = tuple(_own_rule(name, pattern) for name, pattern in patterns.items())
         self.rules = (*own, *(rule for rule in BUILT_IN.values() if rule.name in set(names)))
 
-        self._clean: set[bytes] = set()
+        self._clean: dict[bytes, re.Pattern[str] | None] = {}
 
     def begin(self) -> "Redaction":
         """Of one call."""
@@ -149,6 +188,40 @@ def _own_rule(name: str, pattern: str) -> Rule:
     return Rule(name, compiled)
 
 
+def labels_in(schema: Json) -> Iterator[str]:
+    """What a schema, or a question, lists as values, as texts."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from labels_in(each)
+    elif isinstance(schema, dict):
+        for key, each in schema.items():
+            if key in _LISTS:
+                yield from _values(each)
+            if isinstance(each, dict | list):
+                yield from labels_in(each)
+
+
+def _values(value: Json) -> Iterator[str]:
+    """Texts and numbers; names of an object that lists by them, and the values in it that do."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _values(each)
+    elif isinstance(value, dict):
+        yield from (str(name) for name in value if name not in _OF_LISTED)
+        yield from (str(value[name]) for name in _OF_LISTED if name in value)
+    elif isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
+        yield str(value)
+
+
+def _listed(prompt: str) -> Iterator[str]:
+    """What a prompt lists as answers: behind "one of:" or "labels:", in its line or in a list below it."""
+    for found in _OPTIONS.finditer(prompt):
+        for line in found["list"].splitlines():
+            for item in re.split(r"[,;|]| or ", _BULLET.sub("", line)):
+                if item := item.strip(" .\t\"'`“”[]{}"):
+                    yield item
+
+
 def holds_placeholder(text: str) -> bool:
     """Whether something reads as one: whoever gets such an answer would not know what stood there."""
     return _PLACEHOLDER.search(text) is not None
@@ -161,15 +234,27 @@ def _is_whole(number: float) -> bool:
 class Redaction:
     """One call's placeholders. `count` is how many were set."""
 
-    def __init__(self, rules: Iterable[Rule], clean: set[bytes]) -> None:
-        """`clean` has digests of what calls share and no rule finds anything in: looked through once."""
+    def __init__(self, rules: Iterable[Rule], clean: dict[bytes, re.Pattern[str] | None]) -> None:
+        """`clean` has digests of what calls share and no rule finds anything in, looked through once, with
+        the labels in it that a rule would find something in.
+        """
         self.rules, self._clean = rules, clean
+        self._labels: re.Pattern[str] | None = None
         self.count = 0
         self._numbers: dict[tuple[str, str], int] = {}
         self._last: dict[str, int] = {}
 
     def text(self, text: str) -> str:
-        """With placeholders."""
+        """With placeholders. Labels stay: the application lists them in each of its calls."""
+        return self._beside_labels(text, self._redacted)
+
+    def _beside_labels(self, text: str, change: Callable[[str], str]) -> str:
+        if self._labels is None:
+            return change(text)
+        pieces = self._labels.split(text)  # labels have odd places
+        return "".join(each if place % 2 else change(each) for place, each in enumerate(pieces))
+
+    def _redacted(self, text: str) -> str:
         for rule in self.rules:
             text = self._by(rule, text)
         return text
@@ -179,8 +264,8 @@ class Redaction:
         pieces, done, place = list[str](), 0, 0
         while found := rule.pattern.search(text, place):
             start, length = found.start(), rule.length(found[0])
-            place = start + (length or 1)
-            if length:
+            place = start + (abs(length) or 1)
+            if length > 0:
                 pieces += [text[done:start], self._placeholder(rule, text[start:place])]
                 done = place
         return "".join((*pieces, text[done:]))
@@ -210,15 +295,24 @@ class Redaction:
     def asked(self, asked: Asked) -> Asked:
         """The subjects stay: the store keeps no more than their fingerprints."""
         shared: list[Any] = [asked.model, asked.schema_name, asked.schema, asked.parameters]
-        digest = hashlib.sha256(orjson.dumps([shared, [each.parts for each in asked.system]])).digest()
+        system = asked.system
+        if any(settled(part) != part for each in system for part in each.parts):
+            self._labels = self._labels_of([asked.schema, asked.parameters], system)
+            settling = tuple(
+                tuple(self._beside_labels(part, settled) for part in each.parts) for each in system
+            )
+            system = tuple(Message(each.role, parts) for each, parts in zip(system, settling, strict=True))
+        digest = hashlib.sha256(orjson.dumps([shared, [each.parts for each in system]])).digest()
         is_clean, before = digest in self._clean, self.count
-        if not is_clean:
-            shared = self.json(shared)
-        system = asked.system if is_clean else tuple(map(self._message, asked.system))
+        if is_clean:
+            self._labels = self._clean[digest]
+        else:
+            self._labels = self._labels_of([asked.schema, asked.parameters], system)
+            shared, system = self.json(shared), tuple(map(self._message, system))
         if self.count == before:
             if len(self._clean) >= _REMEMBERED:
                 self._clean.clear()
-            self._clean.add(digest)
+            self._clean[digest] = self._labels
         rest = iter(system)
         messages = tuple(
             next(rest) if each.role in SYSTEM_ROLES else self._message(each) for each in asked.messages
@@ -227,6 +321,20 @@ class Redaction:
         return replace(
             asked, model=model, messages=messages, schema_name=name, schema=schema, parameters=parameters
         )
+
+    def _labels_of(self, schemas: Json, system: Iterable[Message]) -> re.Pattern[str] | None:
+        """Those of which something would be replaced."""
+        listed = [part for each in system for part in each.parts]
+        labels = {*labels_in(schemas), *(label for part in listed for label in _listed(part))}
+        private = [
+            each
+            for each in labels
+            if settled(each) != each or any(rule.pattern.search(each) for rule in self.rules)
+        ]
+        if not private:
+            return None
+        longest_first = sorted(private, key=len, reverse=True)
+        return re.compile(rf"(?<!\w)({'|'.join(map(re.escape, longest_first))})(?!\w)")
 
     def _message(self, message: Message) -> Message:
         return Message(message.role, tuple(map(self.text, message.parts)))

@@ -13,6 +13,7 @@ from bertsmith.serving.mirror.formats.reading import (
     chosen,
     count,
     list_of,
+    model_of,
     object_of,
     parsed,
     subjects_of,
@@ -45,7 +46,7 @@ def read_request(body: Mapping[str, Json]) -> Asked:
         messages.append(message_of(given))
     return Asked(
         NAME,
-        text_of(body.get("model")),
+        model_of(body),
         tuple(messages),
         name,
         schema,

@@ -12,6 +12,7 @@ from bertsmith.serving.mirror.formats.reading import (
     as_json,
     count,
     list_of,
+    model_of,
     object_of,
     subjects_of,
     text_of,
@@ -45,9 +46,7 @@ def read_request(body: Mapping[str, Json]) -> Asked:
     if len(fields) != len(questions) or not fields:
         raise NotMirrored("malformed-request")
     schema = {"type": "object", "properties": fields}
-    return Asked(
-        NAME, text_of(body.get("model")), tuple(messages), "", schema, "questions", {}, subjects_of(body)
-    )
+    return Asked(NAME, model_of(body), tuple(messages), "", schema, "questions", {}, subjects_of(body))
 
 
 def name_of(question: Json, place: int) -> str:

@@ -12,6 +12,7 @@ from bertsmith.serving.mirror.formats.reading import (
     count,
     list_of,
     logprobs_of,
+    model_of,
     object_of,
     parsed,
     subjects_of,
@@ -37,9 +38,7 @@ def read_request(body: Mapping[str, Json]) -> Asked:
         raise NotMirrored("several-choices")
     way, name, schema = _schema(body)
     messages = tuple(message_of(each) for each in list_of(body.get("messages"), "malformed-request"))
-    return Asked(
-        NAME, text_of(body.get("model")), messages, name, schema, way, chosen(body, _KEPT), subjects_of(body)
-    )
+    return Asked(NAME, model_of(body), messages, name, schema, way, chosen(body, _KEPT), subjects_of(body))
 
 
 def _schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:

@@ -13,6 +13,7 @@ from bertsmith.serving.mirror.formats.reading import (
     count,
     list_of,
     logprobs_of,
+    model_of,
     object_of,
     parsed,
     subjects_of,
@@ -52,7 +53,7 @@ def read_request(body: Mapping[str, Json]) -> Asked:
         messages += [message for each in list_of(given, "malformed-request") for message in messages_of(each)]
     return Asked(
         NAME,
-        text_of(body.get("model")),
+        model_of(body),
         tuple(messages),
         name,
         schema,

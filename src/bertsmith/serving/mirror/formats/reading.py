@@ -34,6 +34,11 @@ def text_of(value: Json, reason: str = "malformed-request") -> str:
     return value
 
 
+def model_of(body: Mapping[str, Json]) -> str:
+    """Raises NotMirrored where the body names none, and no path did."""
+    return text_of(body.get("model") or None, "no-model" if not body.get("model") else "malformed-request")
+
+
 def texts_of(content: Json) -> tuple[str, ...]:
     """A message's content: a text, or parts of text. Raises NotMirrored for images, sound and files."""
     if content is None:

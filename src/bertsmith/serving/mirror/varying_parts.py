@@ -1,0 +1,80 @@
+"""What varies in a system prompt though nobody changed it: the clock, ids, counters, the user's name.
+
+Each becomes a name in its place, «date», so that the calls are of one version, and whoever looks at the
+prompt sees what was taken for what. Other numbers and words stay: where they change, the prompt does.
+"""
+
+import re
+from functools import lru_cache, partial
+
+_MONTH = (
+    r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sep(?:t(?:ember)?)?"
+    r"|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\.?"
+)
+_DAY = r"(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs)?|Fri|Sat(?:ur)?|Sun)(?:day)?"
+_COUNTED = (
+    "(?:request|call|session|conversation|ticket|message|turn|run|order|trace|case|job|attempt|visitor)"
+)
+_PERSON = "(?:user|customer|client|account|tenant|employee|agent|caller)"
+# A line that says no more than who it is, or which: not "Message: …", which may be the input itself.
+_LINE = (
+    rf"(?:{_COUNTED}|{_PERSON})[ _-]?(?:id|name|number|no|nr|count|key|token)\.?"
+    "|nonce|counter|uptime|username|now"
+)
+_NAME = r"[^\W\d_a-z][\w'’-]*(?: [^\W\d_a-z][\w'’-]*){0,3}"  # words with a capital
+_IS = r"(?:['’]s name is | name is | is | called | named | is called | is named )"
+# In this order: what is longer, or surer, goes first. `kept` stands before what varies, `after` behind it.
+_PARTS = tuple(
+    (name, re.compile(pattern))
+    for name, pattern in (
+        ("uuid", r"(?i)\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"),
+        (
+            "time",
+            r"(?<!\d)\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?"
+            r"(?: ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d))?(?!\w)",
+        ),
+        (
+            "date",
+            rf"(?i)(?<![\d.])(?:\b{_DAY},? )?(?:\d{{4}}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{{4}}"
+            rf"|\d\d?(?:st|nd|rd|th)?\.? (?:of )?{_MONTH},? \d{{4}}"
+            rf"|\b{_MONTH} \d\d?(?:st|nd|rd|th)?,? \d{{4}}"
+            r"|\d{4}年\d\d?月\d\d?日)(?!\d)",
+        ),
+        (
+            "time",
+            r"(?<![\d:])[0-2]?\d:[0-5]\d(?::\d\d(?:[.,]\d+)?)?"
+            r"(?: ?(?:[AaPp]\.?[Mm]\b\.?|UTC|GMT|CES?T|[EPCM][SD]T))?(?![\d:])",
+        ),
+        ("day", r"\b(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day\b"),
+        ("id", r"\b[A-Za-z]{2,10}[_-](?=[A-Za-z0-9]*\d)[A-Za-z0-9]{8,}\b"),
+        ("id", r"(?i)\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}\b"),
+        ("id", r"\b(?=[0-9A-Z]*\d)(?=[0-9A-Z]*[A-Z])[0-9A-Z]{20,}\b"),  # ULID, KSUID
+        ("number", r"(?<![\w.,-])\d{7,}(?![\w,-]|\.\d)"),
+        ("number", r"(?<=#)\d+\b"),
+        ("number", rf"(?i)(?P<kept>\b{_COUNTED}s?(?: so far| id| number| no\.?| nr\.?)?(?: is)?:? )\d+\b"),
+        (
+            "number",
+            rf"(?i)\b\d+(?P<after> {_COUNTED}s? (?:so far|served|today|before|answered|handled|already))",
+        ),
+        ("value", rf"(?im)(?P<kept>^[ >*-]*(?:current |the )?(?:{_LINE})[*\"]* ?[:=][*\" ]*)[^\n«]{{1,60}}$"),
+        ("name", rf"(?m)(?P<kept>^[ \t>*-]*(?i:(?:current )?{_PERSON})[*]* ?[:=][* ]*){_NAME}(?=\.?$)"),
+        (
+            "name",
+            rf"(?P<kept>\b(?i:{_PERSON}){_IS}|\b(?i:talking to|talking with|speaking to|speaking with"
+            rf"|chatting with|on behalf of|logged in as|greet) ){_NAME}",
+        ),
+    )
+)  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def settled(text: str) -> str:
+    """A system prompt with names in place of what varies."""
+    for name, pattern in _PARTS:
+        text = pattern.sub(partial(_named, name), text)
+    return text
+
+
+def _named(name: str, found: re.Match[str]) -> str:
+    groups = found.groupdict()
+    return f"{groups.get('kept') or ''}«{name}»{groups.get('after') or ''}"
