@@ -117,7 +117,7 @@ class Audits:
                 if isinstance(found, str):
                     self.ledger.outcome(Outcome(routing.version, None, routing, reason=VOID, cause=found))
                     return
-                while not self.recorder.offer(found):
+                while not (self.recorder.has_room and self.recorder.offer(found)):  # it waits
                     await asyncio.sleep(_FIRST_WAIT)
         except asyncio.CancelledError:
             self.ledger.outcome(Outcome(routing.version, None, routing, reason=VOID, cause=_STOPPED))
