@@ -26,12 +26,14 @@ WORDS = (
     "runs",
     "sleeps",
     "query",
+    "οδοσ",
 )
 TEXTS = (
     "red cat",
     "the old dog sleeps",
     "a small blue bird runs and runs",
     "new",
+    "OLD Cat ΟΔΟΣ",
     "green large dog cat " * 9,
 )
 WIDTH = 16

@@ -133,12 +133,13 @@ PROBES: dict[str, list[Any]] = {
     "path": ["../elsewhere"],
     "kwargs": [["task"]],
     "bias": [False],
-    "tokenizer_class": ["RobertaTokenizer", "PreTrainedTokenizerFast"],
+    # Of a tokenizer.json that contradicts them, tests/text tell what is read.
+    "tokenizer_class": ["BertTokenizer"],
     "added_tokens_decoder": [
         {"5": {"content": "red", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False}}
     ],
     "extra_special_tokens": [["red"]],
-    "cls_token": ["red"],
+    "cls_token": ["[CLS]"],
     "model_input_names": [["input_ids", "attention_mask"]],
 }
 USUAL_PROBES = [3, "other"]

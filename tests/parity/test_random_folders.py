@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
-from sentence_folders import TEXTS, WIDTH, save_foreign, save_sentence_folder
+from sentence_folders import TEXTS, WIDTH, rewrite, save_foreign, save_sentence_folder
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 transformers = pytest.importorskip("transformers")
@@ -88,11 +88,12 @@ def folders(draw: st.DrawFn) -> tuple[list[tuple[str, Mapping[str, Any]]], dict[
     return modules, {key: value for key, value in said.items() if value is not None or draw(st.booleans())}
 
 
-def compare(modules: list[tuple[str, Mapping[str, Any]]], said: dict[str, Any]) -> None:
+def compare(modules: list[tuple[str, Mapping[str, Any]]], said: dict[str, Any], *, is_cased: bool) -> None:
     """Refused, or the same vectors of queries and of documents."""
     folder = Path(tempfile.mkdtemp())
     try:
         save_sentence_folder(folder / "model", modules, said)
+        rewrite(folder / "model" / "tokenizer_config.json", do_lower_case=not is_cased)
         try:
             ours = Embedder(folder / "model", compute_dtype=torch.float32)
         except BertsmithError as error:
@@ -121,16 +122,19 @@ of_nights = settings(of_ci, max_examples=600)
 
 
 @of_ci
-@given(folders())
-def test_an_embedding_model_of_chance_gives_sentence_transformers_vectors_or_is_refused(folder: Any) -> None:
-    compare(*folder)
+@given(folders(), st.booleans())
+@example(([("Transformer", {"do_lower_case": True}), ("Pooling", {})], {}), True)  # a sigma ends a word
+def test_an_embedding_model_of_chance_gives_sentence_transformers_vectors_or_is_refused(
+    folder: Any, is_cased: bool
+) -> None:
+    compare(*folder, is_cased=is_cased)
 
 
 @pytest.mark.slow
 @of_nights
-@given(folders())
-def test_so_do_many(folder: Any) -> None:
-    compare(*folder)
+@given(folders(), st.booleans())
+def test_so_do_many(folder: Any, is_cased: bool) -> None:
+    compare(*folder, is_cased=is_cased)
 
 
 @st.composite

@@ -19,7 +19,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
 from bertsmith.inference.answer_numbers import number_of
-from bertsmith.inference.embedding.text_windows import TextWindows
+from bertsmith.inference.embedding.text_windows import TextWindows, lowered
 from bertsmith.machine.hardware import device_of
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
@@ -226,7 +226,7 @@ class _Vectors:
             )
         made = []
         for number, text in enumerate(texts):
-            shown = text.lower() if self.windows.lowercase else text
+            shown = lowered(text) if self.windows.lowercase else text
             (ids,) = self.windows.tokenizer.encode_batch([shown], self.windows.room)
             ((start, end),) = windows(ids, self.windows.room, None, self.windows.tokenizer.truncation)
             (window,) = self.windows.sequence(ids[start:end]).windows

@@ -17,6 +17,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.data.windows import owner, windows
 from bertsmith.door import door, optional, whole
 from bertsmith.errors import InputError
+from bertsmith.inference.embedding.text_windows import lowered
 from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.inference.engine import start_engine
 from bertsmith.inference.text_list import require_list
@@ -204,8 +205,8 @@ class Features:
 def _lowered(text: Text) -> Text:
     """What is no text stays as it is, for the task to refuse."""
     if isinstance(text, list | tuple):
-        return [part.lower() if isinstance(part, str) else part for part in text]
-    return text.lower() if isinstance(text, str) else text
+        return [lowered(part) if isinstance(part, str) else part for part in text]
+    return lowered(text) if isinstance(text, str) else text
 
 
 def _is_layer(number: object, last: int) -> bool:

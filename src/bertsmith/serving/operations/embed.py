@@ -15,7 +15,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.embedder import projected
-from bertsmith.inference.embedding.text_windows import TextWindows
+from bertsmith.inference.embedding.text_windows import TextWindows, lowered
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.inference.engine import autocasting
 from bertsmith.model.bert import Bert
@@ -116,7 +116,7 @@ class TextEncoder:
     ) -> list[Sequence[int]]:
         """Of a text, at least one more than is read, and one more than is taken."""
         texts = [each for each in inputs if isinstance(each, str)]
-        shown = [(prefix + text).lower() if self.windows.lowercase else prefix + text for text in texts]
+        shown = [lowered(prefix + text) if self.windows.lowercase else prefix + text for text in texts]
         enough: int | None = self.windows.room + 1
         if options.long_text == "windows":
             enough = None if options.most_tokens is None else options.most_tokens + 1
