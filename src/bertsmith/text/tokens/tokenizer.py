@@ -233,7 +233,10 @@ class Tokenizer:
             return None
         normalizer, pre_tokenizer = self.backend.normalizer, self.backend.pre_tokenizer
         if isinstance(pre_tokenizer, pre_tokenizers.ByteLevel) and pre_tokenizer.use_regex:
-            return SPACE
+            # A post-processor that expects a blank put before a text leaves it in the first piece's span.
+            encoded = [self.text_backend.encode(text, add_special_tokens=False) for text in (" a", "a a")]
+            first, later = (encoding.offsets[-1][0] for encoding in encoded)
+            return SPACE if first == later - 1 else None
         if not isinstance(normalizer, normalizers.BertNormalizer) or not isinstance(
             pre_tokenizer, pre_tokenizers.BertPreTokenizer
         ):
