@@ -258,5 +258,91 @@ def test_parts_of_speech_have_an_accuracy_and_no_f1(tmp_path: Path) -> None:
     assert (task.main_metric, set(task.labels)) == ("accuracy", {"N", "V", "O", "S"})
     guessed = [{"tags": ["N", "N", "O", "N"]}, {"tags": ["S"]}]
     assert task.metrics(guessed, examples) == {"accuracy": pytest.approx(0.8)}
-    task.labels = TAGS
-    assert task.main_metric == "f1"
+    assert Tagging(TaggingSettings(), TAGS).main_metric == "f1"
+
+
+@pytest.mark.parametrize(
+    ("rows", "scheme", "labels", "metric"),
+    [
+        ("a PER-B\nb PER-I\nc O\nd LOC-B\n", None, "O B-LOC B-PER I-PER", "f1"),
+        ("a b_per\nb e_per\nc o\nd s_loc\n", None, "O B-loc B-per I-per", "f1"),
+        ("a B-PER\nb L-PER\nc 0\nd U-LOC\n", None, "O B-LOC B-PER I-PER", "f1"),
+        ("a PER\nb PER\nc O\nd LOC\n", None, "O B-LOC B-PER I-PER", "f1"),
+        ("a B\nb I\nc O\nd B\n", "bio", "O B I", "f1"),
+        ("a COUNTRY\nb O\nc O\nd O\n", "io", "O B-COUNTRY", "f1"),
+        ("a B-PER\nb I-PER\nc O\n", "none", "O B-PER I-PER", "accuracy"),
+        ("a COUNTRY\nb O\nc O\nd O\n", "NONE", "O COUNTRY", "accuracy"),
+        ("a E\nb S\nc O\nd S\n", None, "O E S", "accuracy"),
+        ("a U\nb L\nc L\nd O\n", None, "O L U", "accuracy"),
+        ("a O\nb COMMA\nc O\nd O\ne PERIOD\n", None, "O COMMA PERIOD", "accuracy"),
+    ],
+)
+def test_tags_are_read_in_their_scheme_and_a_saved_task_knows_it(
+    tmp_path: Path, rows: str, scheme: str | None, labels: str, metric: str
+) -> None:
+    (tmp_path / "a.conll").write_text(rows)
+    task = Tagging(TaggingSettings(scheme=scheme))  # type: ignore[arg-type]
+    examples = task.read(tmp_path / "a.conll")
+    task.fit(examples)
+    task.check(examples)
+    again = Tagging.from_state(json.loads(json.dumps(task.state())), "bertsmith.json")
+    for each in (task, again):
+        assert set(each.labels) == set(labels.split())
+        assert each.main_metric == metric
+        (example,) = each.read(tmp_path / "a.conll")
+        each.check([example])
+        (said,) = each.decode([emitted(each.labels, list(example.tags or ()))], [example], [])
+        assert each.metrics([said], [example])[metric] == 1.0
+        assert (len(said["entities"]) > 0) == (metric == "f1")
+
+
+def test_a_file_of_another_scheme_than_trained_on_is_read_too(tmp_path: Path) -> None:
+    files = {
+        "iob2": "a B-PER\nb I-PER\nc O\n",
+        "bilou": "a B-PER\nb L-PER\nc O\n",
+        "io": "a PER\nb PER\nc O\n",
+    }
+    task = Tagging(TaggingSettings())
+    read = {}
+    for name, rows in files.items():
+        (tmp_path / name).write_text(rows)
+        read[name] = task.read(tmp_path / name)[0].tags
+    assert set(read.values()) == {("B-PER", "I-PER", "O")}
+    assert task.remarks() == {
+        "scheme of iob2": "IOB2, written B-LABEL",
+        "scheme of bilou": "BILOU, written B-LABEL",
+        "scheme of io": "IO, labels without letters",
+    }
+
+
+def test_a_scheme_that_was_given_holds_for_the_file_trained_on(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("a B-PER\nb L-PER\nc O\n")
+    with pytest.raises(InputError, match=r"line 1: the tag 'L-PER' is not that of an entity in IOB2"):
+        Tagging(TaggingSettings(scheme="iob2")).read(tmp_path / "a.conll")
+    (tmp_path / "b.jsonl").write_text('{"text": "a b", "spans": [{"start": 0, "end": 1, "label": "X"}]}\n')
+    with pytest.raises(InputError, match=r"line 1: spans mark entities, but scheme = none"):
+        Tagging(TaggingSettings(scheme="none")).read(tmp_path / "b.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (("O", "PER-B", "PER-I", "LOC-B", "LOC-I"), ["PER-B", "PER-I", "O", "LOC-B"]),
+        (("O", "B_PER", "I_PER", "E_PER", "S_LOC"), ["B_PER", "E_PER", "O", "S_LOC"]),
+        (("O", "PER", "LOC"), ["PER", "PER", "O", "LOC"]),
+        (("o", "b-PER", "i-PER", "b-LOC"), ["b-PER", "i-PER", "o", "b-LOC"]),
+    ],
+)
+def test_labels_of_others_are_understood_however_they_are_written(
+    labels: tuple[str, ...], said: list[str]
+) -> None:
+    task = Tagging(TaggingSettings(constrained=False), labels)
+    gold = TaggedExample(tuple(WORDS[:4]), ("B-PER", "I-PER", "O", "B-LOC"), "dev, line 1")
+    task.check([gold])
+    (found,) = task.decode([emitted(labels, said)], [gold], [])
+    assert found["tags"] == said
+    assert [(e["label"], e["first_word"], e["last_word"]) for e in found["entities"]] == [
+        ("PER", 0, 1),
+        ("LOC", 3, 3),
+    ]
+    assert task.metrics([found], [gold])["f1"] == 1.0

@@ -142,7 +142,7 @@ def _evaluate_rows(
 ) -> None:
     import torch
 
-    from bertsmith.cli.results import show_classes, show_evaluation
+    from bertsmith.cli.results import show_classes, show_evaluation, show_remarks
     from bertsmith.cli.screen import print_json, print_warning
     from bertsmith.inference.predictor import Predictor
     from bertsmith.model.contamination import unchecked_warning
@@ -174,5 +174,6 @@ def _evaluate_rows(
     spread = "" if error is None else f", {metric} ± {error:.4f}"
     show_evaluation(evaluation, f"{model} on {data}: {evaluation.rows:,} rows{spread}", metric)
     show_classes(analysis)
+    show_remarks(evaluation.remarks)
     for warning in warnings:
         print_warning(warning)

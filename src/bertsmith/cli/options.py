@@ -111,10 +111,14 @@ class LabelledColumns(TextColumns):
         The column of the label: its name or number.
     missing
         Rows without a text or a label: refuse them (by default), drop them, or keep blank texts as they are.
+    scheme
+        How the tags of words are written, for tagging: io, iob1, iob2, ioe1, ioe2, iobes, bilou, bmes, bmewo,
+        or none if they mark no entities. By default it is recognised.
     """
 
     label: str | None = None
     missing: Literal["refuse", "drop", "keep"] | None = None
+    scheme: str | None = None
 
 
 @Parameter(name="*")

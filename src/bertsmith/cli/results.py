@@ -1,5 +1,7 @@
 """How the figures of a fine-tuned model are shown: beside its baselines, with what to mistrust."""
 
+from collections.abc import Mapping
+
 from bertsmith.cli.screen import console, print_table, print_warning
 from bertsmith.reporting import formatting
 from bertsmith.reporting.tables import Table
@@ -18,6 +20,7 @@ def show_results(results: Results) -> None:
         error = results.standard_errors[name]
         spread = "" if error is None else f", {results.task.main_metric} ± {error:.4f}"
         show_evaluation(evaluation, f"{name}: {evaluation.rows:,} rows{spread}", results.task.main_metric)
+    show_remarks(results.task.remarks())
     if results.columns is not None:
         _show_columns(results.columns, results.task.main_metric)
     summary = results.summary()
@@ -44,6 +47,12 @@ def _show_columns(study: ColumnStudy, metric: str) -> None:
     for table in column_tables(study, metric):
         print_table(table.columns, table.rows, title=table.title)
     console.print(study.as_sentence(metric), markup=False)
+
+
+def show_remarks(remarks: Mapping[str, str]) -> None:
+    """How files were understood."""
+    for name, remark in remarks.items():
+        console.print(f"{name}: {remark}", markup=False)
 
 
 def show_evaluation(evaluation: Evaluation, title: str, metric: str) -> None:

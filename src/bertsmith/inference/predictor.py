@@ -130,7 +130,8 @@ class Predictor:
         rows, warnings = self._training_rows(Path(train) if train else None, examples, Path(path).name)
         outputs = outputs_of(self.model, split.encoded)
         evaluation = evaluate(self.task, outputs, rows, split, self._frozen(rows, split))
-        return replace(evaluation, data_warnings=(*warnings, *task.left_out, *task.warnings(examples)))
+        said = *warnings, *task.left_out, *task.warnings(examples)
+        return replace(evaluation, data_warnings=said, remarks=task.remarks())
 
     def _frozen(self, train: list[Any] | None, split: EncodedExamples) -> dict[str, list[Prediction]]:
         """The baseline that needs the encoder as it was before it was fine-tuned."""

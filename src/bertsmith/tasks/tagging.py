@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,6 +26,7 @@ from bertsmith.errors import InputError
 from bertsmith.metrics.baselines import frequent_tags
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.metrics.entities import are_entity_tags, entity_scores, to_iob2
+from bertsmith.metrics.tag_schemes import NONE, Scheme, SchemeName, recognise, scheme_name
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, tag_errors
 from bertsmith.tasks.evaluating.tag_scores import tag_counts, tag_metrics
@@ -35,13 +36,12 @@ from bertsmith.tasks.examples.tagged_example import (
     as_example,
     entities_of,
     example_of_text,
-    refuse_mistyped,
 )
 from bertsmith.tasks.heads.classifier_head import RowHead
 from bertsmith.tasks.heads.crf import ConditionalRandomField, legal_scores, viterbi
 from bertsmith.tasks.task import Bound, Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import ID, shown
-from bertsmith.text.labelled.conll import read_tagged
+from bertsmith.text.labelled.conll import MarkedText, Sentence, read_tagged
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -50,6 +50,8 @@ class TaggingSettings(TaskSettings):
     """`crf` learns which tag follows which; without it, and with it, decoding allows legal sequences only.
     With `constrained` false each word has its likeliest tag, for models of others: they may begin an entity
     with I- (IOB1), which IOB2 forbids.
+    `scheme` is what the files' tags are written in; by default each file's is recognised. With none the tags
+    are what they are, whatever they look like.
 
     `text` and `label` are the columns of words and tags. Long sentences are always read as windows, which
     overlap by `stride` or a quarter: cutting would leave words without a tag.
@@ -57,6 +59,12 @@ class TaggingSettings(TaskSettings):
 
     crf: bool = False
     constrained: bool = True
+    scheme: SchemeName | None = None
+
+    @field_validator("scheme", mode="before")
+    @classmethod
+    def _by_any_name(cls, said: Any) -> Any:
+        return scheme_name(said) if isinstance(said, str) else said
 
     @model_validator(mode="after")
     def _crf_is_constrained(self) -> Self:
@@ -86,6 +94,10 @@ class Tagging(Task[TaggedExample]):
     settings: TaggingSettings
     _crf: ConditionalRandomField | None = None
 
+    def __init__(self, settings: TaskSettings, labels: Sequence[str] = ()) -> None:
+        super().__init__(settings, labels)
+        self._read_as = dict[str, Scheme]()
+
     @property
     def main_metric(self) -> str:  # type: ignore[override]
         """Of entities F1; of other tags (parts of speech) accuracy, for nothing is found or missed there."""
@@ -94,7 +106,14 @@ class Tagging(Task[TaggedExample]):
     @property
     def entity_tags(self) -> bool:
         """Whether the labels name entities; other tags are parts of speech and the like."""
-        return _name_entities(self.labels)
+        return self._scheme.name != NONE
+
+    @property
+    def _scheme(self) -> Scheme:
+        """Of the labels, which are in IOB2 unless a model of others has them."""
+        if self.settings.scheme == NONE:
+            return Scheme(NONE)
+        return _scheme_of(self.labels, trained_here=self.settings.scheme is not None)
 
     def read(self, path: Path | str, *, labelled: bool = True) -> list[TaggedExample]:
         """CoNLL's columns; JSON lines of words and tags, or of text and spans; to predict, lines of text."""
@@ -107,7 +126,31 @@ class Tagging(Task[TaggedExample]):
             tagged=labelled,
             encoding=settings.encoding,
         )
-        return [as_example(each, labelled) for each in found]
+        if not labelled:
+            return [as_example(each, None) for each in found]
+        scheme = self._scheme_in(found, str(path))
+        self._read_as[str(path)] = scheme
+        if not self.labels and self.settings.scheme is None:  # what the first file shows helps with the next
+            self.settings = self.settings.model_copy(update={"scheme": scheme.name})
+        return [as_example(each, scheme) for each in found]
+
+    def _scheme_in(self, found: Sequence[Sentence | MarkedText], path: str) -> Scheme:
+        """As set or, in a file behind the first, as it is recognised, should that not fit."""
+        sentences = [each.tags for each in found if isinstance(each, Sentence)]
+        if self.labels and not self.entity_tags:
+            return Scheme(NONE)
+        try:
+            scheme = recognise(sentences, self.settings.scheme)
+            if (self._read_as or self.labels) and not scheme.fits(sentences):
+                other = recognise(sentences)
+                scheme = other if other.fits(sentences) else scheme
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+        return scheme
+
+    def remarks(self) -> dict[str, str]:
+        """In which scheme the tags of each file were read."""
+        return {f"scheme of {Path(path).name}": str(scheme) for path, scheme in self._read_as.items()}
 
     def example(self, text: str | Sequence[str], where: str = "the input") -> TaggedExample:
         """An untagged example from a text, or from its words."""
@@ -118,8 +161,10 @@ class Tagging(Task[TaggedExample]):
         return TaggedExample(tuple(text), None, where)
 
     def fit(self, train: Sequence[TaggedExample]) -> None:
-        refuse_mistyped(train)
-        self.labels = tuple({tag for example in train for tag in example.tags or ()})  # says of which kind
+        if self.settings.scheme is None:  # rows that weren't read from a file
+            scheme = recognise([example.tags or () for example in train])
+            self.settings = self.settings.model_copy(update={"scheme": scheme.name})
+        self.labels = ()
         tags = {tag for example in train for tag in self._legal(example.tags or ())}
         if len(tags) < 2:
             raise InputError(
@@ -258,7 +303,7 @@ class Tagging(Task[TaggedExample]):
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TaggedExample]) -> Metrics:
         """See `tag_metrics`."""
         gold = [self._legal(example.tags or ()) for example in examples]
-        guessed = [self._legal(prediction["tags"]) for prediction in predictions]
+        guessed = [self.in_iob2(prediction["tags"]) for prediction in predictions]
         return tag_metrics(gold, guessed, self.entity_tags)
 
     def scorer(
@@ -268,7 +313,7 @@ class Tagging(Task[TaggedExample]):
             return super().scorer(predictions, examples)
         counts = np.array(
             [
-                tag_counts(self._legal(example.tags or ()), self._legal(said["tags"]), self.entity_tags)
+                tag_counts(self._legal(example.tags or ()), self.in_iob2(said["tags"]), self.entity_tags)
                 for example, said in zip(examples, predictions)
             ]
         )
@@ -284,7 +329,7 @@ class Tagging(Task[TaggedExample]):
     ) -> ErrorAnalysis:
         """Figures and confusion of entity labels, or of tags; the confidence of each word's tag."""
         gold = [self._legal(example.tags or ()) for example in examples]
-        tags = [self._legal(prediction["tags"]) for prediction in predictions]
+        tags = [self.in_iob2(prediction["tags"]) for prediction in predictions]
         return tag_errors(
             [example.words for example in examples],
             gold,
@@ -317,7 +362,7 @@ class Tagging(Task[TaggedExample]):
             "words": list(example.words),
             "tags": tags,
             "confidence": np.round(confidence, 6).tolist(),
-            "entities": entities_of(example, tags) if self.entity_tags else [],
+            "entities": entities_of(example, self.in_iob2(tags)) if self.entity_tags else [],
         }
 
     def _paths(self, emissions: Tensor, lengths: tuple[int, ...]) -> Ints:
@@ -333,15 +378,28 @@ class Tagging(Task[TaggedExample]):
         """
         if not self.entity_tags:
             return set()
-        suffixes = {label[1:] for label in self.labels if label != "O"}
+        tags = (self.in_iob2([label])[0] for label in self.labels)
+        suffixes = {tag[1:] for tag in tags if tag != "O"}
         return {"O", *(letter + suffix for suffix in suffixes for letter in "BI")}
 
+    def in_iob2(self, tags: Sequence[str]) -> list[str]:
+        """The model's tags, if they name entities; others as they are."""
+        return self._scheme.in_iob2(tags)
+
     def _legal(self, tags: Sequence[str]) -> list[str]:
-        """Tags of entities in IOB2, whatever scheme they came in; others as they are."""
+        """The tags of a labelled example: of entities in IOB2, as files are read; others as they are."""
         return to_iob2(tags) if self.entity_tags and are_entity_tags(tags) else list(tags)
 
 
 @lru_cache(maxsize=8)
-def _name_entities(labels: tuple[str, ...]) -> bool:
-    """Asked of every sentence, and always of the same labels."""
-    return are_entity_tags(labels)
+def _scheme_of(labels: tuple[str, ...], trained_here: bool) -> Scheme:
+    """Asked of every sentence, and always of the same labels. Where nobody can say whether letters alone mean
+    entities, B and I do.
+    """
+    if trained_here and are_entity_tags(labels):
+        return Scheme("iobes")
+    try:
+        scheme = recognise([labels])
+    except InputError:
+        scheme = Scheme("iob2", has_letters=False)
+    return scheme if scheme.fits([labels]) else Scheme(NONE)

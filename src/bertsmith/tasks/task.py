@@ -206,6 +206,10 @@ class Task(ABC, Generic[E]):
         self.left_out.append(f"{sentence}: they were left out")
         return [example for example, gap in zip(examples, gaps, strict=True) if not gap]
 
+    def remarks(self) -> dict[str, str]:
+        """How the labelled files were understood, by what is said of them."""
+        return {}
+
     def labels_of(self, example: E) -> Collection[str]:
         """The labels that a labelled example has, where there are classes or tags: each of them keeps
         examples to learn from when a dev part is held out.

@@ -54,7 +54,8 @@ def _similar(task: Task[Any], example: Any, said: Prediction) -> Any:
 
 
 def _tags(task: Task[Any], example: Any, said: Prediction) -> Any:
-    return replace(example, tags=tuple(said["tags"]))
+    tags = task.in_iob2(said["tags"]) if isinstance(task, Tagging) else said["tags"]
+    return replace(example, tags=tuple(tags))
 
 
 def _answer(task: Task[Any], example: Any, said: Prediction) -> Any:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bertsmith.tasks.finetuning import EncodedExamples
@@ -14,7 +14,7 @@ THE_MODEL = "the model"  # as tables call it, beside its baselines
 @dataclass(frozen=True)
 class Evaluation:
     """One file's figures: the model's, and each baseline's, the most frequent answer first. `data_warnings`
-    are sentences on what the figures rest on.
+    are sentences on what the figures rest on, `remarks` say how the file was understood.
     """
 
     model: Metrics
@@ -22,6 +22,7 @@ class Evaluation:
     predictions: list[Prediction]
     split: EncodedExamples
     data_warnings: tuple[str, ...] = ()
+    remarks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:

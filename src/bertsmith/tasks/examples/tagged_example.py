@@ -1,12 +1,12 @@
 """A sentence with a tag for each word, from words and tags or from a text with entities marked in it."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.metrics.entities import Span, are_entity_tags, spans_of_tags
+from bertsmith.metrics.entities import Span, spans_of_tags
+from bertsmith.metrics.tag_schemes import NONE, Scheme
 from bertsmith.tasks.examples.character_spans import character_spans, tag_text, word_offsets
 from bertsmith.text.labelled.conll import MarkedText, Sentence
 
@@ -32,12 +32,20 @@ def example_of_text(text: str, where: str, id: str | int | None = None) -> Tagge
     return TaggedExample(tuple(offsets.words(text)), None, where, text, offsets, id=id)
 
 
-def as_example(found: Sentence | MarkedText, labelled: bool) -> TaggedExample:
-    """What a file holds as an example. Raises InputError for spans that no tags of words could say."""
+def as_example(found: Sentence | MarkedText, scheme: Scheme | None) -> TaggedExample:
+    """What a file holds as an example, its tags in IOB2 if they are of entities; without a `scheme` they are
+    left out. Raises InputError for a tag of another scheme, and for spans that no tags of words could say.
+    """
     if isinstance(found, Sentence):
-        return TaggedExample(found.words, found.tags if labelled else None, found.where, id=found.id)
-    if not labelled:
+        tags = None if scheme is None else tuple(_in_iob2(found, scheme))
+        return TaggedExample(found.words, tags, found.where, id=found.id)
+    if scheme is None:
         return example_of_text(found.text, found.where, found.id)
+    if scheme.name == NONE:
+        raise InputError(
+            f"{found.where}: spans mark entities, but scheme = {NONE} says that the tags mark none. Leave "
+            "scheme out, or give words with their tags."
+        )
     try:
         tagged = tag_text(found.text, [Span(*span) for span in found.spans])
     except InputError as error:
@@ -70,14 +78,12 @@ def entities_of(example: TaggedExample, tags: Sequence[str]) -> list[dict[str, A
     ]
 
 
-def refuse_mistyped(train: Sequence[TaggedExample]) -> None:
+def _in_iob2(found: Sentence, scheme: Scheme) -> list[str]:
     """A tag that is none of an entity among many that are would turn all of them into mere tags."""
-    counts = Counter(tag for example in train for tag in example.tags or ())
-    strange = {tag for tag in counts if not are_entity_tags([tag])}
-    if not strange or sum(counts[tag] for tag in strange) > counts.total() / 2:
-        return
-    example, tag = next((each, tag) for each in train for tag in each.tags or () if tag in strange)
-    raise InputError(
-        f"{example.where}: the tag {tag!r} is not that of an entity (O, or B-, I-, E- or S- and a label), as "
-        "most of the tags are. Mend it."
-    )
+    strange = next((tag for tag in found.tags if scheme.standard(tag) is None), None)
+    if strange is not None:
+        raise InputError(
+            f"{found.where}: the tag {strange!r} is not that of an entity in {scheme}. Mend it, give the "
+            f"scheme that the tags are in, such as scheme=iobes, or scheme={NONE} if they mark no entities."
+        )
+    return scheme.in_iob2(found.tags)

@@ -171,7 +171,8 @@ def _settings(recipe: FinetuneRecipe, results: Results) -> list[tables.Setting]:
     here = _plain_recipe(recipe) | task.settings.model_dump(mode="json")
     usual = _plain_recipe(_usual(recipe)) | type(task).Settings().model_dump(mode="json")
     unused = _OF_TRAINING if results.method in UNTRAINED else ()
-    return tables.settings({name: value for name, value in here.items() if name not in unused}, usual)
+    used = tables.settings({name: value for name, value in here.items() if name not in unused}, usual)
+    return [*used, *(tables.Setting(name, remark, None) for name, remark in task.remarks().items())]
 
 
 def _status(recipe: FinetuneRecipe, results: Results) -> str:

@@ -174,6 +174,7 @@ class Results:
             "restarts": [each._asdict() for each in self.restarts],
             "best_restart": self.best + 1,
             "over_restarts": self.summary() | {"degenerate": self.degenerate},
+            "remarks": self.task.remarks(),
             "warnings": self.warnings,
         }
         return cast(dict[str, Any], json_value(record))

@@ -1,15 +1,16 @@
 """token-classification: the entities of a text, and question-answering: the answer in a passage."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from bertsmith.metrics.entities import Span, are_entity_tags, spans_of_tags
+from bertsmith.metrics.entities import Span
 from bertsmith.serving.protocols.pipelines.pipeline import Asked
 from bertsmith.serving.refusals import InvalidRequest, Unsupported
 from bertsmith.serving.service import Answer
-from bertsmith.tasks.examples.character_spans import word_offsets
+from bertsmith.tasks.examples.character_spans import WordOffsets, word_offsets
 
 _OUTSIDE = "O"
 _WHOLE_WORDS = ("simple", "first")
@@ -56,7 +57,7 @@ def _groups(text: str, prediction: Mapping[str, Any], hidden: set[str]) -> list[
     """The score of several words is the mean of theirs."""
     offsets, confidence = word_offsets(text), prediction["confidence"]
     found = []
-    for span in spans(prediction["tags"]):
+    for span in _spans(prediction, offsets):
         if span.label in hidden:
             continue
         start, end = offsets[span.start][0], offsets[span.end - 1][1]
@@ -67,16 +68,17 @@ def _groups(text: str, prediction: Mapping[str, Any], hidden: set[str]) -> list[
     return found
 
 
-def spans(tags: Sequence[str]) -> list[Span]:
-    """Entities and what lies between them, in words; of other tags the runs of equal ones."""
-    if not are_entity_tags(tags):
-        return _runs(tags)
-    entities = spans_of_tags(tags)
-    labels: list[Any] = [None] * len(tags)
-    for number, span in enumerate(entities):
-        labels[span.start : span.end] = [number] * (span.end - span.start)
+def _spans(prediction: Mapping[str, Any], offsets: WordOffsets) -> list[Span]:
+    """Entities and what lies between them, in words; where there is none the runs of equal tags."""
+    entities = prediction["entities"]
+    if not entities:
+        return _runs(prediction["tags"])
+    labels: list[Any] = [None] * len(offsets)
+    for number, entity in enumerate(entities):
+        start, end = (bisect_left(offsets.starts, entity[side]) for side in ("start", "end"))
+        labels[start:end] = [number] * (end - start)
     return [
-        run._replace(label=_OUTSIDE if run.label is None else entities[run.label].label)  # type: ignore[call-overload]
+        run._replace(label=_OUTSIDE if run.label is None else entities[run.label]["label"])  # type: ignore[call-overload]
         for run in _runs(labels)
     ]
 
