@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +207,79 @@ def test_a_sentence_of_nothing_but_contractions_is_none(tmp_path: Path) -> None:
     content = "1-2\tdel\t_\t_\n8.1\tsaw\t_\tVERB\n\n1\tde\t_\tADP\n"
     (found,) = read_tagged(put(tmp_path, content, "a.conllu"))
     assert (found.words, found.where) == (("de",), f"{tmp_path}/a.conllu, line 4")
+
+
+EMOJI = "😀 张三去北京。\nAnna Müller kam."
+CHARACTERS = {"张三": 2, "北京": 5, "Anna Müller": 9}
+
+
+def marked(tmp_path: Path, text: str, spans: list[tuple[int, int, str]], key: str = "text") -> Path:
+    found = [{"start": start, "end": end, "label": "X", key: words} for start, end, words in spans]
+    path = tmp_path / "spans.jsonl"
+    path.write_text(json.dumps({"text": text, "spans": found}) + "\n")
+    return path
+
+
+def counted(size: Callable[[str], int], text: str = EMOJI) -> list[tuple[int, int, str]]:
+    return [
+        (size(text[: text.index(words)]), size(text[: text.index(words)]) + size(words), words)
+        for words in CHARACTERS
+    ]
+
+
+@pytest.mark.parametrize("key", ["text", "surface", "mention", "word"])
+def test_spans_that_say_their_text_are_read_where_they_stand_there(tmp_path: Path, key: str) -> None:
+    (found,) = read_tagged(marked(tmp_path, EMOJI, counted(len), key))
+    assert isinstance(found, MarkedText)
+    assert [found.text[start:end] for _, start, end in found.spans] == [*CHARACTERS]
+
+
+@pytest.mark.parametrize(
+    ("size", "unit"),
+    [
+        (lambda text: len(text.encode("utf-16-le")) // 2, "UTF-16 units"),
+        (lambda text: len(text.encode()), "bytes of UTF-8"),
+    ],
+)
+def test_offsets_in_other_units_are_refused_and_named(
+    tmp_path: Path, size: Callable[[str], int], unit: str
+) -> None:
+    with pytest.raises(InputError, match=rf"line 1: .* but its text says '张三'.* 3 of the 3 .*count {unit}"):
+        read_tagged(marked(tmp_path, EMOJI, counted(size)))
+
+
+@pytest.mark.parametrize(
+    ("text", "there", "unit"),
+    [
+        ("a\nb\nAnna kam", "a\r\nb\r\nAnna kam", r"a line feed as two \(CRLF\)"),
+        ("a\r\nb\r\nAnna kam", "a\nb\nAnna kam", "as one"),
+        ("a b Anna kam", " a b Anna kam", "from 1"),
+    ],
+)
+def test_offsets_of_another_spelling_of_the_text_are_named(
+    tmp_path: Path, text: str, there: str, unit: str
+) -> None:
+    start = there.index("Anna")
+    with pytest.raises(InputError, match=unit):
+        read_tagged(marked(tmp_path, text, [(start, start + 4, "Anna")]))
+
+
+def test_ends_that_are_the_last_character_are_named(tmp_path: Path) -> None:
+    spans = [(start, end - 1, words) for start, end, words in counted(len)]
+    with pytest.raises(InputError, match="count the last character as the end"):
+        read_tagged(marked(tmp_path, EMOJI, spans))
+    spans = [(start, end - 1, words) for start, end, words in counted(lambda each: len(each.encode()))]
+    with pytest.raises(InputError, match="bytes of UTF-8 and the last character as the end"):
+        read_tagged(marked(tmp_path, EMOJI, spans))
+
+
+def test_a_single_span_that_is_off_is_refused_without_a_guess(tmp_path: Path) -> None:
+    spans = [*counted(len)[:2], (0, 4, "Anna Müller")]
+    with pytest.raises(InputError, match=r"1 of the 3 spans that say their text\. Offsets must count"):
+        read_tagged(marked(tmp_path, EMOJI, spans))
+
+
+def test_blanks_and_composed_accents_of_a_spans_text_do_not_count(tmp_path: Path) -> None:
+    text = "Anna  Mu\u0308ller kam"
+    (found,) = read_tagged(marked(tmp_path, text, [(0, 13, "Anna Müller ")]))
+    assert isinstance(found, MarkedText)

@@ -11,6 +11,8 @@
 Any other ending is conll where tags are wanted. Else the content decides between conll and lines: equally
 wide lines in blocks, with blank lines between them, are columns.
 
+A span may carry its own text, under "text", "surface", "mention" or "word": then it must stand there.
+
 Columns are split at tabs where the first word's line has one, else at blanks. They count from 1. Tags are
 returned as they stand, whatever their scheme. Each JSON object counts as a document.
 """
@@ -27,6 +29,7 @@ from bertsmith.text.files.columns import column_number, unknown_column
 from bertsmith.text.files.table_file import open_table
 from bertsmith.text.files.values import ID, as_id
 from bertsmith.text.labelled.rows import Record, records
+from bertsmith.text.labelled.span_texts import SpanText, require_texts
 
 FORMATS = {
     **dict.fromkeys((".conll", ".iob", ".iob2", ".bio", ".tsv"), "conll"),
@@ -39,6 +42,7 @@ DOCUMENT_START = "-DOCSTART-"
 WORD_KEYS = ("words", "tokens", "text")
 TAG_KEYS = ("tags", "labels", "ner_tags")
 SPAN_KEYS = ("spans", "entities")
+SPAN_TEXT_KEYS = ("text", "surface", "mention", "word")
 _A_SPAN = '{"start": 0, "end": 5, "label": "PER"}'
 # Of CoNLL-U: '1-2' is a contraction whose words follow, '8.1' a word that isn't in the text.
 _NO_WORD = re.compile(r"[0-9]+[-.][0-9]+")
@@ -57,12 +61,15 @@ class Sentence(NamedTuple):
 
 
 class MarkedText(NamedTuple):
-    """Running text, its entities as (label, start, end) in characters, its place, what the file calls it."""
+    """Running text, its entities as (label, start, end) in characters, its place, what the file calls it, and
+    the entities' own texts, where the file has them.
+    """
 
     text: str
     spans: tuple[tuple[str, int, int], ...]
     where: str
     id: str | int | None = None
+    span_texts: tuple[str | None, ...] = ()
 
 
 def read_tagged(
@@ -87,6 +94,7 @@ def read_tagged(
         found: list[Sentence | MarkedText]
         if table.format in ("json", "jsonl"):
             found = list(_json_sentences(records(table), word_column, tag_column, tagged))
+            require_texts([span for each in found if isinstance(each, MarkedText) for span in _said(each)])
         else:
             lines, form = list(table.lines()), table.format
             if form == "lines" and format is None and _look_like_columns(lines):
@@ -204,7 +212,8 @@ def _json_sentences(
         key = _key(fields, WORD_KEYS if word_key is None else (str(word_key),), where)
         text = fields[key]
         if isinstance(text, str) and (key == "text" or word_key is not None):
-            yield MarkedText(text, _spans(fields, tag_key, where) if tagged else (), where, id)
+            spans, texts = _spans(fields, tag_key, where) if tagged else ((), ())
+            yield MarkedText(text, spans, where, id, texts)
             continue
         words = _strings(fields, key, where)
         if not words:
@@ -218,16 +227,32 @@ def _json_sentences(
         yield Sentence(words, tags, document, where, id)
 
 
-def _spans(fields: dict[str, Any], key: str | int | None, where: str) -> tuple[tuple[str, int, int], ...]:
-    """Objects of start, end and label, in characters."""
+def _said(marked: MarkedText) -> Iterator[SpanText]:
+    """The spans that say their own text."""
+    for span, words in zip(marked.spans, marked.span_texts, strict=bool(marked.span_texts)):
+        if words is not None:
+            yield SpanText(marked.text, *span, words, marked.where)
+
+
+def _spans(
+    fields: dict[str, Any], key: str | int | None, where: str
+) -> tuple[tuple[tuple[str, int, int], ...], tuple[str | None, ...]]:
+    """Objects of start, end and label, in characters, and their own texts."""
     given = fields[_key(fields, SPAN_KEYS if key is None else (str(key),), where)]
     try:
-        return tuple((str(each["label"]), *_ends(each)) for each in list(given))
+        spans = tuple((str(each["label"]), *_ends(each)) for each in list(given))
+        texts = tuple(_own_text(each) for each in given)
+        return spans, texts if any(each is not None for each in texts) else ()
     except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise InputError(
             f"{where}: expected 'spans', a list of objects such as {_A_SPAN}, in whole characters, "
             f"found {str(given)[:80]}."
         ) from error
+
+
+def _own_text(span: dict[str, Any]) -> str | None:
+    words = (span.get(key) for key in SPAN_TEXT_KEYS)
+    return next((each for each in words if isinstance(each, str)), None)
 
 
 def _ends(span: dict[str, Any]) -> tuple[int, int]:
