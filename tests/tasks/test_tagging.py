@@ -1,5 +1,6 @@
 """Tags: one for each word whatever its pieces and however long the sentence; legal sequences; the CRF."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from bertsmith.metrics.entities import spans_of_tags
 from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.tagging import TaggedExample, Tagging, TaggingSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from text.tokenizer_samples import byte_level_files
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 STRANGE = ["banos", "\u200b", "\x00", "é🙂", "...", "[SEP]", "x" * 150]  # pieces: several, none, unknown
@@ -231,7 +233,7 @@ def test_lines_of_text_are_predicted_whole(tmp_path: Path) -> None:
 def test_entities_that_were_widened_are_told(tmp_path: Path) -> None:
     rows = [
         {"text": "Bano delo", "spans": [{"start": 0, "end": 4, "label": "PER"}]},
-        {"text": "😀Anna Weber👍", "spans": [{"start": 1, "end": 11, "label": "PER"}]},
+        {"text": "die Weberhaus-Frage", "spans": [{"start": 4, "end": 9, "label": "PER"}]},
     ]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     task = Tagging(TaggingSettings())
@@ -346,3 +348,86 @@ def test_labels_of_others_are_understood_however_they_are_written(
         ("LOC", 3, 3),
     ]
     assert task.metrics([found], [gold])["f1"] == 1.0
+
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+UNSPACED = [
+    *(
+        "私",
+        "は",
+        "東",
+        "京",
+        "タワー",
+        "##へ",
+        "行",
+        "く",
+        "。",
+        "anna",
+        "##は",
+        "##T",
+        "T",
+        "##シャ",
+        "##ツ",
+    ),
+    *("กรุง", "##เทพ", "##เ", "##ป็น", "##มื", "##อง", "서울", "##에서", "김", "##철수", ","),
+]
+UNBROKEN = {
+    "Japanese": ("私は東京タワーへ行く。", {"LOC": "東京タワー", "PER": "私"}),
+    "Japanese beside Latin": ("annaはTシャツ", {"PER": "anna", "MISC": "Tシャツ"}),
+    "Thai": ("กรุงเทพเป็นเมือง", {"LOC": "กรุงเทพ", "MISC": "เมือง"}),
+    "Korean, without the ending": ("서울에서 김철수,", {"LOC": "서울", "PER": "김철수"}),
+    "between pictures": ("😀anna👍🏽東京", {"PER": "anna", "LOC": "東京"}),
+    "zero-width blanks": ("กรุงเทพ\u200bเป็น\u200bเมือง", {"LOC": "กรุงเทพ", "MISC": "เมือง"}),
+    "unknown as a whole": ("annaゾ東京" * 30, {"PER": "anna"}),
+}
+
+
+@pytest.mark.parametrize("family", ["wordpiece", "byte-level"])
+@pytest.mark.parametrize("text", UNBROKEN)
+def test_spans_in_texts_without_blanks_are_learned_and_predicted_to_the_character(
+    tmp_path: Path, text: str, family: str
+) -> None:
+    """Where offsets of pieces allow it: what a model would answer that has learned its targets by heart."""
+    tokenizer = Tokenizer.from_pieces([*SPECIAL, *UNSPACED], lowercase=False)
+    if family == "byte-level":
+        tokenizer = Tokenizer.load(byte_level_files(tmp_path / "bytes"))
+    content, marked = UNBROKEN[text]
+    spans = [
+        {
+            "start": content.index(words),
+            "end": content.index(words) + len(words),
+            "label": label,
+            "text": words,
+        }
+        for label, words in marked.items()
+    ]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": content, "spans": spans}) + "\n")
+    task = Tagging(TaggingSettings(max_length=64))
+    examples = task.read(tmp_path / "a.jsonl")
+    assert task.warnings(examples) == []
+    task.fit(examples)
+    encoded = split_of(task, examples, tokenizer).encoded
+    sure = [emitted(task.labels, [task.labels[number] for number in each.target]) for each in encoded]
+    (said,) = task.decode(sure, examples, encoded)
+    assert len(said["tags"]) == len(said["words"]) == len(said["confidence"])
+    assert said["entities"] == sorted(spans, key=lambda span: span["start"])
+    assert task.metrics([said], examples)["f1"] == 1.0
+    read = [int(window.token_ids[row]) for window in encoded[0].windows for row in window.rows]
+    assert len(read) == len(sure[0])
+    if "unknown" not in text and "pictures" not in text and family == "wordpiece":
+        ids = [number for window in encoded[0].windows for number in window.token_ids.tolist()[1:-1]]
+        assert ids == tokenizer.encode(content).ids, "what transformers reads"
+
+
+def test_a_span_that_ends_amid_a_piece_has_the_piece() -> None:
+    tokenizer = Tokenizer.from_pieces([*SPECIAL, *UNSPACED], lowercase=False)
+    example = dataclasses.replace(
+        Tagging(TaggingSettings()).example("Tシャツ"), tags=("O", "O", "B-X", "I-X")
+    )
+    task = Tagging(TaggingSettings(crf=True))
+    task.fit([example])
+    (encoded,) = split_of(task, [example], tokenizer).encoded
+    assert [task.labels[number] for number in encoded.target] == ["O", "B-X", "I-X"]
+    (said,) = task.decode([emitted(task.labels, ["O", "B-X", "I-X"])], [example], [encoded])
+    assert said["tags"] == ["O", "B-X", "I-X", "I-X"]
+    assert [entity["text"] for entity in said["entities"]] == ["シャツ"]

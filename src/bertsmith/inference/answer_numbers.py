@@ -72,7 +72,11 @@ def _of_word(
         word = next((place for place, tag in enumerate(tags) if tag != "O"), 0)
     if type(word) is not int or not 0 <= word < len(tags):
         raise InputError(f"target must be the number of a word, 0 to {len(tags) - 1}, found {target!r}.")
-    place, tag = word, task.label_ids[tags[word]]
+    place = word
+    if encoded.decoding is not None:  # several words read one row
+        place = int(encoded.decoding[word])
+        word = int(np.searchsorted(encoded.decoding, place))
+    tag = task.label_ids[tags[word]]
     name = f"{tags[word]} of {example.words[word]!r}"
     return name, lambda found: found[:, place].softmax(1)[:, tag]
 

@@ -157,7 +157,8 @@ class Features:
             for of_mix, results in zip(vectors, found, strict=True):
                 pieces = np.split(of_mix, ends) if self._by_row else of_mix
                 for number, piece in zip(numbers, pieces, strict=True):
-                    results[number] = piece
+                    words = encoded[number].decoding  # which row is each word's, where several share one
+                    results[number] = piece if words is None else piece[words]
             done += len(numbers)
             if progress is not None:
                 progress(done, len(encoded), "texts")

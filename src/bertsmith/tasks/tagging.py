@@ -4,7 +4,6 @@ sentence (Devlin et al. 2019, section 5.3; Lample et al. 2016).
 W words, C labels, R rows that the head reads: one a word.
 """
 
-from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -37,6 +36,7 @@ from bertsmith.tasks.examples.tagged_example import (
     entities_of,
     example_of_text,
 )
+from bertsmith.tasks.examples.word_pieces import word_pieces
 from bertsmith.tasks.heads.classifier_head import RowHead
 from bertsmith.tasks.heads.crf import ConditionalRandomField, legal_scores, viterbi
 from bertsmith.tasks.task import Bound, Head, Metrics, Outputs, Prediction, Task, TaskSettings
@@ -195,8 +195,10 @@ class Tagging(Task[TaggedExample]):
         return set(self._legal(example.tags or ()))
 
     def texts(self, example: TaggedExample) -> Sequence[str]:
-        """The words; they are tokenised one by one, as they were tagged."""
-        return example.words
+        """The words, tokenised one by one, as they were tagged; of a text in a script without blanks what
+        stands between its blanks.
+        """
+        return example.runs
 
     def window(self, tokenizer: Tokenizer) -> tuple[int, int]:
         """How many pieces a window holds, and how many of them the next one shares."""
@@ -205,12 +207,7 @@ class Tagging(Task[TaggedExample]):
 
     def encode(self, example: TaggedExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
         """Windows of pieces; the head reads each word's first piece, in the window that shows it best."""
-        # a word of control characters alone has no pieces; its tag is read from an unknown one
-        ids, starts = array("i"), array("i")
-        for piece in pieces:
-            starts.append(len(ids))
-            ids.extend(piece.ids or [tokenizer.unk_id])
-        firsts = np.array(starts, np.int64)
+        ids, firsts, words = word_pieces(example, pieces, tokenizer)
         ranges = windows(ids, *self.window(tokenizer))
         owners = owner(ranges)[firsts] if len(firsts) else np.zeros(0, np.int64)
         ends = np.searchsorted(owners, np.arange(len(ranges)), "right")  # owners ascend, as windows do
@@ -222,10 +219,13 @@ class Tagging(Task[TaggedExample]):
                 made.append(Window(*join_segments(tokenizer, ids[start:end]), rows))
         target = None
         if example.tags is not None:
-            numbers = [self.label_ids.get(tag, -1) for tag in self._legal(example.tags)]
+            tags = self._legal(example.tags)
+            if words is not None:
+                tags = self._legal(_tags_of_rows(tags, words))
+            numbers = [self.label_ids.get(tag, -1) for tag in tags]
             # Of a scheme of others there is none to train on: only what the tags say is compared.
             target = None if -1 in numbers else np.array(numbers, np.int64)
-        return Encoded(tuple(made), target)
+        return Encoded(tuple(made), target, words)
 
     def head(self, config: BertConfig) -> Head:
         return TaggingHead(config, self.labels, self.settings.crf)
@@ -269,10 +269,11 @@ class Tagging(Task[TaggedExample]):
             probabilities = probabilities_of(emissions.numpy())
         confidence = probabilities[np.arange(len(paths)), paths]
         ends = np.cumsum(lengths)[:-1]
+        rows = [each.decoding for each in encoded] or [None] * len(outputs)
         return [
-            self._prediction(example, [self.labels[number] for number in path], sure)
-            for example, path, sure in zip(
-                examples, np.split(paths, ends), np.split(confidence, ends), strict=True
+            self._prediction(example, *self._of_words([self.labels[number] for number in path], sure, words))
+            for example, path, sure, words in zip(
+                examples, np.split(paths, ends), np.split(confidence, ends), rows, strict=True
             )
         ]
 
@@ -357,6 +358,20 @@ class Tagging(Task[TaggedExample]):
         known = {} if example.id is None else {ID: example.id}
         return {**known, **text, **gold, **prediction}
 
+    def _of_words(self, tags: list[str], confidence: Any, words: Ints | None) -> tuple[list[str], Any]:
+        """Of the rows' tags and how sure they are: those of the words (W,) that read them. Of words that
+        share a piece the later ones go on with what the first one is.
+        """
+        if words is None:
+            return tags, confidence
+        of_rows = self.in_iob2(tags)
+        found = [of_rows[row] for row in words.tolist()]
+        if self.entity_tags:
+            shared = np.flatnonzero(np.diff(words) == 0) + 1
+            for word in shared.tolist():
+                found[word] = found[word] if found[word] == "O" else f"I{found[word][1:]}"
+        return found, confidence[words]
+
     def _prediction(self, example: TaggedExample, tags: list[str], confidence: Any) -> Prediction:
         return {
             "words": list(example.words),
@@ -389,6 +404,15 @@ class Tagging(Task[TaggedExample]):
     def _legal(self, tags: Sequence[str]) -> list[str]:
         """The tags of a labelled example: of entities in IOB2, as files are read; others as they are."""
         return to_iob2(tags) if self.entity_tags and are_entity_tags(tags) else list(tags)
+
+
+def _tags_of_rows(tags: Sequence[str], words: Ints) -> list[str]:
+    """(W,) -> (R,): an entity that has a word of a piece has the piece."""
+    found = ["O"] * (int(words[-1]) + 1)
+    for tag, row in zip(tags, words.tolist(), strict=True):
+        if found[row] == "O":
+            found[row] = tag
+    return found
 
 
 @lru_cache(maxsize=8)

@@ -3,33 +3,53 @@
 Offsets count characters as Python does (Unicode code points), half open: text[start:end] is the entity.
 """
 
+import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple, overload
 
-from tokenizers import Regex, pre_tokenizers
+from tokenizers import pre_tokenizers
 
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import Span, spans_of_tags, tags_of_spans
 from bertsmith.text.tokens.long_texts import BLANK, text_parts
 from bertsmith.text.tokens.tokenizer import without_surrogates
+from bertsmith.text.words import MARKS, WITHOUT_BLANKS
 
-# Between blanks; each punctuation mark and each Chinese character alone. BERT's tokenizer splits at all of
-# these too, so that none of its tokens lies in two words.
-_WORDS = pre_tokenizers.Sequence(
-    [pre_tokenizers.Split(Regex(r"\p{Han}"), "isolated"), pre_tokenizers.BertPreTokenizer()]
+# Between blanks, and each punctuation mark alone. BERT's tokenizer splits there too.
+_RUNS = pre_tokenizers.BertPreTokenizer()
+# Where blanks don't divide words, each character is one: in Chinese, Japanese, Thai, Lao, Tibetan, Burmese
+# and Khmer; in Korean, whose endings stand behind a name without a blank; and in pictures. Several may be one
+# piece of a tokenizer, which then has one tag.
+_CHARACTERS = (
+    f"{WITHOUT_BLANKS}\u3005-\u3007\u3021-\u3029\u2e80-\u2fdf\u3100-\u318f\u31a0-\u31ff\uff66-\uff9f"
+    "\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\ua000-\ua4cf"
+    "\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff\U0001b000-\U0001b16f\U00020000-\U0003fffd"
+)
+_PICTURES = "\u2190-\u2bff\U0001f000-\U0001faff"
+_EXTENDING = f"[{MARKS}\ufe00-\ufe0f\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*"
+_FORMAT = "\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff"  # shown as nothing
+_OTHERS = f"[^{_CHARACTERS}{_PICTURES}{_FORMAT}]+"
+_DIVIDED = re.compile(f"[{_CHARACTERS}{_PICTURES}]")
+_WORD = re.compile(
+    f"[\U0001f1e6-\U0001f1ff]{{2}}|[{_PICTURES}]{_EXTENDING}(?:\u200d[{_PICTURES}]{_EXTENDING})*"
+    f"|[{_CHARACTERS}]{_EXTENDING}|{_OTHERS}(?:[{_FORMAT}]+{_OTHERS})*"
 )
 
 
 @dataclass(frozen=True)
 class WordOffsets(Sequence[tuple[int, int]]):
-    """(start, end) of each word in characters, in 8 bytes a word where tuples take 120."""
+    """(start, end) of each word in characters, in 12 bytes a word where tuples take 120. `runs` are the
+    numbers of those words with which begins what stands between blanks: a tokenizer reads it as a whole.
+    """
 
     starts: "array[int]"
     ends: "array[int]"
+    runs: "array[int]"
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -37,15 +57,20 @@ class WordOffsets(Sequence[tuple[int, int]]):
     @overload
     def __getitem__(self, index: int) -> tuple[int, int]: ...
     @overload
-    def __getitem__(self, index: slice) -> "WordOffsets": ...
-    def __getitem__(self, index: int | slice) -> "tuple[int, int] | WordOffsets":
+    def __getitem__(self, index: slice) -> list[tuple[int, int]]: ...
+    def __getitem__(self, index: int | slice) -> tuple[int, int] | list[tuple[int, int]]:
         if isinstance(index, slice):
-            return WordOffsets(self.starts[index], self.ends[index])
+            return list(zip(self.starts[index], self.ends[index], strict=True))
         return self.starts[index], self.ends[index]
 
     def words(self, text: str) -> Iterator[str]:
         """Of the text that they are of."""
         return (text[start:end] for start, end in zip(self.starts, self.ends, strict=True))
+
+    def words_of_runs(self) -> Iterator[range]:
+        """The numbers of the words of each run."""
+        ends = chain(self.runs[1:], [len(self)])
+        return (range(start, end) for start, end in zip(self.runs, ends, strict=bool(self.runs)))
 
 
 class TaggedText(NamedTuple):
@@ -59,12 +84,18 @@ class TaggedText(NamedTuple):
 
 def word_offsets(text: str) -> WordOffsets:
     """Where each word of a text starts, and one past where it ends, in characters."""
-    starts, ends = array("i"), array("i")
+    starts, ends, runs = array("i"), array("i"), array("i")
     for before, part in text_parts(without_surrogates(text), BLANK):
-        for _, (start, end) in _WORDS.pre_tokenize_str(part):
-            starts.append(before + start)
-            ends.append(before + end)
-    return WordOffsets(starts, ends)
+        for run, (start, end) in _RUNS.pre_tokenize_str(part):
+            runs.append(len(starts))
+            if run.isascii() or not _DIVIDED.search(run):
+                starts.append(before + start)
+                ends.append(before + end)
+                continue
+            for word in _WORD.finditer(part, start, end):
+                starts.append(before + word.start())
+                ends.append(before + word.end())
+    return WordOffsets(starts, ends, runs)
 
 
 def tag_text(text: str, spans: Iterable[Span]) -> TaggedText:

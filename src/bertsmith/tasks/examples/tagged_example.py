@@ -7,7 +7,7 @@ from typing import Any
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import Span, spans_of_tags
 from bertsmith.metrics.tag_schemes import NONE, Scheme
-from bertsmith.tasks.examples.character_spans import character_spans, tag_text, word_offsets
+from bertsmith.tasks.examples.character_spans import WordOffsets, character_spans, tag_text, word_offsets
 from bertsmith.text.labelled.conll import MarkedText, Sentence
 
 
@@ -21,9 +21,17 @@ class TaggedExample:
     tags: tuple[str, ...] | None
     where: str
     text: str | None = None
-    offsets: Sequence[tuple[int, int]] = field(default=(), compare=False)  # follow from the text
+    offsets: WordOffsets | None = field(default=None, compare=False)  # follow from the text
     widened: int = 0  # entities that were marked amid a word
     id: str | int | None = None
+
+    @property
+    def runs(self) -> Sequence[str]:
+        """What a tokenizer reads as a whole: the words, or what stands between the blanks of a text."""
+        if self.text is None or self.offsets is None or len(self.offsets.runs) == len(self.offsets):
+            return self.words
+        starts, ends = self.offsets.starts, self.offsets.ends
+        return [self.text[starts[words[0]] : ends[words[-1]]] for words in self.offsets.words_of_runs()]
 
 
 def example_of_text(text: str, where: str, id: str | int | None = None) -> TaggedExample:
@@ -62,7 +70,7 @@ def as_example(found: Sentence | MarkedText, scheme: Scheme | None) -> TaggedExa
 
 def entities_of(example: TaggedExample, tags: Sequence[str]) -> list[dict[str, Any]]:
     """What such tags mark: by characters where the example has a text, else by words."""
-    if example.text is not None:
+    if example.text is not None and example.offsets is not None:
         return [
             {"label": s.label, "start": s.start, "end": s.end, "text": example.text[s.start : s.end]}
             for s in character_spans(tags, example.offsets)

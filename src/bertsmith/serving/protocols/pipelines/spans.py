@@ -78,7 +78,7 @@ def _spans(prediction: Mapping[str, Any], offsets: WordOffsets) -> list[Span]:
         start, end = (bisect_left(offsets.starts, entity[side]) for side in ("start", "end"))
         labels[start:end] = [number] * (end - start)
     return [
-        run._replace(label=_OUTSIDE if run.label is None else entities[run.label]["label"])  # type: ignore[call-overload]
+        run._replace(label=_OUTSIDE if run.label is None else entities[run.label]["label"])
         for run in _runs(labels)
     ]
 
