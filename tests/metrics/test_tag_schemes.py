@@ -126,6 +126,7 @@ def test_scores_of_any_tags_are_seqevals(drawn: tuple[SchemeName, list[str], lis
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @MANY
 @given(name=st.sampled_from(NAMES), entities=sentences(), drawn=any_tags())
 def test_schemes_in_many_cases(

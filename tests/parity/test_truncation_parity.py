@@ -46,7 +46,7 @@ WINDOWS = st.fixed_dictionaries(
     }
 )
 FEW = settings(max_examples=60, derandomize=True)
-MANY = settings(max_examples=10_000)
+MANY = settings(max_examples=20_000)
 
 
 @cache
@@ -158,6 +158,7 @@ def test_windows_are_those_of_overflowing_tokens(folders: dict[str, Path], case:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @MANY
 @given(case=CASES, windows=WINDOWS)
 def test_cutting_is_transformers_in_many_cases(

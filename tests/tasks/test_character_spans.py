@@ -28,6 +28,7 @@ def test_spans_on_word_borders_come_back_to_the_character(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @settings(max_examples=20_000)
 @given(PIECES, st.data())
 def test_spans_come_back_in_many_cases(pieces: list[tuple[str, str]], data: st.DataObject) -> None:
