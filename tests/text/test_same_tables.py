@@ -119,13 +119,13 @@ def can_hold(writer: str, texts: Sequence[Any], labels: Sequence[Any]) -> bool:
     dictionaries of nulls; pandas makes fractions of integers beside a null.
     """
     cells = [*texts, *labels]
-    if writer == "tsv":
-        broken = any(isinstance(cell, str) and ({*cell} & {"\t", "\n"}) for cell in cells)
-        return not broken and any(str(cell or "") for cell in cells)
     if writer in ("csv", "quoted csv", "tsv") and any(
         isinstance(cell, float) and math.isnan(cell) for cell in cells
     ):
         return False
+    if writer == "tsv":
+        broken = any(isinstance(cell, str) and ({*cell} & {"\t", "\n"}) for cell in cells)
+        return not broken and any(str(cell or "") for cell in cells)
     if writer == "parquet of categories" and not all(map(_any_value, (texts, labels))):
         return False
     if writer.startswith("json"):
