@@ -35,6 +35,7 @@ def import_checkpoint(folder: Path, *, out: Out) -> None:
     from bertsmith.cli.screen import console, print_note
     from bertsmith.inference.refused_use import refused_use
     from bertsmith.model.legacy import import_legacy
+    from bertsmith.tasks.golden.records import write_golden
 
     imported = import_legacy(folder, out)
     config = imported.checkpoint.config
@@ -47,5 +48,6 @@ def import_checkpoint(folder: Path, *, out: Out) -> None:
         soft_wrap=True,
     )
     refused = refused_use(out)
+    write_golden(out)
     for note in (*imported.notes, *([refused] if refused else [])):
         print_note(note)

@@ -84,6 +84,7 @@ COMMANDS = (
     Command("fill-mask", "bertsmith.cli.inspect:fill_mask", "Guess the words behind [MASK].", _USE),
     Command("evaluate", "bertsmith.cli.inspect:evaluate", "Measure a model on text or labelled rows.", _USE),
     Command("predict", "bertsmith.cli.predict:predict", "Predict each row of a file.", _USE),
+    Command("check", "bertsmith.cli.check:check", "Check that a model answers as it did.", _USE),
     Command("look", "bertsmith.cli.look:look", "Show what an answer rests on, on a page.", _USE),
     Command("serve", "bertsmith.cli.serve:serve", "Serve models over HTTP.", _USE),
     Command("export", "bertsmith.cli.export:export", "Export to ONNX or OpenVINO, and check it.", _USE),

@@ -41,6 +41,7 @@ from bertsmith.model.untrusted import plain_file
 from bertsmith.tasks.checkpoints.model_kind import model_kind
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.pruning import Pruned, count_pieces, prune
 
@@ -102,6 +103,7 @@ def prune_counted(
         _save_task(folder, config, tensors, pruned, note, out, task)
     else:
         _save_plain(folder, checkpoint, config, tensors, _OF_MANIFEST[kind], pruned, note, out)
+    write_golden(out, task)
     before, after = (
         sum(tensor.numel() for tensor in (*some.values(), *checkpoint.carried.values()))
         for some in (checkpoint.tensors, tensors)
@@ -162,6 +164,7 @@ def _prune_table(
             max_length=read_longest(folder),
             write_extra_files=write_extra_files,
         )
+    write_golden(out, given)
     sizes = table.table.numel() + rest, rows.numel() + rest
     return PrunedModel(out, len(table.table), len(rows), *sizes, texts)
 

@@ -39,6 +39,7 @@ from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -93,6 +94,7 @@ class _FinetunedEstimator(TextEstimator):
         found = self.predictor_
         provenance = {"estimator": type(self).__name__, "recipe": self.recipe_}
         save_task_model(folder, found.model, found.task, found.tokenizer, provenance)
+        write_golden(folder, type(found.task))
         return Path(folder)
 
     def __sklearn_is_fitted__(self) -> bool:

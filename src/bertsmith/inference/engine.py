@@ -45,10 +45,18 @@ def start_engine(
 
     Raises InputError for int16 without kernels, TokenizerError for the tokenizer.
     """
+    on, compute_dtype = make_ready(model, device, compute_dtype)
+    return Engine(model, load_own_tokenizer(folder, _encoder_of(model).config), on, compute_dtype)
+
+
+def make_ready(
+    model: nn.Module, device: torch.device | str = "auto", compute_dtype: torch.dtype | None = None
+) -> tuple[torch.device, torch.dtype]:
+    """The same without a tokenizer; returns where the model computes now, and in what."""
     encoder = _encoder_of(model)
     if isinstance(encoder, StaticTable):  # multiplies nothing: a processor is as good as anything
-        tokenizer = load_own_tokenizer(folder, encoder.config)
-        return Engine(model.eval(), tokenizer, torch.device("cpu"), torch.float32)
+        model.eval()
+        return torch.device("cpu"), torch.float32
     on = device_of(device)
     model.to(on)
     alone_on_a_gpu = on.type == "cuda" and encoder is model
@@ -61,7 +69,7 @@ def start_engine(
     if encoder is not model:
         by_kernels(model)
     model.eval()  # once and for all: what ends in one thread must not turn dropout on in another
-    return Engine(model, load_own_tokenizer(folder, encoder.config), on, compute_dtype)
+    return on, compute_dtype
 
 
 def autocasting(

@@ -60,6 +60,14 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_json(folder / MANIFEST, manifest.model_copy(update={"files": entries}).model_dump())
 
 
+def write_hash_of(folder: Path, name: str) -> None:
+    """Into the manifest that is there, of a file that was added or replaced; what it says of others stays."""
+    manifest = _parse(plain_file(folder, MANIFEST))
+    path = plain_file(folder, name)
+    files = {**manifest.files, name: FileEntry(bytes=path.stat().st_size, sha256=sha256(path))}
+    write_json(folder / MANIFEST, manifest.model_copy(update={"files": files}).model_dump())
+
+
 def read_manifest(folder: Path) -> Manifest | None:
     """The manifest, once every file in it has its size and hash; None for a folder that another tool wrote.
 

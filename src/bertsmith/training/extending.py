@@ -25,6 +25,7 @@ from bertsmith.model.sentence_files import copy_sentence_files
 from bertsmith.model.untrusted import plain_file
 from bertsmith.progress import Progress
 from bertsmith.reporting.extension_report import extension_page
+from bertsmith.tasks.golden.records import write_golden
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.extension import (
     Extension,
@@ -195,6 +196,7 @@ def _write(
         write_extra_files=write_beside,
         overwrite=overwrite,
     )
+    write_golden(out)
 
 
 def _copy_kept(source: Path, folder: Path) -> None:

@@ -27,9 +27,11 @@ from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.model.layers.embeddings import share_segment, shares_segment
 from bertsmith.model.locate import locate_model
 from bertsmith.model.meta_init import meta_init
+from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.objective import Objective
 from bertsmith.tasks.pretraining.fill_mask import masked_examples
 from bertsmith.tasks.pretraining.objectives import (
+    GENERATOR,
     MODEL,
     OBJECTIVES,
     VALUES,
@@ -184,6 +186,8 @@ def _run(
         model.to(machine.device)
         provenance = _provenance(recipe, inputs, loop.progress, metrics)
         objective.save(out, model, inputs.tokenizer, provenance, write_beside)
+        for folder in filter(Path.is_dir, (out / MODEL, out / GENERATOR)):
+            write_golden(folder)
         after = filled_masks(objective.masked_language(model), inputs.tokenizer, texts)
         write_fills(out, examples, before=before, after=after)
         write_summary(out, recipe, model, hardware, gains_and_losses(at_first, metrics))

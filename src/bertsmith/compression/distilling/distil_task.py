@@ -36,6 +36,7 @@ from bertsmith.machine.hardware import Hardware
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.task import Outputs
 from bertsmith.training.distributed import leave, wait
 from bertsmith.training.finetuning.results import Restart, Results
@@ -146,6 +147,7 @@ def _run(recipe: DistilRecipe, work: Work) -> DistilResult:
     if first:
         provenance = _provenance(recipe, session, results, hashes)
         save_task_model(out / "model", student, session.task, session.tokenizer, provenance, overwrite=True)
+        write_golden(out / "model", type(session.task))
     wait()
     alone = learn_alone(recipe, work, splits) if recipe.compare and session.data.labelled else {}
     whole = DistilResults(

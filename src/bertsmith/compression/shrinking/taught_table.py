@@ -31,6 +31,7 @@ from bertsmith.tasks.checkpoints.task_checkpoint import on_table, save_task_mode
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.task import Task
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
@@ -76,6 +77,7 @@ def teach_table(
     task.calibrate(outputs_of(model.eval(), dev.encoded), dev.examples, dev.encoded)
     provenance = {"method": "static", "teachers": [each.sha256 for each in session.teachers]}
     save_task_model(folder / "model", model, task, tokenizer, provenance, overwrite=True)
+    write_golden(folder / "model", type(task))
 
 
 def _with_used_pieces(folder: Path, before: Path, task: Task[Any], examples: Sequence[Any]) -> Path:

@@ -41,6 +41,7 @@ from bertsmith.inference.lock import sole_writer
 from bertsmith.model.bert import Bert
 from bertsmith.model.static_table import LONGEST, save_static
 from bertsmith.progress import Progress
+from bertsmith.tasks.golden.records import write_golden
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.jsonl import write_jsonl
 
@@ -160,6 +161,7 @@ def distil_static(
             provenance=provenance,
             max_length=max(embedder.max_length, LONGEST),
         )
+        write_golden(out / "model")
     return result
 
 

@@ -33,6 +33,7 @@ from bertsmith.tasks.examples.folds import folds_of
 from bertsmith.tasks.examples.text_settings import choose_pooling
 from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
+from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.heads.linear_start import (
     MOST_EXAMPLES,
     LinearProbe,
@@ -409,6 +410,7 @@ class FinetuneSession:
             **facts,
         }
         save_task_model(folder, model, self.task, self.tokenizer, provenance, overwrite=True)
+        write_golden(folder, type(self.task))
 
 
 def _left_out(task: Task[Any], source: Path) -> list[str]:

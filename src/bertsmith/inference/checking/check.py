@@ -1,0 +1,79 @@
+"""A model asked again for its golden answers, in float32 and in the precision that it is used in here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertsmith.door import door, flag, kind, optional, place
+from bertsmith.errors import InputError
+from bertsmith.inference.engine import autocasting, make_ready
+from bertsmith.model.locate import locate_model
+from bertsmith.model.manifest import MANIFEST, stated_manifest
+from bertsmith.tasks.golden.comparison import Comparison, Difference, compare, compare_settings
+from bertsmith.tasks.golden.records import Answers, answers_of, read_golden, settings_of, write_golden
+from bertsmith.tasks.golden.subject import Subject, open_subject
+from bertsmith.tasks.task import Task
+
+# How far numbers may be from those of float32, as a share of how large the numbers of their stage are. See
+# docs/check.md for what was measured.
+TOLERANCES = {torch.float32: 2e-4, torch.int16: 1e-2, torch.float16: 0.02, torch.bfloat16: 0.1}
+
+
+@dataclass(frozen=True)
+class Check:
+    """`settings` that aren't what they were, and what became of the answers, by how they were computed.
+    `beside` is what they were compared with.
+    """
+
+    folder: Path
+    beside: str
+    settings: tuple[Difference, ...]
+    comparisons: dict[str, Comparison]
+
+    @property
+    def agrees(self) -> bool:
+        return not self.settings and all(each.agrees for each in self.comparisons.values())
+
+
+@door(name=place, task=optional(kind(type)), write=flag)
+def check_model(name: str | Path, task: type[Task[Any]] | None = None, *, write: bool = False) -> Check:
+    """By path, alias or hub name; `task` for one of your own. `write` keeps what it answers now first.
+
+    Raises InputError for a folder without golden answers, ModelError for one whose files aren't those of its
+    manifest, and as loading does.
+    """
+    folder = locate_model(name).folder
+    if write:
+        _write(folder, task)
+    golden = read_golden(folder)
+    if golden is None:
+        raise InputError(
+            f"{folder} has no golden answers: it is of another tool, or of a Bertsmith before 0.4. Keep what "
+            "it answers now with --write, if it has a bertsmith.json."
+        )
+    subject = open_subject(folder, task)
+    tolerance = TOLERANCES[torch.float32]
+    comparisons = {"float32": compare(golden.answers, _again(golden.answers, subject), tolerance)}
+    device, dtype = make_ready(subject.model)
+    with autocasting(subject.encoder, device, dtype):
+        now = _again(golden.answers, subject)
+    used = f"{str(dtype).removeprefix('torch.')} on {device.type}, as used here"
+    comparisons[used] = compare(golden.answers, now, TOLERANCES[dtype], told=False)
+    settings = compare_settings(golden.settings, settings_of(folder))
+    return Check(folder, f"its golden answers ({golden.created_by})", tuple(settings), comparisons)
+
+
+def _again(golden: Answers, subject: Subject) -> Answers:
+    return answers_of(subject, [record.input for record in golden.records])
+
+
+def _write(folder: Path, task: type[Task[Any]] | None) -> None:
+    if stated_manifest(folder) is None:
+        raise InputError(
+            f"{folder} has no {MANIFEST}, and golden answers belong to files whose hashes it says. Nothing "
+            "was written."
+        )
+    if reason := write_golden(folder, task):
+        raise InputError(f"No golden answers were written: {reason}")

@@ -1,0 +1,211 @@
+"""What a model makes of fixed texts, stage by stage, in few numbers: recorded and compared.
+
+golden.json   kind, the folder's settings by their hashes, and for each text its ids, hidden states and answer
+
+P projections.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import ValidationError
+
+import bertsmith
+from bertsmith.errors import BertsmithError, ModelError
+from bertsmith.files import atomic_write
+from bertsmith.model.manifest import MANIFEST, stated_manifest, write_hash_of
+from bertsmith.model.untrusted import plain_file, read_small_json
+from bertsmith.tasks.golden.projection import project
+from bertsmith.tasks.golden.subject import Item, Subject, open_subject
+from bertsmith.tasks.golden.texts import GoldenInput, golden_inputs
+from bertsmith.tasks.task import Task
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.validation import Strict, first_problem
+
+GOLDEN = "golden.json"
+_SHOWN_IDS = 48  # of longer texts a hash is kept
+_TRACED = 64  # tokens: of longer texts only the outputs are kept
+_SHOWN_WORDS = 120  # characters of an answer
+_DIGITS = 6
+_NOT_SETTINGS = (GOLDEN, MANIFEST, "vocab.json")
+_VOCABULARY = "tokenizer.json", "model"  # large, and told by the ids
+_MOST_BYTES = 1 << 24  # of a file of settings
+
+
+class Answer(Strict):
+    """What users are told: names, tags, places and whole numbers as JSON or its hash, other numbers apart."""
+
+    words: str
+    numbers: tuple[float, ...]
+
+
+class Record(Strict):
+    """One text. `normalised`, `pieces`, `segments` and long `ids` as hashes; `states` one projection for each
+    of the file's `stages`, none of a long text; `outputs` 32 projections, or all where there are no more.
+    """
+
+    text: str | tuple[str, str]
+    times: int = 1
+    normalised: str
+    pieces: str
+    ids: tuple[int, ...] | str
+    segments: str
+    states: tuple[float, ...] = ()
+    outputs: tuple[float, ...]
+    answer: Answer | None = None
+
+    @property
+    def input(self) -> GoldenInput:
+        return GoldenInput(self.text, self.times)
+
+
+class Answers(NamedTuple):
+    """What a model makes of texts; `stages` are those of each record's states."""
+
+    stages: tuple[str, ...]
+    records: tuple[Record, ...]
+
+
+class GoldenAnswers(Strict):
+    """What golden.json holds. `settings`: a hash for each key of each file of settings in the folder."""
+
+    format: Literal[1] = 1
+    created_by: str = f"bertsmith {bertsmith.__version__}"
+    kind: str
+    settings: dict[str, dict[str, str]]
+    stages: tuple[str, ...]
+    records: tuple[Record, ...]
+
+    @property
+    def answers(self) -> Answers:
+        return Answers(self.stages, self.records)
+
+
+def write_golden(folder: Path | str, task: type[Task[Any]] | None = None) -> str:
+    """Asks the model in a folder with a manifest and writes golden.json there, with its hash into the
+    manifest; `task` as for `load_task_model`. Returns why there are none, empty where there are: a folder
+    that can't be used for what it is for, as one with another tool's head, has nothing to answer.
+
+    The folder stays whole whenever this is killed. Random generators are left as they are.
+    """
+    folder = Path(folder)
+    try:
+        subject = open_subject(folder, task)
+        *inputs, long, long_pair = golden_inputs(subject.tokenizer, subject.max_length)
+        inputs.append(long_pair if subject.item(long) is None else long)  # one takes as long as all others
+        answers = answers_of(subject, inputs)
+    except BertsmithError as error:
+        return str(error)
+    golden = GoldenAnswers(kind=subject.kind, settings=settings_of(folder), **answers._asdict())
+    atomic_write(folder / GOLDEN, _as_text(golden))
+    write_hash_of(folder, GOLDEN)
+    return ""
+
+
+def read_golden(folder: Path) -> GoldenAnswers | None:
+    """None where there are none. Raises ModelError for a broken file."""
+    manifest = stated_manifest(folder)
+    if manifest is None or GOLDEN not in manifest.files:
+        return None
+    path = plain_file(folder, GOLDEN)
+    try:
+        return GoldenAnswers.model_validate(read_small_json(path))
+    except ValidationError as error:
+        raise ModelError(
+            f"{path}: {first_problem(error, GoldenAnswers)} It was altered, or written by a newer Bertsmith."
+        ) from error
+
+
+def answers_of(subject: Subject, inputs: Sequence[GoldenInput]) -> Answers:
+    """Of those inputs that the model reads, in their order. Raises NotFinite."""
+    items = [item for each in inputs if (item := subject.item(each)) is not None]
+    outputs = subject.outputs(items)
+    answers = subject.answers(items, outputs)
+    stages: tuple[str, ...] = ()
+    records = []
+    for item, output, answer in zip(items, outputs, answers, strict=True):
+        states: dict[str, Any] = {}
+        if item.encoded.tokens <= _TRACED:
+            states = {name: each.float().cpu().numpy() for name, each in subject.states(item).items()}
+            stages = tuple(states)
+        records.append(record_of(item, subject.tokenizer, states, output, answer))
+    return Answers(stages, tuple(records))
+
+
+def record_of(
+    item: Item, tokenizer: Tokenizer, states: Mapping[str, Any], output: Any, answer: Any = None
+) -> Record:
+    """`states` are arrays by their stage, in order."""
+    ids = [number for window in item.encoded.windows for number in window.token_ids.tolist()]
+    segments = [number for window in item.encoded.windows for number in window.segment_ids.tolist()]
+    return Record(
+        text=item.input.text,
+        times=item.input.times,
+        normalised=short_hash([tokenizer.normalise(text) for text in item.texts]),
+        pieces=short_hash([tokenizer.id_to_token(number) for number in ids]),
+        ids=tuple(ids) if len(ids) <= _SHOWN_IDS else short_hash(ids),
+        segments=short_hash(segments),
+        states=tuple(_rounded(project(each, 1))[0] for each in states.values()),
+        outputs=tuple(_rounded(project(output))),
+        answer=None if answer is None else _in_short(answer),
+    )
+
+
+def settings_of(folder: Path) -> dict[str, dict[str, str]]:
+    """A hash for each key of each file of settings that any tool may read: of the model itself, of
+    sentence-transformers' parts, of the tokenizer but for its vocabulary, and of the task in the manifest.
+    """
+    found = {}
+    for path in sorted([*folder.glob("*.json"), *folder.glob("*/*.json")]):
+        if path.name not in _NOT_SETTINGS and path.stat().st_size <= _MOST_BYTES:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            keys = content if isinstance(content, dict) else {"": content}
+            found[path.relative_to(folder).as_posix()] = {
+                key: short_hash(value) for key, value in keys.items() if (path.name, key) != _VOCABULARY
+            }
+    manifest = stated_manifest(folder)
+    if manifest is not None:
+        said = {"task": manifest.task, "architecture": manifest.architecture, **manifest.settings}
+        found[MANIFEST] = {key: short_hash(value) for key, value in said.items()}
+    return found
+
+
+def short_hash(value: Any) -> str:
+    """Eight digits of the SHA-256 of a value as JSON."""
+    content = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def _in_short(answer: Any) -> Answer:
+    numbers: list[float] = []
+
+    def without_numbers(value: Any) -> Any:
+        if isinstance(value, float):
+            numbers.append(value)
+            return None
+        if isinstance(value, Mapping):
+            return {str(key): without_numbers(value[key]) for key in sorted(value, key=str)}
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return [without_numbers(each) for each in value]
+        return value
+
+    words = json.dumps(without_numbers(answer), ensure_ascii=False, default=str)
+    if len(words) > _SHOWN_WORDS:
+        words = short_hash(words)
+    return Answer(words=words, numbers=tuple(_rounded(project(numbers))))
+
+
+def _rounded(numbers: Iterable[float]) -> list[float]:
+    return [float(f"{number:.{_DIGITS}g}") for number in numbers]
+
+
+def _as_text(golden: GoldenAnswers) -> str:
+    """JSON with a line for each text."""
+    content = golden.model_dump(mode="json", exclude_defaults=True) | {"format": golden.format}
+    records = content.pop("records")
+    head = json.dumps(content | {"created_by": golden.created_by}, ensure_ascii=False)
+    lines = ",\n".join(json.dumps(record, ensure_ascii=False, separators=(",", ":")) for record in records)
+    return f'{head[:-1]}, "records": [\n{lines}\n]}}\n'

@@ -1,0 +1,275 @@
+"""A model that is asked for golden answers: how it reads a text, and what it makes of it at every stage.
+
+N tokens in the packed batch, R rows that a head reads, T texts of an example, H hidden size, D width of a
+vector, V pieces.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bertsmith.data.batch import PackedBatch
+from bertsmith.errors import BertsmithError
+from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import load_encoder
+from bertsmith.model.cpu.onednn_layer import ROWS
+from bertsmith.model.own_tokenizer import load_own_tokenizer
+from bertsmith.model.static_table import StaticTable, is_static, load_static
+from bertsmith.tasks.checkpoints.model_kind import model_kind
+from bertsmith.tasks.checkpoints.sentence_projection import read_projection
+from bertsmith.tasks.checkpoints.sentence_settings import SentenceSettings, read_sentence_settings
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
+from bertsmith.tasks.computing.evaluation_mode import evaluating
+from bertsmith.tasks.computing.forward_passes import forward_passes
+from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
+from bertsmith.tasks.examples.encoding import (
+    Encoded,
+    Layout,
+    Window,
+    every_row,
+    join_segments,
+    pack_examples,
+    pair_windows,
+    special_tokens,
+)
+from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.golden.texts import GoldenInput
+from bertsmith.tasks.heads.pooling import pool_texts
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
+from bertsmith.tasks.task import Outputs, Task
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizer import require_text
+
+_TOP = 5  # pieces for a mask
+
+
+@dataclass(frozen=True)
+class Item:
+    """An input as the model reads it: `texts` as they are tokenised, and their windows."""
+
+    input: GoldenInput
+    texts: tuple[str, ...]
+    encoded: Encoded
+    example: Any = None
+
+
+class Subject(ABC):
+    """`encoder` as it is, or made ready for inference in any precision."""
+
+    kind: ClassVar[str]
+
+    def __init__(
+        self, model: nn.Module, encoder: Bert | StaticTable, tokenizer: Tokenizer, max_length: int
+    ) -> None:
+        """`model` is all that is made ready: the encoder, or what holds it."""
+        self.model, self.encoder, self.tokenizer, self.max_length = model, encoder, tokenizer, max_length
+
+    @abstractmethod
+    def item(self, given: GoldenInput) -> Item | None:
+        """None for what the model doesn't read: a pair, or a text alone."""
+
+    @abstractmethod
+    def outputs(self, items: Sequence[Item]) -> list[Outputs]:
+        """What comes out of the head, or vectors, by what `predict` and `embed` compute by."""
+
+    def answers(self, items: Sequence[Item], outputs: Sequence[Outputs]) -> list[Any]:
+        """What users are told, as JSON, where that is more than the outputs."""
+        return [None] * len(items)
+
+    def pooled(self, states: Tensor, layout: Layout) -> Tensor | None:
+        """(N, H) of one example -> what stands between hidden states and outputs, if anything does."""
+        return None
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.encoder.parameters()).device
+
+    def states(self, item: Item) -> dict[str, Tensor]:
+        """Hidden states (N, H) of each stage by its name, first to last, and what is pooled of them."""
+        layout = Layout([item.encoded], self.device)
+        multiple = ROWS if self.device.type == "cpu" else 1
+        batch = PackedBatch.of(pack_examples([item.encoded], [0]), self.device, multiple)
+        with torch.inference_mode(), evaluating(self.encoder):
+            if isinstance(self.encoder, StaticTable):
+                found = [self.encoder(batch)]
+            else:
+                found = self.encoder.all_hidden_states(batch)
+            names = ["embeddings", *(f"layer {number}" for number in range(1, len(found)))]
+            named = dict(zip(names, found, strict=True))
+            pooled = self.pooled(found[-1].float(), layout)
+        return named if pooled is None else named | {"pooled": pooled}
+
+
+class TaskSubject(Subject):
+    """A model with the head of a task, by the task's contract alone."""
+
+    kind = "task"
+
+    def __init__(self, model: TaskModel, task: Task[Any], tokenizer: Tokenizer) -> None:
+        super().__init__(model, model.encoder, tokenizer, task.settings.max_length)
+        self.model: TaskModel = model
+        self.task = task
+
+    def item(self, given: GoldenInput) -> Item | None:
+        columns = getattr(self.task, "column_names", ())
+        try:
+            example = self.task.example(_beside(columns, given.given) if columns else given.given)
+            (encoded,) = encode_examples(self.task, [example], self.tokenizer).encoded
+        except BertsmithError:
+            return None
+        return Item(given, tuple(self.task.texts(example)), encoded, example)
+
+    def outputs(self, items: Sequence[Item]) -> list[Outputs]:
+        return outputs_of(self.model, [item.encoded for item in items])
+
+    def answers(self, items: Sequence[Item], outputs: Sequence[Outputs]) -> list[Any]:
+        examples, encoded = [item.example for item in items], [item.encoded for item in items]
+        return [dict(each) for each in self.task.decode(outputs, examples, encoded)]
+
+    def pooled(self, states: Tensor, layout: Layout) -> Tensor | None:
+        head = self.model.head
+        read = states if head.reads_all or layout.rows is None else states[layout.rows]
+        if head.pooled:
+            return self.model.encoder.pool(read)
+        return None if head.joins is None else head.pool(read, layout)
+
+
+def _beside(columns: Sequence[str], given: str | tuple[str, str]) -> dict[str, Any]:
+    """The texts in a row of a table."""
+    text, pair = (given, None) if isinstance(given, str) else given
+    return dict.fromkeys(columns, 1) | {"text": text} | ({} if pair is None else {"text_pair": pair})
+
+
+class VectorSubject(Subject):
+    """An encoder, or a static table, whose texts become vectors as its folder says. Of a pair the first is
+    read as a query, all else as documents.
+    """
+
+    kind = "vectors"
+
+    def __init__(
+        self,
+        encoder: Bert | StaticTable,
+        tokenizer: Tokenizer,
+        sentences: SentenceSettings,
+        projection: nn.Module | None,
+    ) -> None:
+        most = encoder.config.max_length
+        super().__init__(encoder, encoder, tokenizer, min(sentences.max_length or most, most))
+        self.sentences, self.projection = sentences, projection
+
+    def item(self, given: GoldenInput) -> Item | None:
+        said = self.sentences
+        text = given.given
+        texts = (
+            (said.document_prefix + text,)
+            if isinstance(text, str)
+            else (said.query_prefix + text[0], said.document_prefix + text[1])
+        )
+        if said.lowercase:
+            texts = tuple(each.lower() for each in texts)
+        room = self.max_length - special_tokens(self.tokenizer, 1)
+        made = []
+        for number, ids in enumerate(self.tokenizer.encode_batch(texts, room)):
+            token_ids, segment_ids = join_segments(self.tokenizer, ids[:room])
+            made.append(Window(token_ids, segment_ids, every_row(len(token_ids)), number))
+        return Item(given, texts, Encoded(tuple(made)))
+
+    def outputs(self, items: Sequence[Item]) -> list[Outputs]:
+        """(T, D) each."""
+        found: list[Outputs] = [np.zeros(0, np.float32)] * len(items)
+
+        def compute(batch: PackedBatch, layout: Layout) -> Tensor:
+            pooled = self.pooled(self.encoder(batch).float(), layout)
+            vectors = pooled if self.projection is None else self.projection(pooled)
+            return nn.functional.normalize(vectors, dim=1)
+
+        encoded = [item.encoded for item in items]
+        for numbers, layout, vectors in forward_passes(compute, encoded, self.device):
+            ends = np.cumsum(layout.texts_of_example)[:-1]
+            for number, rows in zip(numbers, np.split(vectors, ends), strict=True):
+                found[number] = rows
+        return found
+
+    def pooled(self, states: Tensor, layout: Layout) -> Tensor:
+        """(N, H) -> (T, H)."""
+        return pool_texts(states, layout, self.sentences.pooling)
+
+
+class MaskSubject(Subject):
+    """A masked language model: the piece in the middle of the first text is masked, and guessed."""
+
+    kind = "masked-language"
+
+    def __init__(self, model: PretrainingModel, tokenizer: Tokenizer) -> None:
+        super().__init__(model, model.encoder, tokenizer, model.config.max_length)
+        self.model: PretrainingModel = model
+
+    def item(self, given: GoldenInput) -> Item | None:
+        texts = (given.given,) if isinstance(given.given, str) else given.given
+        room = self.max_length - special_tokens(self.tokenizer, len(texts))
+        ids = self.tokenizer.encode_batch(texts, room)
+        parts = pair_windows(ids[0], ids[1], room, None)[0] if len(ids) == 2 else (ids[0][:room],)
+        if not len(parts[0]):
+            return None
+        token_ids, segment_ids = join_segments(self.tokenizer, *parts)
+        place = len(self.tokenizer.template.before) + len(parts[0]) // 2
+        token_ids[place] = self.tokenizer.mask_id
+        return Item(given, texts, Encoded((Window(token_ids, segment_ids, np.array([place])),)))
+
+    def outputs(self, items: Sequence[Item]) -> list[Outputs]:
+        """(V,) logits each."""
+        found: list[Outputs] = [np.zeros(0, np.float32)] * len(items)
+
+        def compute(batch: PackedBatch, layout: Layout) -> Tensor:
+            return self.model.vocabulary_logits(self.encoder(batch, layout.rows)).float()
+
+        for numbers, _, logits in forward_passes(compute, [item.encoded for item in items], self.device):
+            for number, row in zip(numbers, logits, strict=True):
+                found[number] = row[: self.tokenizer.vocab_size]
+        return found
+
+    def answers(self, items: Sequence[Item], outputs: Sequence[Outputs]) -> list[Any]:
+        """The likeliest pieces with their probabilities."""
+        answers = []
+        for row in outputs:
+            probabilities = torch.from_numpy(row).softmax(0)
+            best = probabilities.topk(min(_TOP, len(row)))
+            pieces = [self.tokenizer.id_to_token(number) for number in best.indices.tolist()]
+            answers.append(dict(zip(pieces, best.values.tolist(), strict=True)))
+        return answers
+
+    def pooled(self, states: Tensor, layout: Layout) -> Tensor:
+        """(N, H) -> (R, H): what is compared with the pieces' embeddings."""
+        return self.model.masked_language(states if layout.rows is None else states[layout.rows])
+
+
+def open_subject(folder: Path, task: type[Task[Any]] | None = None) -> Subject:
+    """The folder's model in float32 on a processor, by torch's own products; `task` for one of your own.
+    Raises as loading does, and InputError for a model of images or numbers, which reads no text.
+    """
+    kind = "task" if task is not None else model_kind(folder)
+    subject: Subject
+    if kind == "task":
+        model, opened = load_task_model(folder, task)
+        subject = TaskSubject(model, opened, load_own_tokenizer(folder, model.encoder.config))
+    elif kind == "masked-language":
+        words, _ = load_pretraining_model(folder)
+        subject = MaskSubject(words, load_own_tokenizer(folder, words.config))
+    else:
+        sentences = read_sentence_settings(folder)
+        static = is_static(folder)
+        encoder = load_static(folder) if static else load_encoder(sentences.encoder)
+        where = sentences.projection
+        projection = None if where is None else read_projection(where, encoder.config.hidden_size)
+        tokenizer = load_own_tokenizer(sentences.encoder, encoder.config)
+        subject = VectorSubject(encoder, tokenizer, sentences, projection)
+    require_text(subject.tokenizer, "Asking for golden answers")
+    return subject
