@@ -219,7 +219,7 @@ DAMAGES: dict[str, tuple[str, Any, str]] = {
     "no [SEP]": ("masked-language", without_sep, "pieces"),
     "the embedding of a rare piece": (
         "classification",
-        tensors(lambda found: found["bert.embeddings.word_embeddings.weight"][12].mul_(1.01)),
+        tensors(lambda found: found["bert.embeddings.word_embeddings.weight"][12].neg_()),
         "embeddings",
     ),
 }

@@ -100,8 +100,7 @@ def shown(record: Record) -> str:
 
 def _numbers(record: Record, stages: Sequence[str]) -> dict[str, Sequence[float]]:
     """By stage; of a long text those of the head alone."""
-    states = dict(zip(stages, ((state,) for state in record.states), strict=False))
-    return {**states, HEAD: record.outputs}
+    return {**dict(zip(stages, record.states, strict=False)), HEAD: record.outputs}
 
 
 def _scale(rows: Sequence[Sequence[float]]) -> float:

@@ -30,6 +30,7 @@ _SHOWN_IDS = 48  # of longer texts a hash is kept
 _TRACED = 64  # tokens: of longer texts only the outputs are kept
 _SHOWN_WORDS = 120  # characters of an answer
 _DIGITS = 6
+_PROJECTIONS = 2  # of hidden states: one alone is now and then as it was by chance
 _NOT_SETTINGS = (GOLDEN, MANIFEST, "vocab.json")
 _VOCABULARY = "tokenizer.json", "model"  # large, and told by the ids
 _MOST_BYTES = 1 << 24  # of a file of settings
@@ -43,8 +44,8 @@ class Answer(Strict):
 
 
 class Record(Strict):
-    """One text. `normalised`, `pieces`, `segments` and long `ids` as hashes; `states` one projection for each
-    of the file's `stages`, none of a long text; `outputs` 32 projections, or all where there are no more.
+    """One text. `normalised`, `pieces`, `segments` and long `ids` as hashes; `states` two projections for
+    each of the file's `stages`, none of a long text; `outputs` 32 projections, or all if they are no more.
     """
 
     text: str | tuple[str, str]
@@ -53,7 +54,7 @@ class Record(Strict):
     pieces: str
     ids: tuple[int, ...] | str
     segments: str
-    states: tuple[float, ...] = ()
+    states: tuple[tuple[float, ...], ...] = ()
     outputs: tuple[float, ...]
     answer: Answer | None = None
 
@@ -148,8 +149,8 @@ def record_of(
         pieces=short_hash([tokenizer.id_to_token(number) for number in ids]),
         ids=tuple(ids) if len(ids) <= _SHOWN_IDS else short_hash(ids),
         segments=short_hash(segments),
-        states=tuple(_rounded(project(each, 1))[0] for each in states.values()),
-        outputs=tuple(_rounded(project(output))),
+        states=tuple(_rounded(project(each, _PROJECTIONS)) for each in states.values()),
+        outputs=_rounded(project(output)),
         answer=None if answer is None else _in_short(answer),
     )
 
@@ -195,11 +196,11 @@ def _in_short(answer: Any) -> Answer:
     words = json.dumps(without_numbers(answer), ensure_ascii=False, default=str)
     if len(words) > _SHOWN_WORDS:
         words = short_hash(words)
-    return Answer(words=words, numbers=tuple(_rounded(project(numbers))))
+    return Answer(words=words, numbers=_rounded(project(numbers)))
 
 
-def _rounded(numbers: Iterable[float]) -> list[float]:
-    return [float(f"{number:.{_DIGITS}g}") for number in numbers]
+def _rounded(numbers: Iterable[float]) -> tuple[float, ...]:
+    return tuple(float(f"{number:.{_DIGITS}g}") for number in numbers)
 
 
 def _as_text(golden: GoldenAnswers) -> str:

@@ -168,7 +168,7 @@ class VectorSubject(Subject):
     def item(self, given: GoldenInput) -> Item | None:
         said = self.sentences
         text = given.given
-        texts = (
+        texts: tuple[str, ...] = (
             (said.document_prefix + text,)
             if isinstance(text, str)
             else (said.query_prefix + text[0], said.document_prefix + text[1])
@@ -248,7 +248,8 @@ class MaskSubject(Subject):
 
     def pooled(self, states: Tensor, layout: Layout) -> Tensor:
         """(N, H) -> (R, H): what is compared with the pieces' embeddings."""
-        return self.model.masked_language(states if layout.rows is None else states[layout.rows])
+        found: Tensor = self.model.masked_language(states if layout.rows is None else states[layout.rows])
+        return found
 
 
 def open_subject(folder: Path, task: type[Task[Any]] | None = None) -> Subject:
