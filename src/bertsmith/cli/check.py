@@ -1,6 +1,6 @@
 """`bertsmith check`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from bertsmith.cli.options import Flag
 
@@ -10,7 +10,14 @@ if TYPE_CHECKING:
 _SHOWN = 8  # differences of each kind; there may be one a text
 
 
-def check(model: str, *, write: Flag = False, task: str | None = None, json: Flag = False) -> int:
+def check(
+    model: str,
+    *,
+    against: Literal["transformers", "sentence-transformers"] | None = None,
+    write: Flag = False,
+    task: str | None = None,
+    json: Flag = False,
+) -> int:
     """Check that a model answers as it did when it was written.
 
     A model's folder holds golden answers: what the model made of some twenty fixed texts, at every stage, in
@@ -23,6 +30,9 @@ def check(model: str, *, write: Flag = False, task: str | None = None, json: Fla
     ----------
     model
         A folder such as runs/NAME/model, minilm, or a model's name on the hub.
+    against
+        Compare it with what transformers or sentence-transformers make of the same folder, if they are
+        installed, instead of with its golden answers.
     write
         First keep what the model answers now as its golden answers. The folder must have a bertsmith.json.
     task
@@ -34,13 +44,15 @@ def check(model: str, *, write: Flag = False, task: str | None = None, json: Fla
     --------
     bertsmith check runs/intents/model
 
+    bertsmith check minilm --against sentence-transformers
+
     bertsmith check models/bert-base-uncased --write
     """
     from bertsmith.cli.screen import print_json
     from bertsmith.inference.checking.check import check_model
     from bertsmith.tasks.registry import find_task
 
-    found = check_model(model, find_task(task) if task else None, write=write)
+    found = check_model(model, find_task(task) if task else None, against=against, write=write)
     if json:
         print_json(_plain(found))
     else:

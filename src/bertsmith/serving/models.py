@@ -12,6 +12,7 @@ from bertsmith.data.sequences.symbol_tokenizer import spelled
 from bertsmith.errors import ModelError
 from bertsmith.machine.hardware import device_of
 from bertsmith.model.cpu.one_core_threads import start_one_core_threads
+from bertsmith.serving.golden_check import require_golden_answers
 from bertsmith.serving.operations.operation import Operation, Options
 from bertsmith.serving.refusals import UnknownModel, Unsupported
 from bertsmith.serving.served_files import ServedFiles
@@ -164,6 +165,7 @@ class Models:
 def _opened(settings: ModelSettings, version: int, device: torch.device) -> ServedModel:
     found = open_model(settings, version, device)
     probe(found)
+    require_golden_answers(found)
     return found
 
 

@@ -1,19 +1,22 @@
-"""A model asked again for its golden answers, in float32 and in the precision that it is used in here."""
+"""A model asked again for its golden answers, in float32 and as it is used here, or beside another tool."""
 
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bertsmith.door import door, flag, kind, optional, place
+from bertsmith.door import door, flag, kind, one_of, optional, place
 from bertsmith.errors import InputError
+from bertsmith.inference.checking.oracles import Oracle, their_answers
 from bertsmith.inference.engine import autocasting, make_ready
 from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import MANIFEST, stated_manifest
 from bertsmith.tasks.golden.comparison import Comparison, Difference, compare, compare_settings
 from bertsmith.tasks.golden.records import Answers, answers_of, read_golden, settings_of, write_golden
 from bertsmith.tasks.golden.subject import Subject, open_subject
+from bertsmith.tasks.golden.texts import golden_inputs
 from bertsmith.tasks.task import Task
 
 # How far numbers may be from those of float32, as a share of how large the numbers of their stage are. See
@@ -37,21 +40,36 @@ class Check:
         return not self.settings and all(each.agrees for each in self.comparisons.values())
 
 
-@door(name=place, task=optional(kind(type)), write=flag)
-def check_model(name: str | Path, task: type[Task[Any]] | None = None, *, write: bool = False) -> Check:
-    """By path, alias or hub name; `task` for one of your own. `write` keeps what it answers now first.
+@door(
+    name=place,
+    task=optional(kind(type)),
+    against=optional(one_of("transformers", "sentence-transformers")),
+    write=flag,
+)
+def check_model(
+    name: str | Path,
+    task: type[Task[Any]] | None = None,
+    *,
+    against: Oracle | None = None,
+    write: bool = False,
+) -> Check:
+    """By path, alias or hub name; `task` for one of your own. Its golden answers are asked for again, or it
+    is compared with what another tool makes of the same folder. `write` keeps what it answers now first.
 
-    Raises InputError for a folder without golden answers, ModelError for one whose files aren't those of its
-    manifest, and as loading does.
+    Raises InputError for a folder without golden answers and for a tool that isn't installed or doesn't open
+    the folder, ModelError for one whose files aren't those of its manifest, and as loading does.
     """
     folder = locate_model(name).folder
+    if against is not None:
+        return _beside(against, folder, open_subject(folder, task))
     if write:
         _write(folder, task)
     golden = read_golden(folder)
     if golden is None:
         raise InputError(
             f"{folder} has no golden answers: it is of another tool, or of a Bertsmith before 0.4. Keep what "
-            "it answers now with --write, if it has a bertsmith.json."
+            "it answers now with --write, if it has a bertsmith.json, or compare it with another tool: "
+            "--against transformers"
         )
     subject = open_subject(folder, task)
     tolerance = TOLERANCES[torch.float32]
@@ -63,6 +81,14 @@ def check_model(name: str | Path, task: type[Task[Any]] | None = None, *, write:
     comparisons[used] = compare(golden.answers, now, TOLERANCES[dtype], told=False)
     settings = compare_settings(golden.settings, settings_of(folder))
     return Check(folder, f"its golden answers ({golden.created_by})", tuple(settings), comparisons)
+
+
+def _beside(oracle: Oracle, folder: Path, subject: Subject) -> Check:
+    inputs = golden_inputs(subject.tokenizer, subject.max_length)
+    theirs = their_answers(oracle, folder, subject, inputs)
+    ours = answers_of(subject, [record.input for record in theirs.records])
+    found = compare(theirs, ours, TOLERANCES[torch.float32], told=False)
+    return Check(folder, f"{oracle} {version(oracle)}", (), {"float32": found})
 
 
 def _again(golden: Answers, subject: Subject) -> Answers:

@@ -100,7 +100,8 @@ def shown(record: Record) -> str:
 
 def _numbers(record: Record, stages: Sequence[str]) -> dict[str, Sequence[float]]:
     """By stage; of a long text those of the head alone."""
-    return {**dict(zip(stages, record.states, strict=False)), HEAD: record.outputs}
+    states: dict[str, Sequence[float]] = dict(zip(stages, record.states, strict=False))
+    return {**states, HEAD: record.outputs} if record.outputs else states
 
 
 def _scale(rows: Sequence[Sequence[float]]) -> float:

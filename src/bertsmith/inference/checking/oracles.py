@@ -1,0 +1,201 @@
+"""The one door to other tools: what transformers or sentence-transformers make of the same folder and texts.
+
+They are imported here alone, only when somebody asks to be compared with them.
+
+N tokens, H hidden size, R rows that a head reads, T texts of an example, D width of a vector.
+"""
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from bertsmith.errors import InputError
+from bertsmith.model.untrusted import plain_file, read_settings
+from bertsmith.tasks.examples.encoding import Encoded, Window
+from bertsmith.tasks.golden.records import Answers, Record, record_of
+from bertsmith.tasks.golden.subject import Item, Subject, TaskSubject, VectorSubject
+
+Oracle = Literal["transformers", "sentence-transformers"]
+
+
+def their_answers(oracle: Oracle, folder: Path, subject: Subject, inputs: Sequence[Any]) -> Answers:
+    """What the other tool makes of those inputs that the model reads in one piece, but for those that spell
+    one of the model's special tokens, which is text to Bertsmith. Raises InputError where the tool isn't
+    installed or doesn't open the folder.
+    """
+    package = _imported(oracle)
+    items = [item for each in inputs if (item := subject.item(each)) is not None]
+    special = [subject.tokenizer.id_to_token(number) for number in subject.tokenizer.special_ids]
+    items = [item for item in items if _in_one_piece(item) and not _spells(item, special)]
+    if _reads_words(subject):  # one without any piece is [UNK] to Bertsmith, and nothing to transformers
+        items = [item for item in items if all(subject.tokenizer.encode(word).ids for word in item.texts)]
+    try:
+        with torch.inference_mode():
+            if oracle == "transformers":
+                return _Transformers(package, folder, subject).answers(items)
+            return _SentenceTransformers(package, folder, subject).answers(items)
+    except (OSError, ValueError, KeyError, AttributeError, RuntimeError) as error:
+        first_line = str(error).partition("\n")[0][:300]
+        raise InputError(f"{oracle} doesn't open {folder}, or can't answer: {first_line}") from error
+
+
+def _in_one_piece(item: Item) -> bool:
+    numbers = [window.text for window in item.encoded.windows]
+    return len(numbers) == len(set(numbers))
+
+
+def _spells(item: Item, tokens: Sequence[str]) -> bool:
+    return any(token.lower() in text.lower() for text in item.texts for token in tokens)
+
+
+def _reads_words(subject: Subject) -> bool:
+    return isinstance(subject, TaskSubject) and subject.task.is_pretokenized
+
+
+def _imported(oracle: Oracle) -> Any:
+    try:
+        return import_module(oracle.replace("-", "_"))
+    except ModuleNotFoundError as error:
+        raise InputError(f"Comparing with {oracle} needs it installed: pip install {oracle}") from error
+
+
+class _Theirs:
+    """Their tokenizer, as far as a record asks for it."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def normalise(self, text: str) -> str:
+        normalizer = self.tokenizer.backend_tokenizer.normalizer
+        return text if normalizer is None else str(normalizer.normalize_str(text))
+
+    def id_to_token(self, number: int) -> str:
+        return str(self.tokenizer.convert_ids_to_tokens(number))
+
+
+def _record(item: Item, tokenizer: Any, batches: Sequence[Any], states: Any, outputs: Any) -> Record:
+    """`batches` are their inputs, one for each text that is encoded apart."""
+    windows = []
+    for number, batch in enumerate(batches):
+        ids = batch["input_ids"][0].numpy()
+        segments = batch["token_type_ids"][0].numpy() if "token_type_ids" in batch else np.zeros_like(ids)
+        windows.append(Window(ids, segments, np.zeros(0, np.int64), number))
+    theirs = Item(item.input, item.texts, Encoded(tuple(windows)))
+    return record_of(theirs, _Theirs(tokenizer), states, outputs)  # type: ignore[arg-type]
+
+
+def _stages(each: Sequence[Any]) -> dict[str, Any]:
+    """Their hidden states of each text, a tuple with one for each layer -> by our names, texts end to end."""
+    names = ["embeddings", *(f"layer {number}" for number in range(1, len(each[0])))]
+    return {
+        name: np.concatenate([states[number][0].float().numpy() for states in each])
+        for number, name in enumerate(names)
+    }
+
+
+class _Transformers:
+    def __init__(self, package: Any, folder: Path, subject: Subject) -> None:
+        self.subject = subject
+        self.tokenizer = package.AutoTokenizer.from_pretrained(folder)
+        names = read_settings(plain_file(folder, "config.json")).get("architectures") or ["AutoModel"]
+        self.model = getattr(package, names[0]).from_pretrained(folder, attn_implementation="eager").eval()
+
+    def answers(self, items: Sequence[Item]) -> Answers:
+        stages: tuple[str, ...] = ()
+        records = []
+        for item in items:
+            batches = [self._batch(texts, item) for texts in self._asked(item)]
+            found = [self._run(batch) for batch in batches]
+            states = _stages([output.hidden_states for output in found])
+            stages = tuple(states)
+            records.append(_record(item, self.tokenizer, batches, states, self._outputs(item, found[0])))
+        return Answers(stages, tuple(records))
+
+    def _asked(self, item: Item) -> list[Sequence[Any]]:
+        """Texts that are read together, as often as there are such."""
+        if _reads_words(self.subject):
+            return [(list(item.texts),)]
+        apart = len(item.encoded.windows) == len(item.texts) > 1
+        return [(text,) for text in item.texts] if apart else [item.texts]
+
+    def _batch(self, texts: Sequence[Any], item: Item) -> Any:
+        batch = self.tokenizer(
+            *texts,
+            truncation=True,
+            max_length=self.subject.max_length,
+            is_split_into_words=_reads_words(self.subject),
+            return_tensors="pt",
+        )
+        if self.subject.kind == "masked-language":
+            (window,) = item.encoded.windows
+            if len(window.token_ids) == batch["input_ids"].shape[1]:
+                batch["input_ids"][0, int(window.rows[0])] = self.tokenizer.mask_token_id
+        return batch
+
+    def _run(self, batch: Any) -> Any:
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        known = {name: batch[name] for name in names if name in batch}
+        if not getattr(self.model.config, "type_vocab_size", 0):
+            known.pop("token_type_ids", None)
+        return self.model(**known, output_hidden_states=True)
+
+    def _outputs(self, item: Item, found: Any) -> Any:
+        """Of their head, in the shape of ours; nothing where theirs has none."""
+        rows = item.encoded.windows[0].rows
+        if "start_logits" in found:
+            both = torch.stack([found.start_logits[0], found.end_logits[0]], -1)
+            return both[rows].numpy() if int(rows.max(initial=0)) < len(both) else ()
+        logits = found.get("prediction_logits", found.get("logits"))
+        if logits is None:
+            return ()
+        logits = logits[0].numpy()
+        if logits.ndim == 2:  # of tokens
+            logits = logits[rows] if int(rows.max(initial=0)) < len(logits) else logits[:0]
+        if self.subject.kind == "masked-language":
+            logits = logits[:, : self.subject.tokenizer.vocab_size]
+        return logits
+
+
+class _SentenceTransformers:
+    def __init__(self, package: Any, folder: Path, subject: Subject) -> None:
+        if not isinstance(subject, VectorSubject):
+            raise InputError(
+                f"{folder} is a fine-tuned or a masked language model: compare it with transformers. "
+                "sentence-transformers is for models of vectors."
+            )
+        self.model = package.SentenceTransformer(str(folder), device="cpu")
+        self.tokenizer = self.model.tokenizer
+
+    def answers(self, items: Sequence[Item]) -> Answers:
+        stages: tuple[str, ...] = ()
+        records = []
+        for item in items:
+            texts = self._with_prompts(item)
+            longest = self.model.max_seq_length
+            batches = [
+                self.tokenizer([text], truncation=True, max_length=longest, return_tensors="pt")
+                for text in texts
+            ]
+            encoder = self.model[0].auto_model
+            found = [encoder(**batch, output_hidden_states=True) for batch in batches]
+            states = _stages([output.hidden_states for output in found])
+            pooled = [
+                self.model[1]({"token_embeddings": output[0], "attention_mask": batch["attention_mask"]})
+                for output, batch in zip(found, batches, strict=True)
+            ]
+            states["pooled"] = np.concatenate([each["sentence_embedding"].numpy() for each in pooled])
+            stages = tuple(states)
+            vectors = self.model.encode(texts, prompt="", normalize_embeddings=True)
+            records.append(_record(item, self.tokenizer, batches, states, vectors))
+        return Answers(stages, tuple(records))
+
+    def _with_prompts(self, item: Item) -> list[str]:
+        """As encode_query and encode_document put them."""
+        given, prompts = item.input.given, self.model.prompts
+        if isinstance(given, str):
+            return [(prompts.get("document") or "") + given]
+        return [(prompts.get("query") or "") + given[0], (prompts.get("document") or "") + given[1]]
