@@ -241,6 +241,9 @@ def test_slips_get_a_sentence(tiny_bert: Path, mixed: Path, tmp_path: Path) -> N
     few = write(tmp_path / "few.csv", [("red", "red"), ("blue", "blue"), ("green", "")])
     with pytest.raises(InputError, match="a linear model has to learn from labelled rows: at least 10"):
         suggest(tiny_bert, few)
+    alike = write(tmp_path / "alike.csv", [("red", colour) for colour in ("red", "blue", "") * 6])
+    with pytest.raises(InputError, match="two different labels and two different texts; found 12 rows"):
+        suggest(tiny_bert, alike)
     with pytest.raises(InputError, match="classification or multi-label, found tagging"):
         suggest(tiny_bert, mixed, task="tagging")
     regression = tmp_path / "numbers.csv"

@@ -12,7 +12,7 @@ from bertsmith.training.distributed import Ranks
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning import finetune
 from bertsmith.training.recipe import check_recipe
-from bertsmith.training.run_folder import open_finetuning, open_run, write_recipe
+from bertsmith.training.run_folder import open_finetuning, open_run, require_no_model, write_recipe
 
 
 class Stopped(Exception):
@@ -111,3 +111,9 @@ def test_a_run_that_was_moved_does_not_begin_anew_elsewhere(
     Path("moved/checkpoints").rmdir()  # a recipe alone
     with pytest.raises(Stopped):
         pretrain.pretrain("moved/recipe.toml", resume=True)
+
+
+def test_a_run_does_not_write_into_a_model_s_own_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(RecipeError, match="is the folder of a model: the run would write among its files"):
+        require_no_model(tmp_path)

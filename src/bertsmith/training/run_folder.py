@@ -108,7 +108,13 @@ def open_folder(
 
 
 def require_no_model(out: Path) -> None:
-    """Raises RecipeError when the folder of a run that is to begin holds a model already."""
+    """Raises RecipeError when the folder of a run that is to begin holds a model already, or is one, such as
+    the one that the run begins with or learns from.
+    """
+    if (out / "config.json").exists():
+        raise RecipeError(
+            f"{out} is the folder of a model: the run would write among its files. Choose another."
+        )
     if (out / "model").exists():
         raise RecipeError(
             f"{out / 'model'} exists, but {out} holds no run: the model would be replaced. Choose another "

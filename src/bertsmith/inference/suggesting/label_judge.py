@@ -74,6 +74,9 @@ class LabelJudge:
         if len(rows) < FEWEST_LABELLED or len(labels) < 2:
             notes.append(f"{len(rows)} labelled rows of {len(labels)} labels: too few to doubt any of them")
             return None
+        if len(set(folds_of(task, rows, _FOLDS).tolist())) < 2:
+            notes.append(f"{len(rows)} labelled rows of one text: there is no other to doubt any of them by")
+            return None
         if not unseen:
             notes.append("the encoder has seen these labels in training, and doubts too few of them")
         choose_pooling(task, encoder)
