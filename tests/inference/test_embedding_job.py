@@ -465,7 +465,7 @@ def test_a_full_disk_leaves_what_stood(
 @pytest.mark.parametrize(
     ("content", "options", "complaint"),
     [
-        ('{"body": 1}', {}, "no column has a name that says it holds the text"),
+        ('{"matter": 1}', {}, "no column has a name that says it holds the text"),
         ('{"question": "a", "answer": "b"}', {}, "the text could be question or answer. Name it with --text"),
         ('{"text": 1}', {}, "line 1: expected a text, found"),
         ('{"id": null, "text": "a"}', {}, "line 1: expected an id, a string or a whole number; found None"),
