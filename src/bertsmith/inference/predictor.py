@@ -21,6 +21,7 @@ from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.computing.task_model import LONGEST, TaskModel, outputs_of
 from bertsmith.tasks.evaluating.evaluation import Evaluation, evaluate
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
+from bertsmith.tasks.examples.encoding import special_tokens
 from bertsmith.tasks.examples.held_out import shared_with_train
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, few_at_a_time
 from bertsmith.tasks.task import Prediction, Task, fitted_again, reading_columns
@@ -30,6 +31,8 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 # What bounds memory, and is enough to sort by length.
 _EXAMPLES_AT_A_TIME, _CHARACTERS_AT_A_TIME = 4096, 1 << 22
+# What a caller who may stop at any time waits for.
+_WINDOWS_AT_A_TIME, _TEXTS_OF_WINDOWS, _CHARACTERS_OF_WINDOWS = 16, 64, 1 << 16
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,30 @@ class Predictor:
         examples = [self.task.example(text, f"input {number}") for number, text in enumerate(texts, 1)]
         require_count(len(examples), len(texts))
         return list(self._predictions(examples))
+
+    def predict_windows(self, texts: Sequence[str]) -> Iterator[Prediction]:
+        """Of a text that is cut in `predict`, a prediction for each window of `max_length` tokens, half of
+        which the next one shows too; of others one. In the order of the texts, computed a few at a time as
+        they are asked for.
+        """
+        task, is_cut = self.task, self.task.settings.stride is None
+        if is_cut:
+            room = task.settings.max_length - special_tokens(self.tokenizer, 1)
+            task = reading_columns(task, {"stride": room // 2})
+        examples = [task.example(text, f"input {number}") for number, text in enumerate(texts, 1)]
+        for some in few_at_a_time(task, examples, _TEXTS_OF_WINDOWS, _CHARACTERS_OF_WINDOWS):
+            shown = [
+                (example, part)
+                for example, whole in zip(
+                    some, encode_examples(task, some, self.tokenizer).encoded, strict=True
+                )
+                for part in (
+                    [replace(whole, windows=(each,)) for each in whole.windows] if is_cut else [whole]
+                )
+            ]
+            for start in range(0, len(shown), _WINDOWS_AT_A_TIME):
+                of, parts = zip(*shown[start : start + _WINDOWS_AT_A_TIME], strict=True)
+                yield from self.task.decode(outputs_of(self.model, parts), of, parts)
 
     @door(path=place, out=place, progress=optional(function), warn=optional(function))
     def predict_file(

@@ -2,6 +2,7 @@
 policy, and the log has every decision without its text.
 """
 
+import asyncio
 import json
 import threading
 import time
@@ -18,11 +19,13 @@ from scripted_upstream import Reply, Seen, Upstream, upstream_of
 from test_mirrored_clients import openai_at
 
 from bertsmith.errors import InputError, ModelError, RecipeError
+from bertsmith.inference import predictor
 from bertsmith.inference.predictor import Predictor
 from bertsmith.serving.mirror.guard.app import GuardApp
 from bertsmith.serving.mirror.guard.judge import Judge
 from bertsmith.serving.mirror.guard.policy import Costs, SidePolicy, read_policy
 from bertsmith.serving.mirror.relay_server import RelayServer, listening
+from bertsmith.tasks.computing.task_model import outputs_of
 from served_models import WORDS, save_fine_tuned
 
 
@@ -246,6 +249,59 @@ def test_a_model_that_is_too_slow_cannot_judge(
         assert guard.chat(words[3]).status == 403
         wait_until(lambda: guard.chat(words[3]).status == 200)
         assert guard.lines()[0]["reason"] == "guard-slow"
+
+
+def test_a_bad_text_anywhere_in_a_long_one_is_blocked(tmp_path: Path, upstream: Upstream) -> None:
+    """The model reads 22 words at once. Oracle: its windows cut by hand, each as a text of its own."""
+    model = save_fine_tuned(tmp_path / "made", "classification", seed=6)
+    made = Predictor.load(model)
+    texts = [" ".join([one, other] * 11) for one in WORDS for other in WORDS]
+    labels = [each["label"] for each in made.predict(texts)]
+    bad_text = texts[labels.index("no")]
+    good_text = next(text for text in texts if text != bad_text)
+    sent = [bad_text, f"{good_text} {good_text}", f"{good_text} {good_text} {bad_text}"]
+    shown = [
+        [" ".join(text.split()[start : start + 22]) for start in range(0, len(text.split()) - 21, 11)]
+        for text in sent
+    ]
+    expected = [403 if "no" in {each["label"] for each in made.predict(some)} else 200 for some in shown]
+    assert expected == [403, 200, 403]
+    with guarding(tmp_path, model, upstream.url, request="block = ['no']") as guard:
+        assert [guard.chat(text).status for text in sent] == expected
+
+
+@pytest.mark.parametrize("name", ["classification", "multi-label"])
+def test_windows_are_predicted_as_the_texts_that_they_show(tmp_path: Path, name: str) -> None:
+    made = Predictor.load(save_fine_tuned(tmp_path / "made", name))
+    words = [WORDS[number * number % 7] for number in range(50)]
+    long = [" ".join(words[start : start + 22]) for start in (0, 11, 22, 28)]
+    texts = ["", "bano", *long, "delo firu"]
+    found = list(made.predict_windows(["", "bano", " ".join(words), "delo firu"]))
+    expected = made.predict(texts)
+    assert [list(each) for each in found] == [list(each) for each in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+
+
+def test_what_nobody_waits_for_any_more_is_not_computed(
+    model: Path, words: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, _, _, good_text = words
+    judge, policy, computed = Judge(str(model), 0.2), SidePolicy(block=(bad,)), []
+
+    def slow(model: Any, encoded: Any, **more: Any) -> Any:
+        computed.append(len(encoded))
+        time.sleep(0.15)
+        return outputs_of(model, encoded, **more)
+
+    async def judge_many() -> list[Any]:
+        texts = [good_text] * 200
+        return await asyncio.gather(*(judge.judge(texts, policy) for _ in range(9)), return_exceptions=True)
+
+    monkeypatch.setattr(predictor, "outputs_of", slow)
+    assert {str(each) for each in asyncio.run(judge_many())} == {"guard-slow"}
+    judge._threads.shutdown(wait=True)
+    assert len(computed) <= 4  # by two threads, in a fifth of a second
 
 
 def test_costs_choose_the_cheapest_action() -> None:

@@ -3,12 +3,13 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import ModelError
-from bertsmith.serving.mirror.guard.policy import ACTIONS, Action, SidePolicy
+from bertsmith.serving.json_log import LOG
+from bertsmith.serving.mirror.guard.policy import ACTIONS, BLOCK, Action, SidePolicy
 
 _TASKS = ("classification", "multi-label")
 _THREADS = 2
@@ -58,25 +59,41 @@ class Judge:
         self._threads.submit(self.predictor.predict, ["warm up"]).result()
 
     async def judge(self, texts: Sequence[str], policy: SidePolicy) -> Verdict:
-        """The most severe of the texts' verdicts. Raises CantJudge, after `seconds` at the latest."""
+        """The first verdict that blocks, else the most severe. Raises CantJudge, after `seconds` at most."""
         if not texts:
             return Verdict("allow")
         if self._waiting >= _MOST_WAITING:
             raise CantJudge("guard-busy")
         began = time.perf_counter()
         self._waiting += 1
-        work = asyncio.get_running_loop().run_in_executor(self._threads, self.predictor.predict, list(texts))
+        work = asyncio.get_running_loop().run_in_executor(
+            self._threads, self._worst, texts, policy, began + self.seconds
+        )
         work.add_done_callback(self._done)
         try:
-            predictions = await asyncio.wait_for(asyncio.shield(work), self.seconds)
+            worst = await asyncio.wait_for(asyncio.shield(work), self.seconds)
         except TimeoutError:
             raise CantJudge("guard-slow") from None
-        except Exception:
+        except CantJudge:
+            raise
+        except Exception as error:
+            LOG.error("a text could not be judged: %s", type(error).__name__)
             raise CantJudge("guard-failed") from None
-        verdicts = [self._verdict(each, policy) for each in predictions]
-        worst = max(verdicts, key=lambda each: (ACTIONS.index(each.action), each.probability or 0.0))
-        took = (time.perf_counter() - began) * 1000
-        return Verdict(worst.action, worst.label, worst.probability, milliseconds=took)
+        return replace(worst, milliseconds=(time.perf_counter() - began) * 1000)
+
+    def _worst(self, texts: Sequence[str], policy: SidePolicy, until: float) -> Verdict:
+        """In a thread. What nobody waits for any more isn't computed: the next ones would be late for it."""
+        worst: Verdict | None = None
+        predictions = self.predictor.predict_windows(texts)
+        while worst is None or worst.action != BLOCK:
+            if time.perf_counter() > until:
+                raise CantJudge("guard-slow")
+            if (prediction := next(predictions, None)) is None:
+                break
+            verdict = self._verdict(prediction, policy)
+            if worst is None or _severity(verdict) > _severity(worst):
+                worst = verdict
+        return worst or Verdict("allow")
 
     def _done(self, work: "asyncio.Future[Any]") -> None:
         self._waiting -= 1
@@ -94,3 +111,7 @@ class Judge:
     def close(self) -> None:
         """Ends the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _severity(verdict: Verdict) -> tuple[int, float]:
+    return ACTIONS.index(verdict.action), verdict.probability or 0.0
