@@ -174,7 +174,7 @@ def info(index: Path, *, verify: Flag = False, json: Flag = False) -> None:
     index
         The index's folder.
     verify
-        Read every row, to find files that were damaged or lost.
+        Compare every file with its hash and read every row, to find what was damaged or lost.
     json
         Print one JSON object, as the index's own manifest has it.
 
@@ -192,7 +192,7 @@ def info(index: Path, *, verify: Flag = False, json: Flag = False) -> None:
         return
     _print_info(opened)
     if verify:
-        console.print(f"\nall {opened.verify():,} passages can be read", markup=False)
+        console.print(f"\nall {opened.verify():,} passages are as they were committed", markup=False)
 
 
 def _embedder(compute_dtype: ComputeDtype | None, model: str | None, index: Path) -> "Embedder | None":

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from bertsmith.door import door, either, function, kind, optional, place, several, text, whole
 from bertsmith.errors import InputError
 from bertsmith.inference.index.build import Changes, remove_documents, update
+from bertsmith.inference.index.hashes import verify_hashes
 from bertsmith.inference.index.manifest import MANIFEST, IndexManifest, IndexModel, read_index_manifest
 from bertsmith.inference.index.passage_table import PassageTable, require_lancedb
 from bertsmith.inference.index.search import MOST_HITS, Hit, Mode, Question, check_question, find
@@ -198,11 +199,14 @@ class Index:
         return self._committed.manifest
 
     def verify(self) -> int:
-        """Reads every row; returns how many. Raises InputError when the index is damaged."""
+        """Compares every file with the hash that was kept when it was committed, and reads every row; returns
+        how many. Raises InputError when the index is damaged.
+        """
         self.refresh()
-        return self._read(self._counted)
+        return self._read(self._verified)
 
-    def _counted(self, seen: _Committed) -> int:
+    def _verified(self, seen: _Committed) -> int:
+        verify_hashes(self.path, seen.manifest)
         rows: int = sum(batch.num_rows for batch in seen.table.scan(seen.table.table.schema.names))
         if rows != seen.manifest.rows:
             raise InputError(

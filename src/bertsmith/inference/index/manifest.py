@@ -5,6 +5,8 @@ written after that and isn't named yet does not count. So several operations on 
 kill between them costs nothing but work.
 """
 
+import hashlib
+import re
 import unicodedata
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,6 +21,8 @@ from bertsmith.validation import Strict, first_problem
 
 MANIFEST = "index.json"
 APPROXIMATE_FROM = 100_000  # rows; below, comparing every vector takes some ten milliseconds
+_NO_HASH = '"sha256": ""\n}'  # the last key
+_OWN_HASH = re.compile(r'"sha256": "[0-9a-f]{64}"\n}')
 ColumnKind = Literal["text", "whole numbers", "numbers", "yes or no"]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -60,7 +64,8 @@ class IndexManifest(Strict):
     interrupted; `adding`: what was is an `add` and no build; `to_add`: the sources of such, which the `add`
     of the same finishes (indexes of older versions don't name them: there any does); `approximate_from`: rows
     from which on there is an approximate index; `composed`: passages are stored, and words asked for, in
-    Unicode's composed form NFC (in indexes of older versions as they came, and so they stay).
+    Unicode's composed form NFC (in indexes of older versions as they came, and so they stay); `hashes`: that
+    of the list of the files' hashes, `sha256`: of this file without it (both empty in older versions).
     """
 
     format_version: Literal[1] = 1
@@ -79,6 +84,8 @@ class IndexManifest(Strict):
     approximate_from: Count = APPROXIMATE_FROM
     approximate: Approximate | None = None
     composed: bool = False
+    hashes: str = ""
+    sha256: str = ""
 
     @property
     def commit(self) -> tuple[str, int]:
@@ -110,4 +117,12 @@ def read_index_manifest(folder: Path) -> IndexManifest:
 
 def write_index_manifest(folder: Path, manifest: IndexManifest) -> None:
     """The commit: from here on readers see `manifest.version`."""
-    atomic_write(Path(folder) / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
+    content = manifest.model_copy(update={"sha256": ""}).model_dump_json(indent=2) + "\n"
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    atomic_write(Path(folder) / MANIFEST, content.replace(_NO_HASH, _NO_HASH.replace('""', f'"{digest}"')))
+
+
+def stated_sha256(folder: Path) -> str:
+    """Of index.json as it lies there, without the hash that it says of itself."""
+    content = (Path(folder) / MANIFEST).read_text(encoding="utf-8")
+    return hashlib.sha256(_OWN_HASH.sub(_NO_HASH, content).encode()).hexdigest()

@@ -9,8 +9,9 @@ from typing import Any
 from uuid import uuid4
 
 from bertsmith.errors import InputError
-from bertsmith.files import atomic_folder, flush
+from bertsmith.files import atomic_folder, flush, sha256
 from bertsmith.inference.index.approximate import LEAST_ROWS, build_approximate
+from bertsmith.inference.index.hashes import forget_other_hashes, read_hashes, write_hashes
 from bertsmith.inference.index.manifest import (
     MANIFEST,
     Approximate,
@@ -20,7 +21,7 @@ from bertsmith.inference.index.manifest import (
     read_index_manifest,
     write_index_manifest,
 )
-from bertsmith.inference.index.passage_table import Known, PassageTable, Vectors, index_errors
+from bertsmith.inference.index.passage_table import TABLE, Known, PassageTable, Vectors, index_errors
 from bertsmith.inference.lock import sole_maker, sole_writer
 from bertsmith.text.retrieval.documents import Document, part_of
 from bertsmith.text.retrieval.passages import PassageSettings
@@ -58,6 +59,7 @@ class IndexWriter:
             self._on_disk = _all_in(str(folder))  # before anything is written, the undoing too
         if self.table.version != manifest.version:
             self.table.roll_back(manifest.version)
+        self._hashes = read_hashes(folder, manifest.hashes)
         self.known: dict[str, Known] = self.table.documents()
         self._later_parts = Counter[str]()  # of each document: how many `known` has behind the first one
         self._count_parts(self.known, 1)
@@ -102,7 +104,10 @@ class IndexWriter:
         counts = {"documents": self._documents(), "rows": self.table.rows(), "version": self.table.version}
         self.manifest = self.manifest.model_copy(update=counts | changes)
         self._force_to_disk()
+        digest = write_hashes(self.folder, self._hashes)
+        self.manifest = self.manifest.model_copy(update={"hashes": digest})
         write_index_manifest(self.folder, self.manifest)
+        forget_other_hashes(self.folder, digest)
 
     def finish(self, **changes: Any) -> None:
         """Takes new rows into the indexes, commits, and removes what no reader needs any more.
@@ -113,8 +118,7 @@ class IndexWriter:
         self.table.optimise()
         self.commit(**{"approximate": self._approximate(), "complete": True, "adding": False} | changes)
         self.table.forget_old_versions()
-        if self.table.version != self.manifest.version:
-            self.commit()
+        self.commit()  # without the hashes of what went
 
     def _documents(self) -> int:
         """Kept by the way: counting all anew at each of many commits would take longer than embedding."""
@@ -140,19 +144,35 @@ class IndexWriter:
     def _force_to_disk(self) -> None:
         """LanceDB doesn't: after a power cut a commit would name files that are empty."""
         with index_errors(self.folder):
-            new = _all_in(str(self.folder)) - self._on_disk
-            paths = set(map(Path, new))
+            now = _all_in(str(self.folder))
+            paths = {Path(path) for path, state in now.items() if self._on_disk.get(path) != state}
             for path in paths | {path.parent for path in paths}:
                 flush(path)
-        self._on_disk |= new
+            self._hash(now, paths)
+        self._on_disk = now
+
+    def _hash(self, now: Collection[str], changed: Collection[Path]) -> None:
+        """Of the table's files those that are new or changed; of others it stays what it was."""
+        table = self.folder / f"{TABLE}.lance"
+        files = [path for path in map(Path, now) if path.is_relative_to(table) and path.is_file()]
+        known = self._hashes
+        self._hashes = {}
+        for path in files:
+            name = path.relative_to(self.folder).as_posix()
+            is_known = name in known and path not in changed
+            self._hashes[name] = known[name] if is_known else sha256(path)
 
 
-def _all_in(folder: str) -> set[str]:
-    """Paths of all that a folder holds. As strings, since LanceDB makes files by the thousand."""
-    found = set[str]()
+def _all_in(folder: str) -> dict[str, tuple[int, int]]:
+    """Paths of all that a folder holds, with size and time of change. As strings, since LanceDB makes files
+    by the thousand.
+    """
+    found = dict[str, tuple[int, int]]()
     for entry in os.scandir(folder):
-        found.add(entry.path)
-        if entry.is_dir(follow_symlinks=False):
+        is_folder = entry.is_dir(follow_symlinks=False)
+        state = entry.stat(follow_symlinks=False)
+        found[entry.path] = (0, 0) if is_folder else (state.st_size, state.st_mtime_ns)
+        if is_folder:
             found |= _all_in(entry.path)
     return found
 
