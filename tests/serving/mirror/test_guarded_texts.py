@@ -2,10 +2,12 @@
 is called; what can't be judged is said. A marker is put into each place, and has to come out.
 """
 
+import gzip
 import json
 from base64 import b64encode
 from typing import Any
 
+import orjson
 import pytest
 
 from bertsmith.serving.mirror.call import NotMirrored
@@ -204,6 +206,31 @@ STREAMS: dict[str, list[dict[str, Any]]] = {
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": MARK}}
     ],
     "error": [{"error": {"message": MARK}}],
+    "tool's type in its first chunk": [
+        _delta(
+            tool_calls=[{"index": 0, "function": {"name": "f", "arguments": HALVES[0]}, "type": "function"}]
+        ),
+        _delta(tool_calls=[{"index": 0, "function": {"arguments": HALVES[1]}}]),
+    ],
+    "anthropic block's beginning": [
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": HALVES[0]}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": HALVES[1]}},
+    ],
+    "anthropic blocks": [
+        {"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": half}}
+        for index, half in enumerate(HALVES)
+    ],
+    "one citation of several": [
+        {"type": "content_block_delta", "index": 0, "delta": {"citation": {"cited_text": text}}}
+        for text in ("yes", MARK, "no")
+    ],
+    "one annotation of several": [
+        _delta(annotations=[{"url_citation": {"title": text}}]) for text in ("yes", MARK, "no")
+    ],
+    "what grows with each chunk": [
+        {"choices": [{"index": 0, "message": {"content": MARK[:size]}}]} for size in (3, 9, len(MARK))
+    ],
+    "what each chunk repeats": [_delta(content="a") | {"provider": MARK} for _ in range(3)],
 }
 
 
@@ -213,6 +240,117 @@ def test_pieces_of_a_stream_are_judged_as_the_texts_that_they_make(place: str, e
     stream = "\n\n".join(f"data: {json.dumps(each)}" for each in STREAMS[place]) + ending
     found = answer_texts(b"{}", stream.encode(), "", is_stream=True)
     assert (MARK in found.texts, found.reason) == (True, "")
+
+
+def test_repeated_facts_of_a_stream_are_one_text() -> None:
+    stream = "".join(f"data: {json.dumps(_delta(content='a') | {'provider': 'A B'})}\n\n" for _ in range(9))
+    assert answer_texts(b"{}", stream.encode(), "", is_stream=True).texts == ["a" * 9, "A B"]
+
+
+def test_what_stands_beside_the_events_is_judged() -> None:
+    """Clients that asked for no stream read a body, whatever its type is called."""
+    for body in (json.dumps(_chat(content=MARK)), json.dumps(_chat(content=MARK), indent=1)):
+        assert MARK in answer_texts(b"{}", body.encode(), "", is_stream=True).texts
+    for line in (f": {MARK}", f"id: {MARK}", MARK):
+        stream = f": ping\n\n{line}\ndata: {{}}\n\nid: 7\n\n"
+        assert answer_texts(b"{}", stream.encode(), "", is_stream=True).texts == [line]
+
+
+def test_all_members_of_a_zipped_answer_are_judged() -> None:
+    """Oracle: gzip.decompress, which reads all of them."""
+    pieces = [f"data: {json.dumps(_delta(content=half))}\n\n".encode() for half in HALVES]
+    zipped = b"".join(map(gzip.compress, pieces))
+    assert gzip.decompress(zipped) == b"".join(pieces)
+    assert MARK in answer_texts(b"{}", zipped, "gzip", is_stream=True).texts
+    for cut, reason in ((zipped[:-9], "cut"), (zipped + b"more", "malformed-answer")):
+        with pytest.raises(NotMirrored, match=reason):
+            answer_texts(b"{}", cut, "gzip", is_stream=True)
+
+
+def test_base64_is_said_in_a_stream_too() -> None:
+    pieces = [IMAGE[start : start + 40] for start in range(0, len(IMAGE), 40)]
+    stream = "".join(f"data: {json.dumps(_delta(content=each))}\n\n" for each in pieces)
+    assert answer_texts(b"{}", stream.encode(), "", is_stream=True).reason == "answer-not-text"
+
+
+def test_words_in_objects_of_the_applications_are_judged() -> None:
+    """Of which the keys are its own: a status there is no word of the protocol."""
+    for answer in (
+        _claude(type="tool_use", name="f", input={"status": "idiot"}),
+        _chat(tool_calls=[{"id": "1", "function": {"name": "f", "arguments": '{"status": "idiot"}'}}]),
+    ):
+        texts = answer_texts(b"{}", json.dumps(answer).encode(), "", is_stream=False).texts
+        assert {"idiot", '{"status": "idiot"}'} <= set(texts)
+    for form, body in (
+        ("systemone", {"state": {"status": "idiot", "fool": 1}, "questions": {}}),
+        ("openai-decisions", {"input": [{"content": [{"type": "input_json", "data": {"role": "idiot"}}]}]}),
+    ):
+        texts = request_texts(BY_NAME[form], json.dumps(body).encode()).texts
+        assert "idiot" in texts
+        assert form != "systemone" or '{"status": "idiot", "fool": 1}' in texts
+
+
+def test_a_citation_of_a_file_is_text() -> None:
+    note = {"type": "file_citation", "file_id": "file-1", "filename": MARK, "index": 1}
+    result = {"file_id": "file-1", "filename": "a", "text": MARK, "score": 0.5}
+    for item in (
+        {"type": "message", "content": [{"type": "output_text", "text": "yes", "annotations": [note]}]},
+        {"type": "file_search_call", "results": [result]},
+    ):
+        found = answer_texts(b"{}", json.dumps(_responses(**item)).encode(), "", is_stream=False)
+        assert (MARK in found.texts, found.reason) == (True, "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(chr(0xE0000 + ord(each)) for each in MARK),
+        "\u200b".join(MARK),
+        "\u00ad".join(MARK),
+        json.dumps({"a": "\ud800", "b": MARK}),
+        '{"b": "' + "".join(f"\\u{ord(each):04x}" for each in MARK) + '", "a": "\\ud800"}',
+        json.dumps({"b": MARK, "c": float("nan")}),
+        '{"b": "' + MARK + '", "b": "yes"}',
+    ],
+)
+def test_a_text_is_judged_as_those_read_it_who_see_all_of_it(text: str) -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
+    found = request_texts(BY_NAME["openai-chat"], body)
+    assert (MARK in found.texts, found.reason) == (True, "")
+    assert orjson.dumps(found.texts)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_a_body_is_read_in_every_encoding_and_with_each_value_of_a_key(encoding: str) -> None:
+    """Which of two values counts depends on the server (RFC 8259, section 4)."""
+    for keys in (("messages", "messages"), ("messages", "Messages")):
+        users = (
+            f'"{key}": [{{"role": "user", "content": "{said}"}}]'
+            for key, said in zip(keys, (MARK, "a"), strict=True)
+        )
+        body = "{" + ", ".join(users) + "}"
+        assert {MARK, "a"} <= set(request_texts(BY_NAME["openai-chat"], body.encode(encoding)).texts)
+
+
+@pytest.mark.parametrize(
+    ("form", "part"),
+    [
+        ("anthropic", {"type": "document", "source": {"type": "url", "url": "https://x/y.pdf"}}),
+        ("openai-chat", {"type": "audio_url", "audio_url": {"url": "https://x/y.wav"}}),
+        ("openai-chat", {"type": "document_url", "document_url": "https://x/y.pdf"}),
+        ("openai-responses", {"type": "input_file", "file_url": "https://x/y.pdf"}),
+    ],
+)
+def test_what_lies_elsewhere_cannot_be_judged(form: str, part: dict[str, Any]) -> None:
+    given = [{"role": "user", "content": [part, {"type": "text", "text": MARK}]}]
+    body = {"messages": given} if form != "openai-responses" else {"input": given}
+    found = request_texts(BY_NAME[form], json.dumps(body).encode())
+    assert (MARK in found.texts, found.reason) == (True, "input-not-text")
+
+
+def test_who_says_to_be_a_user_is_no_model() -> None:
+    given = [{"role": "user", "type": "reasoning", "content": MARK}, USER]
+    assert MARK in request_texts(BY_NAME["openai-chat"], json.dumps({"messages": given}).encode()).texts
 
 
 def test_what_is_no_event_of_json_is_judged_as_text_where_a_client_reads_it() -> None:

@@ -159,11 +159,16 @@ def decoded(content: bytes, encoding: str) -> bytes:
 
 
 def _unzipped(content: bytes) -> bytes:
-    unpacking = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    try:
-        found = unpacking.decompress(content, _LARGEST)
-    except zlib.error:
-        raise NotMirrored("malformed-answer") from None
-    if unpacking.unconsumed_tail or not unpacking.eof:
-        raise NotMirrored("too-large" if unpacking.unconsumed_tail else "cut")
+    """All members of it (RFC 1952, section 2.2), as clients read them."""
+    found = b""
+    while content:
+        unpacking = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        try:
+            found += unpacking.decompress(content, _LARGEST + 1 - len(found))
+        except zlib.error:
+            raise NotMirrored("malformed-answer") from None
+        if len(found) > _LARGEST or not unpacking.eof:
+            is_large = len(found) > _LARGEST or unpacking.unconsumed_tail
+            raise NotMirrored("too-large" if is_large else "cut")
+        content = unpacking.unused_data
     return found

@@ -7,11 +7,11 @@ listed is what holds none, and all else counts as text.
 The pieces of a stream are joined by where they stand: the same field of the same choice, block or item.
 """
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping
+from itertools import pairwise
 from typing import NamedTuple
-
-import orjson
 
 from bertsmith.serving.mirror.call import SYSTEM_ROLES, Json, NotMirrored
 from bertsmith.serving.mirror.exchange import decoded
@@ -46,14 +46,25 @@ _SEALED = frozenset(("encrypted_content", "obfuscation", "signature"))
 _WORD = re.compile(r"[\w.:/@+=~|-]*", re.ASCII)
 # Types of parts, and keys, of what isn't text.
 _MEDIA = frozenset((
-    "audio", "b64_json", "base64", "computer_screenshot", "container_upload", "file", "file_data", "file_id",
-    "image", "image_generation_call", "image_url", "input_audio", "input_file", "input_image", "input_video",
-    "item_reference", "output_audio", "output_image", "partial_image_b64", "video", "video_url",
+    "audio", "audio_url", "b64_json", "base64", "computer_screenshot", "container_upload", "document_url",
+    "file", "file_data", "file_id", "file_url", "image", "image_generation_call", "image_url", "input_audio",
+    "input_file", "input_image", "input_video", "item_reference", "output_audio", "output_image",
+    "partial_image_b64", "video", "video_url",
 ))  # fmt: skip
 _CONTENTS = frozenset(("data", "url"))
 _BASE64_URL = re.compile(r"data:[^,\s]*;base64,\S*", re.ASCII)
 _BASE64 = re.compile(rf"{_BASE64_URL.pattern}|[A-Za-z0-9+/_-]{{200,}}={{0,2}}", re.ASCII)
 _OF_TOOLS = frozenset(("arguments", "input", "json"))  # objects of the application's: their keys are its own
+# In a stream: where pieces of a text stand, and what comes whole beside them.
+_OF_PIECES = frozenset(("delta", "logprobs"))
+_WHOLE = frozenset(("annotations", "citation", "citations"))
+# Characters without a shape, by Unicode's Default_Ignorable_Code_Point: BERT's cleaning leaves most of them
+# out. Tags (U+E0020 … U+E007E) are ASCII that LLMs can read.
+_UNSEEN = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]"
+)
+_TAGS = {0xE0000 + code: code for code in range(0x20, 0x7F)}
 _PLACES = ("type", "index", "output_index", "content_index", "summary_index", "annotation_index")
 
 
@@ -67,7 +78,7 @@ class Guarded(NamedTuple):
 def request_texts(form: WireFormat, content: bytes) -> Guarded:
     """Raises NotMirrored where none of it can be judged: malformed-request, server-state."""
     try:
-        body = object_of(orjson.loads(content), "malformed-request")
+        body = object_of(_json(content), "malformed-request")
         found = _Texts()
         for place, item in enumerate(_new_items(form, body)):
             found.add(item, ("json" if form.NAME == systemone.NAME else "items", place))
@@ -88,6 +99,8 @@ def _new_items(form: WireFormat, body: Mapping[str, Json]) -> list[Json]:
     """What came since the model last spoke, without the application's own words."""
     key = _input_key(form)
     given = body.get(key)
+    if key == "state" and isinstance(given, dict | list):
+        return [json.dumps(given, ensure_ascii=False)]
     if key == "state" or isinstance(given, str):
         return [body[key]]
     if not isinstance(given, list):  # what is asked may lie on the provider's machines
@@ -101,8 +114,8 @@ def _role(item: Json) -> Json:
 
 
 def _is_of_model(item: Json) -> bool:
-    kind = item.get("type") if isinstance(item, dict) else None
-    return _role(item) == "assistant" or kind == "reasoning" or str(kind).endswith("_call")
+    kind, role = item.get("type") if isinstance(item, dict) else None, _role(item)
+    return role == "assistant" or (role is None and (kind == "reasoning" or str(kind).endswith("_call")))
 
 
 def answer_texts(
@@ -117,11 +130,12 @@ def answer_texts(
         if is_stream:
             for event in events_of(content + b"\n\n"):  # many clients read one that was cut short too
                 found.add(event.name, ("type",))
-                found.add(_parsed(event.data), ())
+                found.add(_as_delta(_parsed(event.data)), ())
+            _add_other_lines(found, content)
         elif is_error and _parsed(content) is content:
             found.add(content.decode(), ())
         elif content.strip() or not is_error:
-            found.add(orjson.loads(content), ())
+            found.add(_json(content), ())
         return Guarded(list(found.texts()), "answer-not-text" if found.has_other else "")
     except _MALFORMED:
         raise NotMirrored("malformed-answer") from None
@@ -136,12 +150,46 @@ def _own_words(asked: bytes | None) -> set[str]:
     return set(words.texts())
 
 
+def _as_delta(event: Json) -> Json:
+    """What a block of Anthropic's begins with stands before its deltas."""
+    if not isinstance(event, dict) or event.get("type") != "content_block_start":
+        return event
+    given = {key: value for key, value in event.items() if key != "content_block"}
+    return {**given, "type": "content_block_delta", "delta": event.get("content_block")}
+
+
+def _add_other_lines(found: "_Texts", content: bytes) -> None:
+    """Comments and ids, and a body that is no stream: some clients read what isn't an event."""
+    body = _parsed(content)
+    if body is not content:
+        found.add(body, ("body",))
+        return
+    for line in re.split(r"[\r\n]+", content.decode("utf-8", "replace").removeprefix("\ufeff")):
+        field, _, value = line.partition(":")
+        if field not in ("data", "event") and not _WORD.fullmatch((value or line).strip()):
+            found.add(line, ("lines", line))
+
+
 def _parsed(text: str | bytes) -> Json:
     """JSON, or else the text itself."""
     try:
-        return orjson.loads(text)
+        return _json(text)
     except ValueError:
         return "" if text == DONE else text
+
+
+def _json(text: str | bytes) -> Json:
+    """As lenient as those who read it after us: half of a surrogate pair is text. A key that stands there
+    twice has both values in a list, for which of them counts depends on the reader.
+    """
+    return json.loads(text, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        return {name: [value for key, value in pairs if key == name] for name in found}
+    return found
 
 
 class _Texts:
@@ -163,26 +211,27 @@ class _Texts:
             self._add_list(value, address, with_keys)
 
     def _add_text(self, text: str, address: _Address) -> None:
-        key = address[-1] if address else ""
-        if key in _WORDS | _SEALED and _WORD.fullmatch(text):
-            return
-        if _BASE64.fullmatch(text):
-            self.has_other = True
-        # Bytes and addresses of what isn't text; a word in their place elsewhere is judged.
-        is_of_media = not _MEDIA.isdisjoint(address) and _OF_TOOLS.isdisjoint(address)
-        is_content = is_of_media and key in _CONTENTS | _MEDIA and " " not in text
-        if not (is_content or _BASE64_URL.fullmatch(text)):
-            self._pieces.setdefault(address, []).append(text)
+        self._pieces.setdefault(address, []).append(text)
+        if address[:1] == ("content_block_delta",) and address[-2:] == ("delta", "text"):
+            self._pieces.setdefault(("delta", "parts"), []).append(text)  # clients show blocks as one
 
     def _add_object(self, value: dict[str, Json], address: _Address, with_keys: bool) -> None:
         kind, is_of_tool = value.get("type"), not _OF_TOOLS.isdisjoint(address)
-        address += tuple(str(value[key]) for key in _PLACES if isinstance(value.get(key), str | int))
+        is_media = isinstance(kind, str) and (kind in _MEDIA or kind == "url")  # of a document's source
+        # Events of a stream are told apart by their types; a part's type comes with its first piece alone.
+        places = _PLACES if not address or is_media else _PLACES[1:]
+        address += tuple(str(value[key]) for key in places if isinstance(value.get(key), str | int))
+        is_cited = str(kind).endswith("citation") or "text" in value
         for key, each in value.items():
-            if not is_of_tool and (each if key in _MEDIA else key == "type" and kind in _MEDIA):
+            is_other = is_media if key == "type" else each and key in _MEDIA
+            if is_other and not is_of_tool and not (key == "file_id" and is_cited):
                 self.has_other = True
             if with_keys or not _WORD.fullmatch(key):
                 self._pieces.setdefault((*address, key, "key"), [key])
-            if not (kind == "redacted_thinking" and key == "data" and _WORD.fullmatch(str(each))):
+            is_of_application = key in _OF_TOOLS or (kind == "input_json" and key == "data")
+            if is_of_application and each and isinstance(each, dict | list) and not with_keys:
+                self._add_text(json.dumps(each, ensure_ascii=False), (*address, key))
+            elif not (kind == "redacted_thinking" and key == "data" and _WORD.fullmatch(str(each))):
                 self.add(each, (*address, key), with_keys=with_keys)
 
     def _add_list(self, values: list[Json], address: _Address, with_keys: bool) -> None:
@@ -200,19 +249,36 @@ class _Texts:
             self._pieces.setdefault((*address, "parts"), []).append("".join(texts))
 
     def texts(self) -> Iterator[str]:
-        """Each once. One that is JSON, as a tool's arguments are, counts as it is, and so do its texts."""
-        found = dict.fromkeys(self._texts())
+        """Each once. One that is JSON, as a tool's arguments are, counts as it is, and so do its texts; one
+        with characters that can't be seen also as it reads without them.
+        """
+        found = dict[str, None]()
+        for text in self._texts():
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            found |= dict.fromkeys((text, _UNSEEN.sub("", text.translate(_TAGS))))
         yield from (text for text in found if text.strip())
 
     def _texts(self) -> Iterator[str]:
         for address, pieces in self._pieces.items():
-            text = "".join(pieces)
-            if text in self.own_words and (address[-1] == "name" or not _SPOKEN & set(address)):
-                continue
-            yield text
-            yield from self._inside(text)
+            for text in _joined(address, pieces):
+                if text in self.own_words and (address[-1] == "name" or not _SPOKEN & set(address)):
+                    continue
+                if self._is_text(text, address):
+                    yield text
+                    yield from self._inside(text)
         for written in self._bytes.values():
             yield written.decode("utf-8", "replace")
+
+    def _is_text(self, text: str, address: _Address) -> bool:
+        key = address[-1] if address else ""
+        if key in _WORDS | _SEALED and _WORD.fullmatch(text) and _OF_TOOLS.isdisjoint(address):
+            return False
+        if _BASE64.fullmatch(text):
+            self.has_other = True
+        # Bytes and addresses of what isn't text; a word in their place elsewhere is judged.
+        is_of_media = not _MEDIA.isdisjoint(address) and _OF_TOOLS.isdisjoint(address)
+        is_content = is_of_media and key in _CONTENTS | _MEDIA and " " not in text
+        return not (is_content or _BASE64_URL.fullmatch(text))
 
     def _inside(self, text: str) -> Iterator[str]:
         if text.lstrip()[:1] not in ("{", "[", '"'):
@@ -223,3 +289,15 @@ class _Texts:
             inner.add(value, ("json",))
             yield from inner.texts()
             self.has_other = self.has_other or inner.has_other
+
+
+def _joined(address: _Address, pieces: list[str]) -> list[str]:
+    """The text that they make. What a stream repeats or adds to whole, chunk by chunk, is also a text each
+    time that it is another.
+    """
+    text = "".join(pieces)
+    if len(pieces) == 1 or (not _OF_PIECES.isdisjoint(address) and _WHOLE.isdisjoint(address)):
+        return [text]
+    others = [piece for piece, after in pairwise(pieces) if not after.startswith(piece)]
+    whole = list(dict.fromkeys((*others, pieces[-1])))
+    return whole if len(whole) == 1 else [*whole, "".join(whole)]
