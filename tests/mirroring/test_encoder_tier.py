@@ -174,6 +174,28 @@ def test_quotes_that_are_not_found_or_overlap_leave_a_call_out() -> None:
     assert spans_of("ab cd", "ab", "ab") is None
     assert spans_of("ab cd", "xy") is None and spans_of("ab cd", "") is None
     assert spans_of("ab cd") == []
+    # As a whole word first, by the tagger's own words; and never two in one, which a tagger can't tag.
+    assert spans_of("start with art", "art") == [(11, 14)]
+    assert spans_of("start with art", "art", "start") == [(0, 5), (11, 14)]
+    assert spans_of("in 2012: 12 of 12", "12", "12") == [(9, 11), (15, 17)]
+    assert spans_of("also for Al.", "Al.") == [(9, 12)]
+    assert spans_of("starting", "art") == [(2, 5)] and spans_of("starting", "st", "art") is None
+    assert spans_of("東京に東京都", "東京", "東京") == [(0, 2), (3, 5)]
+    assert spans_of("ab  cd", " ", "cd") is None
+
+
+@pytest.mark.parametrize("answer", [["ab", 7], "ab", [{"quote": "ab"}]])
+def test_an_answer_of_another_form_teaches_no_quotes_and_not_that_there_are_none(answer: Any) -> None:
+    from bertsmith.mirroring.learned_calls import LearnedCall
+    from bertsmith.mirroring.quotes import quoted_rows, tags_of
+    from bertsmith.serving.mirror.fields import AnswerShape, Field, SpanForm
+
+    field = Field(keys=("x",), kind="spans", values=("",), spans=SpanForm(form="texts"), nullable=True)
+    shape = AnswerShape(fields=(field,), order=(("x",),))
+    calls = [
+        LearnedCall("1", 0.0, "relay", "ab cd", shape.read({"x": value}), {}) for value in (answer, None)
+    ]
+    assert quoted_rows(calls, shape, tags_of(shape)) == [{"text": "ab cd", "spans": []}]
 
 
 def test_labels_that_no_answer_had_need_no_outputs(tmp_path: Path, encoder: Path) -> None:
