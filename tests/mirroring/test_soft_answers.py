@@ -29,6 +29,27 @@ def test_given_probabilities_are_taken_as_they_are() -> None:
     assert found == {"$.intent": [("card", pytest.approx(0.75)), ("cash", pytest.approx(0.25))]}
 
 
+def test_probabilities_of_which_most_are_no_value_tell_nothing() -> None:
+    given = {"$.intent": [("strange", 0.9), ("card", 0.1)]}
+    assert spreads_of(Answered({}, probabilities=given), SHAPE) == {}
+
+
+def test_null_is_told_apart_from_texts_by_the_mark_before_them() -> None:
+    """By hand: the token with the quotation mark had 0.6, null 0.4; of what a text goes on with nothing is
+    known where null was answered, so that each text has half.
+    """
+    field = Field(keys=("intent",), kind="enum", values=("card", ""), nullable=True)
+    shape = AnswerShape(fields=(field,), order=(("intent",),))
+    begun = token('{"intent":')
+    named = [begun, token(' "', 0.6, **{" null": 0.4}), token("card"), token('"}')]
+    (found,) = spreads_of(Answered({}, logprobs=named), shape).values()
+    assert dict(found) == {"card": pytest.approx(0.6), None: pytest.approx(0.4)}
+    for rival, wanted in ((' "', {"card": 0.2, "": 0.2}), (' "card', {"card": 0.4}), (' ""', {"": 0.4})):
+        empty = [begun, token(" null", 0.6, **{rival: 0.4}), token("}")]
+        (found,) = spreads_of(Answered({}, logprobs=empty), shape).values()
+        assert dict(found) == {None: pytest.approx(0.6)} | {k: pytest.approx(v) for k, v in wanted.items()}
+
+
 def test_tokens_tell_of_the_values_that_begin_like_them() -> None:
     tokens = [
         token('{"int'), token('ent": "'), token("transfer", 0.7, ca=0.2, xyz=0.1), token('", "order": {"urg'),

@@ -83,6 +83,11 @@ def test_values_that_training_never_showed_teach_nothing_and_are_never_said() ->
     assert heads[0].classes == (0, 2)
     strange = [learned("visa", "transfer")]
     assert np.isnan(targets_of(heads[0], SHAPE.fields[0], strange)).all()
+    doubtful = [
+        learned("visa", "transfer", transfer=0.9, card=0.1),
+        learned("visa", "card", card=0.9, transfer=0.1),
+    ]
+    assert np.isnan(targets_of(heads[0], SHAPE.fields[0], doubtful)).all(axis=1).tolist() == [True, False]
 
 
 def test_a_number_is_answered_within_its_tolerance() -> None:

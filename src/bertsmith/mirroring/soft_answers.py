@@ -18,7 +18,7 @@ from bertsmith.serving.mirror.call import Answered, Json
 from bertsmith.serving.mirror.fields import AnswerShape, Field, path_of, written
 
 Spread = list[tuple[Any, float]]  # values with probabilities that add up to 1
-_LIKELY = 0.5  # of all tokens' probability has to be accounted for
+_LIKELY = 0.5  # of all probability has to be that of the field's values
 _BLANKS = " \t\n\r"
 
 
@@ -35,12 +35,11 @@ def spreads_of(answered: Answered, shape: AnswerShape) -> dict[str, Spread]:
 def _given(probabilities: Mapping[str, list[tuple[Json, float]]], fields: list[Field]) -> dict[str, Spread]:
     found = {}
     for field in fields:
-        shares = [
-            (value, share)
-            for value, share in probabilities.get(field.path, ())
-            if any(written(value) == written(known) for known in field.classes)
-        ]
-        if spread := _normalised(shares):
+        given = probabilities.get(field.path, ())
+        known = {written(value) for value in field.classes}
+        shares = [(value, share) for value, share in given if written(value) in known]
+        is_likely = sum(share for _, share in shares) >= _LIKELY * sum(share for _, share in given)
+        if is_likely and (spread := _normalised(shares)):
             found[field.path] = spread
     return found
 
@@ -101,13 +100,12 @@ def _beginning(contents: Sequence[tuple[Any, str]], letters: str) -> list[Any]:
 
 
 def _content(value: Any) -> str:
-    """As it stands in JSON; of a text what follows its first quotation mark, the second one too: by that
-    `card` differs from the beginning of `card_lost`.
+    """As it stands in JSON. By its marks a text differs from null, and `card` from the beginning of
+    `card_lost`.
     """
     if not isinstance(value, str | bool | int | float) and value is not None:
         return ""
-    found = orjson.dumps(value).decode()
-    return found[1:] if isinstance(value, str) else found
+    return orjson.dumps(value).decode()
 
 
 def _normalised(shares: Spread) -> Spread:
@@ -124,7 +122,7 @@ def _values(text: str, at: int, keys: tuple[str, ...]) -> tuple[list[tuple[str, 
     """Those of the value at this place, and where it ends. Raises IndexError and JSONDecodeError."""
     if text[at] == '"':
         _, end = scanstring(text, at + 1, True)
-        return [(path_of(keys), at + 1)], end
+        return [(path_of(keys), at)], end
     if text[at] == "{":
         return _object(text, _skipped(text, at + 1), keys)
     if text[at] == "[":

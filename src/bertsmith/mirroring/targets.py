@@ -15,6 +15,7 @@ from bertsmith.serving.mirror.field_heads import FieldHead, place_of_number
 from bertsmith.serving.mirror.fields import AnswerShape, Field, is_number, written
 
 _RANGES = 24  # of a number's values
+_LIKELY = 0.5  # of what the teacher said has to be what outputs stand for
 
 
 def heads_of(shape: AnswerShape, train: Sequence[LearnedCall]) -> tuple[FieldHead, ...]:
@@ -92,4 +93,4 @@ def _row(head: FieldHead, field: Field, call: LearnedCall) -> Floats:
         for each, share in call.spreads.get(field.path) or [(value, 1.0)]:
             if written(each) in places:
                 row[places[written(each)]] += share
-    return row / row.sum() if row.sum() > 0 else np.full(len(head.classes), np.nan)
+    return row / row.sum() if row.sum() >= _LIKELY else np.full(len(head.classes), np.nan)
