@@ -4,6 +4,7 @@ policy, and the log has every decision without its text.
 
 import asyncio
 import json
+import resource
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.inference import predictor
 from bertsmith.inference.predictor import Predictor
 from bertsmith.serving.mirror.guard.app import GuardApp
-from bertsmith.serving.mirror.guard.judge import Judge
+from bertsmith.serving.mirror.guard.audit_log import AuditLog
+from bertsmith.serving.mirror.guard.judge import Judge, Verdict
 from bertsmith.serving.mirror.guard.policy import Costs, SidePolicy, read_policy
 from bertsmith.serving.mirror.relay_server import RelayServer, listening
 from bertsmith.tasks.computing.task_model import outputs_of
@@ -302,6 +304,78 @@ def test_what_nobody_waits_for_any_more_is_not_computed(
     assert {str(each) for each in asyncio.run(judge_many())} == {"guard-slow"}
     judge._threads.shutdown(wait=True)
     assert len(computed) <= 4  # by two threads, in a fifth of a second
+
+
+def test_a_label_that_is_named_twice_counts_once() -> None:
+    policy = SidePolicy(block=("bad", "bad"), costs=Costs(missed=1, refused=1))
+    for several in (False, True):
+        assert policy.decide((), {"bad": 0.3, "good": 0.7}, several=several) == "allow"
+
+
+def test_the_header_says_what_decided(tmp_path: Path, model: Path, words: Any, upstream: Upstream) -> None:
+    bad, bad_text, good, good_text = words
+    sides = {"request": f"review = [{good!r}]", "response": f"block = [{bad!r}]"}
+    script = upstream_of(lambda seen: Reply([json.dumps({"choices": [bad_text]}).encode()]))
+    with script as server, guarding(tmp_path, model, server.url, **sides) as guard:
+        said = guard.chat(good_text).headers["x-bertsmith-guard"]
+    assert said.startswith(f"request=review; response=block; label={bad}; probability=")
+
+
+@pytest.mark.parametrize(("fail", "status"), [("open", 200), ("closed", 403)])
+def test_an_answer_of_any_size_goes_by_the_policy(
+    tmp_path: Path, model: Path, words: Any, fail: str, status: int
+) -> None:
+    pieces = [json.dumps({"choices": ["x" * 5_000]}).encode()] * 3
+    side = f"block = [{words[0]!r}]"
+    with (
+        upstream_of(lambda seen: Reply(pieces)) as server,
+        guarding(tmp_path, model, server.url, response=side, fail=fail, max_judged_bytes=1024) as guard,
+    ):
+        answer = guard.chat("a")
+    assert answer.status == status
+    assert status == 403 or answer.body == b"".join(pieces)
+    assert [each["reason"] for each in guard.lines()] == ["too-large"]
+
+
+def test_an_answer_that_is_kept_is_judged_and_no_redirect_leads_around_the_guard(
+    tmp_path: Path, model: Path, words: Any
+) -> None:
+    bad, bad_text, _, good_text = words
+
+    def script(seen: Seen) -> Reply:
+        if seen.method == "POST":
+            return Reply([b""], status=308, headers={"location": "https://elsewhere/v1/chat/completions"})
+        said = bad_text if seen.target.endswith("bad") else good_text
+        kept = {"id": "resp_1", "instructions": bad_text, "output": [{"content": [{"text": said}]}]}
+        return Reply([json.dumps(kept).encode()])
+
+    side = f"block = [{bad!r}]"
+    with upstream_of(script) as server, guarding(tmp_path, model, server.url, response=side) as guard:
+        paths = ["/v1/responses/good", "/v1/responses/bad", "/v1/chat/completions/bad", "/v1/models"]
+        assert [ask(guard.port, path).status for path in paths] == [200, 403, 403, 200]
+        assert guard.chat("a").status == 403
+    assert guard.lines()[-1]["reason"] == "redirect"
+
+
+def test_a_line_that_was_cut_joins_no_other_and_times_are_of_what_was_judged(tmp_path: Path) -> None:
+    path = tmp_path / "guard.jsonl"
+    path.write_bytes(b'{"at": 1}\n{"at": ')
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    log = AuditLog(path, with_texts=False)
+    try:
+        log.write("request", "other", "a", Verdict("allow"), [])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, limits[1]))
+        for call in "bc":
+            log.write("request", "other", call, Verdict("allow"), [])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    log.write("request", "openai-chat", "d", Verdict("allow", "good", 0.9, milliseconds=8.0), [])
+    log.close()
+    lines = path.read_text().splitlines()
+    assert [json.loads(line)["call"] for line in (lines[2], lines[4])] == ["a", "d"]
+    assert len(lines) == 5
+    facts = log.facts()
+    assert (facts["log_lost"], facts["p50_ms"], facts["decisions"]) == (2, 8.0, {"request-allow": 4})
 
 
 def test_costs_choose_the_cheapest_action() -> None:

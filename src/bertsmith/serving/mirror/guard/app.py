@@ -10,7 +10,7 @@ decided.
 import asyncio
 import math
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 
 import orjson
@@ -19,11 +19,11 @@ from starlette.types import Receive, Scope, Send
 from bertsmith.serving.json_log import LOG
 from bertsmith.serving.mirror.call import NotMirrored
 from bertsmith.serving.mirror.formats import openai_chat
-from bertsmith.serving.mirror.formats.registry import format_of
+from bertsmith.serving.mirror.formats.registry import FORMATS, format_of
 from bertsmith.serving.mirror.guard.audit_log import AuditLog
 from bertsmith.serving.mirror.guard.guarded_texts import Guarded, answer_texts, request_texts
 from bertsmith.serving.mirror.guard.judge import CantJudge, Judge, Verdict
-from bertsmith.serving.mirror.guard.policy import GuardSettings, SidePolicy
+from bertsmith.serving.mirror.guard.policy import ACTIONS, ALLOW, GuardSettings, SidePolicy
 from bertsmith.serving.mirror.passing_on import FAILED, meaning_of, of_this_connection, sent_on
 from bertsmith.serving.mirror.request_body import ClientGone, RequestBody
 from bertsmith.serving.mirror.upstream_connections import Connections, Headers, UpstreamAnswer
@@ -81,6 +81,9 @@ class _Guarded:
     def __init__(self, app: GuardApp, scope: Scope, receive: Receive, send: Send) -> None:
         self.app, self.scope, self.send = app, scope, send
         self.form = format_of(scope["method"], scope["path"])
+        # An answer that the provider keeps, as of a request in the background, is fetched below its path.
+        paths = [f"{each.PATH}/" for each in FORMATS]
+        self.is_kept = scope["method"] == "GET" and any(path in scope["path"] for path in paths)
         self.body = RequestBody(receive, app.settings.max_judged_bytes)
         self.call = uuid.uuid4().hex
         self.said: dict[str, Verdict] = {}
@@ -94,8 +97,8 @@ class _Guarded:
     def header(self) -> tuple[bytes, bytes]:
         """request=allow; response=review; label=toxic; probability=0.9312"""
         parts = [f"{side}={each.action}" for side, each in self.said.items()]
-        worst = next((each for each in self.said.values() if each.action != "allow"), None)
-        if worst is not None and worst.label:
+        worst = max(self.said.values(), key=lambda each: ACTIONS.index(each.action), default=None)
+        if worst is not None and worst.action != ALLOW and worst.label:
             parts += [f"label={worst.label}", f"probability={worst.probability:.4f}"]
         if reason := next((each.reason for each in self.said.values() if each.reason), ""):
             parts.append(f"reason={reason}")
@@ -176,7 +179,7 @@ class _Guarded:
 
     async def _pass(self, target: Target, content: bytes | None) -> None:
         app, policy = self.app, self.app.settings.response
-        is_judged = policy is not None and self.form is not None
+        is_judged = policy is not None and (self.form is not None or self.is_kept)
         answer = await app.connections.ask(
             self.scope["method"],
             target.url,
@@ -187,45 +190,46 @@ class _Guarded:
             if is_judged:
                 await self._judged(answer, policy, content)
             else:
-                await self._on(answer)
+                await self._on(answer, (), answer.pieces())
         finally:
             await answer.close()
 
     async def _judged(self, answer: UpstreamAnswer, policy: SidePolicy | None, content: bytes | None) -> None:
         """Held back until it is whole, an error too: some quote the model. `content` is the request."""
         pieces, size, most = list[bytes](), 0, self.app.settings.max_judged_bytes
-        async for piece in answer.pieces():
+        coming = answer.pieces()
+        async for piece in coming:
             pieces.append(piece)
             size += len(piece)
-            if size > 2 * most:
+            if size > most:
                 break
 
         def read() -> Guarded:
             if size > most:
                 raise NotMirrored("too-large")
+            if 300 <= answer.status < 400 and answer.header(b"location"):
+                raise NotMirrored("redirect")  # the client would go around this guard
             return answer_texts(
-                content,
+                b"".join(pieces) if self.is_kept else content,  # it repeats what was asked
                 b"".join(pieces),
                 answer.header(b"content-encoding"),
-                is_stream="event-stream" in answer.header(b"content-type"),
+                is_stream="event-stream" in answer.header(b"content-type").lower(),
                 is_error=answer.status != 200,
             )
 
         if await self._is_blocked("response", policy, read):
             return
-        if size > 2 * most:
-            await self._refuse(502, "The answer is too large for this guard.", "too_large")
-            return
+        await self._on(answer, pieces, coming)
+
+    async def _on(
+        self, answer: UpstreamAnswer, pieces: Iterable[bytes], coming: AsyncIterator[bytes]
+    ) -> None:
+        """What has come, and the rest as it comes."""
         await self._start(answer)
         for piece in pieces:
             await self.send({"type": "http.response.body", "body": piece, "more_body": True})
-        await self.send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _on(self, answer: UpstreamAnswer) -> None:
-        """As it comes."""
-        await self._start(answer)
         try:
-            async for piece in answer.pieces():
+            async for piece in coming:
                 await self.send({"type": "http.response.body", "body": piece, "more_body": True})
         except FAILED as error:
             LOG.warning("the upstream's answer ended too early: %s", type(error).__name__)

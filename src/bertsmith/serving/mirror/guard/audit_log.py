@@ -3,6 +3,7 @@
 {"at": 1767225600.0, "side": "request", "protocol": "openai-chat", "action": "block", "label": "injection", …}
 """
 
+import os
 import time
 from collections import Counter, deque
 from pathlib import Path
@@ -28,7 +29,8 @@ class AuditLog:
         self.actions: Counter[str] = Counter()
         self._milliseconds: deque[float] = deque(maxlen=_REMEMBERED)
         try:
-            self._file = path.open("ab", buffering=0)
+            self._file = path.open("ab+", buffering=0)
+            self._is_cut = self._ends_within_a_line()
         except OSError as error:
             raise InputError(
                 f"The log {path} can't be written: {error.strerror}. Name another with --log."
@@ -37,7 +39,7 @@ class AuditLog:
     def write(self, side: str, protocol: str, call: str, verdict: Verdict, texts: list[str]) -> None:
         """One decision; both sides of a call have its name."""
         self.actions[f"{side}-{verdict.action}"] += 1
-        if not verdict.reason:
+        if verdict.probability is not None:  # there was something to judge
             self._milliseconds.append(verdict.milliseconds)
         line: dict[str, Any] = {
             "at": round(time.time(), 3),
@@ -52,12 +54,25 @@ class AuditLog:
         }
         if self.with_texts:
             line["texts"] = texts
+        written, content = 0, b"\n" * self._is_cut + orjson.dumps(line) + b"\n"
+        why: str | None = "no room"
         try:
-            self._file.write(orjson.dumps(line) + b"\n")
+            written = self._file.write(content) or 0
         except OSError as error:
+            why = error.strerror
+        if written:
+            self._is_cut = written < len(content)
+        if written < len(content):
             self.lost += 1
             if self.lost == 1:
-                LOG.error("the audit log can't be written: %s", error.strerror)
+                LOG.error("the audit log can't be written: %s", why)
+
+    def _ends_within_a_line(self) -> bool:
+        """As after a kill, or on a full disk: the next line begins on one of its own."""
+        if not self._file.seekable() or not self._file.tell():
+            return False
+        self._file.seek(-1, os.SEEK_END)
+        return self._file.read(1) != b"\n"
 
     def facts(self) -> dict[str, Any]:
         """Decisions counted, and what half and 99 % of them took at most, in milliseconds."""

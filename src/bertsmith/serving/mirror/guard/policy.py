@@ -68,7 +68,7 @@ class SidePolicy(Strict):
         if self.costs is None:
             actions = [self.action_of(label) for label in given]
             return max(actions, key=ACTIONS.index, default="allow")
-        bad = _share([probabilities[each] for each in self.block if each in probabilities], several)
+        bad = _share([share for label, share in probabilities.items() if label in self.block], several)
         prices: dict[Action, float] = {
             "allow": bad * self.costs.missed,
             "block": (1 - bad) * self.costs.refused,
