@@ -1,8 +1,10 @@
 """No key and nothing that was redacted or forgotten: searched byte by byte in all that the mirror writes."""
 
+import json
 import random
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,12 @@ from scripted_upstream import Reply, Seen, Upstream, upstream_of
 
 from bertsmith.errors import RecipeError
 from bertsmith.serving.mirror.call import Answered, Asked, Message
+from bertsmith.serving.mirror.exchange import make_call
 from bertsmith.serving.mirror.redaction import BUILT_IN, Redactor
 from bertsmith.serving.mirror.settings import read_settings
+from bertsmith.serving.mirror.store import Store
 
+NOTHING = Redactor((), {})
 CHAT = "/v1/chat/completions"
 KEY = "sk-verysecret-0123456789"
 PRIVATE = {
@@ -340,6 +345,50 @@ def test_what_names_nobody_is_no_subject(mirror: RunningMirror) -> None:
     for sent in ({"user": True}, {"user": None}, {"user": ""}, {"user": {}}, {"metadata": "x"}):
         mirror.ask(CHAT, body_of("the words of somebody", **sent), {"x-subject": " "})
     assert [each.asked.subjects for each in mirror.calls()] == [()] * 5
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name in PRIVATE for text in PRIVATE[name]])
+def test_what_is_private_is_found_in_json_within_a_text(name: str, text: str) -> None:
+    """By what `redacted` finds where the text isn't written as JSON."""
+    for space in ("\n", "\t", "\r\n", "\u00a0", "\u2028", "\u2013"):
+        said = f"Hello,{space}{text}{space}{text}{space}bye"
+        expected = said.replace(text, f"[{name.upper()}_1]")
+        for is_ascii in (True, False):
+            found = redacted(json.dumps({"message": said}, ensure_ascii=is_ascii))
+            assert json.loads(found) == {"message": expected}
+
+
+def test_what_is_escaped_is_the_same_as_what_is_not() -> None:
+    redaction = Redactor(tuple(BUILT_IN), {}).begin()
+    assert redaction.text(r"\u003cj\u00fcrgen@b\u00fccher.example\u003e") == r"\u003c[EMAIL_1]\u003e"  # as Go
+    assert redaction.text("jürgen@bücher.example") == "[EMAIL_1]"
+
+
+def test_labels_and_own_patterns_are_found_in_json_within_a_text() -> None:
+    redaction = Redactor(tuple(BUILT_IN), {"path": r"\\temp\\\w+", "customer": r"\bC-\d{4}"}).begin()
+    schema = {"type": "object", "properties": {"line": {"enum": ["0800 123 4567"]}}}
+    said = json.dumps({"text": "one\n0800 123 4567\nC-1234"})
+    asked = redaction.asked(Asked("p", "m", (Message("user", (said, r"D:\temp\anna")),), "x", schema, "w"))
+    assert asked.inputs[0].parts == (json.dumps({"text": "one\n0800 123 4567\n[CUSTOMER_1]"}), "D:[PATH_1]")
+
+
+def test_a_name_that_is_a_key_of_an_answer_goes_with_the_last_call_that_has_it(tmp_path: Path) -> None:
+    """Whatever way a call is deleted; keys that other calls have stay."""
+    store = Store(str(tmp_path / "calls.sqlite"))
+    for number, (names, subject) in enumerate(
+        [(["Anna Meier", "mood"], "anna"), (["Bert Bold"], "bert"), (["mood"], "bert"), (["mood"], "carl")]
+    ):
+        asked = Asked("p", "m", (Message("user", (str(number),)),), "x", {"type": "object"}, "w")
+        answered = Answered(dict.fromkeys(names, 1))
+        store.add([
+            make_call(replace(asked, subjects=(subject,)), answered, NOTHING, source="relay", began=number)
+        ])  # fmt: skip
+    assert store.forget("anna") == 1
+    assert store.versions()[0].fields == (("$.Bert Bold", "integer"), ("$.mood", "integer"))
+    assert b"Anna" not in b"".join(files(tmp_path))
+    assert store.expire(2.0) == 1
+    assert store.versions()[0].fields == (("$.mood", "integer"),)
+    store.close()
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])

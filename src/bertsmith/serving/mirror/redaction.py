@@ -30,6 +30,8 @@ _IBAN_LENGTHS = {
 }
 
 
+# As JSON within a text has it: the n of a line's end doesn't begin a word.
+_ESCAPED = re.compile(r"\\(?:[nrt]|u(?P<code>[0-9a-fA-F]{4}))")
 _REMEMBERED = 1000  # prompts and schemas that are known to be clean
 
 
@@ -227,6 +229,17 @@ def holds_placeholder(text: str) -> bool:
     return _PLACEHOLDER.search(text) is not None
 
 
+def _unescaped(text: str) -> str:
+    """As long as the text: what JSON's escapes stand for, as often as they have characters."""
+    return _ESCAPED.sub(lambda found: _meant(found) * len(found[0]), text) if "\\" in text else text
+
+
+def _meant(escape: re.Match[str]) -> str:
+    """A line's end for any white space."""
+    meant = chr(int(escape["code"], 16)) if escape["code"] else "\n"
+    return "\n" if meant.isspace() else meant
+
+
 def _is_whole(number: float) -> bool:
     return isinstance(number, int) or number.is_integer()
 
@@ -251,18 +264,25 @@ class Redaction:
     def _beside_labels(self, text: str, change: Callable[[str], str]) -> str:
         if self._labels is None:
             return change(text)
-        pieces = self._labels.split(text)  # labels have odd places
-        return "".join(each if place % 2 else change(each) for place, each in enumerate(pieces))
+        pieces, done = list[str](), 0
+        for label in self._labels.finditer(_unescaped(text)):
+            pieces += [change(text[done : label.start()]), text[label.start() : label.end()]]
+            done = label.end()
+        return "".join((*pieces, change(text[done:])))
 
     def _redacted(self, text: str) -> str:
         for rule in self.rules:
-            text = self._by(rule, text)
+            text = self._by(rule, text, _unescaped(text))
+            if "\\" in text:  # a rule may mean the backslash
+                text = self._by(rule, text, text)
         return text
 
-    def _by(self, rule: Rule, text: str) -> str:
-        """It looks again behind what was meant, not behind all that was found: there may be another."""
+    def _by(self, rule: Rule, text: str, seen: str) -> str:
+        """Looked for in `seen`, which is as long. It looks again behind what was meant, not behind all that
+        was found: there may be another.
+        """
         pieces, done, place = list[str](), 0, 0
-        while found := rule.pattern.search(text, place):
+        while found := rule.pattern.search(seen, place):
             start, length = found.start(), rule.length(found[0])
             place = start + (abs(length) or 1)
             if length > 0:
@@ -271,7 +291,7 @@ class Redaction:
         return "".join((*pieces, text[done:]))
 
     def _placeholder(self, rule: Rule, private: str) -> str:
-        meant = (rule.name, re.sub(r"[\s./()-]", "", private).casefold())
+        meant = (rule.name, re.sub(r"[\s./()-]", "", _ESCAPED.sub(_meant, private)).casefold())
         if meant not in self._numbers:
             self._last[rule.name] = self._last.get(rule.name, 0) + 1
             self._numbers[meant] = self._last[rule.name]

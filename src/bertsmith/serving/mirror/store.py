@@ -11,7 +11,8 @@ from pathlib import Path
 from sqlite3 import DatabaseError, OperationalError
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, func, or_, select, text
+import orjson
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, or_, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from bertsmith.errors import InputError
@@ -31,6 +32,7 @@ from bertsmith.serving.mirror.rows import call_of_row, call_row, fields_of, site
 from bertsmith.serving.mirror.tables import CALLS, FIELDS, META, PASSED, SITES, VERSIONS
 
 _IMPORTS = (IMPORTED, UNDATED)
+_PathType = tuple[str, str]  # a JSON path, and the type of a value there
 _AT_ONCE = 500  # rows that are looked up or read together
 _WHOLE = (  # calls with what their version knows of them
     select(CALLS, VERSIONS.c.site, VERSIONS.c.protocol, VERSIONS.c.model, VERSIONS.c.way,
@@ -195,12 +197,36 @@ class Store:
                 # Writers begin with their calls' sites, and wait: else one could add a call to a version
                 # that is going.
                 connection.execute(text(f"LOCK TABLE {SITES.name} IN SHARE ROW EXCLUSIVE MODE"))
+            fields = self._fields_of(connection, which)
             deleted = connection.execute(delete(CALLS).where(which)).rowcount
             if deleted:
+                self._delete_fields(connection, fields)
                 connection.execute(delete(FIELDS).where(FIELDS.c.version.not_in(left)))
                 connection.execute(delete(VERSIONS).where(VERSIONS.c.id.not_in(used)))
                 connection.execute(delete(SITES).where(SITES.c.id.not_in(select(VERSIONS.c.site))))
         return int(deleted)
+
+    def _fields_of(self, connection: Connection, which: ColumnElement[bool]) -> dict[str, set[_PathType]]:
+        """By version, what calls have in their answers."""
+        found: dict[str, set[_PathType]] = {}
+        asking = select(CALLS.c.version, CALLS.c.answer).where(which)
+        for version, answer in connection.execute(asking, execution_options={"yield_per": _AT_ONCE}):
+            found.setdefault(version, set()).update(_fields_in(answer))
+        return found
+
+    def _delete_fields(self, connection: Connection, gone: Mapping[str, set[_PathType]]) -> None:
+        """Those that no call that is left has: the key of an answer may be somebody's name."""
+        for version, unseen in gone.items():
+            asking = select(CALLS.c.answer).where(CALLS.c.version == version).order_by(CALLS.c.began.desc())
+            left = connection.execute(asking, execution_options={"yield_per": _AT_ONCE}).scalars()
+            for answer in left:
+                unseen.difference_update(_fields_in(answer))
+                if not unseen:
+                    break
+            left.close()
+            for path, kind in unseen:
+                here = and_(FIELDS.c.version == version, FIELDS.c.path == path, FIELDS.c.type == kind)
+                connection.execute(delete(FIELDS).where(here))
 
     def _write_over(self, *, anew: bool = False) -> None:
         """What a log or a dead row still has of it. SQLite zeroes deleted rows (secure_delete), but
@@ -295,3 +321,12 @@ class Store:
         asking = _WHOLE.where(CALLS.c.id.in_(sorted(names)))
         with self._reading() as connection:
             return {row.id: call_of_row(row) for row in connection.execute(asking)}
+
+
+def _fields_in(answer: str) -> Iterator[_PathType]:
+    """None where somebody edited the answer so that it is no JSON: such a call can be deleted too."""
+    try:
+        value = orjson.loads(answer)
+    except (TypeError, ValueError):
+        return iter(())
+    return fields_of(value)
