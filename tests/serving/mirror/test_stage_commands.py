@@ -4,6 +4,7 @@ import json
 import random
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from made_student import DELTA, EPSILON, make_student
 from test_call_store import call_of
 
 from bertsmith.cli.main import main
+from bertsmith.serving.mirror.answering.accounts import accounts
 from bertsmith.serving.mirror.answering.evidence import Batch, Comparison
+from bertsmith.serving.mirror.answering.guarantee_check import check_guarantees
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.answering.stages import Student
+from bertsmith.serving.mirror.settings import PriceSettings
 from bertsmith.serving.mirror.store import Store
 
 
@@ -365,6 +369,107 @@ def test_a_student_whose_every_call_failed_does_not_count_as_answering(
     site.stages.tally({(site.call.version, site.student.id, "answered"): (1, 0.0)})
     assert site.run("status") == 0
     assert "live, fails" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "fails"),
+    [
+        (["student-slow", "new-key"], True),
+        (["mirror-error"], True),
+        (["new-key"], False),  # the student was never asked
+        (["new-template", "new-key"], False),
+        (["canary"], False),  # it was asked and is sure; the draw was the LLM's
+        (["canary", "student-slow"], False),
+        (["low-confidence", "student-busy"], False),
+        ([], False),
+    ],
+)
+def test_a_student_fails_where_it_was_asked_and_every_call_failed(
+    outcomes: list[str], fails: bool, site: Site
+) -> None:
+    site.run("promote", site.call.site, "--student", site.folder, "--to", "canary")
+    site.stages.tally({(site.call.version, site.student.id, each): (3, 0.0) for each in outcomes})
+    for _ in range(2):
+        (found,) = accounts(site.stages, PriceSettings())
+        assert found.fails == fails
+        assert found.as_json()["fails"] == fails
+        site.stages.tally({(site.call.version, "the one before", "answered"): (9, 0.1)})
+
+
+def test_audits_of_a_student_at_another_version_are_not_this_ones(site: Site) -> None:
+    other = call_of(99, model="another")
+    site.store.add([other])
+    both = make_student(site.folder.parent / "both", site.call, {}, {"intent": "card"}, also=[other])
+    for call, count in ((site.call, 3), (other, 50)):
+        site.run("promote", call.version, "--student", both, "--to", "live")
+        (student,) = {each.student for each in site.stages.changed_stages().values()}
+        site.stages.tally({(call.version, student, "answered"): (100, 1.0)})
+        for number in range(count):
+            site.stages.draw(f"{call.version}-{number}", call.version, student, 0.5, 0.5)
+    found = {each.stage.version: each for each in accounts(site.stages, PriceSettings(call=2))}
+    assert (found[site.call.version].calls_avoided, found[other.version].calls_avoided) == (97, 50)
+    money = found[site.call.version].money
+    assert money is not None and (money.saved, money.audits) == (200, 6)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "prices", "price"),
+    [
+        ((None, None), {"million_input_tokens": 1000, "million_output_tokens": 1000}, None),
+        ((11, None), {"million_input_tokens": 1000, "million_output_tokens": 1000}, None),
+        ((11, None), {"million_input_tokens": 1000}, 0.011),
+        ((0, 7), {"million_input_tokens": 1000, "million_output_tokens": 1000}, 0.007),
+        ((None, None), {"call": 2}, 2.0),
+        ((11, 7), {}, None),
+    ],
+)
+def test_a_price_of_tokens_that_nobody_counted_is_unknown(
+    tokens: tuple[int | None, int | None], prices: dict[str, float], price: float | None, tmp_path: Path
+) -> None:
+    store = Store(str(tmp_path / "calls.sqlite"))
+    call = call_of(1)
+    answered = replace(call.answered, input_tokens=tokens[0], output_tokens=tokens[1])
+    store.add([replace(call, answered=answered)])
+    stages = StageStore(store)
+    stage = stages.stages()[call.version]
+    stages.change(stage, replace(stage, mode="live", share=1.0, student="x"), "hand", "a test")
+    stages.tally({(call.version, "x", "answered"): (10, 0.1)})
+    (found,) = accounts(stages, PriceSettings(**prices))
+    assert found.call_price == (None if price is None else pytest.approx(price))
+    assert (found.money is None) == (price is None)
+    store.close()
+
+
+def test_calls_that_have_changed_are_said_where_the_student_is_sure_of_none(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.run("promote", site.call.site, "--student", site.folder, "--to", "live")
+    draw = random.Random(1)
+    site.stages.fold(site.student, Batch(confidences=[draw.uniform(0.5, 0.9) for _ in range(300)]))
+    site.stages.fold(site.student, Batch(confidences=[0.1] * 100))
+    capsys.readouterr()
+    assert site.run("check", "--json") == 1
+    broken = [each["what"] for each in json.loads(capsys.readouterr().out)["findings"] if not each["holds"]]
+    assert broken == ["the calls have changed since the student was first compared"]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "said"), [(0.005, "0.5%"), (0.025, "2.5%"), (0.07, "7%"), (0.0001, "0.01%")]
+)
+def test_the_share_that_may_differ_is_said_as_it_is(epsilon: float, said: str, site: Site) -> None:
+    site.run("promote", site.call.site, "--student", site.folder, "--to", "live")
+    site.stages.fold(replace(site.student, epsilon=epsilon), Batch([Comparison(False, 1.0, 1.0)]))
+    (found,) = check_guarantees(site.stages)
+    assert found.what.endswith(f"at most {said} may differ")
+
+
+def test_a_student_whose_folder_was_moved_is_opened_where_it_is_now(site: Site) -> None:
+    site.run("promote", site.call.site, "--student", site.folder)
+    moved = site.folder.rename(site.folder.parent / "elsewhere")
+    assert site.run("check") == 1
+    assert site.run("promote", site.call.site, "--student", moved) == 0
+    assert site.student.folder == str(moved)
+    assert site.run("check") == 0
 
 
 def test_a_backup_has_what_stands_in_the_log_and_replaces_nothing(

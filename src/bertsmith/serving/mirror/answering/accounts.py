@@ -8,11 +8,12 @@ from typing import Any
 from bertsmith.metrics.significance import Interval
 from bertsmith.serving.mirror.answering.evidence import Evidence
 from bertsmith.serving.mirror.answering.ledger import REFUSED, VOIDED
-from bertsmith.serving.mirror.answering.stage_store import StageStore, Tallies
+from bertsmith.serving.mirror.answering.stage_store import Means, StageStore, Tallies
 from bertsmith.serving.mirror.answering.stages import Stage
 from bertsmith.serving.mirror.settings import PriceSettings
 
-_FAILED = ("student-failed", "student-slow", "student-busy", "new-key", "canary")  # none of them an answer
+_FAILED = ("student-failed", "student-slow", "student-busy", "mirror-error")  # of calls that it was asked
+_NOT_ASKED = ("new-key", "new-template")
 _SECRET = ("audit-", "shadow-", "canary-", "live-", "candidate-")  # outcomes of comparisons, not of calls
 
 
@@ -40,7 +41,8 @@ class Account:
     outcome. `refused` are calls that the LLM gave no answer with the schema, by reason, in whatever mode: a
     sure student counts as differing. `void` are audits that tell nothing, by cause. `differs` is the share of
     the student's answers that differ, and `interval` where it lies with probability 1 - delta, whenever one
-    looks. `seconds_saved` is of all calls answered together.
+    looks. `fails`: the student is to answer, and every call that it was asked failed. `seconds_saved` is of
+    all calls answered together. `call_price` is None where nobody knows how many tokens a call has.
     """
 
     stage: Stage
@@ -53,17 +55,12 @@ class Account:
     differs: float | None
     interval: Interval
     has_drifted: bool
+    fails: bool
     own_seconds: float | None
     llm_seconds: float | None
     seconds_saved: float
     call_price: float | None
     money: Money | None
-
-    @property
-    def fails(self) -> bool:
-        """A student is to answer, and every call that it was asked failed."""
-        is_failed = all(reason in _FAILED for reason in self.relayed)
-        return self.stage.answers and bool(self.relayed) and not self.answered and is_failed
 
     @property
     def audited(self) -> int:
@@ -82,7 +79,7 @@ class Account:
 
     def as_json(self) -> dict[str, Any]:
         """For `bertsmith mirror status --json`."""
-        found = asdict(self) | {"calls_avoided": self.calls_avoided, "fails": self.fails}
+        found = asdict(self) | {"calls_avoided": self.calls_avoided}
         found["interval"] = [self.interval.low, self.interval.high]
         if self.money is not None:
             found["money"] = asdict(self.money) | {"net": self.money.net}
@@ -92,13 +89,12 @@ class Account:
 def accounts(store: StageStore, prices: PriceSettings) -> list[Account]:
     """Of the versions that have a stage of their own, by site."""
     tallies, evidence, means = store.tallies(), store.evidence(), store.means()
-    audits = store.audit_outcomes()
     stages = [each for each in store.stages().values() if each.revision]
     found = []
     for stage in sorted(stages, key=lambda each: (each.site, each.version)):
         counted = _counted(stage, tallies)
         of_students = Counter[str]()
-        for (student, outcome), count in audits.items():
+        for (student, outcome), count in store.audit_outcomes(stage.version).items():
             if student == stage.student or student in counted.own:
                 of_students[outcome] += count
         found.append(
@@ -110,13 +106,14 @@ def accounts(store: StageStore, prices: PriceSettings) -> list[Account]:
 @dataclass
 class _Counted:
     """Of one stage: calls answered by each student, and `seconds` of these together; those relayed, those
-    that the LLM refused, and audits that are void, each by reason.
+    that the LLM refused, and audits that are void, each by reason. `outcomes` are those of its student.
     """
 
     own: Counter[str] = field(default_factory=Counter)
     relayed: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     void: Counter[str] = field(default_factory=Counter)
+    outcomes: set[str] = field(default_factory=set)
     seconds: float = 0.0
 
 
@@ -125,6 +122,8 @@ def _counted(stage: Stage, tallies: Tallies) -> _Counted:
     for (version, student, outcome), (calls, took) in tallies.items():
         if version != stage.version or outcome.startswith(_SECRET):
             continue
+        if student == stage.student:
+            found.outcomes.add(outcome)
         if outcome == "answered":
             found.own[student] += calls
             found.seconds += took
@@ -142,19 +141,15 @@ def _account(
     counted: _Counted,
     audits: dict[str, int],
     known: Mapping[str, Evidence],
-    means: tuple[float, float, float] | None,
+    means: Means | None,
     prices: PriceSettings,
 ) -> Account:
-    llm_seconds, tokens_in, tokens_out = means or (0.0, 0.0, 0.0)
+    means = means or Means(None, None, None)
+    llm_seconds, price = means.seconds, _call_price(prices, means)
     own, seconds = counted.own, counted.seconds
     answered, evidence = sum(own.values()), known.get(stage.student)
     compared = 0 if evidence is None else evidence.audits.count
     interval = _interval(evidence)
-    price = prices.call
-    if price is None and (prices.million_input_tokens or prices.million_output_tokens):
-        price = (
-            tokens_in * prices.million_input_tokens + tokens_out * prices.million_output_tokens
-        ) / 1_000_000
     money = None
     if price is not None:
         errors = None
@@ -174,12 +169,34 @@ def _account(
         evidence.audits.rate() if evidence is not None and compared else None,
         interval,
         evidence is not None and evidence.has_drifted,
+        stage.answers and _is_failing(counted.outcomes),
         seconds / answered if answered else None,
         llm_seconds or None,
         max(0.0, answered * llm_seconds - seconds) if llm_seconds else 0.0,
         price,
         money,
     )
+
+
+def _is_failing(outcomes: set[str]) -> bool:
+    return not outcomes.isdisjoint(_FAILED) and outcomes <= {*_FAILED, *_NOT_ASKED}
+
+
+def _call_price(prices: PriceSettings, means: Means) -> float | None:
+    """None where there is no price, or no answer said how many tokens it had, as streams often don't."""
+    if prices.call is not None:
+        return prices.call
+    parts = [
+        (price, tokens)
+        for price, tokens in (
+            (prices.million_input_tokens, means.input_tokens),
+            (prices.million_output_tokens, means.output_tokens),
+        )
+        if price
+    ]
+    if not parts or any(tokens is None for _, tokens in parts):
+        return None
+    return sum(price * (tokens or 0.0) for price, tokens in parts) / 1_000_000
 
 
 def _interval(evidence: Evidence | None) -> Interval:

@@ -30,7 +30,6 @@ def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[
     """
     stages = [each for each in store.stages().values() if each.revision]
     students, evidence, changes = store.students(), store.evidence(), store.changes()
-    audits = store.audit_outcomes()
     found: list[Finding] = []
     for stage in sorted(stages, key=lambda each: (each.site, each.version)):
 
@@ -46,12 +45,12 @@ def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[
         if known is None or not known.audits.count:
             say(True, "no answer compared yet; what was proven before it served stands")
         else:
-            most = f"at most {known.audits.epsilon:.0%} may differ"
+            most = f"at most {100 * known.audits.epsilon:g}% may differ"
             say(known.decision != "demote", f"{said(known)}; {most}")
-            if known.has_drifted:
-                say(False, "the calls have changed since the student was first compared")
+        if known is not None and known.has_drifted:  # perhaps so that it is sure of nothing any more
+            say(False, "the calls have changed since the student was first compared")
         if stage.answers:
-            over, untold = _without_answer(audits, stage.student)
+            over, untold = _without_answer(store.audit_outcomes(stage.version), stage.student)
             if over >= _FEWEST_OUTCOMES and sum(untold.values()) > _MOST_FAILED * over:
                 failed, void = untold["failed"], untold[VOID]
                 without = f"{failed + void:,} of {over:,} audits got no answer from the LLM"

@@ -42,8 +42,8 @@ def refuse_disproven(store: StageStore, after: Stage) -> None:
     known = store.evidence().get(after.student)
     if known is not None and known.decision == "demote":
         raise InputError(
-            f"The evidence is against student {after.student}: {said(known)}, and {known.audits.epsilon:.1%} "
-            "may. Train another."
+            f"The evidence is against student {after.student}: {said(known)}, and "
+            f"{100 * known.audits.epsilon:g}% may. Train another."
         )
 
 

@@ -52,6 +52,14 @@ class Change(NamedTuple):
     why: str
 
 
+class Means(NamedTuple):
+    """Of calls; None where none of them says it."""
+
+    seconds: float | None
+    input_tokens: float | None
+    output_tokens: float | None
+
+
 class StageStore:
     """On the database of a store of calls."""
 
@@ -134,11 +142,15 @@ class StageStore:
             return [Change(*row) for row in rows]
 
     def add_student(self, student: Student) -> bool:
-        """False where it is there."""
+        """False where it is there: then it is in this folder from now on."""
         row = vars(student) | {"added": student.added or time.time()}
         inserting = self._insertion(STUDENTS).values(**row).on_conflict_do_nothing()
         with self.engine.begin() as connection:
-            return bool(connection.execute(inserting.returning(STUDENTS.c.id)).all())
+            is_new = bool(connection.execute(inserting.returning(STUDENTS.c.id)).all())
+            if not is_new:
+                mine = STUDENTS.c.id == student.id
+                connection.execute(update(STUDENTS).where(mine).values(folder=student.folder))
+        return is_new
 
     def students(self) -> dict[str, Student]:
         """By id."""
@@ -230,10 +242,12 @@ class StageStore:
         with self._reading() as connection:
             return list(connection.execute(select(AUDITS).where(left).order_by(AUDITS.c.drawn).limit(500)))
 
-    def audit_outcomes(self) -> dict[tuple[str, str], int]:
-        """How many audits by (student, outcome); 'open' where it isn't known."""
+    def audit_outcomes(self, version: str | None = None) -> dict[tuple[str, str], int]:
+        """How many audits, of all versions or of one, by (student, outcome); 'open' where it isn't known."""
         outcome = func.coalesce(AUDITS.c.outcome, "open")
         asking = select(AUDITS.c.student, outcome, func.count()).group_by(AUDITS.c.student, outcome)
+        if version is not None:
+            asking = asking.where(AUDITS.c.version == version)
         with self._reading() as connection:
             return {(student, found): count for student, found, count in connection.execute(asking)}
 
@@ -289,8 +303,8 @@ class StageStore:
         with self._reading() as connection:
             return connection.execute(select(func.count()).select_from(CALLS).where(later)).scalar_one()
 
-    def means(self) -> dict[str, tuple[float, float, float]]:
-        """Of each version's recorded calls: mean seconds, and tokens in and out; 0 where none were said."""
+    def means(self) -> dict[str, Means]:
+        """Of each version's recorded calls."""
         asking = select(
             CALLS.c.version,
             func.avg(CALLS.c.seconds),
@@ -298,7 +312,10 @@ class StageStore:
             func.avg(CALLS.c.output_tokens),
         ).group_by(CALLS.c.version)
         with self._reading() as connection:
-            return {row[0]: tuple(float(each or 0) for each in row[1:]) for row in connection.execute(asking)}  # type: ignore[misc]
+            return {
+                row[0]: Means(*(None if each is None else float(each) for each in row[1:]))
+                for row in connection.execute(asking)
+            }
 
     def _insertion(self, table: Table) -> Any:
         from sqlalchemy.dialects import postgresql, sqlite
