@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -176,6 +177,26 @@ def test_anthropic_batches_are_joined(tmp_path: Path, store: Store) -> None:
     assert calls(store)[0].answered.value == {"intent": "card", "urgent": False}
 
 
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="Windows can't change a process's time zone")
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York", "UTC"])
+def test_a_time_without_a_zone_is_the_same_on_every_machine(
+    zone: str, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    span = {"name": "chat", "context": {}, "attributes": GEN_AI, "start_time": "2026-01-01T03:00:00"}
+    given = [
+        pair("card", time="2026-01-01T01:00:00"), pair("transfer", time="2026-01-01T03:00:00+01:00"), span
+    ]  # fmt: skip
+    try:
+        import_files([written(tmp_path / "calls.jsonl", *given)], store, NOTHING)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    midnight = 1767225600
+    assert sorted(each.began - midnight for each in calls(store)) == [3600, 7200, 10800]
+
+
 GEN_AI = {
     "gen_ai.operation.name": "chat",
     "gen_ai.request.model": "m",
@@ -237,8 +258,14 @@ def test_spans_of_otlp_are_read(tmp_path: Path, store: Store) -> None:
                 "endTimeUnixNano": "1760000001000000000", "attributes": attributes}  # fmt: skip
 
     spans = [span(), span(**{"gen_ai.operation.name": "embeddings"}), {"name": "GET /", "attributes": []}]
+    cut = json.dumps([{"role": "assistant", "finish_reason": "length", "parts": []}])
+    spans += [span(**{"gen_ai.output.messages": cut}), span(**{"gen_ai.output.messages": "1"}), span()]
+    del spans[-1]["attributes"][4]
     otlp = {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}
-    assert import_files([written(tmp_path / "otlp.jsonl", otlp)], store, NOTHING).added == 1
+    found = import_files([written(tmp_path / "otlp.jsonl", otlp)], store, NOTHING)
+    reasons = {reason: count for (_, reason), count in found.passed.items()}
+    assert (found.added, reasons) == (1, {"truncated": 1, "malformed-request": 1, "no-content": 1})
+    assert store.passed() == found.passed
     (call,) = calls(store)
     assert (call.began, call.seconds) == (1760000000.5, pytest.approx(0.5))
     assert call.asked.way == "json-object"

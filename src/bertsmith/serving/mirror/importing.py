@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from bertsmith.serving.mirror.formats.registry import FORMATS, format_of
 from bertsmith.serving.mirror.formats.wire_format import WireFormat
 from bertsmith.serving.mirror.json_objects import Placed, json_objects
 from bertsmith.serving.mirror.redaction import Redactor
-from bertsmith.serving.mirror.spans import calls_of_spans, holds_spans
+from bertsmith.serving.mirror.spans import calls_of_spans, holds_spans, seconds_of
 from bertsmith.serving.mirror.store import Store
 
 _BATCH = 500  # calls written together
@@ -86,9 +85,16 @@ class Import:
     def _read(self, placed: Placed) -> None:
         read = _READERS[_kind(placed.value)]
         try:
-            self._waiting += read(placed, self._requests, self._answered, self._redactor)
+            for each in read(placed, self._requests, self._answered, self._redactor):
+                if isinstance(each, NotMirrored):
+                    self._pass(placed, each)
+                else:
+                    self._waiting.append(each)
         except NotMirrored as reason:
-            self._passed[_protocol(placed.value), reason.reason] += 1
+            self._pass(placed, reason)
+
+    def _pass(self, placed: Placed, reason: NotMirrored) -> None:
+        self._passed[_protocol(placed.value), reason.reason] += 1
 
     def _write(self, store: Store, progress: Progress | None) -> None:
         """What waits."""
@@ -189,8 +195,12 @@ def _of_answer(
     yield _made(asked, lambda asked: read_answered(form, asked, body), redactor, _created(body))
 
 
-def _of_spans(placed: Placed, _: Any, __: Any, redactor: Redactor) -> Iterator[Call]:
+def _of_spans(placed: Placed, _: Any, __: Any, redactor: Redactor) -> Iterator[Call | NotMirrored]:
+    """One object may hold many."""
     for span in calls_of_spans(placed.value):
+        if isinstance(span, NotMirrored):
+            yield span
+            continue
         yield make_call(
             span.asked, span.answered, redactor, source=IMPORTED, began=span.began, seconds=span.seconds
         )
@@ -202,7 +212,7 @@ def _unknown(placed: Placed, *_: Any) -> Iterator[Call]:
     )
 
 
-_READERS: Mapping[str, Callable[..., Iterator[Call]]] = {
+_READERS: Mapping[str, Callable[..., Iterator[Call | NotMirrored]]] = {
     "pair": _of_pair,
     "batch request": _of_request,
     "batch answer": _of_answer,
@@ -246,11 +256,11 @@ def _protocol(value: Mapping[str, Json]) -> str:
 
 
 def _time(given: Json, placed: Placed) -> float:
-    """Seconds since 1970, or as ISO 8601."""
+    """Seconds since 1970, or as ISO 8601, in UTC where it names no zone."""
     found: float | None = None
     with suppress(ValueError, OverflowError):
         is_number = isinstance(given, int | float) and not isinstance(given, bool)
-        found = float(given) if is_number else datetime.fromisoformat(str(given)).timestamp()
+        found = float(given) if is_number else seconds_of(str(given))
     if found is None or not 0 <= found < _FARTHEST:
         raise InputError(
             f"{placed}: expected time in ISO 8601 or in seconds since 1970, found {str(given)[:40]!r}."

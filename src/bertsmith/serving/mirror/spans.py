@@ -8,7 +8,7 @@ recorded there: the answer's own JSON, or the tool that it called, stands for it
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -45,22 +45,19 @@ def holds_spans(value: Mapping[str, Json]) -> bool:
     return "resourceSpans" in value or ("attributes" in value and ("name" in value or "context" in value))
 
 
-def calls_of_spans(value: Mapping[str, Json]) -> Iterator[SpanCall]:
-    """Of an object that `holds_spans`; spans of other things are passed over. Raises NotMirrored saying why a
-    call can't be mirrored, where it is alone in the object; else that one is left out.
+def calls_of_spans(value: Mapping[str, Json]) -> Iterator[SpanCall | NotMirrored]:
+    """Of an object that `holds_spans`, each, or why it can't be mirrored; spans of other things are passed
+    over.
     """
-    spans = list(_spans(value))
-    for span in spans:
+    for span in _spans(value):
         try:
             attributes = _attributes(span.get("attributes"))
             if attributes.get("gen_ai.operation.name") in _OPERATIONS:
                 yield _call(attributes, span)
-        except NotMirrored:
-            if len(spans) == 1:
-                raise
+        except NotMirrored as found:
+            yield found
         except _MALFORMED:
-            if len(spans) == 1:
-                raise NotMirrored("malformed-answer") from None
+            yield NotMirrored("malformed-answer")
 
 
 def _spans(value: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
@@ -174,8 +171,16 @@ def _moment(span: Mapping[str, Json], name: str) -> float:
     if (nanoseconds := span.get(f"{name}TimeUnixNano")) is not None:
         return int(nanoseconds) / 1e9
     with suppress(ValueError):
-        return datetime.fromisoformat(str(span.get(f"{name}_time"))).timestamp()
+        return seconds_of(str(span.get(f"{name}_time")))
     return 0.0
+
+
+def seconds_of(written: str) -> float:
+    """Seconds since 1970 of ISO 8601; what names no zone is in UTC, on whatever machine it is read. Raises
+    ValueError.
+    """
+    found = datetime.fromisoformat(written)
+    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
 
 
 def _number(value: Json) -> int | None:
