@@ -2,12 +2,17 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from made_student import make_student
+from test_call_store import call_of
 
 from bertsmith.serving.mirror.answering.student_thread import StudentThread
+from bertsmith.serving.mirror.student import Student
 
 
 class _Counts:
@@ -46,3 +51,15 @@ def test_what_opening_raises_is_raised() -> None:
 
     with pytest.raises(FileNotFoundError, match=r"student\.json"):
         StudentThread("x", broken)
+
+
+def test_a_student_whose_model_gives_no_number_is_sure_of_nothing(tmp_path: Path) -> None:
+    class Overflowed:
+        def logits(self, texts: Sequence[str]) -> dict[str, Any]:
+            return {"$.intent": np.full((len(texts), 3), np.nan)}
+
+    call = call_of(1, schema={"type": "object", "properties": {"intent": {"enum": ["a", "b", "c"]}}})
+    opened = Student.open(make_student(tmp_path / "made", call, {}, {"intent": "a"}))
+    (sure,) = opened.answer(["a text"])
+    (found,) = Student(opened.file, Overflowed()).answer(["a text"])
+    assert (sure.is_sure, found.is_sure, found.confidence) == (True, False, 0.0)

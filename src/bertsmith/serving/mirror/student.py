@@ -8,7 +8,7 @@ E texts, C outputs of all fields together.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import isnan, prod
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -139,6 +139,7 @@ class Student:
         values = {path: guess.value for path, guess in guesses.items()}
         confidences = {path: guess.confidence for path, guess in guesses.items()}
         confidence, threshold = prod(confidences.values()), self.file.claims.threshold_for(values)
+        confidence = 0.0 if isnan(confidence) else confidence  # of a model that overflowed: it knows nothing
         answer = self.file.shape.compose(values)
         if threshold is None or confidence < threshold or confidence <= 0:
             reason = UNPROVEN if threshold is None else UNSURE
