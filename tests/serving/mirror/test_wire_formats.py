@@ -1,7 +1,9 @@
 """Which requests can be mirrored, which answers say something, and why the others don't."""
 
 import json
+import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import llm_answers
@@ -10,8 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.serving.mirror.call import Answered, Asked, NotMirrored
-from bertsmith.serving.mirror.exchange import answered_of, asked_of, decoded, read_answered, read_asked
+from bertsmith.serving.mirror.exchange import (
+    Exchange,
+    answered_of,
+    asked_of,
+    call_of,
+    decoded,
+    read_answered,
+    read_asked,
+)
 from bertsmith.serving.mirror.formats.registry import BY_NAME, FORMATS, format_of
+from bertsmith.serving.mirror.redaction import Redactor
 from bertsmith.serving.mirror.streams import Event, events_of
 
 SCHEMA = llm_answers.SCHEMA
@@ -195,3 +206,19 @@ def test_only_what_is_posted_to_a_known_path_is_looked_at() -> None:
     assert format_of("POST", "/messages") is BY_NAME["anthropic"]
     found = [format_of("POST", f"/any/prefix{each.PATH}") for each in FORMATS]
     assert found == list(FORMATS)
+
+
+@pytest.mark.parametrize("encoding", ["", "gzip"])
+def test_a_stream_whose_client_hangs_up_at_the_last_event_is_read_compressed_too(encoding: str) -> None:
+    asked_for = asked(CHAT, response_format=SHAPE)
+    chunk = {"choices": [{"delta": {"content": '{"intent": "card"}'}, "finish_reason": "stop"}]}
+    sent = f"data: {json.dumps(chunk)}\n\n".encode()
+    if encoding:
+        packing = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)  # as a proxy does: each event goes out, no end
+        sent = packing.compress(sent) + packing.flush(zlib.Z_SYNC_FLUSH)
+    exchange = Exchange(
+        BY_NAME[CHAT], asked_for, 9, "text/event-stream", encoding, [sent], False, 0.0, 0.1, 0.2
+    )  # fmt: skip
+    assert call_of(exchange, Redactor((), {})).answered.value == {"intent": "card"}
+    with pytest.raises(NotMirrored, match="cut"):
+        call_of(replace(exchange, answer=[sent[:-8]]), Redactor((), {}))

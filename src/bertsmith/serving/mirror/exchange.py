@@ -59,7 +59,7 @@ def call_of(exchange: Exchange, redactor: Redactor) -> Call:
     if not (exchange.is_whole or is_stream):
         raise NotMirrored("cut")
     asked = exchange.asked
-    content = decoded(b"".join(exchange.answer), exchange.encoding)
+    content = decoded(b"".join(exchange.answer), exchange.encoding, may_be_cut=is_stream)
     answered = answered_of(exchange.form, asked, content, is_stream)
     routing = exchange.routing
     audit = "" if routing is None else routing.audit
@@ -148,17 +148,19 @@ def _reading(read: Callable[[], _Read], reason: str) -> _Read:
         raise NotMirrored(reason) from None
 
 
-def decoded(content: bytes, encoding: str) -> bytes:
-    """By its content-encoding. Raises NotMirrored for one that this machine can't read, and for a bomb."""
+def decoded(content: bytes, encoding: str, *, may_be_cut: bool = False) -> bytes:
+    """By its content-encoding; what came of one that `may_be_cut`. Raises NotMirrored for one that this
+    machine can't read, and for a bomb.
+    """
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
         return content
     if encoding != READABLE:
         raise NotMirrored("encoding")
-    return _unzipped(content)
+    return _unzipped(content, may_be_cut)
 
 
-def _unzipped(content: bytes) -> bytes:
+def _unzipped(content: bytes, may_be_cut: bool) -> bytes:
     """All members of it (RFC 1952, section 2.2), as clients read them."""
     found = b""
     while content:
@@ -167,7 +169,7 @@ def _unzipped(content: bytes) -> bytes:
             found += unpacking.decompress(content, _LARGEST + 1 - len(found))
         except zlib.error:
             raise NotMirrored("malformed-answer") from None
-        if len(found) > _LARGEST or not unpacking.eof:
+        if len(found) > _LARGEST or not (unpacking.eof or may_be_cut):
             is_large = len(found) > _LARGEST or unpacking.unconsumed_tail
             raise NotMirrored("too-large" if is_large else "cut")
         content = unpacking.unused_data
