@@ -18,6 +18,8 @@ from bertsmith.errors import InputError
 from bertsmith.serving.mirror.answering.evidence import Batch, Comparison
 from bertsmith.serving.mirror.answering.moves import moved
 from bertsmith.serving.mirror.answering.stage_store import StageStore
+from bertsmith.serving.mirror.call import Answered
+from bertsmith.serving.mirror.looking.seen_values import seen_values
 from bertsmith.serving.mirror.store import Store
 
 KEY, LOOKER = "operator-0123456789abcdef", "looker-0123456789abcdef"
@@ -88,6 +90,9 @@ def test_values_that_may_be_texts_are_not_shown(calm: RunningMirror) -> None:
     assert values["$.intent"]["values"] == [["card", 40]]
     assert values["$.n"]["range"] == [0, 39]
     assert {name for name, _ in values["$.tags[]"]["values"]} == {"a", "null"}
+    numbers = [replace(each, answered=Answered({"n": each.began % 2})) for each in map(call_of, range(10))]
+    whole = [replace(each, answered=Answered({"n": int(each.began) % 2})) for each in numbers]
+    assert seen_values([*numbers, *whole])["$.n"]["values"] == [["0", 10], ["1", 10]]
     (call,) = calm.store.latest(next(iter(calm.ask("/bertsmith/state").json()["details"])), 1)
     assert call.answered.value["n"] == 39
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bertsmith.serving.mirror.call import Call, Json
+from bertsmith.serving.mirror.fields import plain
 from bertsmith.serving.mirror.rows import values_of
 
 _SHOWN = 12  # values of a field
@@ -20,14 +21,15 @@ def seen_values(calls: Sequence[Call]) -> dict[str, dict[str, Any]]:
     counts: dict[str, Counter[Any]] = {}
     for call in calls:
         for path, value in values_of(call.answered.value):
-            counts.setdefault(path, Counter())[type(value), _plain(value)] += 1
+            shown = _plain(value)
+            counts.setdefault(path, Counter())[type(shown), shown] += 1
     named = set(_named(calls[0].asked.schema)) if calls else set[str]()
     return {path: _of_field(of, len(calls), named) for path, of in sorted(counts.items())}
 
 
 def _plain(value: Json) -> Json:
-    """What can be counted."""
-    return value if isinstance(value, str | bool | int | float | None) else "…"
+    """What can be counted: 1.0 is 1."""
+    return plain(value) if isinstance(value, str | bool | int | float | None) else "…"
 
 
 def _of_field(counts: Counter[Any], calls: int, named: set[str]) -> dict[str, Any]:
