@@ -40,11 +40,9 @@ from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.training.finetuning.finetune import finetune
 from bertsmith.training.pretrain import pretrain
 
-WHOLE = Tried("the model itself", "whole", 0.9, 0.01, 1000, 4000, 2.0, 4.0, 1.0, 1.0)
-SMALL = replace(WHOLE, name="1 layer", slug="layers-1", score=0.8, parameters=300, share=0.3, share_alone=0.3)
-MIDDLE = replace(
-    WHOLE, name="3 layers", slug="layers-3", score=0.89, parameters=600, share=0.6, share_alone=0.6
-)
+WHOLE = Tried("the model itself", "whole", 0.9, 0.01, 1000, 4000, 100.0, 2.0, 4.0, 1.0, 1.0)
+SMALL = replace(WHOLE, name="1 layer", slug="layers-1", score=0.8, parameters=300, work=30.0)
+MIDDLE = replace(WHOLE, name="3 layers", slug="layers-3", score=0.89, parameters=600, work=60.0)
 PRUNED = replace(WHOLE, name="90 pieces", slug="pruned", score=0.895, parameters=500)
 
 
@@ -98,17 +96,17 @@ def test_the_ladder_goes_down_to_one_layer_and_half_the_width() -> None:
     assert ladder(make_config(odd, "test")) == []
 
 
-def test_the_quickest_that_keeps_enough_is_chosen() -> None:
+def test_the_least_work_that_keeps_enough_is_chosen() -> None:
     tried = [SMALL, MIDDLE, PRUNED]
     assert choose(WHOLE, tried, 0.98) == MIDDLE
     assert choose(WHOLE, tried, 0.8) == SMALL
     assert choose(WHOLE, tried, 0.99) == PRUNED
     assert choose(WHOLE, tried, 1.0) == WHOLE
-    as_quick = replace(PRUNED, slug="fewer", parameters=400, share_alone=1.03)
-    assert choose(WHOLE, [PRUNED, as_quick], 0.99) == as_quick
-    assert choose(WHOLE, [PRUNED, replace(as_quick, share_alone=1.06)], 0.99) == PRUNED
-    unlucky = replace(PRUNED, share_alone=1.02)  # a pruned model computes what the whole one does
-    assert choose(WHOLE, [unlucky], 0.99) == unlucky
+    as_little = replace(PRUNED, slug="fewer", parameters=400, work=103.0)
+    assert choose(WHOLE, [PRUNED, as_little], 0.99) == as_little
+    assert choose(WHOLE, [PRUNED, replace(as_little, work=106.0)], 0.99) == PRUNED
+    busy = replace(MIDDLE, share_alone=3.0, milliseconds_alone=12.0)  # while it was measured
+    assert choose(WHOLE, [SMALL, busy, PRUNED], 0.98) == busy
 
 
 def test_what_to_mistrust_in_a_choice_is_said() -> None:
@@ -116,7 +114,7 @@ def test_what_to_mistrust_in_a_choice_is_said() -> None:
     assert "more dev rows would tell" in doubts(WHOLE, tried, MIDDLE, 0.98, "accuracy")[0]
     assert doubts(WHOLE, tried, replace(MIDDLE, error=0.001), 0.98, "accuracy") == []
     assert "no smaller model keeps 100%" in doubts(WHOLE, tried, WHOLE, 1.0, "accuracy")[0]
-    slower = replace(PRUNED, parameters=2_500_000, share_alone=1.08)
+    slower = replace(PRUNED, parameters=2_500_000, work=108.0)
     assert choose(WHOLE, [SMALL, slower], 0.98) == WHOLE
     assert doubts(WHOLE, [SMALL, slower], WHOLE, 0.98, "accuracy") == [
         "no faster model keeps 98% of the accuracy. Smaller ones do: 90 pieces, 2.5 M parameters, lies in "
@@ -137,6 +135,18 @@ def test_a_search_ends_with_the_chosen_model_its_table_and_its_page(
     shrunk = found.shrunk
     slugs = {each.slug for each in shrunk.tried}
     assert slugs == {"pruned", "static", "layers-1", "layers-1-width-16"}
+    work = {each.slug: each.work for each in (shrunk.whole, *shrunk.tried)}
+    assert (
+        work["pruned"] == work["whole"] > work["layers-1"] > work["layers-1-width-16"] > work["static"] == 0
+    )
+    whole = Teacher.open(parts["model"], None, torch.device("cpu"))
+    lengths = [
+        each.tokens
+        for each in encode_examples(whole.task, whole.task.read(parts["dev"]), whole.tokenizer).encoded
+    ]
+    assert work["whole"] - work["layers-1"] == sum(
+        2 * n * (4 * 32**2 + 2 * 32 * 64 + 2 * n * 32) for n in lengths
+    )
     assert shrunk.whole.share_alone == 1 and shrunk.chosen.parameters < shrunk.whole.parameters
     assert shrunk.chosen.score >= shrunk.wanted == pytest.approx(0.5 * shrunk.whole.score)
     pruned = next(each for each in shrunk.tried if each.slug == "pruned")

@@ -29,8 +29,8 @@ def shrink(
 
     First, pieces of the vocabulary that the texts don't have are dropped. Then models of fewer layers, and a
     narrower one, learn the model's answers, the quickest to train first. OUT/model is the one that keeps the
-    score you asked for and takes the least time for a single text. OUT/report.html shows them all, with
-    intervals.
+    score you asked for and computes least for a text: work is counted, so that a busy machine chooses the
+    same. OUT/report.html shows them all, with intervals.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def _show(shrunk: "Shrunk") -> None:
     from bertsmith.compression.shrinking.shrink_report import COLUMNS, rows
 
     print_table(COLUMNS, rows(shrunk), title=f"{shrunk.metric} on dev, at least {shrunk.wanted:.4f} wanted")
-    console.print(f"The fastest that keeps {shrunk.keep:.0%}: {shrunk.chosen.name}.", markup=False)
+    console.print(f"The least work that keeps {shrunk.keep:.0%}: {shrunk.chosen.name}.", markup=False)
     if shrunk.on_test is not None:
         console.print(shrunk.on_test.sentence(shrunk.metric), markup=False)
     for warning in shrunk.warnings:

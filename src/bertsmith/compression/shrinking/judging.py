@@ -1,4 +1,6 @@
-"""A finished candidate measured: its score on dev, its size, and its time in turn with the whole model's."""
+"""A finished candidate measured: its score on dev, its size, its work, and its time in turn with the whole
+model's.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +12,13 @@ import torch
 from bertsmith.compression.distilling.cost import measure_saving
 from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.compression.shrinking.tried import Tried
+from bertsmith.model.static_table import is_static
 from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.evaluating.evaluation import Evaluation
 from bertsmith.tasks.evaluating.uncertainty import standard_error
 from bertsmith.tasks.examples.folds import folds_of
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
+from bertsmith.training.finetuning.work import pass_work
 
 _FOLDS = 5
 
@@ -59,6 +63,7 @@ class Judge:
             error=error,
             parameters=cost.parameters,
             bytes=cost.bytes,
+            work=0.0 if is_static(folder) else pass_work(found.model.config, split.encoded),
             milliseconds=1e3 * cost.seconds,
             milliseconds_alone=1e3 * cost.alone,
             share=saving.share,

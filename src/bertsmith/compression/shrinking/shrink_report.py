@@ -21,6 +21,7 @@ COLUMNS = (
     "95 % interval",
     "of the model's",
     "parameters",
+    "of its work",
     "a text alone",
     "of its time",
     "among many",
@@ -43,7 +44,7 @@ def render_shrink(shrunk: Shrunk, model: str) -> str:
         title="How small can it be?",
         status=f"{model} · {shrunk.metric} on dev · to keep {shrunk.keep:.0%}",
         headline=[
-            ("the fastest that keeps it", chosen.name),
+            ("the least work that keeps it", chosen.name),
             ("of its score", kept),
             ("of its time for a text", formatting.percent(chosen.share_alone)),
             ("of its parameters", formatting.percent(chosen.parameters / whole.parameters)),
@@ -65,7 +66,7 @@ def rows(shrunk: Shrunk) -> list[list[str]]:
     """A row a candidate, the model itself last; the chosen one is marked."""
     whole = shrunk.whole
     found = []
-    for each in (*sorted(shrunk.tried, key=lambda one: one.share_alone), whole):
+    for each in (*sorted(shrunk.tried, key=lambda one: one.work), whole):
         low, high = each.interval
         found.append(
             [
@@ -74,6 +75,7 @@ def rows(shrunk: Shrunk) -> list[list[str]]:
                 "–" if each.error is None else f"{low:.4f} to {high:.4f}",
                 formatting.percent(each.score / whole.score) if whole.score else "–",
                 f"{each.parameters / 1e6:.1f} M",
+                formatting.percent(each.work / whole.work),
                 f"{each.milliseconds_alone:.2f} ms",
                 formatting.percent(each.share_alone),
                 formatting.percent(each.share),

@@ -1,24 +1,25 @@
-"""What became of each candidate, and which is the fastest that keeps what was asked.
+"""What became of each candidate, and which of those that keep what was asked computes least.
 
 out/candidates/SLUG/tried.json   one candidate, once it is finished
 out/results.json                 all of them, the choice, and what was left out
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from bertsmith.files import read_json, write_json
 
 FILE = "tried.json"
-_AS_QUICK = 1.05  # times the least time: measured again, either might be the quicker one
+_AS_LITTLE = 1.05  # times the least work: a text of other pieces may turn it round
 
 
 @dataclass(frozen=True)
 class Tried:
-    """`score` is the main metric on dev, with its standard `error`; `share` and `share_alone` are of the
-    teacher's time for a text among many, and for one that comes alone. `seconds` is what it took to make,
+    """`score` is the main metric on dev, with its standard `error`; `work` is what the encoder computes for
+    dev, in FLOP; `share` and `share_alone` are of the teacher's time for a text among many, and for one that
+    comes alone, as measured: nothing is chosen by them. `seconds` is what it took to make,
     over all parts of an interrupted run; `predicted` what asking the model took and the training was expected
     to take.
     """
@@ -29,6 +30,7 @@ class Tried:
     error: float | None
     parameters: int
     bytes: int
+    work: float
     milliseconds: float
     milliseconds_alone: float
     share: float
@@ -42,9 +44,10 @@ class Tried:
 
     @classmethod
     def read(cls, folder: Path) -> "Tried | None":
-        """None for a candidate that is not finished."""
+        """None for a candidate that is not finished, or that an older version measured in fewer ways."""
         path = folder / FILE
-        return cls(**read_json(path)) if path.exists() else None
+        found = read_json(path) if path.exists() else {}
+        return cls(**found) if found.keys() == {field.name for field in fields(cls)} else None
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -123,14 +126,14 @@ class Shrunk:
 
 
 def choose(whole: Tried, tried: Sequence[Tried], keep: float) -> Tried:
-    """Of those whose score is at least `keep` of the whole model's, that which takes the least time for a
-    text that comes alone, of such as are as quick but for a twentieth the one with fewest parameters; the
-    model itself where there is none.
+    """Of those whose score is at least `keep` of the whole model's, that whose work is least, of such as
+    compute as little but for a twentieth the one with fewest parameters; the model itself where there is
+    none. Work is counted: a busy machine, or another one, chooses the same.
     """
     good = [whole, *(each for each in tried if each.score >= keep * whole.score)]
-    least = min(each.share_alone for each in good)
-    as_quick = [each for each in good if each.share_alone <= _AS_QUICK * least]
-    return min(as_quick, key=lambda each: (each.parameters, each.share_alone))
+    least = min(each.work for each in good)
+    as_little = [each for each in good if each.work <= _AS_LITTLE * least]
+    return min(as_little, key=lambda each: (each.parameters, each.work))
 
 
 def doubts(shrunk_from: Tried, tried: Sequence[Tried], chosen: Tried, keep: float, metric: str) -> list[str]:
