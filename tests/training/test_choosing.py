@@ -27,6 +27,7 @@ from bertsmith.machine.hardware import Hardware
 from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.model.config import make_config
 from bertsmith.reporting import formatting
+from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.examples.folds import CROSS_VALIDATION, folds_of
 from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, encode_examples
 from bertsmith.tasks.heads.classifier_head import PooledHead
@@ -266,7 +267,7 @@ def test_a_fold_is_decoded_by_the_transitions_of_its_own_model(
     task = kind(kind.Settings(crf=True))
     rows = task.read(write_rows(tmp_path / "rows.jsonl", "tagging", 40))
     task.fit(rows)
-    train, made = EncodedExamples(rows, rows), list[str]()
+    train, made = EncodedExamples(rows, [Encoded((), target=row) for row in rows]), list[str]()
     sizes = {"vocab_size": 9, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1}
     config = make_config(sizes | {"intermediate_size": 4}, "test")
     folds = folds_of(task, rows, 5)
@@ -283,7 +284,7 @@ def test_a_fold_is_decoded_by_the_transitions_of_its_own_model(
         return method
 
     def outputs_of(method: str, encoded: list[Any]) -> list[Any]:
-        return [np.zeros((len(each.words), len(task.labels)), np.float32) for each in encoded]
+        return [np.zeros((len(each.target.words), len(task.labels)), np.float32) for each in encoded]
 
     monkeypatch.setattr(choosing, "outputs_of", outputs_of)
     choice = choose(task, Work({FULL: [1.0] * 5}, {FULL: 1.0}, ENOUGH, ENOUGH), train, folds, train_part)
