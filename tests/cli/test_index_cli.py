@@ -13,6 +13,7 @@ pytest.importorskip("lancedb")
 from bertsmith.cli.main import main
 from bertsmith.cli.search import _heading, _passage, _window
 from bertsmith.inference.index.index import Index
+from bertsmith.inference.index.manifest import read_index_manifest, write_index_manifest
 from bertsmith.inference.index.search import Hit
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
@@ -158,6 +159,23 @@ def test_what_is_not_said_of_passages_is_as_usual_or_as_it_was(
     small = ("--passage-tokens", "10", "--passage-overlap", "2")
     assert said in printed(capsys, *to, "--model", str(model), *small)
     assert said in printed(capsys, *to, "--language", "en")
+
+
+def test_a_language_that_there_is_not_is_refused_and_an_older_index_of_one_still_opens(
+    docs: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = tmp_path / "index"
+    to = ("index", "build", str(docs), "--out", str(index), "--model", str(model))
+    for code in ("zz", "eng", "english"):
+        assert "language" in complaint(capsys, *to, "--language", code)
+        assert not index.exists()
+    assert "language en-gb" in printed(capsys, *to, "--language", "en-GB")
+    (hit,) = Index.open(index).search("opened", k=1, mode="text")
+    assert "opens" in hit.text, "English stems"
+    noted = read_index_manifest(index)
+    older = noted.passages.model_copy(update={"language": "eng"})  # which 0.3 let through
+    write_index_manifest(index, noted.model_copy(update={"passages": older}))
+    assert "language eng" in printed(capsys, *to)
 
 
 def test_products_are_what_is_asked_for(

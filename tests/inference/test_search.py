@@ -301,6 +301,7 @@ def test_endings_and_stop_words_of_english_are_no_other_language_s() -> None:
     marks = [passage[start:end] for start, end in matching_spans(passage, "will Kase die", "de")]
     assert marks == ["will", "die", "Käse", "will"]
     assert matching_spans("die Base", "Bases", "de") == []
+    assert matching_spans("the Base", "the Bases", "en-gb") == [(4, 8)]
 
 
 def test_of_a_language_without_blanks_pairs_of_characters_are_marked() -> None:

@@ -1,22 +1,13 @@
 """Every choice of a corpus build: how sources are read, and what becomes of their documents."""
 
-import re
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
+from bertsmith.text.languages import Language
 from bertsmith.validation import UserSettings
 
 Format = Literal["auto", "file", "blank-lines", "lines", "wikiextractor", "jsonl", "csv", "tsv", "parquet"]
-
-
-def _require_language(code: str) -> str:
-    if not re.fullmatch("[a-z]{2,3}(-[a-z0-9]+)*", code):
-        raise ValueError("expected a language's code such as en or de")
-    return code
-
-
-Language = Annotated[str, AfterValidator(_require_language)]
 
 
 class CorpusSettings(UserSettings):

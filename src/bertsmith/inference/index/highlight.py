@@ -28,8 +28,9 @@ def matching_spans(passage: str, query: str, language: str = "en") -> list[tuple
     """
     if not has_blanks(language):
         return _solid_spans(passage, query)
-    form = _english if language == "en" else _folded
-    ignored = _STOP_WORDS if language == "en" else frozenset()
+    is_english = language.partition("-")[0] == "en"
+    form = _english if is_english else _folded
+    ignored = _STOP_WORDS if is_english else frozenset()
     words = WORD.findall(query)
     wanted = {form(word) for word in words if _folded(word) not in ignored} or set(map(form, words))
     return [found.span() for found in WORD.finditer(passage) if form(found.group()) in wanted]

@@ -321,7 +321,9 @@ def _last_commit(path: Path, before: _Committed | None = None) -> _Committed:
 
 
 def _laid_on(usual: PassageSettings, said: SomePassages | None) -> PassageSettings:
-    return said if isinstance(said, PassageSettings) else usual.changed(said or {})
+    if isinstance(said, PassageSettings):
+        return said
+    return usual.changed(said) if said else usual
 
 
 def _create(

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_write, read_json
+from bertsmith.text.languages import AS_BUILT
 from bertsmith.text.retrieval.passages import PassageSettings
 from bertsmith.validation import Strict, first_problem
 
@@ -107,7 +108,7 @@ def read_index_manifest(folder: Path) -> IndexManifest:
             "`bertsmith index build SOURCE --model MODEL --out INDEX`."
         )
     try:
-        return IndexManifest.model_validate(read_json(path))
+        return IndexManifest.model_validate(read_json(path), context=AS_BUILT)
     except ValidationError as error:
         raise InputError(
             f"{path}: {first_problem(error, IndexManifest)} It was altered, or written by a newer "

@@ -67,6 +67,7 @@ _STEMMED = {
     "hu": "Hungarian",
     "it": "Italian",
     "nl": "Dutch",
+    "nb": "Norwegian",
     "no": "Norwegian",
     "pt": "Portuguese",
     "ro": "Romanian",
@@ -99,7 +100,7 @@ class PassageTable:
     ) -> "PassageTable":
         """An empty table with its full-text index."""
         index = require_lancedb().index
-        stemmed = _STEMMED.get(language)
+        stemmed = _STEMMED.get(language.partition("-")[0])
         words = index.FTS(
             language=stemmed or "English",
             stem=stemmed is not None,
