@@ -132,6 +132,11 @@ def test_the_command_writes_a_page_and_replaces_none(
     assert data["attributions"]["target"] == found.target
     assert [each["score"] for each in data["attributions"]["tokens"]] == found.scores.tolist()
     assert main([*command, "--overwrite"]) == 0
+    config = models["classification"] / "config.json"
+    before = config.read_bytes()
+    assert main([*command[:-1], str(config), "--overwrite"]) == 2
+    assert "This command reads" in capsys.readouterr().err
+    assert config.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -59,12 +59,13 @@ def look(
     """
     from bertsmith.cli.screen import print_paths, progress_bar
     from bertsmith.inference.looking.look import look as look_at
+    from bertsmith.model.locate import locate_model
     from bertsmith.output_file import require_output
     from bertsmith.text.labelled.rows import stream_texts
 
     if among is None:
         _refuse_reading({"column": column} | given(layout))
-    require_output(out, overwrite, [] if among is None else [among])
+    require_output(out, overwrite, [locate_model(model).folder, *([] if among is None else [among])])
     _refuse_columns(model)
     texts = None if among is None else stream_texts(among, column, **given(layout))
     with progress_bar("Looking") as progress:

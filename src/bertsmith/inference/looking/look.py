@@ -35,7 +35,7 @@ class Look:
     @door(path=place)
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """As one interactive page that needs nothing else. Raises InputError for what is there already."""
-        require_output(path, overwrite, ())
+        require_output(path, overwrite, [locate_model(self.model).folder])
         page = render_look(
             self.model, self.given, self.tokenizer, self.attention, self.attributions, self.neighbours
         )
