@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,14 @@ def learnt(rows: list[dict[str, Any]] = ROWS) -> tuple[Fields, list[TextExample]
     ]
     task.fit(examples)
     return task, examples
+
+
+def test_a_file_of_fields_is_read(tmp_path: Path) -> None:
+    """Labels are objects, which no set holds."""
+    rows = [{"text": "bano delo", "label": json.dumps(row)} for row in ROWS]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    examples = Fields(PooledSettings(pooling="mean")).read(tmp_path / "rows.jsonl")
+    assert [example.label for example in examples] == [example.label for example in learnt()[1]]
 
 
 def test_outputs_are_those_of_all_fields_side_by_side() -> None:

@@ -136,7 +136,7 @@ class TextTask(Task[TextExample]):
     def _gaps(self, examples: Sequence[TextExample]) -> list[str]:
         """What each lacks of text and label; "" for nothing."""
         keeps = getattr(self.settings, "missing", "refuse") == "keep"
-        stand_ins = () if keeps else self.stand_ins({example.label for example in examples})
+        stand_ins = () if keeps else self.stand_ins([example.label for example in examples])
         return [
             "text"
             if not keeps and not self.has_text(example)
