@@ -37,16 +37,16 @@ def numbers_seen(seen: Sequence[Seen]) -> tuple[Any, ...] | None:
 
 
 def tolerance_of(seen: Sequence[Seen], low: Any, high: Any) -> float:
-    """How far two numbers may be apart to count as the same: a twentieth of the schema's range, or else of
-    what nine in ten of the numbers seen span.
+    """How far two numbers may be apart to count as the same: a twentieth of what nine in ten of the numbers
+    seen span, and of the schema's range where that is smaller. A schema's range may be far wider than what is
+    said: of amounts up to a million that all are below a hundred, any would be the same.
     """
-    if is_number(low) and is_number(high) and high > low:
-        return _TOLERANCE * float(high - low)
     numbers = [float(each.value) for each in seen if is_number(each.value)]
-    if len(numbers) < 2:
-        return 0.0
-    bottom, top = np.quantile(numbers, [0.05, 0.95])
-    return _TOLERANCE * float(top - bottom)
+    spans = [float(high - low)] if is_number(low) and is_number(high) and high > low else []
+    if len(numbers) > 1:
+        bottom, top = np.quantile(numbers, [0.05, 0.95])
+        spans.append(float(top - bottom))
+    return _TOLERANCE * min(spans, default=0.0)
 
 
 def are_quotes(seen: Sequence[Seen]) -> bool:
