@@ -1,5 +1,7 @@
 """Claims and figures of a student as sentences and rows, for the page and the terminal."""
 
+import math
+
 from bertsmith.mirroring.candidate import Judged
 from bertsmith.serving.mirror.student_file import Claim, Claims, TeacherCeiling
 
@@ -10,12 +12,12 @@ def claim_sentence(claims: Claims) -> str:
     """'With 95 % confidence, the answers it gives differ from the LLM's in at most 5 %.'"""
     if not claims.coverage:
         return "Nothing is proven, so the LLM goes on answering every call."
-    share = f"at most {percent(claims.epsilon)}"
+    share = f"at most {percent_at_most(claims.epsilon)}"
     which = "the answers it gives"
     if claims.by is not None:
         which = f"the answers it gives, whatever it says of {claims.by},"
     return (
-        f"With {percent(1 - claims.delta)} confidence, {which} differ from the LLM's in {share}. "
+        f"With {_confidence(claims.delta)} confidence, {which} differ from the LLM's in {share}. "
         f"It answers {percent(claims.coverage)} of the calls{_interval(claims.whole, claims.delta)}."
     )
 
@@ -25,7 +27,7 @@ def _interval(claim: Claim | None, delta: float) -> str:
     if claim is None:
         return ""
     low, high = claim.coverage_interval
-    together = percent(max(1 - 2 * delta, 0.0))
+    together = _confidence(2 * delta) if delta < 0.5 else "0 %"
     return f" ({percent(low)} to {percent(high)}; both together hold with {together} confidence)"
 
 
@@ -47,7 +49,7 @@ def _row(name: str, claim: Claim | None) -> list[str]:
         f"{claim.threshold:.3f}",
         f"{claim.answered:,} of {claim.calls:,}",
         percent(claim.risk),
-        f"at most {percent(claim.epsilon)}",
+        f"at most {percent_at_most(claim.epsilon)}",
     ]
 
 
@@ -68,5 +70,20 @@ def ceiling_sentence(ceiling: TeacherCeiling | None) -> str:
 
 
 def percent(share: float) -> str:
-    """'95 %', '92.3 %'."""
-    return f"{100 * share:.1f}".removesuffix(".0") + " %"
+    """'95 %', '92.3 %', '0.03 %', '99.97 %': what isn't none or all never reads as if it were."""
+    digits = 1
+    while 0 < share < 1 and float(f"{100 * share:.{digits}f}") in (0.0, 100.0) and digits < 12:
+        digits += 1
+    return f"{100 * share:.{digits}f}".removesuffix(".0") + " %"
+
+
+def _confidence(delta: float) -> str:
+    """Never more than it is: '95 %', '99.875 %'."""
+    return f"{100 - float(percent_at_most(delta).removesuffix(' %')):.12g} %"
+
+
+def percent_at_most(share: float) -> str:
+    """Of what is claimed, never less than it is: four digits that count. '1.25 %', '0.2143 %'."""
+    digits = max(0, 1 - math.floor(math.log10(share)))
+    rounded = math.ceil(round(share * 10 ** (digits + 2), 6)) / 10**digits
+    return f"{rounded:.10g} %"

@@ -18,7 +18,7 @@ from bertsmith.metrics.guarantees.learn_then_test import STARTS, Certificate, th
 from bertsmith.metrics.guarantees.prices import CLAIMS, Prices, certify_by_prices
 from bertsmith.metrics.guarantees.sample_size import calls_to_prove, fewest_calls
 from bertsmith.mirroring.candidate import Candidate, Judged
-from bertsmith.mirroring.claims_in_words import percent
+from bertsmith.mirroring.claims_in_words import percent_at_most
 from bertsmith.mirroring.learn_settings import LearnSettings
 from bertsmith.serving.mirror.fields import as_text
 from bertsmith.serving.mirror.student_file import Claim, Claims
@@ -102,12 +102,13 @@ def why_not_yet(devs: Sequence[Judged], calls: int, settings: LearnSettings) -> 
     if calls < needed:
         return (
             f"{calls:,} new calls are there to prove anything with, and it takes at least {needed:,} "
-            f"to prove {percent(epsilon)} of {claims} claim{'s' if claims > 1 else ''}, "
+            f"to prove {percent_at_most(epsilon)} of {claims} claim{'s' if claims > 1 else ''}, "
             "whatever they say"
         )
     if not any(hopeful(*of[:2], epsilon) for of in groups):
         return (
-            f"on the calls that choose, no part of the answers differs in {percent(epsilon)} or less, "
+            "on the calls that choose, no part of the answers differs in "
+            f"{percent_at_most(epsilon)} or less, "
             "however sure the student is of it"
         )
     likely = min(calls_needed(*of, epsilon, level) for of in groups)
@@ -115,7 +116,7 @@ def why_not_yet(devs: Sequence[Judged], calls: int, settings: LearnSettings) -> 
         about = f"about {likely:,.0f}" if math.isfinite(likely) else "a better student"
         return (
             f"{calls:,} new calls are there to prove anything with, and as the student is, it takes {about} "
-            f"to prove {percent(epsilon)}; they are kept for a later training"
+            f"to prove {percent_at_most(epsilon)}; they are kept for a later training"
         )
     return ""
 

@@ -8,7 +8,7 @@ from bertsmith.mirroring.learned_calls import LearnedCall
 from bertsmith.mirroring.understanding.understand import Understood
 from bertsmith.serving.mirror.answering.ledger import REFUSED
 from bertsmith.serving.mirror.answering.stage_store import StageStore
-from bertsmith.serving.mirror.fields import AnswerShape
+from bertsmith.serving.mirror.fields import ABSENT, AnswerShape, written
 from bertsmith.serving.mirror.store import Store
 from bertsmith.serving.mirror.student_file import TeacherCeiling
 
@@ -31,17 +31,32 @@ def teacher_ceiling(
     chosen = asked if len(asked) >= _FEWEST else pairs
     if len(chosen) < _FEWEST:
         return None
-    differing = sum(bool(shape.differing(one.values, other.values)) for one, other in chosen.values())
-    found = ceiling(differing, len(chosen), delta)
-    low, high = found.best_agreement
+    differing, far_apart = (
+        sum(_contradicts(each, *pair) for pair in chosen.values())
+        for each in (shape, _twice_as_tolerant(shape))
+    )
     return TeacherCeiling(
         inputs=len(chosen),
         differing=differing,
-        low=low,
-        high=high,
+        low=ceiling(differing, len(chosen), delta).best_agreement.low,
+        high=ceiling(far_apart, len(chosen), delta).best_agreement.high,
         delta=delta,
         asked_again=chosen is asked,
     )
+
+
+def _contradicts(shape: AnswerShape, one: LearnedCall, other: LearnedCall) -> bool:
+    """What stands beside the fields, and is the same in both, is no contradiction."""
+    return any(
+        written(one.values.get(path, ABSENT)) != written(other.values.get(path, ABSENT))
+        for path in shape.differing(one.values, other.values)
+    )
+
+
+def _twice_as_tolerant(shape: AnswerShape) -> AnswerShape:
+    """Between two numbers that are two tolerances apart, one of ours agrees with both."""
+    fields = tuple(each.model_copy(update={"tolerance": 2 * each.tolerance}) for each in shape.fields)
+    return shape.model_copy(update={"fields": fields})
 
 
 def refusals(store: Store, understood: Understood) -> str:
