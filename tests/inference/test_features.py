@@ -175,6 +175,9 @@ def cosines(first: Vectors, second: Vectors) -> npt.NDArray[np.float32]:
     return np.asarray((first * second).sum(1) / lengths)
 
 
+ST = "sentence_transformers.models"
+
+
 @pytest.mark.parametrize("behind", ["Pooling", "SpladePooling"])
 def test_an_encoder_one_folder_deeper_gets_the_texts_as_its_folder_says(
     tiny_bert: Path, tmp_path: Path, behind: str
@@ -185,7 +188,10 @@ def test_an_encoder_one_folder_deeper_gets_the_texts_as_its_folder_says(
     (inside / "bertsmith.json").unlink()  # so that it may be altered
     pieces = Tokenizer.load(inside).pieces
     Tokenizer.from_pieces(pieces, lowercase=False).save(inside)
-    modules = [{"type": "x.Transformer", "path": "0_Transformer"}, {"type": f"x.{behind}", "path": "1"}]
+    modules = [
+        {"type": f"{ST}.Transformer", "path": "0_Transformer"},
+        {"type": f"{ST}.{behind}", "path": "1"},
+    ]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     texts = ["Red CATS", ("Red cats", "The DOG")]
     as_they_are = np.asarray(Features(tmp_path).encode(texts))

@@ -49,7 +49,8 @@ def sentence_folder(tiny_bert: Path, folder: Path, pooling: str = "mean") -> Pat
 def add_dense(folder: Path, weight: float) -> None:
     """A last product, of 32 dimensions to 4."""
     (folder / "2_Dense").mkdir(exist_ok=True)
-    (folder / "2_Dense" / "config.json").write_text('{"activation_function": "torch.nn.Identity"}')
+    said = {"in_features": 32, "out_features": 4, "bias": False, "activation_function": "torch.nn.Identity"}
+    (folder / "2_Dense" / "config.json").write_text(json.dumps(said))
     save_file({"linear.weight": torch.full((4, 32), weight)}, folder / "2_Dense" / "model.safetensors")
     modules = json.loads((folder / "modules.json").read_text())[:2]
     modules.append({"type": "sentence_transformers.models.Dense", "path": "2_Dense"})
@@ -111,14 +112,14 @@ def test_texts_put_into_small_letters_first_are_noticed(tiny_bert: Path, docs: P
     folder = sentence_folder(tiny_bert, tmp_path / "model", "mean_tokens")
     settings = folder / "0_Transformer" / "sentence_bert_config.json"
     (folder / "0_Transformer" / "bertsmith.json").unlink()  # which says what the files were
-    uncased = Embedder(folder).model_sha256
+    uncased = Embedder(folder).tokenizer.sha256
     settings.write_text('{"do_lower_case": true}')
-    assert Embedder(folder).model_sha256 == uncased
+    assert Embedder(folder).tokenizer.sha256 == uncased
     pieces = Embedder(folder).tokenizer.pieces
     Tokenizer.from_pieces(pieces, lowercase=False).save(folder / "0_Transformer")
     index = build(docs, Embedder(folder))
     settings.write_text('{"do_lower_case": false}')
-    with pytest.raises(InputError, match="with another set of weights than"):
+    with pytest.raises(InputError, match="with another vocabulary than"):
         Index.open(index.path, embedder=Embedder(folder)).search("cat")
 
 

@@ -129,18 +129,17 @@ PROBES: dict[str, list[Any]] = {
     "activation_function": ["torch.nn.modules.activation.Tanh", "torch.nn.Identity"],
     "module_output_name": ["token_embeddings", "elsewhere"],
     "module_input_name": ["token_embeddings"],
-    "type": ["sentence_transformers.models.WordWeights"],
+    "type": ["sentence_transformers.models.WordWeights", "custom_st.Transformer"],
     "path": ["../elsewhere"],
     "kwargs": [["task"]],
     "bias": [False],
-    # Of a tokenizer.json that contradicts them, tests/text tell what is read.
-    "tokenizer_class": ["BertTokenizer"],
+    "tokenizer_class": ["BertTokenizerFast", "DistilBertTokenizer", "PreTrainedTokenizerFast", "Nobodys"],
     "added_tokens_decoder": [
         {"5": {"content": "red", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False}}
     ],
     "extra_special_tokens": [["red"]],
     "cls_token": ["[CLS]"],
-    "model_input_names": [["input_ids", "attention_mask"]],
+    "model_input_names": [["input_ids", "attention_mask"], ["input_ids", "token_type_ids"]],
 }
 USUAL_PROBES = [3, "other"]
 

@@ -112,7 +112,7 @@ def compare(modules: list[tuple[str, Mapping[str, Any]]], said: dict[str, Any], 
 
 
 of_ci = settings(
-    max_examples=40,
+    max_examples=20,
     derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -34,6 +34,7 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.machine.hardware import device_of
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.locate import locate_model
+from bertsmith.model.own_tokenizer import read_own_tokenizer
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
@@ -42,7 +43,6 @@ from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
-from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe, task_settings
 from bertsmith.training.finetuning.examples_in_memory import finetune_examples
 
@@ -122,7 +122,9 @@ class _FinetunedEstimator(TextEstimator):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(content)
                 model, task = load_task_model(folder)  # not packed, for it may be saved again
-                self.predictor_ = Predictor(model.to(device_of("auto")), task, Tokenizer.load(folder))
+                self.predictor_ = Predictor(
+                    model.to(device_of("auto")), task, read_own_tokenizer(Path(folder))
+                )
 
     def _rows(self, X: Any) -> list[Row]:
         """Texts, or mappings where `settings` name features."""
@@ -141,7 +143,7 @@ class _FinetunedEstimator(TextEstimator):
         self.recipe_ = json.loads(trained.recipe.model_dump_json())
         self.tried_ = [asdict(each) for each in trained.choice.tried] if trained.choice else []
         model = trained.model.to(device_of("auto"))  # as a pickled copy will be
-        self.predictor_ = Predictor(model, task, Tokenizer.load(source))
+        self.predictor_ = Predictor(model, task, read_own_tokenizer(source))
 
     def _recipe(self) -> FinetuneRecipe:
         """Raises RecipeError naming the parameter that is wrong."""

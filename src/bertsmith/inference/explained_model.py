@@ -19,7 +19,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
 from bertsmith.inference.answer_numbers import number_of
-from bertsmith.inference.embedding.text_windows import TextWindows, lowered
+from bertsmith.inference.embedding.text_windows import TextWindows
 from bertsmith.machine.hardware import device_of
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
@@ -133,7 +133,7 @@ def open_explained_model(
     encoder = load_encoder(found.encoder).to(on)
     tokenizer = load_own_tokenizer(found.encoder, encoder.config)
     longest = min(found.max_length or encoder.config.max_length, encoder.config.max_length)
-    windows = TextWindows(tokenizer, longest, None, lowercase=found.lowercase and not tokenizer.lowercase)
+    windows = TextWindows(tokenizer, longest, None)
     prefixes = found.query_prefix, found.document_prefix
     vectors = _Vectors(encoder, windows, found.pooling, *prefixes, found.truncate_dim)
     return ExplainedModel(encoder, encoder, tokenizer, vectors.read)
@@ -226,8 +226,7 @@ class _Vectors:
             )
         made = []
         for number, text in enumerate(texts):
-            shown = lowered(text) if self.windows.lowercase else text
-            (ids,) = self.windows.tokenizer.encode_batch([shown], self.windows.room)
+            (ids,) = self.windows.tokenizer.encode_batch([text], self.windows.room)
             ((start, end),) = windows(ids, self.windows.room, None, self.windows.tokenizer.truncation)
             (window,) = self.windows.sequence(ids[start:end]).windows
             made.append(replace(window, text=number))

@@ -17,7 +17,6 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.data.windows import owner, windows
 from bertsmith.door import door, optional, whole
 from bertsmith.errors import InputError
-from bertsmith.inference.embedding.text_windows import lowered
 from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.inference.engine import start_engine
 from bertsmith.inference.text_list import require_list
@@ -25,7 +24,7 @@ from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.layers.attention import select_rows
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
-from bertsmith.tasks.checkpoints.sentence_settings import read_encoder
+from bertsmith.tasks.checkpoints.sentence_settings import encoder_folder
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.computing.forward_passes import forward_passes
 from bertsmith.tasks.examples.encoding import (
@@ -108,11 +107,10 @@ class Features:
         """Raises ModelError when there is no such model, InputError for a choice that it doesn't have."""
         if pooling not in get_args(FeaturePooling):
             raise InputError(f"pooling must be {', '.join(get_args(FeaturePooling))}, found {pooling!r}.")
-        folder, lowercase = read_encoder(locate_model(model).folder)
+        folder = encoder_folder(locate_model(model).folder)
         self.encoder, self.tokenizer, self.device, _ = start_engine(
             load_encoder(folder), folder, device, torch.float32
         )
-        self.lowercase = lowercase and not self.tokenizer.lowercase
         self.pooling = pooling
         self.mix = LayerMix.parse(layers, self.encoder.config.num_hidden_layers)
         self.max_length = _length(max_length, self.encoder.config.max_length)
@@ -181,8 +179,6 @@ class Features:
     def _encoded(self, texts: Sequence[Text]) -> list[Encoded]:
         """Texts as windows, with the rows that the pooling reads."""
         require_list(texts)
-        if self.lowercase:
-            texts = [_lowered(text) for text in texts]
         if self.pooling == "tokens":
             return [self._pieces_of(pieces) for pieces in self.tokenizer.encode_pieces(_single(texts))]
         kind = Tagging if self.pooling == "words" else Classification
@@ -201,13 +197,6 @@ class Features:
             rows = np.flatnonzero(owners[start:end] == number) + 1  # after [CLS]
             made.append(Window(*join_segments(self.tokenizer, pieces.ids[start:end]), rows))
         return Encoded(tuple(made))
-
-
-def _lowered(text: Text) -> Text:
-    """What is no text stays as it is, for the task to refuse."""
-    if isinstance(text, list | tuple):
-        return [lowered(part) if isinstance(part, str) else part for part in text]
-    return lowered(text) if isinstance(text, str) else text
 
 
 def _is_layer(number: object, last: int) -> bool:

@@ -151,7 +151,7 @@ TOKENIZER_CONFIG = FileKeys(
             *("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
         ),
         "truncation_side": "the end at which a longer text is cut",
-        "model_input_names": "refused where it leaves out the segments of a model that has them",
+        "model_input_names": "whether the second text of a pair has a segment of its own: token_type_ids",
         "add_prefix_space": "a blank before a text, of byte-level tokenizers",
         **_keys(
             "which token has which role",

@@ -262,7 +262,8 @@ def _keep_longest(source: Path, folder: Path) -> None:
     """The longest text that the old tokenizer cut to, where it is less than the model can take."""
     if not (source / _TOKENIZER_CONFIG).exists():
         return
-    longest = read_settings(plain_file(source, _TOKENIZER_CONFIG)).get("model_max_length")
+    said = read_settings(plain_file(source, _TOKENIZER_CONFIG))
+    longest = said.get("model_max_length", said.get("max_len"))  # the latter before transformers 3
     settings = read_json(folder / _TOKENIZER_CONFIG)
     if isinstance(longest, int) and 0 < longest < settings["model_max_length"]:
         write_json(folder / _TOKENIZER_CONFIG, settings | {"model_max_length": longest})

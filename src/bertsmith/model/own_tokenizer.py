@@ -2,17 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cross_encoder import is_cross_encoder
 from bertsmith.model.folder_keys import TOKENIZER_CONFIG
+from bertsmith.model.locate import SENTENCE_SETTINGS
+from bertsmith.model.manifest import MANIFEST
 from bertsmith.model.static_table import StaticConfig
-from bertsmith.model.untrusted import plain_file
+from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.text.tokens.any_tokenizer import VALUE_FILES, load_tokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.tokenizer_files import TOKENIZER_FILES
+from bertsmith.text.tokens.tokenizer_files import TOKENIZER_FILES, reads_one_segment
 from bertsmith.text.tokens.tokenizer_json import read_object
 
 
@@ -26,23 +27,9 @@ def load_own_tokenizer(folder: Path, config: BertConfig | StaticConfig) -> Token
             f"{config.vocab_size:,} rows. Remove the pieces from {first!r} on, or use the model's own "
             "tokenizer."
         )
-    _require_segments(folder, tokenizer, config)
     if isinstance(config, BertConfig) and config.family.positions_after_padding:
         _require_padding(folder, tokenizer, config)
     return tokenizer
-
-
-def _require_segments(folder: Path, tokenizer: Tokenizer, config: BertConfig | StaticConfig) -> None:
-    """Raises ModelError where transformers would read both texts of a pair as the first segment, for the
-    settings leave token_type_ids out.
-    """
-    names = _settings(folder).get("model_input_names")
-    leaves_out = isinstance(names, list) and "token_type_ids" not in names
-    if leaves_out and getattr(config, "type_vocab_size", 0) > 1 and any(tokenizer.template.segments):
-        raise ModelError(
-            f"{folder / TOKENIZER_CONFIG.file}: model_input_names leaves out token_type_ids, but the "
-            "model has segments, and the tokenizer gives the texts of a pair different ones. List it too."
-        )
 
 
 def _require_padding(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> None:
@@ -57,19 +44,31 @@ def _require_padding(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> 
 
 def read_own_tokenizer(folder: Path) -> Tokenizer:
     """As the model's own library uses it: sentence-transformers' cross-encoders cut the longer of two texts,
-    whatever tokenizer.json says. Raises TokenizerError as `Tokenizer.load` does, and ModelError for a link
-    that leads elsewhere, or a setting that isn't computed.
+    its encoders may put texts into small letters, and transformers gives two texts one segment where its
+    class makes no other, whatever tokenizer.json says.
+    Raises TokenizerError as `Tokenizer.load` does, and ModelError for a link that leads elsewhere, or a
+    setting that isn't computed.
     """
     for name in (*TOKENIZER_FILES, *VALUE_FILES):
         if (folder / name).is_symlink():
             plain_file(folder, name)
-    TOKENIZER_CONFIG.require(_settings(folder), str(folder / TOKENIZER_CONFIG.file))
+    path = folder / TOKENIZER_CONFIG.file
+    TOKENIZER_CONFIG.require(read_object(path, "a tokenizer's settings") if path.exists() else {}, str(path))
     tokenizer = load_tokenizer(folder)
+    # Ours of version 0.3 may name a class that leaves them out, though their models read two segments.
+    tokenizer.one_segment = reads_one_segment(folder, by_class=not (folder / MANIFEST).exists())
+    if _lowers(folder):
+        tokenizer = tokenizer.in_small_letters()
     if is_cross_encoder(folder):
         tokenizer.truncation = replace(tokenizer.truncation, strategy="longest_first")
     return tokenizer
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    path = folder / TOKENIZER_CONFIG.file
-    return read_object(path, "a tokenizer's settings") if path.exists() else {}
+def _lowers(folder: Path) -> bool:
+    """Whether sentence-transformers puts texts into small letters before the tokenizer, of an encoder that a
+    modules.json names, beside it or one folder up.
+    """
+    if not any((place / "modules.json").exists() for place in (folder, folder.parent)):
+        return False
+    name = next((name for name in SENTENCE_SETTINGS if (folder / name).exists()), None)
+    return name is not None and bool(read_settings(plain_file(folder, name)).get("do_lower_case"))

@@ -40,6 +40,7 @@ _CONFIG = "config.json"
 _MODULES = "modules.json"
 _MODEL2VEC = "model2vec"
 _MODULE = "StaticEmbedding"
+PACKAGE = "sentence_transformers."  # of modules that aren't code of a folder's own
 _NORMALIZE = "Normalize"
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8)
 
@@ -208,7 +209,9 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     """Kind and subfolder of each part, in their order; none where modules.json holds no list."""
     found = read_small_json(plain_file(folder, _MODULES))
     parts = [each if isinstance(each, dict) else {} for each in found] if isinstance(found, list) else []
-    return [(str(each.get("type")).rpartition(".")[2], str(each.get("path"))) for each in parts]
+    kinds = [str(each.get("type")) for each in parts]
+    ours = [kind.rpartition(".")[2] if kind.startswith(PACKAGE) else kind for kind in kinds]
+    return [(kind, str(each.get("path"))) for kind, each in zip(ours, parts, strict=True)]
 
 
 def _one_row_a_piece(tensors: Mapping[str, Tensor], path: Path) -> Tensor:

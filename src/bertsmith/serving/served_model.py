@@ -200,8 +200,7 @@ def _beside_a_head(name: str, folder: Path, engine: Engine[Any], encoder: Bert) 
     """Vectors by the encoder of a model that has a head too."""
     found = read_sentence_settings(folder)
     longest = min(found.max_length or encoder.config.max_length, encoder.config.max_length)
-    lowers = found.lowercase and not engine.tokenizer.lowercase
-    windows = TextWindows(engine.tokenizer, longest, None, found.pooling == "cls", lowers)
+    windows = TextWindows(engine.tokenizer, longest, None, found.pooling == "cls")
     how = found.pooling, Prompts.of(found), engine.device, engine.compute_dtype
     return TextEncoder(name, encoder, windows, *how)
 

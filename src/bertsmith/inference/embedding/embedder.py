@@ -134,7 +134,6 @@ class Embedder:
             self.max_length,
             min(_STRIDE, (self.max_length - 2) // 4) if long_texts == "windows" else None,
             self.pooling == "cls",
-            found.lowercase and not self.tokenizer.lowercase,
         )
         self._reader = self._table_reader()
 
@@ -160,7 +159,7 @@ class Embedder:
     @cached_property
     def model_sha256(self) -> str:
         """Of all in the folder that texts become vectors by: of the weights, where there is nothing else."""
-        found = [*map(sha256, self._weights), *(["lowercase"] if self.windows.lowercase else [])]
+        found = [*map(sha256, self._weights)]
         return found[0] if len(found) == 1 else sha256_of(" ".join(found).encode()).hexdigest()
 
     @property

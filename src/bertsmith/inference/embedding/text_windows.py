@@ -45,7 +45,6 @@ class TextWindows:
     max_length: int
     stride: int | None
     first_row_only: bool = False
-    lowercase: bool = False
 
     @property
     def room(self) -> int:
@@ -64,8 +63,7 @@ class TextWindows:
     def _chunk(self, texts: Iterator[tuple[int, str]], prefix: str) -> Chunk | None:
         made, owners, count, tokens = list[Encoded](), list[int](), 0, 0
         for some in _few_characters(texts, prefix):
-            shown = [lowered(text) for text in some] if self.lowercase else some
-            for ids in self.tokenizer.encode_batch(shown, self.room if self.stride is None else None):
+            for ids in self.tokenizer.encode_batch(some, self.room if self.stride is None else None):
                 for start, end in windows(ids, self.room, self.stride, self.tokenizer.truncation):
                     made.append(self.sequence(ids[start:end]))
                     owners.append(count)
@@ -80,11 +78,6 @@ class TextWindows:
         token_ids, segment_ids = join_segments(self.tokenizer, ids)
         rows = _FIRST_ROW if self.first_row_only else every_row(len(token_ids))
         return Encoded((Window(token_ids, segment_ids, rows),))
-
-
-def lowered(text: str) -> str:
-    """In small letters as the `tokenizers` library has them, which knows no other letter at a word's end."""
-    return text.replace("Σ", "σ").lower()
 
 
 def _few_characters(texts: Iterable[tuple[int, str]], prefix: str) -> Iterator[list[str]]:

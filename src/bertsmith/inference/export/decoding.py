@@ -44,7 +44,7 @@ def decoding_facts(source: Source, task: Task[Any] | None) -> dict[str, Any]:
     }
     if isinstance(source.padded.head, Vectors):
         facts |= {"pooling": source.padded.head.pooling, "normalise": source.padded.head.normalise}
-        facts |= {"query_prefix": "", "document_prefix": "", "lowercase": False}  # unless said below
+        facts |= {"query_prefix": "", "document_prefix": ""}  # unless said below
     if task is not None:
         facts |= {"task": task.name, "labels": list(task.labels)} | _of_task(source, task)
         if isinstance(task, TextTask) and task.prompt:
@@ -53,7 +53,6 @@ def decoding_facts(source: Source, task: Task[Any] | None) -> dict[str, Any]:
         facts |= {
             "query_prefix": source.sentences.query_prefix,
             "document_prefix": source.sentences.document_prefix,
-            "lowercase": source.sentences.lowercase,
         }
     return {name: value for name, value in facts.items() if value is not None and value != []}
 

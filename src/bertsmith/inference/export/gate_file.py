@@ -160,9 +160,7 @@ def _text_windows(source: Source, texts: Sequence[str]) -> list[Window]:
 def as_document(source: Source, text: str) -> str:
     """What an encoder alone reads of a text."""
     assert source.sentences is not None
-    shown = source.sentences.document_prefix + text
-    lowers = source.sentences.lowercase and not source.tokenizer.lowercase
-    return shown.lower() if lowers else shown
+    return source.sentences.document_prefix + text
 
 
 def _drawn(count: int) -> list[int]:

@@ -15,7 +15,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.embedder import projected
-from bertsmith.inference.embedding.text_windows import TextWindows, lowered
+from bertsmith.inference.embedding.text_windows import TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.inference.engine import autocasting
 from bertsmith.model.bert import Bert
@@ -115,12 +115,11 @@ class TextEncoder:
         self, inputs: Sequence[Any], prefix: str, options: Options, called: Sequence[str]
     ) -> list[Sequence[int]]:
         """Of a text, at least one more than is read, and one more than is taken."""
-        texts = [each for each in inputs if isinstance(each, str)]
-        shown = [lowered(prefix + text) if self.windows.lowercase else prefix + text for text in texts]
+        texts = [prefix + each for each in inputs if isinstance(each, str)]
         enough: int | None = self.windows.room + 1
         if options.long_text == "windows":
             enough = None if options.most_tokens is None else options.most_tokens + 1
-        read = iter(self.windows.tokenizer.encode_batch(shown, enough))
+        read = iter(self.windows.tokenizer.encode_batch(texts, enough))
         return [
             next(read) if isinstance(each, str) else self._given_ids(each, name)
             for name, each in zip(called, inputs, strict=True)

@@ -258,9 +258,8 @@ def _pieces(model: ServedModel, texts: Sequence[str], special: bool, most: int) 
     TooLarge for more than `most` of all texts.
     """
     tokenizer = model.tokenizer
-    lowers = model.encoder is not None and model.encoder.windows.lowercase
     try:
-        pieces = tokenizer.encode_pieces([text.lower() if lowers else text for text in texts], most + 1)
+        pieces = tokenizer.encode_pieces(texts, most + 1)
     except BertsmithError as error:
         raise InvalidRequest(str(error)) from error
     _require_tokens(sum(len(each.ids) for each in pieces), most)

@@ -32,7 +32,7 @@ from bertsmith.model.folder_keys import (
     FileKeys,
 )
 from bertsmith.model.locate import SENTENCE_SETTINGS
-from bertsmith.model.static_table import is_static, read_longest, table_folder
+from bertsmith.model.static_table import PACKAGE, is_static, read_longest, table_folder
 from bertsmith.model.untrusted import plain_file, read_settings, read_small_json
 from bertsmith.tasks.heads.pooling import Pooling
 
@@ -67,7 +67,6 @@ class SentenceSettings:
     encoder: Path
     pooling: Pooling = "mean"
     max_length: int | None = None
-    lowercase: bool = False
     query_prefix: str = ""
     document_prefix: str = ""
     projection: Path | None = None
@@ -85,13 +84,11 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         return SentenceSettings(folder, max_length=read_longest_text(folder))
     modules = _read_modules(folder)
     encoder = _encoder_folder(folder, modules)
-    settings = _encoder_settings(encoder)
     prompts = read_prompts(folder)
     return SentenceSettings(
         encoder,
         _pooling(folder, modules["Pooling"], any(prompts.values())),
-        _longest(settings, encoder),
-        bool(settings.get("do_lower_case")),
+        _longest(_encoder_settings(encoder), encoder),
         *_prefixes(prompts),
         folder / modules["Dense"] if "Dense" in modules else None,
         _is_by_dot(folder),
@@ -101,22 +98,19 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
     )
 
 
-def read_encoder(folder: Path) -> tuple[Path, bool]:
-    """The folder of the encoder itself, and whether texts are put into small letters first, whatever is made
-    of its hidden states then. Raises ModelError for broken files.
-    """
+def encoder_folder(folder: Path) -> Path:
+    """Where the encoder itself lies, whatever is made of its hidden states. Raises ModelError."""
     if is_static(folder) or not makes_vectors(folder):
-        return folder, False
-    encoder = _encoder_folder(folder, _parts(folder)[0])
-    return encoder, bool(_encoder_settings(encoder).get("do_lower_case"))
+        return folder
+    return _encoder_folder(folder, _parts(folder)[0])
 
 
 def read_longest_text(folder: Path) -> int | None:
     """In tokens, as sentence-transformers and transformers' pipelines cut: `max_seq_length` of the encoder's
-    settings, else the tokenizer's `model_max_length`; None where neither says anything. Positions are a limit
-    beside it. Raises ModelError for what is no number.
+    settings, which count beside a modules.json alone, else the tokenizer's `model_max_length`; None where
+    neither says anything. Positions are a limit beside it. Raises ModelError for what is no number.
     """
-    return _longest(_encoder_settings(folder), folder)
+    return _longest(_encoder_settings(folder) if (folder / _MODULES).exists() else {}, folder)
 
 
 def is_for_fewer_dimensions(folder: Path) -> bool:
@@ -126,7 +120,7 @@ def is_for_fewer_dimensions(folder: Path) -> bool:
     """
     if is_static(folder) or (makes_vectors(folder) and read_truncate_dim(folder)):
         return True
-    config = read_settings(plain_file(read_encoder(folder)[0], "config.json"))
+    config = read_settings(plain_file(encoder_folder(folder), "config.json"))
     return any(config.get(key) for key in MATRYOSHKA)
 
 
@@ -188,6 +182,11 @@ def _parts(folder: Path) -> tuple[dict[str, str], int]:
     for each in found if isinstance(found, list) else []:
         if isinstance(each, dict):
             MODULES.require(each, str(path))
+            if not str(each.get("type", PACKAGE)).startswith(PACKAGE):
+                raise ModelError(
+                    f"{path}: {str(each['type'])[:80]!r} is a module with code of its own, which Bertsmith "
+                    "never runs. Use a model of sentence-transformers' own modules."
+                )
     try:
         # "sentence_transformers.models.Pooling", or a longer way to the class in newer folders
         return {str(each["type"]).rpartition(".")[2]: str(each["path"]) for each in found}, len(found)

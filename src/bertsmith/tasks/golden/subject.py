@@ -168,13 +168,11 @@ class VectorSubject(Subject):
     def item(self, given: GoldenInput) -> Item | None:
         said = self.sentences
         text = given.given
-        texts: tuple[str, ...] = (
+        texts = (
             (said.document_prefix + text,)
             if isinstance(text, str)
             else (said.query_prefix + text[0], said.document_prefix + text[1])
         )
-        if said.lowercase:
-            texts = tuple(each.lower() for each in texts)
         room = self.max_length - special_tokens(self.tokenizer, 1)
         made = []
         for number, ids in enumerate(self.tokenizer.encode_batch(texts, room)):

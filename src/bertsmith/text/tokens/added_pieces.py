@@ -102,4 +102,4 @@ def _tokenizer(content: dict[str, Any], like: Tokenizer) -> Tokenizer:
     roles = {"pad": like.pad_id, "unk": like.unk_id, "cls": like.cls_id, "sep": like.sep_id}
     special = {role: like.id_to_token(number) for role, number in (roles | {"mask": like.mask_id}).items()}
     backend = Backend.from_str(json.dumps(content, ensure_ascii=False))
-    return Tokenizer(backend, special, like.truncation)
+    return Tokenizer(backend, special, like.truncation, like.one_segment)

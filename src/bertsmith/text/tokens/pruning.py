@@ -59,7 +59,7 @@ def prune(tokenizer: Tokenizer, counts: Ints) -> Pruned:
     kept = np.flatnonzero(wanted)
     backend = Backend.from_str(json.dumps(_renumbered(content, kept)))
     special = {role: tokenizer.id_to_token(getattr(tokenizer, f"{role}_id")) for role in _ROLES}
-    return Pruned(Tokenizer(backend, special, tokenizer.truncation), kept)
+    return Pruned(Tokenizer(backend, special, tokenizer.truncation, tokenizer.one_segment), kept)
 
 
 _ROLES = ("pad", "unk", "cls", "sep", "mask")

@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -64,14 +65,20 @@ class Tokenizer:
     """
 
     def __init__(
-        self, backend: Backend, special: dict[str, str], truncation: Truncation = USUAL_TRUNCATION
+        self,
+        backend: Backend,
+        special: dict[str, str],
+        truncation: Truncation = USUAL_TRUNCATION,
+        one_segment: bool = False,
     ) -> None:
-        """`special` maps "pad", "unk", "cls", "sep" and "mask" to their tokens; use `load` for files.
+        """`special` maps "pad", "unk", "cls", "sep" and "mask" to their tokens; use `load` for files. With
+        `one_segment` the second text of a pair is of the first one's, whatever the template says.
 
         `backend`, the tokenizers library's object, belongs to this one from here on and must not be changed.
         """
         self._special = special
         self.truncation = truncation
+        self.one_segment = one_segment
         self.backend = backend
         self.backend.no_padding()
         self.backend.no_truncation()
@@ -108,7 +115,7 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The library's own pickling forgets that special tokens in text are text."""
-        return _from_json, (self.backend.to_str(), self._special, self.truncation)
+        return _from_json, (self.backend.to_str(), self._special, self.truncation, self.one_segment)
 
     def encode(self, text: str, *, read_special_tokens: bool = False) -> Encoding:
         """The pieces of one text, without [CLS] and [SEP].
@@ -210,7 +217,21 @@ class Tokenizer:
     @cached_property
     def template(self) -> Template:
         """Which special tokens stand around texts."""
-        return template_of(self.backend, self.cls_id, self.sep_id)
+        template = template_of(self.backend, self.cls_id, self.sep_id)
+        return replace(template, segments=(0, 0)) if self.one_segment else template
+
+    def in_small_letters(self) -> "Tokenizer":
+        """The same for texts that are put into small letters first, accents kept."""
+        content = json.loads(self.backend.to_str())
+        normalizer = content["normalizer"] or {"type": "Sequence", "normalizers": []}
+        if normalizer["type"] == "BertNormalizer" and not normalizer["lowercase"]:
+            normalizer |= {"lowercase": True, "strip_accents": bool(normalizer["strip_accents"])}
+        elif normalizer["type"] != "BertNormalizer":
+            parts = normalizer["normalizers"] if normalizer["type"] == "Sequence" else [normalizer]
+            parts = [{"type": "Lowercase"}, *(part for part in parts if part["type"] != "Lowercase")]
+            normalizer = {"type": "Sequence", "normalizers": parts}
+        backend = Backend.from_str(json.dumps(content | {"normalizer": normalizer}))
+        return Tokenizer(backend, self._special, self.truncation, self.one_segment)
 
     @cached_property
     def splits_at_blanks(self) -> bool:
@@ -282,7 +303,7 @@ class Tokenizer:
         settings = self._settings() | {"model_max_length": max_length}
         if self.truncation.direction == "left":
             settings["truncation_side"] = "left"
-        if not segments:
+        if self.one_segment or not segments:
             settings["model_input_names"] = ["input_ids", "attention_mask"]
         write_json(folder / "tokenizer_config.json", settings)
 
@@ -330,25 +351,29 @@ class Tokenizer:
         settings: dict[str, Any] = {f"{role}_token": token for role, token in self._special.items()}
         normalizer, pre_tokenizer = self.backend.normalizer, self.backend.pre_tokenizer
         cls, sep = (self.cls_id,), (self.sep_id,)
-        if has_berts_rules(self.backend) and self.template == Template(cls, sep, sep):
+        template = template_of(self.backend, self.cls_id, self.sep_id)
+        if has_berts_rules(self.backend) and template == Template(cls, sep, sep):
             return settings | {
                 "tokenizer_class": "BertTokenizer",
                 "do_lower_case": normalizer.lowercase,
                 "strip_accents": normalizer.strip_accents,
                 "tokenize_chinese_chars": normalizer.handle_chinese_chars,
             }
-        if has_robertas_rules(self.backend) and self.template == Template(cls, sep * 2, sep, (0, 0)):
+        if has_robertas_rules(self.backend) and template == Template(cls, sep * 2, sep, (0, 0)):
             return settings | {
                 "tokenizer_class": "RobertaTokenizer",
                 "add_prefix_space": pre_tokenizer.add_prefix_space,
                 "bos_token": self._special["cls"],
                 "eos_token": self._special["sep"],
             }
-        return settings | {"tokenizer_class": "PreTrainedTokenizerFast"}
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        if any(template.segments):  # which that class makes only if it is told to
+            settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+        return settings
 
 
-def _from_json(content: str, special: dict[str, str], truncation: Truncation) -> Tokenizer:
-    return Tokenizer(Backend.from_str(content), special, truncation)
+def _from_json(content: str, special: dict[str, str], truncation: Truncation, one_segment: bool) -> Tokenizer:
+    return Tokenizer(Backend.from_str(content), special, truncation, one_segment)
 
 
 def _is_text(value: Any) -> bool:

@@ -159,6 +159,23 @@ def _reading_class(config: dict[str, Any], folder: Path) -> str:
     return str(name).removesuffix("Fast")
 
 
+def reads_one_segment(folder: Path, *, by_class: bool) -> bool:
+    """Whether transformers doesn't tell a model which of two texts a token is of: the settings list what it
+    is told, without token_type_ids, or list nothing and, `by_class`, the tokenizer's class leaves them out.
+    Raises TokenizerError where it isn't told either what is padding.
+    """
+    config = _read_config(folder)
+    names = config.get("model_input_names")
+    if isinstance(names, list) and "attention_mask" not in names:
+        raise TokenizerError(
+            f"{folder / 'tokenizer_config.json'}: model_input_names leaves out attention_mask, so "
+            "transformers reads padding as text, and answers by what else is in the batch. List it too."
+        )
+    if isinstance(names, list):
+        return "token_type_ids" not in names
+    return by_class and _reading_class(config, folder) not in _BERTS - {"DistilBertTokenizer"}
+
+
 def _read_wordpiece(
     path: Path, config: dict[str, Any], lowercase: bool | None
 ) -> tuple[Backend, dict[str, str]]:

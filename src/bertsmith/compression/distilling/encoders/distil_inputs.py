@@ -31,7 +31,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.model.student import is_alike
-from bertsmith.tasks.checkpoints.sentence_settings import read_encoder
+from bertsmith.tasks.checkpoints.sentence_settings import encoder_folder
 from bertsmith.tasks.heads.pooling import pool_sequences
 from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead, start_at_frequencies
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -59,7 +59,7 @@ class Opened:
     @cached_property
     def sha256(self) -> str:
         """Of the teacher's weights."""
-        return sha256(read_encoder(self.folder)[0] / WEIGHTS)
+        return sha256(encoder_folder(self.folder) / WEIGHTS)
 
     @property
     def prefixes(self) -> list[list[int]]:
@@ -93,23 +93,18 @@ def open_teacher(recipe: EncoderDistilRecipe) -> Opened:
     """Reads and checks; writes nothing. Raises ModelError and RecipeError."""
     require_room_for_rows(recipe.corpus, [recipe.data.sequence_length], "data.sequence_length")
     folder = locate_model(recipe.teacher).folder
-    encoder_folder, _ = read_encoder(folder)
-    checkpoint = read_checkpoint(encoder_folder)
+    inside = encoder_folder(folder)
+    checkpoint = read_checkpoint(inside)
     config = shape_of(recipe, checkpoint.config)
     same = config.hidden_size == checkpoint.config.hidden_size and is_alike(config, checkpoint.config)
     subject = choose_subject(recipe, folder, checkpoint, same)
-    tokenizer = load_own_tokenizer(encoder_folder, checkpoint.config)
+    tokenizer = load_own_tokenizer(inside, checkpoint.config)
     if recipe.data.sequence_length > min(checkpoint.config.max_length, config.max_length):
         raise RecipeError(
             f"data.sequence_length is {recipe.data.sequence_length}, but teacher and student have positions "
             f"for {min(checkpoint.config.max_length, config.max_length)} tokens. Shorten it."
         )
     _check_numbers(recipe, checkpoint.config)
-    if subject.sentences is not None and subject.sentences.lowercase and not tokenizer.lowercase:
-        raise RecipeError(
-            f"{folder} lowers a text before its tokenizer, which keeps capitals: a token store has the "
-            "capitals. Take an embedding model whose tokenizer itself is uncased."
-        )
     opened = Opened(folder, checkpoint, tokenizer, subject, config)
     if recipe.dimensions is not None and recipe.dimensions > opened.width:
         raise RecipeError(
