@@ -12,7 +12,7 @@ from bertsmith.training.distributed import Ranks
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning import finetune
 from bertsmith.training.recipe import check_recipe
-from bertsmith.training.run_folder import open_finetuning, open_run, require_no_model, write_recipe
+from bertsmith.training.run_folder import open_finetuning, open_run, require_unused, write_recipe
 
 
 class Stopped(Exception):
@@ -113,7 +113,21 @@ def test_a_run_that_was_moved_does_not_begin_anew_elsewhere(
         pretrain.pretrain("moved/recipe.toml", resume=True)
 
 
-def test_a_run_does_not_write_into_a_model_s_own_folder(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(RecipeError, match="is the folder of a model: the run would write among its files"):
-        require_no_model(tmp_path)
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("config.json", "is the folder of a model: the run would write among its files"),
+        ("manifest.json", "is the folder of a corpus or of tokens"),
+        ("index.json", "is the folder of an index"),
+        ("vocab.txt", "is the folder of a tokenizer"),
+        *((name, f"{name} exists, but .* holds no run") for name in ("model", "results.json", "report.html")),
+    ],
+)
+def test_a_run_neither_begins_among_other_files_nor_replaces_any(
+    name: str, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    require_unused(tmp_path)
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(RecipeError, match=reason):
+        require_unused(tmp_path)

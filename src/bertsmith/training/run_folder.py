@@ -14,6 +14,14 @@ from bertsmith.validation import check
 _NO_FOLDER = "The run needs a folder: out=runs/NAME."
 _DATA = "data.json"  # the SHA-256 of each labelled file
 _GIVEN = "given.json"  # names of given settings of which it matters that they were
+# What tells the folders of other things, and what a run writes that may stand there without one.
+_OTHERS = {
+    "config.json": "a model",
+    "manifest.json": "a corpus or of tokens",
+    "index.json": "an index",
+    "vocab.txt": "a tokenizer",
+}
+_REPLACED = ("model", "results.json", "report.html", "predictions", "log.jsonl")
 # What may change between the parts of a run or a search: none of it changes the text, the model or the
 # schedule. Other hardware and other micro-batches compute the same steps, but to rounding only, with other
 # draws of dropout.
@@ -94,7 +102,7 @@ def open_folder(
         raise RecipeError(f"{out} is a file. Choose a folder for the run.")
     stored = out / "recipe.toml"
     if not stored.exists():
-        require_no_model(out)
+        require_unused(out)
         return out
     if not resume:
         raise RecipeError(f"{out} already holds a run. Go on with it by --resume, or take another folder.")
@@ -107,19 +115,20 @@ def open_folder(
     return out
 
 
-def require_no_model(out: Path) -> None:
-    """Raises RecipeError when the folder of a run that is to begin holds a model already, or is one, such as
-    the one that the run begins with or learns from.
+def require_unused(out: Path) -> None:
+    """Raises RecipeError when the folder of a run that is to begin is another thing, such as the model that
+    the run learns from, or has what the run would replace.
     """
-    if (out / "config.json").exists():
-        raise RecipeError(
-            f"{out} is the folder of a model: the run would write among its files. Choose another."
-        )
-    if (out / "model").exists():
-        raise RecipeError(
-            f"{out / 'model'} exists, but {out} holds no run: the model would be replaced. Choose another "
-            "folder."
-        )
+    for name, what in _OTHERS.items():
+        if (out / name).exists():
+            raise RecipeError(
+                f"{out} is the folder of {what}: the run would write among its files. Choose another."
+            )
+    for name in _REPLACED:
+        if (out / name).exists():
+            raise RecipeError(
+                f"{out / name} exists, but {out} holds no run: it would be replaced. Choose another folder."
+            )
 
 
 def require_same_data(out: Path, hashes: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ from bertsmith.training.finetune_recipe import MADE_FROM_EPOCHS, FinetuneRecipe
 from bertsmith.training.finetuning.best import WORST
 from bertsmith.training.finetuning.report import command
 from bertsmith.training.log import json_value
-from bertsmith.training.run_folder import MAY_CHANGE, differing_names, require_no_model, require_unchanged
+from bertsmith.training.run_folder import MAY_CHANGE, differing_names, require_unchanged, require_unused
 from bertsmith.training.tuning.space import Search
 from bertsmith.training.tuning.trials import Trial, leading_trial
 
@@ -27,7 +27,7 @@ def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
         raise RecipeError(f"{out} is a file. Choose a folder for the search.")
     stored = out / SEARCH_FILE
     if not stored.exists():
-        require_no_model(out)
+        require_unused(out)
         return []
     if not resume:
         raise RecipeError(f"{out} already holds a search. Go on with it by --resume, or take another folder.")
