@@ -77,6 +77,11 @@ def test_a_fine_tuned_model_doubts_what_it_was_trained_on_by_the_encoder_before(
     later = suggest(run.model, pool, count=4)
     assert later.doubts == [] and len(later.rows) == 4
     assert "which the model was fine-tuned on, is not there, or was changed" in later.notes[0]
+    pool.write_text("old green bird\n" * 12)
+    assert [row.example.text for row in suggest(run.model, pool, count=4).rows] == ["old green bird"]
+    alike = write(tmp_path / "alike.csv", [("old green bird", colour) for colour in ("red", "green") * 6])
+    found = suggest(run.model, pool, labelled=alike)
+    assert found.rows == [] and found.doubts == [] and "too few texts to doubt any" in found.notes[0]
 
 
 def test_the_rows_trained_on_are_read_by_their_own_columns(tiny_bert: Path, tmp_path: Path) -> None:
@@ -241,9 +246,10 @@ def test_slips_get_a_sentence(tiny_bert: Path, mixed: Path, tmp_path: Path) -> N
     few = write(tmp_path / "few.csv", [("red", "red"), ("blue", "blue"), ("green", "")])
     with pytest.raises(InputError, match="a linear model has to learn from labelled rows: at least 10"):
         suggest(tiny_bert, few)
-    alike = write(tmp_path / "alike.csv", [("red", colour) for colour in ("red", "blue", "") * 6])
-    with pytest.raises(InputError, match="two different labels and two different texts; found 12 rows"):
-        suggest(tiny_bert, alike)
+    for texts in (("red", "red"), ("red", "blue")):
+        rows = [*zip(texts, ("red", "blue"), strict=True)] * 6
+        with pytest.raises(InputError, match="two different labels, each of several texts; found 12 rows"):
+            suggest(tiny_bert, write(tmp_path / "alike.csv", rows))
     with pytest.raises(InputError, match="classification or multi-label, found tagging"):
         suggest(tiny_bert, mixed, task="tagging")
     regression = tmp_path / "numbers.csv"

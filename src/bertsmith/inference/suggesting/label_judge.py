@@ -74,9 +74,15 @@ class LabelJudge:
         if len(rows) < FEWEST_LABELLED or len(labels) < 2:
             notes.append(f"{len(rows)} labelled rows of {len(labels)} labels: too few to doubt any of them")
             return None
-        if len(set(folds_of(task, rows, _FOLDS).tolist())) < 2:
-            notes.append(f"{len(rows)} labelled rows of one text: there is no other to doubt any of them by")
-            return None
+        folds = folds_of(task, rows, _FOLDS)
+        for fold in set(folds.tolist()):
+            others = [row for row, own in zip(rows, folds.tolist(), strict=True) if own != fold]
+            if len({label for row in others for label in task.labels_of(row)}) < 2:
+                notes.append(
+                    f"{len(rows)} labelled rows of too few texts to doubt any of them: the other texts must "
+                    "have two labels, whichever text is looked at"
+                )
+                return None
         if not unseen:
             notes.append("the encoder has seen these labels in training, and doubts too few of them")
         choose_pooling(task, encoder)
@@ -87,7 +93,7 @@ class LabelJudge:
         probe = LinearProbe.of(task, model, train, len(train), progress)
         assert probe is not None
         found = probe.best()
-        outputs = probe.judge(folds_of(task, rows, _FOLDS), found.strength)
+        outputs = probe.judge(folds, found.strength)
         found.apply(model)
         return cls(rows, answering, outputs)
 

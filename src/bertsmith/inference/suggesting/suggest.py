@@ -127,7 +127,7 @@ def suggest(
     if trained is None and judge is None:
         raise InputError(
             f"{model} has no head, so a linear model has to learn from labelled rows: at least "
-            f"{FEWEST_LABELLED}, with two different labels and two different texts; found {len(known)} rows. "
+            f"{FEWEST_LABELLED}, with two different labels, each of several texts; found {len(known)} rows. "
             "Label some in the same file, or give a file of them with --labelled."
         )
     chosen, copies = _next_rows(trained or judge, pool, known, count, seed, progress)
