@@ -13,7 +13,7 @@ from bertsmith.training.finetuning.results import Restart, Results
 
 def results_of(*scores: float) -> Results:
     """Of a task measured by a correlation, which a constant output has not."""
-    task: Any = SimpleNamespace(main_metric="pearson", name="regression", labels=())
+    task: Any = SimpleNamespace(main_metric="pearson", name="regression", labels=(), remarks=dict)
     dev: Any = SimpleNamespace(rows=3, model={"pearson": math.nan}, baselines={}, warnings=lambda *_: [])
     restarts = tuple(Restart(seed, score, 1, 1, 1.0) for seed, score in enumerate(scores))
     results = Results(task, restarts, 0, {"dev": dev}, {}, (), 3)
