@@ -30,7 +30,9 @@ def test_text_of_any_type_is_read_as_it_is(tmp_path: Path, kind: pa.DataType) ->
     ("column", "labels"),
     [
         (pa.array([7, 8]).dictionary_encode(), ["7", "8"]),
-        (pa.array([1.0, 2.5], pa.float16()), ["1", "2.5"]),
+        (pa.array([1.0, 2.5, 0.1], pa.float16()), ["1", "2.5", "0.1"]),
+        (pa.array([1.0, 0.1, 1e16], pa.float32()), ["1", "0.1", "10000000000000000"]),
+        (pa.array([0.1, 0.7], pa.float32()).dictionary_encode(), ["0.1", "0.7"]),
         (pa.array([2**64 - 1, 0], pa.uint64()), ["18446744073709551615", "0"]),
         (pa.array([True, False]), ["True", "False"]),
         (pa.array([datetime.date(2024, 1, 2)]), ["2024-01-02"]),

@@ -30,6 +30,7 @@ from bertsmith.text.files.values import as_label, as_labels, as_number, as_text
         *((as_label, value, "1") for value in ("1", "1.0", "1.00", Decimal("1"), Decimal("1.0"))),
         *((as_label, value, "0") for value in (0, -0.0, "-0.0", "-0", "0.0")),
         *((as_label, value, "10000000000000000") for value in (10**16, 1e16, "1e+16", str(10**16))),
+        *((as_label, value, value) for value in ("1.5e+00", "2.25e+1", "1e+400")),
         *((as_label, value, value) for value in ("007", "1e5", "3.10", "+1", "NA", "None", "null", "nan")),
         *((as_label, value, "4.5") for value in (4.5, "4.5", Decimal("4.5"))),
         (as_label, date(2024, 1, 2), "2024-01-02"),

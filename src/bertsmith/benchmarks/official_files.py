@@ -107,7 +107,7 @@ def _cells(
     """(text, pair, label, where) of each row; None for one that was too short."""
     wanted = (file.text, file.pair, file.label)
     with open_table(path, "tsv", "utf-8", {".tsv": "tsv"}, None, whole_name=True) as table:
-        rows = ((line, row) for line, row in separated_rows(table.lines(), table.name, "tsv") if row)
+        rows = ((line, row) for line, row in separated_rows(table.whole_lines(), table.name, "tsv") if row)
         places = _places(path, next(rows, (1, []))[1], wanted) if file.header else _numbers(wanted)
         last = max(place for place in places if place is not None)
         for line, row in rows:

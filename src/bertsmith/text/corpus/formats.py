@@ -50,7 +50,7 @@ def read_texts(stream: SourceStream, settings: CorpusSettings) -> tuple[Format, 
     if format == "jsonl":
         return format, tables.json_lines(stream.lines(tables.LONGEST_LINE), name, column)
     if format in ("csv", "tsv"):
-        return format, tables.separated(stream.lines(tables.LONGEST_LINE), name, column, format)
+        return format, tables.separated(stream.whole_lines(tables.LONGEST_LINE), name, column, format)
     lines = stream.lines(plain.LONGEST)
     if format == "auto":
         sample = _sample(lines)

@@ -145,7 +145,7 @@ def _kind_of_json(table: TableFile) -> str:
 def _separated_rows(path: Path, format: str, encoding: str) -> list[_Row]:
     """Rows of CSV or TSV, of any width."""
     with open_table(path, format, encoding, {}, format, whole_name=True) as table:
-        found = [each for each in tables.separated_rows(table.lines(), table.name, format) if each[1]]
+        found = [each for each in tables.separated_rows(table.whole_lines(), table.name, format) if each[1]]
     if not found:
         return []
     if _has_semicolons([fields for _, fields in found]):

@@ -108,6 +108,10 @@ class SourceStream:
         """
         return lines_of(self.chunks(), limit)
 
+    def whole_lines(self, limit: int) -> Iterator[str]:
+        """The same with their ends, \\n, \\r\\n or \\r, which between quotes are part of a cell."""
+        return lines_of(self.chunks(translate=False), limit, keep_ends=True)
+
     def text(self) -> str:
         """All of it at once, for formats that cannot be read by lines; errors as of `lines`."""
         return "".join(self.chunks())
@@ -123,18 +127,20 @@ class SourceStream:
         opened: contextlib.AbstractContextManager[Any] = self.file.open()
         return opened
 
-    def chunks(self) -> Iterator[str]:
-        """The text as it comes, line ends as \\n, `CHUNK` characters at a time at most; errors as `lines`."""
+    def chunks(self, *, translate: bool = True) -> Iterator[str]:
+        """The text as it comes, `CHUNK` characters at a time at most, line ends as \\n or, untranslated, as
+        they are and none of them divided; errors as `lines`.
+        """
         encoding = self._marked_encoding() or self._settings.encoding
         _require_encoding(encoding)
         bytes_to_text = codecs.getincrementaldecoder(encoding)(self._settings.encoding_errors)
-        newlines = io.IncrementalNewlineDecoder(bytes_to_text, translate=True)
+        newlines = io.IncrementalNewlineDecoder(bytes_to_text, translate=translate)
         fed, ended, chunk = 0, 0, self.head
         try:
             while chunk:
                 fed += len(chunk)
                 text = newlines.decode(chunk)
-                ended += text.count("\n")
+                ended += text.count("\n") + (text.count("\r") - text.count("\r\n"))
                 yield text
                 chunk = self._read()
             yield newlines.decode(b"", final=True)
@@ -187,11 +193,11 @@ class SourceStream:
         )
 
 
-def lines_of(chunks: Iterable[str], limit: int) -> Iterator[str]:
-    """A text that comes in pieces as lines, as `SourceStream.lines` has them."""
+def lines_of(chunks: Iterable[str], limit: int, *, keep_ends: bool = False) -> Iterator[str]:
+    """A text that comes in pieces as lines, as `SourceStream.lines` has them, or `whole_lines`."""
     waiting, size = list[str](), 0  # pieces of a line, put together once: joining each would be quadratic
     for chunk in chunks:
-        *ends, rest = chunk.split("\n")
+        *ends, rest = _with_ends(chunk) if keep_ends else chunk.split("\n")
         if ends:
             yield "".join([*waiting, ends[0]])
             yield from ends[1:]
@@ -207,6 +213,12 @@ def lines_of(chunks: Iterable[str], limit: int) -> Iterator[str]:
             waiting, size = [rest], len(rest)
     if size:
         yield "".join(waiting)
+
+
+def _with_ends(chunk: str) -> list[str]:
+    """Its lines, the last one without an end."""
+    lines = list(io.StringIO(chunk, newline=""))
+    return [*lines, ""] if not lines or lines[-1].endswith(("\n", "\r")) else lines
 
 
 def _require_encoding(name: str) -> None:

@@ -29,6 +29,10 @@ class TableFile(NamedTuple):
         """Decoded, without their ends and without a byte-order mark."""
         return self.stream.lines(LONGEST_LINE)
 
+    def whole_lines(self) -> Iterator[str]:
+        """The same with their ends, for `separated_rows`."""
+        return self.stream.whole_lines(LONGEST_LINE)
+
     def binary(self) -> contextlib.AbstractContextManager[Any]:
         """A file to jump about in."""
         return self.stream.seekable()

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -47,7 +48,9 @@ def json_records(lines: Iterable[str], name: str, advice: str) -> Iterator[tuple
 
 
 def separated(lines: Iterable[str], name: str, column: str, dialect: str) -> Iterator[Text]:
-    """CSV with quotes as in RFC 4180, or TSV, where a quote is a letter like any other; a header first."""
+    """CSV with quotes as in RFC 4180, or TSV, where a quote is a letter like any other; a header first. The
+    `lines` with their ends.
+    """
     rows = separated_rows(lines, name, dialect)
     header = [field.strip() for field in next((row for _, row in rows if row), [])]
     if not header:
@@ -78,8 +81,10 @@ def require_no_more(row: Sequence[str], header: Sequence[str], where: str, named
 
 
 def separated_rows(lines: Iterable[str], name: str, dialect: str) -> Iterator[tuple[int, list[str]]]:
-    """(number of the line it begins on, fields) of every row of CSV or TSV; a blank line has no fields."""
-    reader = csv.reader((line + "\n" for line in lines), **_DIALECTS[dialect])
+    """(number of the line it begins on, fields) of every row of CSV or TSV, from `lines` with their ends; a
+    blank line has no fields.
+    """
+    reader = csv.reader(lines, **_DIALECTS[dialect])
     while True:
         begins = reader.line_num + 1
         try:
@@ -126,13 +131,14 @@ def column_values(batch: pa.RecordBatch, column: str, name: str, before: int) ->
     """One column of a batch of a Parquet file, in front of which there were `before` rows.
 
     Dates and times that Python has no values for, nanoseconds and years beyond 9999, are as Arrow spells
-    them.
+    them. Fractions of float32 and float16 are those that are printed and written into CSV: 0.1, not
+    0.10000000149011612.
     Raises InputError for text that is no UTF-8, which not every writer makes sure of, and for a type that
     can't be read.
     """
     values = batch.column(column)
     try:
-        return list(values.to_pylist())
+        return _as_written(list(values.to_pylist()), values.type)
     except (ValueError, OverflowError, pa.ArrowException) as error:
         if isinstance(error, UnicodeDecodeError):
             raise _not_utf8(values, column, name, before) from error
@@ -144,6 +150,15 @@ def column_values(batch: pa.RecordBatch, column: str, name: str, before: int) ->
             f"{name}: the column {column!r} is of type {values.type}, which can't be read ({error}). Write "
             f'it as text, for instance in pandas: table["{column}"] = table["{column}"].astype(str)'
         ) from error
+
+
+def _as_written(values: list[Any], kind: pa.DataType) -> list[Any]:
+    while pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    narrow = np.float32 if pa.types.is_float32(kind) else np.float16 if pa.types.is_float16(kind) else None
+    if narrow is None:
+        return values
+    return [None if value is None else float(str(narrow(value))) for value in values]
 
 
 def _not_utf8(values: pa.Array, column: str, name: str, before: int) -> InputError:

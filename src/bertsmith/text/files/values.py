@@ -117,7 +117,9 @@ def as_category(value: Any) -> str:
         return spelled.capitalize()
     if whole := _WHOLE.fullmatch(spelled):
         return "0" if whole[1] == "-0" else whole[1]
-    return str(int(float(spelled))) if _LARGE.fullmatch(spelled) else spelled
+    if _LARGE.fullmatch(spelled) and float(spelled).is_integer():
+        return str(int(float(spelled)))
+    return spelled
 
 
 def as_labels(value: Any, where: str, separator: str = ",", names: Sequence[str] = ()) -> tuple[str, ...]:

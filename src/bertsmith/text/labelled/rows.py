@@ -216,7 +216,7 @@ def _separated(table: TableFile, wanted: _Wanted) -> Iterator[LabelledRow]:
 
 
 def _filled(table: TableFile) -> Iterator[tuple[int, list[str]]]:
-    return (row for row in tables.separated_rows(table.lines(), table.name, table.format) if row[1])
+    return (row for row in tables.separated_rows(table.whole_lines(), table.name, table.format) if row[1])
 
 
 def _header(fields: Iterable[str]) -> list[str]:

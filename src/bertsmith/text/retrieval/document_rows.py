@@ -166,7 +166,7 @@ def _records(table: TableFile) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _separated(table: TableFile) -> Iterator[tuple[dict[str, Any], str]]:
-    rows = (row for row in tables.separated_rows(table.lines(), table.name, table.format) if row[1])
+    rows = (row for row in tables.separated_rows(table.whole_lines(), table.name, table.format) if row[1])
     header = [name.strip() for name in next(rows, (0, []))[1]]
     tables.require_different(header, header, table.name)
     for line, row in rows:
