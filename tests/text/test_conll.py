@@ -264,6 +264,58 @@ def test_offsets_of_another_spelling_of_the_text_are_named(
         read_tagged(marked(tmp_path, text, [(start, start + 4, "Anna")]))
 
 
+WORDS = ["Anna", "Müller", "Rom"]
+LINES = ["😀 Anna kam.", "Von 😀 Müller 🎉 nichts.", "\u201cJa\u201d 😀 nach Rom\nund weg", "Nun Anna."]
+
+
+def without_texts(path: Path, lines: list[str], at: Callable[[str], int], ends: tuple[int, int]) -> Path:
+    rows = []
+    for line in lines:
+        name = next(name for name in WORDS if name in line)
+        start = line.index(name)
+        places = at(line[:start]) + ends[0], at(line[: start + len(name)]) + ends[1]
+        rows.append({"text": line, "spans": [{"start": places[0], "end": places[1], "label": "X"}]})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("at", "ends", "unit"),
+    [
+        (lambda text: len(text.encode("utf-16-le")) // 2, (0, 0), "UTF-16 units"),
+        (lambda text: len(text.encode()), (0, 0), "bytes of UTF-8"),
+        (len, (1, 1), "from 1"),
+        (len, (0, -1), "the last character as the end"),
+        (len, (1, 0), "from 1, with the last character as the end"),
+    ],
+)
+def test_spans_that_would_be_words_in_other_units_are_refused(
+    tmp_path: Path, at: Callable[[str], int], ends: tuple[int, int], unit: str
+) -> None:
+    with pytest.raises(InputError, match=rf"line 1: the span X .* divides a word\. . such .* count {unit}"):
+        read_tagged(without_texts(tmp_path / "a.jsonl", LINES, at, ends))
+    assert len(read_tagged(without_texts(tmp_path / "b.jsonl", LINES, len, (0, 0)))) == 4
+
+
+def test_some_spans_that_divide_words_among_many_that_do_not_are_slips(tmp_path: Path) -> None:
+    wrong = without_texts(tmp_path / "a.jsonl", LINES, len, (0, -1)).read_text()
+    right = without_texts(tmp_path / "b.jsonl", LINES, len, (0, 0)).read_text()
+    path = tmp_path / "c.jsonl"
+    path.write_text(wrong + right * 10)
+    assert len(read_tagged(path)) == 44
+
+
+def test_a_label_of_a_span_is_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [{"text": "Anna", "spans": [{"start": 0, "end": 4, "label": label}]} for label in (" PER ", None)]
+    path.write_text(json.dumps(rows[0]))
+    (found,) = read_tagged(path)
+    assert isinstance(found, MarkedText) and found.spans == (("PER", 0, 4),)
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match="line 2: expected a label, found nothing"):
+        read_tagged(path)
+
+
 def test_ends_that_are_the_last_character_are_named(tmp_path: Path) -> None:
     spans = [(start, end - 1, words) for start, end, words in counted(len)]
     with pytest.raises(InputError, match="count the last character as the end"):

@@ -11,7 +11,8 @@
 Any other ending is conll where tags are wanted. Else the content decides between conll and lines: equally
 wide lines in blocks, with blank lines between them, are columns.
 
-A span may carry its own text, under "text", "surface", "mention" or "word": then it must stand there.
+A span may carry its own text, under "text", "surface", "mention" or "word": then it must stand there. Spans
+without it are refused where many divide words that they would not divide in other units.
 
 Columns are split at tabs where the first word's line has one, else at blanks. They count from 1. Tags are
 returned as they stand, whatever their scheme. Each JSON object counts as a document.
@@ -20,14 +21,14 @@ returned as they stand, whatever their scheme. Each JSON object counts as a docu
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.text.files.columns import column_number, unknown_column
 from bertsmith.text.files.table_file import open_table
-from bertsmith.text.files.values import ID, as_id
+from bertsmith.text.files.values import ID, as_id, as_label
 from bertsmith.text.labelled.rows import Record, records
 from bertsmith.text.labelled.span_texts import SpanText, require_texts
 
@@ -94,7 +95,9 @@ def read_tagged(
         found: list[Sentence | MarkedText]
         if table.format in ("json", "jsonl"):
             found = list(_json_sentences(records(table), word_column, tag_column, tagged))
-            require_texts([span for each in found if isinstance(each, MarkedText) for span in _said(each)])
+            require_texts(
+                [span for each in found if isinstance(each, MarkedText) for span in _span_texts(each)]
+            )
         else:
             lines, form = list(table.lines()), table.format
             if form == "lines" and format is None and _look_like_columns(lines):
@@ -220,6 +223,7 @@ def _json_sentences(
             raise InputError(f"{where}: expected words, found an empty list. Mend or remove the row.")
         tag_keys = TAG_KEYS if tag_key is None else (str(tag_key),)
         tags = _strings(fields, _key(fields, tag_keys, where), where) if tagged else ()
+        tags = tuple(tag.strip() for tag in tags)
         if tagged and len(words) != len(tags):
             raise InputError(
                 f"{where}: expected a tag for each word, found {len(words)} words and {len(tags)} tags."
@@ -227,11 +231,10 @@ def _json_sentences(
         yield Sentence(words, tags, document, where, id)
 
 
-def _said(marked: MarkedText) -> Iterator[SpanText]:
-    """The spans that say their own text."""
-    for span, words in zip(marked.spans, marked.span_texts, strict=bool(marked.span_texts)):
-        if words is not None:
-            yield SpanText(marked.text, *span, words, marked.where)
+def _span_texts(marked: MarkedText) -> Iterator[SpanText]:
+    """The spans and their own texts, if they say them."""
+    for span, words in zip(marked.spans, marked.span_texts or repeat(None)):
+        yield SpanText(marked.text, *span, words, marked.where)
 
 
 def _spans(
@@ -240,7 +243,7 @@ def _spans(
     """Objects of start, end and label, in characters, and their own texts."""
     given = fields[_key(fields, SPAN_KEYS if key is None else (str(key),), where)]
     try:
-        spans = tuple((str(each["label"]), *_ends(each)) for each in list(given))
+        spans = tuple((as_label(each["label"], where), *_ends(each)) for each in list(given))
         texts = tuple(_own_text(each) for each in given)
         return spans, texts if any(each is not None for each in texts) else ()
     except (TypeError, KeyError, ValueError, OverflowError) as error:

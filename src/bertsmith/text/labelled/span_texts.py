@@ -1,5 +1,5 @@
-"""Spans that carry their own text, held against the text that they are of: offsets may count something else
-than characters.
+"""Spans held against the text that they are of, for offsets may count something else than characters: by the
+text that a span says it has, or else by the words that its ends would divide.
 """
 
 import unicodedata
@@ -12,14 +12,18 @@ Place = Callable[[str, int], int]  # an offset in other units -> characters; -1 
 
 
 class SpanText(NamedTuple):
-    """A span of `text`, the words that the file says it has, and its place in the file."""
+    """A span of `text`, the words that the file says it has, if it does, and its place in the file."""
 
     text: str
     label: str
     start: int
     end: int
-    words: str
+    words: str | None
     where: str
+
+    @property
+    def found(self) -> str:
+        return self.text[self.start : self.end] if 0 <= self.start <= self.end else ""
 
 
 def _counting(size: Callable[[str], int]) -> Place:
@@ -64,38 +68,81 @@ _ENDS = {
 }
 
 
+_FEWEST = 3  # divided words that are no slips of an annotator's
+_MOST_SEEN = 300  # of them
+_RULE = "Offsets must count Unicode characters from 0, the end not included."
+
+
 def require_texts(spans: Sequence[SpanText]) -> None:
-    """Raises InputError where a span is not what its text says, naming the units if many are off by them."""
-    strange = [span for span in spans if not _fits(span, _as_it_is, 0, 0)]
-    if not strange:
+    """Raises InputError where a span is not what its text says, naming the units if many are off by them; and
+    where spans that don't say it divide words, and hardly one would in other units.
+    """
+    said = [span for span in spans if span.words is not None]
+    strange = [span for span in said if not _fits(span, _as_it_is, 0, 0)]
+    if strange:
+        first = strange[0]
+        raise InputError(
+            f"{first.where}: the span {first.label} from {first.start} to {first.end} is {first.found!r}, "
+            f"but its text says {first.words!r}. So it is with {len(strange):,} of the {len(said):,} spans "
+            f"that say their text.{_explained(strange)} {_RULE}"
+        )
+    _require_words([span for span in spans if span.words is None])
+
+
+def _require_words(spans: Sequence[SpanText]) -> None:
+    strange = [span for span in spans if _divides_words(span.text, span.start, span.end)][:_MOST_SEEN]
+    if len(strange) < _FEWEST:
         return
-    first = strange[0]
-    found = first.text[first.start : first.end] if 0 <= first.start <= first.end else ""
-    raise InputError(
-        f"{first.where}: the span {first.label} from {first.start} to {first.end} is {found!r}, but its text "
-        f"says {first.words!r}. So it is with {len(strange):,} of the {len(spans):,} spans that say their "
-        f"text.{_explained(strange)} Offsets must count Unicode characters from 0, the end not included."
-    )
+    name, reading, count = _best_reading(strange)
+    if not name or count < _FEWEST or count * 10 < len(strange) * 9:
+        return
+    against = sum(_fits(span, _as_it_is, 0, 0) and not _fits(span, *reading) for span in spans)
+    if against * 10 <= count:
+        first = strange[0]
+        raise InputError(
+            f"{first.where}: the span {first.label} from {first.start} to {first.end} is {first.found!r}, "
+            f"which divides a word. {count:,} such spans would be whole words if offsets count {name}. "
+            f"{_RULE}"
+        )
 
 
 def _explained(strange: Sequence[SpanText]) -> str:
     """What offsets count instead, if that explains half of the spans."""
-    counted = {
-        " and ".join(part for part in (unit * (unit != "characters"), end) if part): sum(
-            _fits(span, place, *shifts) for span in strange
-        )
+    best, _, count = _best_reading(strange)
+    if not best or count * 2 < len(strange):
+        return ""
+    return f" {count:,} of them fit if offsets count {best}."
+
+
+def _best_reading(strange: Sequence[SpanText]) -> tuple[str, tuple[Place, int, int], int]:
+    """What offsets may count instead: its name, how it is read, and how many of the spans fit."""
+    readings: dict[str, tuple[Place, int, int]] = {
+        " and ".join(part for part in (unit * (unit != "characters"), end) if part): (place, *shifts)
         for end, shifts in _ENDS.items()
         for unit, place in _UNITS.items()
     }
+    counted = {name: sum(_fits(span, *reading) for span in strange) for name, reading in readings.items()}
     best = max(counted, key=counted.__getitem__)
-    if not best or counted[best] * 2 < len(strange):
-        return ""
-    return f" {counted[best]:,} of them fit if offsets count {best}."
+    return best, readings[best], counted[best]
 
 
 def _fits(span: SpanText, place: Place, before: int, behind: int) -> bool:
     start, end = place(span.text, span.start + before), place(span.text, span.end + behind)
-    return 0 <= start <= end and _plain(span.text[start:end]) == _plain(span.words)
+    if not 0 <= start <= end:
+        return False
+    found = span.text[start:end]
+    if span.words is not None:
+        return _plain(found) == _plain(span.words)
+    is_whole = end <= len(span.text) and not _divides_words(span.text, start, end)
+    return is_whole and found == found.strip() != ""
+
+
+def _divides_words(text: str, start: int, end: int) -> bool:
+    """Whether a letter or digit stands on both sides of an end. Where blanks don't divide words it mostly
+    does, in any units.
+    """
+    places = (place for place in (start, end) if 0 < place < len(text))
+    return any(text[place - 1].isalnum() and text[place].isalnum() for place in places)
 
 
 def _plain(text: str) -> str:
