@@ -382,6 +382,13 @@ def test_a_row_trained_on_counts_once_with_the_label_of_the_file(tiny_bert: Path
     assert len(suggest(run.model, path, count=3).doubts) == 25
 
 
+def test_what_stands_for_no_label_is_none(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("text,label\none,yes\ntwo,no\nthree,-\n")
+    kind: Any = find_task("classification")
+    found = kind(kind.Settings()).read_partly_labelled(tmp_path / "rows.csv")
+    assert [row.label for row in found] == ["yes", "no", None]
+
+
 def test_a_labelled_row_without_a_text_is_refused_or_dropped(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("text,label\none,a\n,b\ntwo,\n,\nthree,b\n")
     kind: Any = find_task("classification")

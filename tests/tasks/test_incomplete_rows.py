@@ -61,6 +61,21 @@ def test_rows_that_lack_something_are_left_out_where_the_settings_say_so(tmp_pat
     assert "of 5 rows 1 has no text" in sentence and "and 1 has no label" in sentence
 
 
+def test_a_file_of_which_nothing_remains_is_refused(tmp_path: Path) -> None:
+    path = write_table(tmp_path, "csv", [{"text": "", "label": "a"}, {"text": "one", "label": None}])
+    with pytest.raises(InputError, match="none remains"):
+        make_task("classification", missing="drop").read(path)
+
+
+def test_blank_texts_of_a_search_are_kept_where_the_settings_say_so(tmp_path: Path) -> None:
+    rows = [{"query": "one", "document": "two"}, {"query": "", "document": "three"}]
+    path = write_table(tmp_path, "csv", rows)
+    task = make_task("retrieval", missing="keep")
+    examples = task.read(path)
+    assert [example.query for example in examples] == ["one", ""]
+    task.check(examples)
+
+
 def test_blank_texts_are_kept_where_the_settings_say_so(tmp_path: Path) -> None:
     task = make_task("classification", missing="keep")
     assert [row.text for row in task.read(write_table(tmp_path, "jsonl", ROWS))] == ["one", "", "two"]

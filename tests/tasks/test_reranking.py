@@ -56,6 +56,21 @@ def test_mined_rows_become_candidates_and_an_answer_is_never_a_negative(tmp_path
     assert [(e.text_pair, e.label) for e in task.read(labelled)] == [("ann", 1), ("bob", 0)]
 
 
+def test_mined_rows_without_a_text_are_no_candidates_and_groups_hold(tmp_path: Path) -> None:
+    rows = [
+        {"query": "who?", "positive": "ann", "negatives": ["bob", ""], "source": "x"},
+        {"query": "", "positive": "ann", "negatives": ["eve"], "source": "x"},
+        {"query": "where?", "positive": None, "negatives": ["oslo"], "source": 2.0},
+    ]
+    path = tmp_path / "mined.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(InputError, match=r"of 7 rows 4 have no text \(the first: line 1\)"):
+        make_task("reranking").read(path)
+    task = make_task("reranking", missing="drop", group="source")
+    found = [(each.text, each.text_pair, each.group) for each in task.read(path)]
+    assert found == [("who?", "ann", "x"), ("who?", "bob", "x"), ("where?", "oslo", "2")]
+
+
 def test_a_column_beside_negatives_may_be_the_label(tmp_path: Path) -> None:
     path = tmp_path / "graded.tsv"
     path.write_text("query\tdocument\tnegative\tgrade\nred\tcat\tdog\t2\nred\told\tnew\t0\n")

@@ -358,3 +358,36 @@ def test_several_files_and_folders_are_trained_on(tmp_path: Path) -> None:
         30,
     ]
     assert [*data_hashes(recipe)] == ["train 1", "train 2", "train 3"]
+
+
+@pytest.mark.parametrize("missing", ["refuse", "drop"])
+def test_what_stands_for_no_label_is_seen_beside_the_labels_of_another_file(
+    tmp_path: Path, missing: str
+) -> None:
+    """-1 beside 0 and 1 alone may be a class."""
+    first = "".join(f"text {row},{row % 3 - 1}\n" for row in range(30))
+    second = "".join(f"another {row},{row % 3}\n" for row in range(30))
+    files = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for file, rows in zip(files, (first, second), strict=True):
+        file.write_text("text,label\n" + rows)
+    recipe = FinetuneRecipe(task="classification", model="m", train=list(map(str, files)), out="o")
+    kind = find_task("classification")
+    task = kind(kind.Settings(missing=missing))
+    if missing == "refuse":
+        with pytest.raises(InputError, match="of 60 rows 10 have no label"):
+            read_labelled_data(task, recipe)
+    else:
+        data = read_labelled_data(task, recipe)
+        assert len(data.train) + len(data.dev) == 50 and task.labels == ("0", "1", "2")
+
+
+def test_a_blank_text_is_no_unlabelled_text(tmp_path: Path) -> None:
+    labelled, others = tmp_path / "a.csv", tmp_path / "more.txt"
+    labelled.write_text("text,label\n" + "".join(f"text {row},{row % 2}\n" for row in range(30)))
+    others.write_text("one\n\ntwo\n  \n")
+    recipe = FinetuneRecipe(
+        task="classification", model="m", train=str(labelled), unlabelled=str(others), out="o"
+    )
+    kind = find_task("classification")
+    data = read_labelled_data(kind(kind.Settings()), recipe)
+    assert [example.text for example in data.unlabelled] == ["one", "two"]

@@ -159,7 +159,9 @@ class Fields(TextTask):
         return list(found)
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
-        """The share of texts with the right value, the mean over fields; and with all fields right."""
+        """The share of a field's texts with the right value, the mean over fields; and the share of texts
+        with all fields right. What a text leaves out counts for nothing.
+        """
         right = np.array(
             [
                 [
@@ -168,8 +170,10 @@ class Fields(TextTask):
                 ]
                 for prediction, example in zip(predictions, examples, strict=True)
             ]
-        )
-        return {"mean_accuracy": float(right.mean()), "all_right": float(right.all(axis=1).mean())}
+        )  # NaN for what is left out
+        of_fields = [float(np.nanmean(column)) for column in right.T if not np.isnan(column).all()]
+        mean = sum(of_fields) / len(of_fields) if of_fields else 0.0
+        return {"mean_accuracy": mean, "all_right": float((right != 0).all(axis=1).mean())}
 
     def baselines(
         self, train: Sequence[TextExample], dev: Sequence[TextExample]
@@ -250,13 +254,12 @@ def _target(field: FieldOutputs, label: FieldLabel | None) -> Floats:
     return row / row.sum() if row.sum() > 0 else np.full(len(field.labels), np.nan)
 
 
-def _is_right(said: Any, label: FieldLabel | None) -> bool:
-    """A field that the row leaves out is right whatever is said."""
+def _is_right(said: Any, label: FieldLabel | None) -> float:
+    """1 or 0; NaN for a field that the row leaves out."""
     if label is None:
-        return True
-    if isinstance(label, tuple):
-        return set(said) == set(label)
-    return bool(said == max(label, key=label.__getitem__))
+        return np.nan
+    right = set(said) == set(label) if isinstance(label, tuple) else said == max(label, key=label.__getitem__)
+    return float(right)
 
 
 def _natural(label: str) -> tuple[int, int, str]:

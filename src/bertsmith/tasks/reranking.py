@@ -84,13 +84,15 @@ class Reranking(TextTask):
             return super().read(path, labelled=labelled)
         layout = self.settings.model_dump(include={"format", "header", "encoding"})
         found: dict[tuple[int, int], TextExample] = {}
-        for row in read_query_documents(path, replace(columns, scores=None), **layout):
+        rows = read_query_documents(path, replace(columns, scores=None), **layout, group=self.settings.group)
+        for row in rows:
             for place, document in enumerate(row.documents):
                 relevance = 0.0 if place else 1.0
                 known = found.get(pair := (text_number(row.query), text_number(document)))
                 if known is None or known.label < relevance:
-                    found[pair] = TextExample(row.query, document, relevance, row.where)
-        return list(found.values())
+                    found[pair] = TextExample(row.query, document, relevance, row.where, group=row.group)
+        examples = list(found.values())
+        return self.complete(examples, self.gaps(examples), path)
 
     def _with_negatives(self, path: Path | str) -> QueryColumns | None:
         """The columns of a file whose names tell of negatives and of no label; None for any other."""

@@ -105,8 +105,11 @@ class Retrieval(Task[QueryExample]):
             labelled=labelled,
             group=settings.group if labelled else None,
         )
-        gaps = ["" if self.has_text(example) else "text" for example in examples]
+        gaps = ["" if self._may_be_learned(example) else "text" for example in examples]
         return self.complete(examples, gaps, path) if labelled else examples
+
+    def _may_be_learned(self, example: QueryExample) -> bool:
+        return self.settings.missing == "keep" or self.has_text(example)
 
     def has_text(self, example: QueryExample) -> bool:
         """Prefixes don't count."""
@@ -143,7 +146,7 @@ class Retrieval(Task[QueryExample]):
 
     def check(self, examples: Sequence[QueryExample]) -> None:
         for example in examples:
-            if not all(text.strip() for text in (example.query, *example.documents)):
+            if not self._may_be_learned(example):
                 raise InputError(
                     f"{example.where}: expected a query and a document that answers it, perhaps negatives, "
                     "found an empty text. Mend or remove the row."

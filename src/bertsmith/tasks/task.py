@@ -203,8 +203,13 @@ class Task(ABC, Generic[E]):
         if getattr(self.settings, "missing", "refuse") != "drop":
             keep = ", or --missing keep to take blank texts as they are" if "text" in lacking else ""
             raise InputError(f"{sentence}. Mend them, or give --missing drop to leave them out{keep}.")
+        kept = [example for example, gap in zip(examples, gaps, strict=True) if not gap]
+        if not kept:
+            raise InputError(
+                f"{sentence}: none remains. Are {' and '.join(f'--{gap}' for gap in lacking)} right?"
+            )
         self.left_out.append(f"{sentence}: they were left out")
-        return [example for example, gap in zip(examples, gaps, strict=True) if not gap]
+        return kept
 
     def remarks(self) -> dict[str, str]:
         """How the labelled files were understood, by what is said of them."""

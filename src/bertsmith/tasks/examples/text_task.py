@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -119,7 +119,7 @@ class TextTask(Task[TextExample]):
             if per_label:
                 row["label"] = [row.pop(number) for number in range(len(per_label))]
             examples.append(self._example(row, cells, where))
-        return self.complete(examples, self._gaps(examples), path) if labelled else examples
+        return self.complete(examples, self.gaps(examples), path) if labelled else examples
 
     def label_columns(self, path: Path | str) -> Sequence[str]:
         """Where each label has a column of its own: theirs."""
@@ -133,7 +133,7 @@ class TextTask(Task[TextExample]):
         """Those of a file's labels that mean that there is none."""
         return ()
 
-    def _gaps(self, examples: Sequence[TextExample]) -> list[str]:
+    def gaps(self, examples: Sequence[TextExample]) -> list[str]:
         """What each lacks of text and label; "" for nothing."""
         keeps = getattr(self.settings, "missing", "refuse") == "keep"
         stand_ins = () if keeps else self.stand_ins([example.label for example in examples])
@@ -181,6 +181,8 @@ class TextTask(Task[TextExample]):
                 del named["label"]
             found.append(self._example(named, cells, where))
         keeps = getattr(settings, "missing", "refuse") == "keep"
+        if stand_ins := () if keeps else self.stand_ins({row.label for row in found} - {None}):
+            found = [replace(row, label=None) if row.label in stand_ins else row for row in found]
         blank = [not keeps and row.label is not None and not self.has_text(row) for row in found]
         return self.complete(found, ["text" if is_one else "" for is_one in blank], path)
 

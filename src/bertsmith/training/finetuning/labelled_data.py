@@ -11,6 +11,7 @@ from bertsmith.errors import InputError, RecipeError
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.examples.folds import group_of
 from bertsmith.tasks.examples.held_out import divided_sources, hold_out, shared_sources, shared_with_train
+from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.retrieval import Retrieval
 from bertsmith.tasks.task import Task
 from bertsmith.text.labelled.label_names import has_fraction, is_number, joined, look_alikes
@@ -41,6 +42,8 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe, *, folds: bool =
     train and judge in turn, and `folds` allows it. Raises InputError naming file and line.
     """
     train = [example for file in recipe.train_files for example in task.read(Path(file))]
+    if isinstance(task, TextTask):  # -1 in one file says that there is no label where another has 0, 1, 2
+        train = task.complete(train, task.gaps(train), recipe.train_name)
     require_enough_texts(task, recipe, train)
     if folds and recipe.folds_of(len(train)) and can_be_folded(task, train):
         _require_labels_twice(task, recipe, train)
@@ -111,7 +114,7 @@ def _unlabelled(task: Task[Any], recipe: FinetuneRecipe, labelled: Sequence[Sequ
     texts = task.read(Path(recipe.unlabelled), labelled=False)
     known = {tuple(task.texts(example)) for examples in labelled for example in examples}
     fresh = {tuple(task.texts(example)): example for example in texts}
-    found = [example for text, example in fresh.items() if text not in known]
+    found = [example for text, example in fresh.items() if text not in known and task.has_text(example)]
     if not found:
         raise InputError(
             f"{recipe.unlabelled} has no text that isn't among the labelled ones: there is nothing to learn."
