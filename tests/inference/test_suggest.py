@@ -228,10 +228,11 @@ def test_suggestions_replace_earlier_ones_alone_and_when_asked_to(
 
 
 def test_line_ends_of_any_kind_in_a_text_are_read_back(tmp_path: Path) -> None:
-    rows = [NextRow(TextExample(text, None, None, ""), "red", 0.5) for text in ("a\rb", "c\nd", "e\r\nf")]
+    texts = ("a\rb", "c\nd", "e\r\nf")
+    rows = [NextRow(TextExample(text, None, None, ""), "red", 0.5) for text in texts]
     write_suggestions(tmp_path / "next", Suggestions("t", ("text", "label"), rows, 3, 0, [], [], []), "")
     found = stream_rows(tmp_path / "next" / "rows.csv", ["text", "label", "guess"])
-    assert [row.values for row in found] == [(text, "", "red") for text in ("a\nb", "c\nd", "e\nf")]
+    assert [row.values for row in found] == [(text, "", "red") for text in texts]
 
 
 def test_markup_in_texts_and_labels_is_escaped(tiny_bert: Path, tmp_path: Path) -> None:
