@@ -22,9 +22,9 @@ from test_mirrored_clients import openai_at
 from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.inference import predictor
 from bertsmith.inference.predictor import Predictor
-from bertsmith.serving.mirror.guard.app import GuardApp
+from bertsmith.serving.mirror.guard.app import GuardApp, _Guarded
 from bertsmith.serving.mirror.guard.audit_log import AuditLog
-from bertsmith.serving.mirror.guard.judge import Judge, Verdict
+from bertsmith.serving.mirror.guard.judge import CantJudge, Judge, Verdict
 from bertsmith.serving.mirror.guard.policy import Costs, SidePolicy, read_policy
 from bertsmith.serving.mirror.relay_server import RelayServer, listening
 from bertsmith.tasks.computing.task_model import outputs_of
@@ -241,6 +241,13 @@ def test_answers_of_another_path_cannot_be_judged_either(
         assert [(each["side"], each["reason"]) for each in guard.lines()] == [("response", "other-path")]
 
 
+def test_by_another_path_only_methods_pass_that_ask_no_llm() -> None:
+    for method in ("GET", "HEAD", "OPTIONS", "DELETE", "POST", "PUT", "PATCH", "QUERY", "post"):
+        guarded = _Guarded.__new__(_Guarded)
+        guarded.form, guarded.scope = None, {"method": method}
+        assert guarded.is_other == (method not in ("GET", "HEAD", "OPTIONS", "DELETE"))
+
+
 def test_a_model_that_is_too_slow_cannot_judge(
     tmp_path: Path, model: Path, words: Any, upstream: Upstream
 ) -> None:
@@ -306,6 +313,20 @@ def test_what_nobody_waits_for_any_more_is_not_computed(
     assert len(computed) <= 4  # by two threads, in a fifth of a second
 
 
+def test_a_label_with_a_line_break_breaks_no_header() -> None:
+    guarded = _Guarded.__new__(_Guarded)
+    guarded.said = {"request": Verdict("block", "bad\r\nx: 1 é ü 漢", 0.5)}
+    assert guarded.header[1].decode("latin-1") == "request=block; label=bad??x: 1 é ü ?; probability=0.5000"
+
+
+def test_a_model_that_gives_no_number_cannot_judge(model: Path, words: Any) -> None:
+    policy = SidePolicy(block=(words[0],), costs=Costs(missed=1, refused=1))
+    judge = Judge(str(model), 5)
+    prediction = {"label": words[2], "probabilities": {words[0]: float("nan"), words[2]: float("nan")}}
+    with pytest.raises(CantJudge, match="guard-failed"):
+        judge._verdict(prediction, policy)
+
+
 def test_a_label_that_is_named_twice_counts_once() -> None:
     policy = SidePolicy(block=("bad", "bad"), costs=Costs(missed=1, refused=1))
     for several in (False, True):
@@ -352,7 +373,8 @@ def test_an_answer_that_is_kept_is_judged_and_no_redirect_leads_around_the_guard
     side = f"block = [{bad!r}]"
     with upstream_of(script) as server, guarding(tmp_path, model, server.url, response=side) as guard:
         paths = ["/v1/responses/good", "/v1/responses/bad", "/v1/chat/completions/bad", "/v1/models"]
-        assert [ask(guard.port, path).status for path in paths] == [200, 403, 403, 200]
+        paths.append("/v1/chat/completions?after=bad")  # a list of those that are kept
+        assert [ask(guard.port, path).status for path in paths] == [200, 403, 403, 200, 403]
         assert guard.chat("a").status == 403
     assert guard.lines()[-1]["reason"] == "redirect"
 

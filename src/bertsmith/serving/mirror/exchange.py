@@ -18,7 +18,7 @@ from bertsmith.serving.mirror.streams import events_of
 
 _Read = TypeVar("_Read")
 READABLE = "gzip"  # the one content-encoding that every client knows and whose size can be bounded
-_LARGEST = 64_000_000  # bytes of an answer unpacked
+LARGEST = 64_000_000  # bytes of an answer unpacked
 _MALFORMED = (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError)
 
 
@@ -148,29 +148,29 @@ def _reading(read: Callable[[], _Read], reason: str) -> _Read:
         raise NotMirrored(reason) from None
 
 
-def decoded(content: bytes, encoding: str, *, may_be_cut: bool = False) -> bytes:
+def decoded(content: bytes, encoding: str, largest: int = LARGEST, *, may_be_cut: bool = False) -> bytes:
     """By its content-encoding; what came of one that `may_be_cut`. Raises NotMirrored for one that this
-    machine can't read, and for a bomb.
+    machine can't read, and where more than `largest` bytes come out of it.
     """
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
         return content
     if encoding != READABLE:
         raise NotMirrored("encoding")
-    return _unzipped(content, may_be_cut)
+    return _unzipped(content, largest, may_be_cut)
 
 
-def _unzipped(content: bytes, may_be_cut: bool) -> bytes:
+def _unzipped(content: bytes, largest: int, may_be_cut: bool) -> bytes:
     """All members of it (RFC 1952, section 2.2), as clients read them."""
     found = b""
     while content:
         unpacking = zlib.decompressobj(zlib.MAX_WBITS | 16)
         try:
-            found += unpacking.decompress(content, _LARGEST + 1 - len(found))
+            found += unpacking.decompress(content, largest + 1 - len(found))
         except zlib.error:
             raise NotMirrored("malformed-answer") from None
-        if len(found) > _LARGEST or not (unpacking.eof or may_be_cut):
-            is_large = len(found) > _LARGEST or unpacking.unconsumed_tail
+        if len(found) > largest or not (unpacking.eof or may_be_cut):
+            is_large = len(found) > largest or unpacking.unconsumed_tail
             raise NotMirrored("too-large" if is_large else "cut")
         content = unpacking.unused_data
     return found

@@ -9,6 +9,7 @@ decided.
 
 import asyncio
 import math
+import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
@@ -32,7 +33,8 @@ from bertsmith.serving.mirror.upstreams import Target, Upstreams
 HEALTH, STATUS = "/bertsmith/health", "/bertsmith/status"
 _CONNECT_SECONDS = 10.0
 _HEADER = b"x-bertsmith-guard"
-_CHANGES = ("POST", "PUT", "PATCH")
+_NOT_IN_A_HEADER = re.compile(r"[^ -~\xa0-\xff]")  # a label may have line breaks
+_ASKS_NO_LLM = ("GET", "HEAD", "OPTIONS", "DELETE")
 
 
 class GuardApp:
@@ -81,9 +83,9 @@ class _Guarded:
     def __init__(self, app: GuardApp, scope: Scope, receive: Receive, send: Send) -> None:
         self.app, self.scope, self.send = app, scope, send
         self.form = format_of(scope["method"], scope["path"])
-        # An answer that the provider keeps, as of a request in the background, is fetched below its path.
+        # Answers that the provider keeps, as of requests in the background, are fetched by its path or below.
         paths = [f"{each.PATH}/" for each in FORMATS]
-        self.is_kept = scope["method"] == "GET" and any(path in scope["path"] for path in paths)
+        self.is_kept = scope["method"] == "GET" and any(path in f"{scope['path']}/" for path in paths)
         self.body = RequestBody(receive, app.settings.max_judged_bytes)
         self.call = uuid.uuid4().hex
         self.said: dict[str, Verdict] = {}
@@ -91,7 +93,7 @@ class _Guarded:
     @property
     def is_other(self) -> bool:
         """Whether it changes something by a path of which neither side can be judged."""
-        return self.form is None and self.scope["method"] in _CHANGES
+        return self.form is None and self.scope["method"] not in _ASKS_NO_LLM
 
     @property
     def header(self) -> tuple[bytes, bytes]:
@@ -102,7 +104,8 @@ class _Guarded:
             parts += [f"label={worst.label}", f"probability={worst.probability:.4f}"]
         if reason := next((each.reason for each in self.said.values() if each.reason), ""):
             parts.append(f"reason={reason}")
-        return _HEADER, "; ".join(parts or ["not-judged"]).encode("latin-1", "replace")
+        said = "; ".join(parts or ["not-judged"])
+        return _HEADER, _NOT_IN_A_HEADER.sub("?", said).encode("latin-1")
 
     async def run(self) -> None:
         """From the request to the end of the answer, or until the client goes away."""
@@ -215,6 +218,7 @@ class _Guarded:
                 answer.header(b"content-encoding"),
                 is_stream="event-stream" in answer.header(b"content-type").lower(),
                 is_error=answer.status != 200,
+                largest=most,
             )
 
         if await self._is_blocked("response", policy, read):

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from bertsmith.serving.mirror.call import SYSTEM_ROLES, Json, NotMirrored
-from bertsmith.serving.mirror.exchange import decoded
+from bertsmith.serving.mirror.exchange import LARGEST, decoded
 from bertsmith.serving.mirror.formats import decisions, openai_responses, systemone
 from bertsmith.serving.mirror.formats.reading import object_of
 from bertsmith.serving.mirror.formats.wire_format import WireFormat
@@ -54,6 +54,7 @@ _MEDIA = frozenset((
 _CONTENTS = frozenset(("data", "url"))
 _BASE64_URL = re.compile(r"data:[^,\s]*;base64,\S*", re.ASCII)
 _BASE64 = re.compile(rf"{_BASE64_URL.pattern}|[A-Za-z0-9+/_-]{{200,}}={{0,2}}", re.ASCII)
+_BASE64_LINE_END = re.compile(r"(?<=[A-Za-z0-9+/_=-]{60})\s+", re.ASCII)  # lines have 64 or 76 characters
 _OF_TOOLS = frozenset(("arguments", "input", "json"))  # objects of the application's: their keys are its own
 # In a stream: where pieces of a text stand, and what comes whole beside them.
 _OF_PIECES = frozenset(("delta", "logprobs"))
@@ -62,7 +63,8 @@ _WHOLE = frozenset(("annotations", "citation", "citations"))
 # out. Tags (U+E0020 … U+E007E) are ASCII that LLMs can read.
 _UNSEEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
-    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
 )
 _TAGS = {0xE0000 + code: code for code in range(0x20, 0x7F)}
 _PLACES = ("type", "index", "output_index", "content_index", "summary_index", "annotation_index")
@@ -79,9 +81,11 @@ def request_texts(form: WireFormat, content: bytes) -> Guarded:
     """Raises NotMirrored where none of it can be judged: malformed-request, server-state."""
     try:
         body = object_of(_json(content), "malformed-request")
-        found = _Texts()
-        for place, item in enumerate(_new_items(form, body)):
+        found, items = _Texts(), _new_items(form, body)
+        for place, item in enumerate(items):
             found.add(item, ("json" if form.NAME == systemone.NAME else "items", place))
+        if len(texts := [text for text in map(_text_of, items) if text]) > 1:  # the model reads on
+            found.add("\n".join(texts), ("items", "together"))
         for key in body.keys() - _OF_APPLICATION - {_input_key(form)}:
             found.add(body[key], (key,))
         return Guarded(list(found.texts()), "input-not-text" if found.has_other else "")
@@ -106,7 +110,8 @@ def _new_items(form: WireFormat, body: Mapping[str, Json]) -> list[Json]:
     if not isinstance(given, list):  # what is asked may lie on the provider's machines
         raise NotMirrored("server-state" if key == "input" else "malformed-request")
     since = max((place + 1 for place, item in enumerate(given) if _is_of_model(item)), default=0)
-    return [item for item in given[since:] or given if _role(item) not in SYSTEM_ROLES]
+    new = [item for item in given[since:] if _role(item) not in SYSTEM_ROLES]
+    return new or [item for item in given if _role(item) not in SYSTEM_ROLES]  # it begins the model's answer
 
 
 def _role(item: Json) -> Json:
@@ -119,18 +124,25 @@ def _is_of_model(item: Json) -> bool:
 
 
 def answer_texts(
-    asked: bytes | None, content: bytes, encoding: str, *, is_stream: bool, is_error: bool = False
+    asked: bytes | None,
+    content: bytes,
+    encoding: str,
+    *,
+    is_stream: bool,
+    is_error: bool = False,
+    largest: int = LARGEST,
 ) -> Guarded:
-    """Of a body, or of a stream. `asked` is the request, whose instructions, tools and questions some answers
-    repeat. Raises NotMirrored where none of it can be judged.
+    """Of a body, or of a stream, of at most `largest` bytes unpacked. `asked` is the request, whose
+    instructions, tools and questions some answers repeat. Raises NotMirrored where none of it can be judged.
     """
-    content = decoded(content, encoding)
+    content = decoded(content, encoding, largest)
     try:
         found = _Texts(_own_words(asked))
         if is_stream:
             for event in events_of(content + b"\n\n"):  # many clients read one that was cut short too
                 found.add(event.name, ("type",))
-                found.add(_as_delta(_parsed(event.data)), ())
+                for value in _values_of(event.data):
+                    found.add(_as_delta(value), ())
             _add_other_lines(found, content)
         elif is_error and _parsed(content) is content:
             found.add(content.decode(), ())
@@ -150,6 +162,14 @@ def _own_words(asked: bytes | None) -> set[str]:
     return set(words.texts())
 
 
+def _values_of(data: str) -> list[Json]:
+    """An event's one; of lines of JSON that no empty line parts, also each, as clients read them that read
+    line by line.
+    """
+    value = _parsed(data)
+    return [value, *map(_parsed, data.split("\n"))] if value is data and "\n" in data else [value]
+
+
 def _as_delta(event: Json) -> Json:
     """What a block of Anthropic's begins with stands before its deltas."""
     if not isinstance(event, dict) or event.get("type") != "content_block_start":
@@ -166,7 +186,7 @@ def _add_other_lines(found: "_Texts", content: bytes) -> None:
         return
     for line in re.split(r"[\r\n]+", content.decode("utf-8", "replace").removeprefix("\ufeff")):
         field, _, value = line.partition(":")
-        if field not in ("data", "event") and not _WORD.fullmatch((value or line).strip()):
+        if field != "data" and not _WORD.fullmatch((value or line).strip()):
             found.add(line, ("lines", line))
 
 
@@ -192,6 +212,19 @@ def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     return found
 
 
+def _text_of(part: Json) -> str:
+    """A part's text, or a message's: its parts as one. Empty for what isn't shown beside such."""
+    if not isinstance(part, dict):
+        return part if isinstance(part, str) else ""
+    text = part.get("text")
+    if text is None and part.get("type") in (None, "message"):
+        text = part.get("content")
+    if isinstance(text, list):
+        parts = [each.get("text") if isinstance(each, dict) else each for each in text]
+        return "".join(each for each in parts if isinstance(each, str))
+    return text if isinstance(text, str) else ""
+
+
 class _Texts:
     """Texts by where they stand. `has_other`: there is something beside them that is no text."""
 
@@ -212,7 +245,8 @@ class _Texts:
 
     def _add_text(self, text: str, address: _Address) -> None:
         self._pieces.setdefault(address, []).append(text)
-        if address[:1] == ("content_block_delta",) and address[-2:] == ("delta", "text"):
+        is_of_block = address[:1] == ("content_block_delta",) and address[-2:] == ("delta", "text")
+        if is_of_block or (address[:1] == ("response.output_text.delta",) and address[-1] == "delta"):
             self._pieces.setdefault(("delta", "parts"), []).append(text)  # clients show blocks as one
 
     def _add_object(self, value: dict[str, Json], address: _Address, with_keys: bool) -> None:
@@ -243,8 +277,7 @@ class _Texts:
         for place, each in enumerate(values):
             number = each.get("index", place) if isinstance(each, dict) else place
             self.add(each, address if is_tokens else (*address, str(number)), with_keys=with_keys)
-        parts = [each.get("text") if isinstance(each, dict) else each for each in values]
-        texts = [each for each in parts if isinstance(each, str)]
+        texts = [text for text in map(_text_of, values) if text]
         if len(texts) > 1 and not is_tokens:  # clients show them as one
             self._pieces.setdefault((*address, "parts"), []).append("".join(texts))
 
@@ -273,7 +306,7 @@ class _Texts:
         key = address[-1] if address else ""
         if key in _WORDS | _SEALED and _WORD.fullmatch(text) and _OF_TOOLS.isdisjoint(address):
             return False
-        if _BASE64.fullmatch(text):
+        if _BASE64.fullmatch(_BASE64_LINE_END.sub("", text.strip())):
             self.has_other = True
         # Bytes and addresses of what isn't text; a word in their place elsewhere is judged.
         is_of_media = not _MEDIA.isdisjoint(address) and _OF_TOOLS.isdisjoint(address)

@@ -1,6 +1,7 @@
 """A classifier that says of texts what is to become of them, beside the event loop."""
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -102,6 +103,8 @@ class Judge:
 
     def _verdict(self, prediction: Any, policy: SidePolicy) -> Verdict:
         shares = {str(label): float(share) for label, share in prediction["probabilities"].items()}
+        if not all(map(math.isfinite, shares.values())):  # which no cost is below
+            raise CantJudge("guard-failed")
         given = tuple(prediction["labels"]) if self.is_multi_label else (str(prediction["label"]),)
         action = policy.decide(given, shares, several=self.is_multi_label)
         named = [label for label in shares if policy.action_of(label) == action]
