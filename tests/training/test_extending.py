@@ -17,6 +17,7 @@ from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.model.checkpoint import read_checkpoint, save_checkpoint
 from bertsmith.model.config import make_config
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
+from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
 from bertsmith.text.corpus.corpus import build_corpus
@@ -108,6 +109,7 @@ def test_old_text_is_understood_as_before(tmp_path: Path, model: Path, corpus: P
 @pytest.mark.parametrize("spare", [0, 3])
 def test_undone_it_is_the_old_model_to_the_byte(tmp_path: Path, corpus: Path, spare: int) -> None:
     model = write_model(tmp_path / "model", spare)
+    write_golden(model)
     extend_vocabulary(model, corpus, tmp_path / "out")
     undo_extension(tmp_path / "out", tmp_path / "again")
     old, again = contents(model), contents(tmp_path / "again")
