@@ -327,3 +327,9 @@ def test_lists_take_commas_wherever_settings_are_given() -> None:
     for given, layers in (("1,3", (1, 3)), ("3", 3)):
         distilled = {"teacher": ["m"], "train": "rows.csv", "out": "out"}
         assert make_distil_recipe(distilled, [f"layers={given}"]).layers == layers
+
+
+def test_a_second_file_behind_an_option_is_told_how_to_give_it() -> None:
+    values = {"task": "classification", "model": "m", "train": ["a.csv"], "out": "o"}
+    with pytest.raises(RecipeError, match=r"found 'b\.csv'.* --train a\.csv --train b\.csv"):
+        make_finetune_recipe(values, ["b.csv"])

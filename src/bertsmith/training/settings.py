@@ -177,7 +177,10 @@ def override(values: dict[str, Any], change: str, *kinds: type[BaseModel]) -> No
     """
     key, equals, text = change.partition("=")
     if not equals or not key:
-        raise RecipeError(f"Expected dotted.key=value, found {change!r}.")
+        raise RecipeError(
+            f"Expected dotted.key=value, found {change!r}. If it is one more file for an option, give the "
+            "option again: --train a.csv --train b.csv."
+        )
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except ValueError:  # TOMLDecodeError, and a number of 5,000 digits
