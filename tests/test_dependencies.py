@@ -26,7 +26,7 @@ CONSTRAINTS = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").split
 OPTIONAL = {
     *("huggingface-hub", "optuna", "lancedb", "bm25s", "pystemmer", "pyyaml", "ray"),
     *("onnx", "onnxruntime", "openvino"),
-    *("fastapi", "starlette", "uvicorn", "prometheus-client", "orjson", "opentelemetry-api"),
+    *("fastapi", "starlette", "uvicorn", "httptools", "prometheus-client", "orjson", "opentelemetry-api"),
     *("httpx", "httpcore", "sqlalchemy"),
 }
 

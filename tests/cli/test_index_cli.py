@@ -134,7 +134,7 @@ def test_add_remove_and_info(index: Path, docs: Path, capsys: pytest.CaptureFixt
     assert (
         "3, 3 passages" in shown
         and "floor (whole numbers)" in shown
-        and "all 3 passages can be read" in shown
+        and "all 3 passages are as they were committed" in shown
     )
     facts = json.loads(printed(capsys, "index", "info", str(index), "--verify", "--json"))
     assert (facts["documents"], facts["rows"], facts["verified"]) == (3, 3, 3)

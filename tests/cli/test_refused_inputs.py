@@ -26,8 +26,14 @@ NO_FILE = "--prompt: there is no file "
 REFUSED = [
     ([*BUILD, "c", "--encoding", "punycode"], "There is no encoding called 'punycode'"),
     ([*BUILD, "c", "--encoding", "idna"], "There is no encoding called 'idna'"),
-    ([*BUILD, "c", "--language", "../../x"], "expected a language's code such as en or de, found '../../x'."),
-    ([*INDEX, "i", "--language", "../../x"], "expected a language's code such as en or de, found '../../x'."),
+    (
+        [*BUILD, "c", "--language", "../../x"],
+        "expected a language's code of ISO 639, such as en, de or zh-hant, found '../../x'.",
+    ),
+    (
+        [*INDEX, "i", "--language", "../../x"],
+        "expected a language's code of ISO 639, such as en, de or zh-hant, found '../../x'.",
+    ),
     (["tokenizer", "train", "c", "--out", "t", "--vocab-size", "7"], "vocab_size: expected greater than"),
     (
         ["tokenizer", "train", "c", "--out", "t", "--vocab-size", "x"],

@@ -105,3 +105,19 @@ def test_the_best_row_of_a_comparison_is_the_one_marked(model: float, best: str)
     evaluation = Evaluation({"accuracy": model}, baselines, [], EncodedExamples([], []))
     table = evaluation_table("test", evaluation, "accuracy", 0.01)
     assert [row[0] for row in table.rows if "(best)" in row[0]] == [f"{best} (best)"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_table_that_does_not_fit_loses_no_word(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names of systems vanished beside many columns of figures."""
+    monkeypatch.setattr(screen.console, "_width", width)
+    header = ["", "nDCG@10", "95 % interval", "MRR@10", "recall@100", "above BM25", "ms/query"]
+    rows = [
+        ["BM25", "0.6", "0.5 to 0.7", "0.61", "0.62", "", "1.2"],
+        ["dense", *["+0.01 (-0.01 to +0.03)"] * 6],
+    ]
+    screen.print_table(header, rows)
+    shown = capsys.readouterr().out
+    assert sorted(shown.replace("─", "").split()) == sorted(" ".join(map(" ".join, [header, *rows])).split())

@@ -60,7 +60,7 @@ def test_models_of_series_and_images_are_served_and_the_page_has_a_row_of_theirs
     build_sequences([tmp_path / "rows.npy"], tmp_path / "store", settings)
     tokenizer = load_tokenizer(tmp_path / "store/tokenizer")
     model = opened(save_of_numbers(tmp_path / "model", tokenizer))["m"]
-    example = described(model)["example"]
+    (example,) = described(model)["example"]
     assert [float(number) for number in example.split()] == pytest.approx([1e6] * size, abs=1)
     (answer,) = model.operation("predict").prepare([example], Options()).answer()
     assert answer["label"] in ("low", "high")

@@ -47,19 +47,36 @@ error_console = PrintableConsole(stderr=True)
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
     """Prints rows to stdout: numbers to the right with thousands separated, everything else as it is. In a
-    narrow terminal texts are folded between words, and figures never.
+    narrow terminal texts are folded between words, then figures of several words, the widest column first;
+    where that isn't enough, lines are longer than the terminal. No word is cut or left out.
     """
     if title:
         console.print(f"\n[bold]{_shown(title)}[/bold]", soft_wrap=True)
-    table = Table(box=box.SIMPLE_HEAD)
+    columns = [[name, *(_cell(row[number]) for row in rows)] for number, name in enumerate(header)]
+    widths = [max(map(len, cells)) for cells in columns]
+    words = [max(len(word) for cell in cells for word in (cell.split() or [""])) for cells in columns]
+    whole = {number for number, cells in enumerate(columns) if all(map(_FIGURE.match, cells[1:]))}
+
+    def least() -> int:
+        """Columns have a blank on each side, and one between them."""
+        return 1 + sum(3 + (widths if number in whole else words)[number] for number in range(len(columns)))
+
+    while least() > console.width and any(widths[number] > words[number] for number in whole):
+        whole.remove(max(whole, key=lambda number: widths[number] - words[number]))
+    width = least()
+    table = Table(box=box.SIMPLE_HEAD, width=width if width > console.width else None)
     for number, name in enumerate(header):
-        cells = [row[number] for row in rows]
-        numeric = all(isinstance(cell, int | float) for cell in cells)
-        whole = all(_FIGURE.match(_cell(cell)) for cell in cells)
-        table.add_column(_shown(name), justify="right" if numeric else "left", overflow="fold", no_wrap=whole)
+        numeric = all(isinstance(row[number], int | float) for row in rows)
+        table.add_column(
+            _shown(name),
+            justify="right" if numeric else "left",
+            overflow="fold",
+            no_wrap=number in whole,
+            min_width=words[number],
+        )
     for row in rows:
         table.add_row(*[_shown(_cell(value)) for value in row])
-    console.print(table)
+    console.print(table, crop=False)
 
 
 def print_facts(title: str, facts: Mapping[str, str]) -> None:

@@ -18,7 +18,7 @@ from bertsmith.serving.mirror.answering.ledger import Ledger, compared_again
 from bertsmith.serving.mirror.answering.open_students import OpenStudents, VersionStudents
 from bertsmith.serving.mirror.answering.reconciler import Pace
 from bertsmith.serving.mirror.answering.stage_store import StageStore
-from bertsmith.serving.mirror.answering.stages import Stage, Student
+from bertsmith.serving.mirror.answering.stages import Stage, Student, in_mode
 from bertsmith.serving.mirror.answering.student_thread import StudentThread
 from bertsmith.serving.mirror.answering.training_process import read_student
 from bertsmith.serving.mirror.call import Asked
@@ -44,7 +44,9 @@ def test_a_folder_that_holds_another_student_by_now_is_not_opened(
     student = read_student(folder, call.version)
     assert student is not None
     mirror.stages.add_student(replace(student, folder=str(other)))
-    put_in_mode(mirror.stages, folder, call, "live")
+    stage = mirror.stages.stages()[call.version]
+    live = in_mode(replace(stage, student=student.id), "live", 0.5)
+    assert mirror.stages.change(stage, live, "hand", "a test")
     wait_until(lambda: mirror.app.reconciler.open_students.answers)
     assert ask(mirror, "a card").endswith(f"student={student.id}; reason=student-failed")
 

@@ -14,7 +14,6 @@ from fastapi.routing import APIRoute
 from opentelemetry import trace
 from pydantic import BaseModel, ConfigDict, FailFast, GetJsonSchemaHandler, ValidationError, model_validator
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
 from bertsmith.serving.json_log import LOG
 from bertsmith.serving.operations.operation import LongText, Options
@@ -138,7 +137,7 @@ class StrictBody(BaseModel):
         return said
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """What is published says the same of null and of other keys."""
         schema = handler(core)
         described = handler.resolve_ref_schema(schema)
