@@ -403,7 +403,8 @@ def test_a_model_of_numbers_keeps_their_places_and_no_table_without_them_is_trie
     assert {each.slug for each in found.shrunk.tried} == {"layers-1", "layers-1-width-8"}
     small = Predictor.load(found.model)
     texts = [json.loads(line)["text"] for line in train.read_text().splitlines()]
-    assert len({answer["probabilities"]["high"] for answer in small.predict(texts[:20])}) == 20
+    # As [UNK] all would be one; two of them may be equal to six digits.
+    assert len({answer["probabilities"]["high"] for answer in small.predict(texts[:20])}) > 15
 
 
 def test_no_candidate_is_judged_by_thresholds_that_its_own_labels_chose(tmp_path: Path) -> None:

@@ -225,6 +225,8 @@ def test_a_store_of_another_corpus_is_not_used(begun: Settings, tmp_path: Path) 
     shutil.copytree(begun["out"], tmp_path / "run")
     (tmp_path / "run" / "recipe.toml").unlink()  # killed before it was written, and so before any model was
     shutil.rmtree(tmp_path / "run" / "model")
+    for name in ("log.jsonl", "report.html"):
+        (tmp_path / "run" / name).unlink(missing_ok=True)
     with pytest.raises(StoreError, match=r"tokens was made from another corpus than .*corpus is now"):
         start(begun | {"corpus": str(corpus), "out": str(tmp_path / "run")})
 

@@ -426,22 +426,26 @@ def test_what_is_no_list_of_texts_is_refused(tiny_bert: Path) -> None:
         next(embedder.embed_batches(["red"], "doc"))  # type: ignore[arg-type]
 
 
+def module_of(kind: str, path: str) -> dict[str, str]:
+    return {"type": f"sentence_transformers.models.{kind}", "path": path}
+
+
 @pytest.mark.parametrize(
     ("file", "content", "complaint"),
     [
         (
             "modules.json",
-            '[{"type": "x.Transformer", "path": ""}, {"type": "x.Dense", "path": "2"}]',
+            json.dumps([module_of("Transformer", ""), module_of("Dense", "2")]),
             "Dense",
         ),
         (
             "modules.json",
-            '[{"type": "x.Transformer", "path": ""}]',
+            json.dumps([module_of("Transformer", "")]),
             "names no module Pooling, so it doesn't say how texts become vectors",
         ),
         (
             "modules.json",
-            '[{"type": "x.Transformer", "path": "../other"}, {"type": "x.Pooling", "path": ""}]',
+            json.dumps([module_of("Transformer", "../other"), module_of("Pooling", "")]),
             "the module Transformer",
         ),
         ("modules.json", '{"a": 1}', "is not a list of modules"),

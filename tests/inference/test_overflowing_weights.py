@@ -21,7 +21,7 @@ from bertsmith.model.manifest import read_manifest, write_manifest
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
-WIDENING = "bert.encoder.layer.0.intermediate.dense.weight"
+WIDENING = "encoder.layer.0.intermediate.dense.weight"
 READERS: dict[str, Callable[[Path], Callable[[list[str]], Any]]] = {
     "documents": lambda folder: Embedder(folder, compute_dtype=torch.float32).documents,
     "predict": lambda folder: Predictor.load(folder).predict,
@@ -31,35 +31,49 @@ READERS: dict[str, Callable[[Path], Callable[[list[str]], Any]]] = {
 
 @pytest.fixture(scope="module")
 def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = saved_model(tmp_path_factory.mktemp("large") / "model", "classification", ["no", "yes"], heads=1)
+    place = tmp_path_factory.mktemp("large") / "model"
+    return with_large_weights(saved_model(place, "classification", ["no", "yes"], heads=1))
+
+
+@pytest.fixture(scope="module")
+def spoilt_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("large") / "encoder"
+    return with_large_weights(saved_model(place, "similarity", [0.0, 1.0], pair=True, heads=1))
+
+
+def with_large_weights(folder: Path) -> Path:
     manifest = read_manifest(folder)
     assert manifest is not None
     tensors = load_file(folder / "model.safetensors")
-    tensors[WIDENING] = torch.full_like(tensors[WIDENING], 1e37)
+    (name,) = (name for name in tensors if name.endswith(WIDENING))
+    tensors[name] = torch.full_like(tensors[name], 1e37)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     write_manifest(folder, manifest)
     return folder
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_values_that_are_not_finite_are_refused(spoilt: Path, name: str, inference_way: str) -> None:
+def test_values_that_are_not_finite_are_refused(
+    spoilt: Path, spoilt_encoder: Path, name: str, inference_way: str
+) -> None:
+    folder = spoilt_encoder if name == "documents" else spoilt
     with pytest.raises(NotFinite, match=r"expected to give finite values, but they overflow: its weights"):
-        READERS[name](spoilt)(["bano delo", "firu"])
+        READERS[name](folder)(["bano delo", "firu"])
 
 
-def test_vectors_in_int16_are_refused_too(spoilt: Path, inference_way: str) -> None:
+def test_vectors_in_int16_are_refused_too(spoilt_encoder: Path, inference_way: str) -> None:
     if inference_way == "torch":
         pytest.skip("products in int16 are the kernels'")
     with pytest.raises(NotFinite, match="overflow"):
-        Embedder(spoilt, compute_dtype=torch.int16).documents(["bano delo", "firu"])
+        Embedder(spoilt_encoder, compute_dtype=torch.int16).documents(["bano delo", "firu"])
 
 
 def test_the_commands_say_so_and_write_nothing(
-    spoilt: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spoilt: Path, spoilt_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "in.csv").write_text("text,label\nbano,yes\ndelo firu,no\n")
     for command in (
-        ["embed", str(spoilt), str(tmp_path / "in.csv"), "--out", str(tmp_path / "out.parquet")],
+        ["embed", str(spoilt_encoder), str(tmp_path / "in.csv"), "--out", str(tmp_path / "out.parquet")],
         ["predict", str(spoilt), str(tmp_path / "in.csv"), "--out", str(tmp_path / "out.jsonl")],
         ["evaluate", str(spoilt), str(tmp_path / "in.csv")],
     ):

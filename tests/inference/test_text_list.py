@@ -13,6 +13,7 @@ from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.features import Features
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.text_list import require_texts
+from served_models import save_encoder
 
 TEXTS = ["bano delo", "firu", "guma kano lelo"]
 
@@ -36,8 +37,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def readers(folder: Path) -> list[Callable[[Any], Any]]:
-    embedder = Embedder(folder)
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_encoder(tmp_path_factory.mktemp("lists") / "encoder")
+
+
+@pytest.fixture(scope="module")
+def readers(folder: Path, encoder: Path) -> list[Callable[[Any], Any]]:
+    embedder = Embedder(encoder)
     of_all = embedder.documents, embedder.queries, Predictor.load(folder).predict, Features(folder).encode
     return [*of_all]
 
@@ -97,8 +103,10 @@ def test_a_column_of_a_table_and_an_array_are_lists(readers: list[Callable[[Any]
         assert predict(texts) == predict(TEXTS)
 
 
-def test_batches_of_vectors_are_made_of_any_stream_of_texts_but_of_no_table(folder: Path, table: Any) -> None:
-    embedder = Embedder(folder)
+def test_batches_of_vectors_are_made_of_any_stream_of_texts_but_of_no_table(
+    encoder: Path, table: Any
+) -> None:
+    embedder = Embedder(encoder)
     (found,) = embedder.embed_batches(iter(TEXTS))
     np.testing.assert_array_equal(found.vectors, embedder.documents(TEXTS))
     for texts in ("bano", table):

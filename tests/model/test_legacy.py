@@ -373,8 +373,8 @@ def test_an_imported_tokenizer_cuts_texts_where_the_old_one_did(tmp_path: Path, 
     """By the key of today, and that before transformers 3."""
     old = random_encoder(tmp_path / "old", ["a", "b"])  # with 64 positions
     torch.save(load_file(old / "model.safetensors"), old / "pytorch_model.bin")
-    for name in ("model.safetensors", "bertsmith.json"):
-        (old / name).unlink()
+    for file in ("model.safetensors", "bertsmith.json"):
+        (old / file).unlink()
     (old / "tokenizer_config.json").write_text(json.dumps({name: 16, "do_lower_case": True}))
     import_legacy(old, tmp_path / "new")
     assert read_sentence_settings(tmp_path / "new").max_length == 16

@@ -303,7 +303,7 @@ def test_a_path_may_be_a_pathlib_path_and_home_is_found(
     monkeypatch.setenv("HOME", str(tmp_path))
     values = {"task": "classification", "model": "m", "train": tmp_path / "rows.csv", "out": Path("~/out")}
     recipe = make_finetune_recipe(values, [])
-    assert (recipe.train, recipe.out) == (str(tmp_path / "rows.csv"), str(tmp_path / "out"))
+    assert (recipe.train, recipe.out) == ((str(tmp_path / "rows.csv"),), str(tmp_path / "out"))
 
 
 @pytest.mark.parametrize("make", [make_finetune_recipe, make_search, make_distil_recipe])
