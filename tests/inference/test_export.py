@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from export_samples import FAMILIES, NAMES, gate_file, random_texts, saved_model
+from tokenizers import Tokenizer as Backend
 
 from bertsmith.cli.main import main
-from bertsmith.errors import ExportRefused, InputError, ModelError
+from bertsmith.errors import ExportRefused, InputError
 from bertsmith.inference.export import quantise as quantising
 from bertsmith.inference.export import search
 from bertsmith.inference.export.artefact import require_place
@@ -21,6 +22,8 @@ from bertsmith.inference.export.graph import make_graph, products
 from bertsmith.inference.export.limits import ExportLimits
 from bertsmith.inference.export.source import open_source
 from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.examples.encoding import join_segments
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 pytest.importorskip("onnxruntime", reason="needs the extra export")
 pytest.importorskip("onnxscript", reason="needs the extra export")
@@ -278,15 +281,26 @@ def test_an_error_on_the_way_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tokenizer_that_alone_gives_other_ids_is_refused(desk: Path, tmp_path: Path) -> None:
+def test_the_exported_tokenizer_alone_puts_the_special_tokens_that_the_model_reads(
+    desk: Path, tmp_path: Path
+) -> None:
     saved_model(tmp_path / "model", "classification", pooling="published")
     path = tmp_path / "model" / "tokenizer.json"
     settings = json.loads(path.read_text())
     settings["post_processor"] = None
     path.write_text(json.dumps(settings))
     (tmp_path / "model" / "bertsmith.json").unlink()
-    with pytest.raises(ModelError, match=r"tokenizer\.json alone gives the ids"):
-        export_model(tmp_path / "model", desk / "rows.jsonl", tmp_path / "out")
+    export_model(tmp_path / "model", desk / "rows.jsonl", tmp_path / "out")
+    alone, ours = (
+        Backend.from_file(str(tmp_path / "out" / "tokenizer.json")),
+        Tokenizer.load(tmp_path / "out"),
+    )
+    ids = ours.encode("bano delo").ids
+    assert (
+        alone.encode("bano delo").ids
+        == join_segments(ours, ids)[0].tolist()
+        == [ours.cls_id, *ids, ours.sep_id]
+    )
 
 
 @pytest.mark.slow

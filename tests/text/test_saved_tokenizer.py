@@ -100,4 +100,5 @@ def test_a_byte_level_tokenizer_with_other_rules_than_robertas_is_not_called_rob
     content = json.loads(path.read_text())
     changed(content, part, value)
     path.write_text(json.dumps(content))
+    (tmp_path / "first" / "tokenizer_config.json").unlink()  # whose class would not follow the file
     assert same_as_transformers(Tokenizer.load(path.parent), tmp_path / "saved") == name

@@ -328,7 +328,7 @@ def test_added_tokens_and_parts_around_texts_are_limited(tmp_path: Path) -> None
     tokens = [added(f"t{number}", number) for number in range(30_000)]
     path = tokenizer_json(tmp_path / "tokenizer.json", added_tokens=tokens)
     assert "added_tokens: list should have at most 20000" in refusal(path)
-    assert "pair: list should have at most 16" in refusal(with_template(path, 50_000))
+    assert "single: list should have at most 16" in refusal(with_template(path, 50_000))
     assert "puts 12 special tokens around two texts; expected at most 6" in refusal(with_template(path, 6))
     assert Tokenizer.load(with_template(path, 1)).template.special_tokens(2) == 2
 
@@ -348,7 +348,7 @@ def with_template(path: Path, repeated: int, sep: int = 3) -> Path:
     named = {"[CLS]": 2, "[SEP]": sep}
     template = {
         "type": "TemplateProcessing",
-        "single": [part("Sequence", "A")],
+        "single": [*before, part("Sequence", "A"), *behind],
         "pair": [*before, part("Sequence", "A"), part("Sequence", "B"), *behind],
         "special_tokens": {name: {"id": name, "ids": [id], "tokens": [name]} for name, id in named.items()},
     }

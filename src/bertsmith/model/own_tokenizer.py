@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+from tokenizers import Tokenizer as Backend
+
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cross_encoder import is_cross_encoder
@@ -16,6 +18,9 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.tokenizer_files import TOKENIZER_FILES, reads_one_segment
 from bertsmith.text.tokens.tokenizer_json import read_object
 
+# Of transformers: they read any tokenizer.json and do what it says.
+_GENERAL_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer")
+
 
 def load_own_tokenizer(folder: Path, config: BertConfig | StaticConfig) -> Tokenizer:
     """Raises as `read_own_tokenizer` does, and ModelError where a piece has no row in the model."""
@@ -27,9 +32,29 @@ def load_own_tokenizer(folder: Path, config: BertConfig | StaticConfig) -> Token
             f"{config.vocab_size:,} rows. Remove the pieces from {first!r} on, or use the model's own "
             "tokenizer."
         )
+    if isinstance(config, BertConfig):
+        _require_special_tokens(folder)
     if isinstance(config, BertConfig) and config.family.positions_after_padding:
         _require_padding(folder, tokenizer, config)
     return tokenizer
+
+
+def _require_special_tokens(folder: Path) -> None:
+    """Raises ModelError where transformers would put no special tokens around texts: its general class does
+    what tokenizer.json says, and that says nothing. Models that Bertsmith trained have read them.
+    """
+    path, settings = folder / "tokenizer.json", folder / TOKENIZER_CONFIG.file
+    named = (
+        read_object(settings, "a tokenizer's settings").get("tokenizer_class") if settings.exists() else ""
+    )
+    if named not in _GENERAL_CLASSES or not path.exists() or (folder / MANIFEST).exists():
+        return
+    if Backend.from_file(str(path)).num_special_tokens_to_add(is_pair=True) == 0:
+        raise ModelError(
+            f"{path} puts no special tokens around texts, and {named} adds none: the model learned without "
+            "[CLS] and [SEP], which Bertsmith always puts there. If it learned with them, add the "
+            "post-processor that its tokenizer had."
+        )
 
 
 def _require_padding(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> None:

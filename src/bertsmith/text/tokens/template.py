@@ -45,18 +45,33 @@ def require_usable(template: Template, pieces: int, path: Path) -> None:
         )
 
 
-def template_of(backend: Backend, cls_id: int, sep_id: int) -> Template:
-    """As the post-processor has it, seen on a pair of texts. Where it adds nothing: BERT's, or RoBERTa's for
-    a byte-level vocabulary without [CLS].
+def template_of(backend: Backend, cls_id: int, sep_id: int, where: Path | str = "The tokenizer") -> Template:
+    """As the post-processor has it, seen on a text and on a pair. Where it adds nothing: BERT's, or RoBERTa's
+    for a byte-level vocabulary without [CLS].
+
+    Raises TokenizerError where a text by itself stands between other tokens than the texts of a pair, or
+    where segments change elsewhere than in front of the second text.
     """
-    pair = backend.encode("a", "b", add_special_tokens=True)
-    texts = pair.sequence_ids  # None for a special token
-    if {None, 0, 1} == set(texts):
-        first, second = texts.index(0), texts.index(1)
-        ends = first + texts.count(0), second + texts.count(1)
-        segments = pair.type_ids[first], pair.type_ids[second]
-        ids = tuple(pair.ids)
-        return Template(ids[:first], ids[ends[0] : second], ids[ends[1] :], segments)
-    if isinstance(backend.model, models.BPE) and backend.id_to_token(cls_id) != "[CLS]":
-        return Template((cls_id,), (sep_id, sep_id), (sep_id,), (0, 0))
-    return Template((cls_id,), (sep_id,), (sep_id,))
+    single, pair = backend.encode("a"), backend.encode("a", "b")
+    if not any(single.special_tokens_mask) and not any(pair.special_tokens_mask):
+        if isinstance(backend.model, models.BPE) and backend.id_to_token(cls_id) != "[CLS]":
+            return Template((cls_id,), (sep_id, sep_id), (sep_id,), (0, 0))
+        return Template((cls_id,), (sep_id,), (sep_id,))
+    text = tuple(backend.encode("a", add_special_tokens=False).ids)
+    ids, places = tuple(pair.ids), [at for at, special in enumerate(pair.special_tokens_mask) if not special]
+    first, second = places[0], places[len(text)]
+    segments = pair.type_ids[first], pair.type_ids[second]
+    template = Template(ids[:first], ids[first + len(text) : second], ids[places[-1] + 1 :], segments)
+    usual = (
+        (*template.before, *text, *template.behind) == tuple(single.ids)
+        and not any(single.type_ids)
+        and pair.type_ids == [segments[0]] * second + [segments[1]] * (len(ids) - second)
+    )
+    if not usual:
+        raise TokenizerError(
+            f"{where}: its post-processor makes {' '.join(single.tokens)!r} of one text, with the segments "
+            f"{single.type_ids}, and {' '.join(pair.tokens)!r} of two, with {pair.type_ids}. Bertsmith puts "
+            "the same special tokens before and behind both, in segment 0 around one text, and the second "
+            "text begins the second segment. Use a tokenizer with such a post-processor."
+        )
+    return template

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
+from tokenizers import processors
 
 from bertsmith.errors import TokenizerError
 from bertsmith.text.tokens.added_tokens import (
@@ -24,7 +25,7 @@ from bertsmith.text.tokens.added_tokens import (
     read_added_tokens,
 )
 from bertsmith.text.tokens.byte_level import byte_level_backend, read_byte_pairs, require_byte_symbols
-from bertsmith.text.tokens.template import require_usable, template_of
+from bertsmith.text.tokens.template import Template, require_usable, template_of
 from bertsmith.text.tokens.tokenizer_json import read_object, read_tokenizer_json
 from bertsmith.text.tokens.truncation import Truncation, truncation_of
 from bertsmith.text.tokens.wordpiece import read_vocabulary, wordpiece_backend
@@ -248,7 +249,8 @@ def _has_capital(piece: str) -> bool:
 def _read_json(
     path: Path, content: dict[str, Any], config: dict[str, Any], lowercase: bool | None
 ) -> tuple[Backend, dict[str, str]]:
-    _follow_settings(content, config, _reading_class(config, path.parent))
+    reading_class = _reading_class(config, path.parent)
+    _follow_settings(content, config, reading_class)
     if lowercase is not None:
         _choose_case(content, lowercase)
     model = content["model"]
@@ -270,9 +272,59 @@ def _read_json(
         raise TokenizerError(f"{path} is not a usable tokenizer: {error}.") from error
     listed = {token.content for token in added}
     backend.add_special_tokens(sorted(set(special.values()) - listed, key=vocabulary.__getitem__))
-    template = template_of(backend, vocabulary[special["cls"]], vocabulary[special["sep"]])
+    cls, sep = vocabulary[special["cls"]], vocabulary[special["sep"]]
+    template = template_of(backend, cls, sep, path)
     require_usable(template, len(vocabulary), path)
+    if backend.num_special_tokens_to_add(is_pair=True) == 0:
+        # Whoever opens the saved file is to join texts as this library does.
+        offsets = _offset_processors(content.get("post_processor"))
+        backend.post_processor = processors.Sequence([*offsets, _template_processor(backend, template)])
+    _require_template_of_class(template, reading_class, model["type"], cls, sep, path)
     return backend, special
+
+
+def _offset_processors(stated: dict[str, Any] | None) -> list[processors.ByteLevel]:
+    """Those of byte-level tokenizers, which make offsets and add nothing."""
+    stated = stated or {}
+    parts = [stated, *stated.get("processors", [])]
+    return [
+        processors.ByteLevel(**{key: value for key, value in part.items() if key != "type"})
+        for part in parts
+        if part.get("type") == "ByteLevel"
+    ]
+
+
+def _template_processor(backend: Backend, template: Template) -> processors.TemplateProcessing:
+    ids = template.before + template.between + template.behind
+    before, between, behind = (
+        [str(backend.id_to_token(number)) for number in numbers]
+        for numbers in (template.before, template.between, template.behind)
+    )
+    second = template.segments[1]
+    return processors.TemplateProcessing(
+        single=[*before, "$A", *behind],
+        pair=[*before, "$A", *between, *(f"{part}:{second}" for part in ("$B", *behind))],
+        special_tokens=[(str(backend.id_to_token(number)), number) for number in dict.fromkeys(ids)],
+    )
+
+
+def _require_template_of_class(
+    template: Template, reading_class: str, scheme: str, cls: int, sep: int, path: Path
+) -> None:
+    """Raises TokenizerError where transformers' class puts other tokens around texts than the file says."""
+    if reading_class in _BERTS and scheme == "WordPiece":
+        segments = template.segments if reading_class == "DistilBertTokenizer" else (0, 1)  # it has one
+        own = Template((cls,), (sep,), (sep,), segments)
+    elif reading_class in _ROBERTAS and scheme == "BPE":
+        own = Template((cls,), (sep, sep), (sep,), template.segments)  # its models have one segment
+    else:
+        return
+    if template != own:
+        raise TokenizerError(
+            f"{path}: its post-processor puts other special tokens or segments around two texts than "
+            f"{reading_class}, transformers' class for this folder, which doesn't follow it. If the file is "
+            'right, set tokenizer_class to "PreTrainedTokenizerFast" in tokenizer_config.json.'
+        )
 
 
 def _follow_settings(content: dict[str, Any], config: dict[str, Any], reading_class: str) -> None:

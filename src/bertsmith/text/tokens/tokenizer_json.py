@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bertsmith.errors import TokenizerError
 from bertsmith.validation import first_problem
@@ -149,10 +149,25 @@ class TemplateProcessing(Component):
     pair: list[TemplatePart] = Field(max_length=_MAX_TEMPLATE)
     special_tokens: dict[str, TemplateToken] = Field(max_length=_MAX_TEMPLATE)
 
+    @model_validator(mode="after")
+    def _texts_in_their_order(self) -> "TemplateProcessing":
+        for parts, texts in ((self.single, ["A"]), (self.pair, ["A", "B"])):
+            found = [part.Sequence.id for part in parts if part.Sequence is not None]
+            if found != texts:
+                raise ValueError(f"expected the texts {' '.join(texts)} in a template, found {found}")
+        return self
+
 
 class PostProcessorSequence(Component):
     type: Literal["Sequence"]
     processors: list["SinglePostProcessor"] = Field(max_length=8)
+
+    @model_validator(mode="after")
+    def _one_adds_tokens(self) -> "PostProcessorSequence":
+        """On what another one made of a pair, the library's templates stop the program."""
+        if sum(not isinstance(processor, ByteLevel) for processor in self.processors) > 1:
+            raise ValueError("only one processor may add special tokens; the others must be ByteLevel")
+        return self
 
 
 SinglePostProcessor = Annotated[PairProcessing | TemplateProcessing | ByteLevel, Field(discriminator="type")]
