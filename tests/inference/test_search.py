@@ -103,10 +103,42 @@ def test_an_accent_is_the_same_however_it_was_typed(tmp_path: Path, query: str, 
     assert (hits["docs/apart.txt"].start, hits["docs/apart.txt"].end) == (0, len(ACCENTS["apart.txt"]))
 
 
+@pytest.mark.parametrize(
+    ("word", "others"),
+    [
+        ("r\u00e9sum\u00e9", ["resume", "re\u0301sume\u0301", "R\u00c9SUM\u00c9S", "resumes"]),
+        ("resume", ["r\u00e9sum\u00e9", "re\u0301sume\u0301"]),
+        ("expos\u00e9", ["expose", "EXPOSE\u0301"]),
+        ("na\u00efve", ["naive", "nai\u0308ve"]),
+        ("x\u030cray", ["xray"]),
+        ("\u0439\u043e\u0434", ["\u0439\u043e\u0434", "\u0438\u0306\u043e\u0434"]),
+    ],
+)
+def test_accents_do_not_count_in_an_english_index(tmp_path: Path, word: str, others: list[str]) -> None:
+    docs = write_files(tmp_path / "docs", {"a.txt": f"My {word} is here.", "b.txt": "dogs"})
+    index = Index.build([docs], tmp_path / "index", embedder=WordEmbedder(), passages=SETTINGS)
+    for query in (word, *others):
+        (hit,) = index.search(query, mode="text")
+        assert hit.text == f"My {word} is here."  # shown as it stands there
+    assert found(index, "\u0438\u043e\u0434", mode="text") == []  # \u0439 is a letter of its own
+
+
+def test_an_english_index_of_before_has_no_column_without_accents(tmp_path: Path) -> None:
+    folder, embedder = tmp_path / "index", WordEmbedder()
+    create_index(folder, identify("WordEmbedder", embedder), SETTINGS.changed({"language": "und"}))
+    noted = json.loads((folder / MANIFEST).read_text())
+    assert noted.pop("folded") is False
+    noted["passages"]["language"] = "en"
+    (folder / MANIFEST).write_text(json.dumps(noted))
+    index = Index.build([write_files(tmp_path / "docs", ACCENTS)], folder, embedder=embedder)
+    assert found(index, "Zurich", mode="text") == ["docs/apart.txt", "docs/composed.txt"]
+    assert not index.info.folded
+
+
 def test_an_index_of_before_goes_on_with_accents_as_they_came(tmp_path: Path) -> None:
     folder = tmp_path / "index"
     embedder = WordEmbedder()
-    create_index(folder, identify("WordEmbedder", embedder), SETTINGS)
+    create_index(folder, identify("WordEmbedder", embedder), SETTINGS.changed({"language": "und"}))
     noted = json.loads((folder / MANIFEST).read_text())
     assert noted.pop("composed") is True
     (folder / MANIFEST).write_text(json.dumps(noted))

@@ -4,13 +4,14 @@ E passages. An update embeds what is new or changed and nothing else. Killed, it
 commit when it is called again.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bertsmith.errors import InputError, did_you_mean
 from bertsmith.inference.index.columns import MetadataColumns
 from bertsmith.inference.index.document_shards import embedded_shards
+from bertsmith.inference.index.manifest import FOLDED_TEXT, IndexManifest
 from bertsmith.inference.index.plan import IndexUpdate, survey
 from bertsmith.inference.index.text_embedder import TextEmbedder
 from bertsmith.inference.index.writer import IndexWriter
@@ -104,8 +105,8 @@ def _embed(
     settings = writer.manifest.passages
     for cut, shard in embedded_shards(found, PASSAGES_AT_A_TIME, embedder, settings, engine):
         cuts = zip(shard, cut.passages, strict=True)
-        words_of = writer.manifest.words_of
-        rows = [row for document, passages in cuts for row in _rows(document, passages, plan, words_of)]
+        manifest = writer.manifest
+        rows = [row for document, passages in cuts for row in _rows(document, passages, plan, manifest)]
         writer.replace(shard, rows, cut.vectors, plan.lasting)
         writer.commit()
         count, done = count + len(rows), done + len(shard)
@@ -115,7 +116,7 @@ def _embed(
 
 
 def _rows(
-    document: Document, passages: Sequence[Passage], plan: IndexUpdate, words_of: Callable[[str], str]
+    document: Document, passages: Sequence[Passage], plan: IndexUpdate, manifest: IndexManifest
 ) -> Iterator[dict[str, Any]]:
     """What the table holds of each passage, in order. Places are those of the text as it came."""
     # Once a document: its hash is that of the whole text, which may have a thousand passages.
@@ -134,7 +135,8 @@ def _rows(
             "start": document.start + passage.start,
             "end": document.start + passage.end,
             "line": None if document.line is None else document.line + lines_before,
-            "text": words_of(passage.text),
+            "text": manifest.shown_text(passage.text),
+            FOLDED_TEXT: manifest.words_of(passage.text),
         }
 
 

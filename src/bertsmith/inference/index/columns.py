@@ -12,11 +12,14 @@ from typing import Any
 import pyarrow as pa
 
 from bertsmith.errors import InputError
-from bertsmith.inference.index.manifest import ColumnKind
+from bertsmith.inference.index.manifest import FOLDED_TEXT, ColumnKind
 from bertsmith.text.retrieval.document_rows import Cell
 from bertsmith.text.retrieval.documents import Document
 
-OWN = ("id", "document_id", "source", "start", "end", "line", "title", "text", "vector", "sha256", "added")
+OWN = (
+    *("id", "document_id", "source", "start", "end", "line", "title", "text", FOLDED_TEXT),
+    *("vector", "sha256", "added"),
+)
 _LANCE_OWN = re.compile("_row.*|_distance|_score|_relevance_score")
 _ODD = re.compile(r"[^\w -]")
 ARROW: dict[ColumnKind, pa.DataType] = {

@@ -24,8 +24,17 @@ MANIFEST = "index.json"
 APPROXIMATE_FROM = 100_000  # rows; below, comparing every vector takes some ten milliseconds
 _NO_HASH = '"sha256": ""\n}'  # the last key
 _OWN_HASH = re.compile(r'"sha256": "[0-9a-f]{64}"\n}')
+FOLDED_TEXT = "folded_text"
+_MARKS = re.compile("(?<=[A-Za-z])[\u0300-\u036f]+")  # й and が are letters of their own
 ColumnKind = Literal["text", "whole numbers", "numbers", "yes or no"]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def folds_first(language: str) -> bool:
+    """True where stems are cut by a spelling without accents, so that these must be off before: English
+    "résumé" and "resume" had two stems. Other languages' stems and stop words are spelled with accents.
+    """
+    return language.partition("-")[0] == "en"
 
 
 class IndexModel(Strict):
@@ -65,8 +74,9 @@ class IndexManifest(Strict):
     interrupted; `adding`: what was is an `add` and no build; `to_add`: the sources of such, which the `add`
     of the same finishes (indexes of older versions don't name them: there any does); `approximate_from`: rows
     from which on there is an approximate index; `composed`: passages are stored, and words asked for, in
-    Unicode's composed form NFC (in indexes of older versions as they came, and so they stay); `hashes`: that
-    of the list of the files' hashes, `sha256`: of this file without it (both empty in older versions).
+    Unicode's composed form NFC (in indexes of older versions as they came, and so they stay); `folded`:
+    full-text search reads a column of its own, where Latin letters have no accents; `hashes`: that of the
+    list of the files' hashes, `sha256`: of this file without it (both empty in older versions).
     """
 
     format_version: Literal[1] = 1
@@ -85,6 +95,7 @@ class IndexManifest(Strict):
     approximate_from: Count = APPROXIMATE_FROM
     approximate: Approximate | None = None
     composed: bool = False
+    folded: bool = False
     hashes: str = ""
     sha256: str = ""
 
@@ -93,9 +104,21 @@ class IndexManifest(Strict):
         """Which content of which index: wherever it is the same, so are the rows."""
         return self.id, self.version
 
-    def words_of(self, text: str) -> str:
-        """A passage or a query as full-text search reads it: é is one character, however it was typed."""
+    @property
+    def full_text(self) -> str:
+        """The column that full-text search reads."""
+        return FOLDED_TEXT if self.folded else "text"
+
+    def shown_text(self, text: str) -> str:
+        """A passage as the index stores and shows it: é is one character, however it was typed."""
         return unicodedata.normalize("NFC", text) if self.composed else text
+
+    def words_of(self, text: str) -> str:
+        """A passage or a query as full-text search reads it."""
+        if not self.folded:
+            return self.shown_text(text)
+        decomposed = _MARKS.sub("", unicodedata.normalize("NFD", text))
+        return unicodedata.normalize("NFC", decomposed)
 
 
 def read_index_manifest(folder: Path) -> IndexManifest:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from bertsmith.errors import FilterError, InputError, ResourceError, require
 from bertsmith.inference.index.columns import ARROW, OWN
 from bertsmith.inference.index.filter import problem_of
-from bertsmith.inference.index.manifest import ColumnKind
+from bertsmith.inference.index.manifest import FOLDED_TEXT, ColumnKind, folds_first
 from bertsmith.text.words import has_blanks
 
 Vectors = npt.NDArray[np.float32]
@@ -111,8 +111,9 @@ class PassageTable:
             base_tokenizer="simple" if has_blanks(language) else _ICU_WORDS,
         )
         with index_errors(folder):
-            table = _connect(folder).create_table(TABLE, schema=_schema(dimension, metadata))
-            table.create_index("text", config=words)
+            folded = folds_first(language)
+            table = _connect(folder).create_table(TABLE, schema=_schema(dimension, metadata, folded))
+            table.create_index(FOLDED_TEXT if folded else "text", config=words)
         return cls(folder, table)
 
     @classmethod
@@ -243,7 +244,7 @@ class PassageTable:
         self.table.search().where(where).limit(1).explain_plan()
 
     def _filter_error(self, where: str, reason: str) -> FilterError:
-        names = ", ".join(name for name in self.table.schema.names if name != "vector")
+        names = ", ".join(name for name in self.table.schema.names if name not in ("vector", FOLDED_TEXT))
         return FilterError(
             f"The filter {where[:200]!r} can't be used: {reason}. Write it as SQL, such as \"year >= 2015 "
             f"AND source LIKE 'docs/%'\", with these columns: {names}; odd names in `backticks`."
@@ -322,7 +323,7 @@ def _connect(folder: Path) -> Any:
     return require_lancedb().connect(str(folder))
 
 
-def _schema(dimension: int, metadata: Mapping[str, ColumnKind]) -> pa.Schema:
+def _schema(dimension: int, metadata: Mapping[str, ColumnKind], folded: bool) -> pa.Schema:
     return pa.schema(
         [
             pa.field("id", pa.string(), nullable=False),
@@ -333,6 +334,7 @@ def _schema(dimension: int, metadata: Mapping[str, ColumnKind]) -> pa.Schema:
             pa.field("line", pa.int64()),
             pa.field("title", pa.string()),
             pa.field("text", pa.string()),
+            *([pa.field(FOLDED_TEXT, pa.string())] if folded else []),
             pa.field("vector", pa.list_(pa.float32(), dimension)),
             pa.field("sha256", pa.string()),
             pa.field("added", pa.bool_()),

@@ -117,7 +117,9 @@ def _by_words(
     table: PassageTable, manifest: IndexManifest, question: Question, depth: int
 ) -> list[tuple[IndexRow, float]]:
     words = manifest.words_of(question.query)
-    match = require_lancedb().query.MatchQuery(words, "text")  # words, with no syntax of their own
+    match = require_lancedb().query.MatchQuery(
+        words, manifest.full_text
+    )  # words, with no syntax of their own
     search = table.table.search(match, query_type="fts")
     rows = _rows(search, manifest, question.where, depth, "_score")
     return [(row, row["_score"]) for row in rows]

@@ -18,6 +18,7 @@ from bertsmith.inference.index.manifest import (
     ColumnKind,
     IndexManifest,
     IndexModel,
+    folds_first,
     read_index_manifest,
     write_index_manifest,
 )
@@ -42,7 +43,12 @@ def create_index(folder: Path, model: IndexModel, settings: PassageSettings) -> 
         with atomic_folder(folder, overwrite=True) as partial:
             table = PassageTable.create(partial, model.dimension, {}, settings.language)
             manifest = IndexManifest(
-                id=uuid4().hex, model=model, passages=settings, version=table.version, composed=True
+                id=uuid4().hex,
+                model=model,
+                passages=settings,
+                version=table.version,
+                composed=True,
+                folded=folds_first(settings.language),
             )
             write_index_manifest(partial, manifest)
 
