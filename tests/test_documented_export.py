@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
 
 sys.path.insert(0, str(Path(__file__).parent / "inference"))
 from export_samples import gate_file, random_texts, saved_model
 
 from bertsmith.inference.export.export import export_model
 from bertsmith.inference.predictor import Predictor
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 pytest.importorskip("onnxruntime", reason="needs the extra export")
 pytest.importorskip("onnxscript", reason="needs the extra export")
 
 PAGE = Path(__file__).parent.parent / "docs" / "export.md"
+ROLES = ("pad", "unk", "cls", "sep", "mask")
 ABSENT = ("bertsmith", "torch", "transformers", "onnx")
 
 
@@ -55,6 +59,22 @@ def test_twenty_lines_classify_as_bertsmith_does(tmp_path: Path) -> None:
     assert len({label for label, _ in found}) > 1
     longest = max(blocks()[0].split("\n\n\n"), key=len)
     assert len(longest.splitlines()) <= 20
+
+
+def test_the_pages_tokenizer_reads_special_and_added_tokens_as_bertsmith_does(tmp_path: Path) -> None:
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[", "]", "sep", "world", "mask", "url", "<", ">"]
+    tokenizer = Tokenizer.from_pieces(pieces, lowercase=True)
+    tokenizer.backend.add_tokens([AddedToken("[WORLD]", special=True, normalized=False), AddedToken("<url>")])
+    Tokenizer(tokenizer.backend, dict(zip(ROLES, pieces, strict=False))).save(tmp_path)
+    found = {"folder": tmp_path, "json": json, "Tokenizer": Backend}
+    (made,) = re.findall(
+        r"^names = .*?^tokenizer.encode_special_tokens.*?$", blocks()[0], re.DOTALL | re.MULTILINE
+    )
+    exec(made, found)
+    ours = Tokenizer.load(tmp_path)
+    for text in ("[WORLD] [SEP] world", "a[WORLD]<url>[MASK]", "<URL> [world]"):
+        assert found["tokenizer"].encode(text, add_special_tokens=False).ids == ours.encode(text).ids
+    assert ours.encode("[WORLD] [SEP] <url>").ids == [13, 5, 7, 6, 14]
 
 
 @pytest.mark.parametrize("settings", [{}, {"crf": True}, {"constrained": False}])
