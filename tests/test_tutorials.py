@@ -48,9 +48,9 @@ def follow(page: str, **instead: str) -> Iterator[Block]:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No time to compare methods in, where by default it is ten seconds and a tenth of one a row."""
-    monkeypatch.setattr(finetune_recipe, "_SECONDS", 0.0)
-    monkeypatch.setattr(finetune_recipe, "_SECONDS_A_ROW", 0.0)
+    """No work is there to compare methods by, where by default it grows with the rows."""
+    monkeypatch.setattr(finetune_recipe, "_MINUTES", 0.0)
+    monkeypatch.setattr(finetune_recipe, "_MINUTES_A_ROW", 0.0)
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from bertsmith.inference.lock import sole_maker, sole_writer
 from bertsmith.text.retrieval.documents import Document, part_of
 from bertsmith.text.retrieval.passages import PassageSettings
 
+HINT = "latest_version_hint.json"
 _RETRAINED_AT = 2  # times the rows that the approximate index was trained on
 
 
@@ -158,9 +159,12 @@ class IndexWriter:
         self._on_disk = now
 
     def _hash(self, now: Collection[str], changed: Collection[Path]) -> None:
-        """Of the table's files those that are new or changed; of others it stays what it was."""
+        """Of the table's files those that are new or changed; of others it stays what it was. LanceDB's hint
+        at the latest version has none: it changes without a commit, and readers name the version they want.
+        """
         table = self.folder / f"{TABLE}.lance"
-        files = [path for path in map(Path, now) if path.is_relative_to(table) and path.is_file()]
+        files = [path for path in map(Path, now) if path.is_relative_to(table) and path.name != HINT]
+        files = [path for path in files if path.is_file()]
         known = self._hashes
         self._hashes = {}
         for path in files:
