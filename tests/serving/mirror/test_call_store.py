@@ -20,6 +20,7 @@ from bertsmith.serving.mirror.exchange import make_call
 from bertsmith.serving.mirror.redaction import Redactor
 from bertsmith.serving.mirror.store import Store
 from bertsmith.serving.mirror.tables import META, METADATA
+from bertsmith.serving.mirror.template_search import find_template
 
 NOTHING = Redactor((), {})
 
@@ -92,6 +93,28 @@ def test_a_changed_prompt_schema_or_model_opens_a_version(store: Store) -> None:
     assert len({each.site for each in versions}) == 1
     store.add([call_of(9, schema_name="another"), call_of(10, protocol="anthropic")])
     assert len({each.site for each in store.versions()}) == 3
+
+
+def test_a_site_begins_with_its_first_call_in_whatever_order_calls_come(store: Store) -> None:
+    def site(name: str, number: int) -> Call:
+        return call_of(number, schema_name=name, parameters={"temperature": number})
+
+    store.add([site("a", 1), site("b", 2), site("a", 3)])
+    one, two = store.versions()
+    assert (one.schema_name, two.schema_name) == ("a", "b")
+    assert [each.asked.parameters for each in store.calls(one.version)] == 2 * [{"temperature": 1}]
+
+
+def test_a_template_of_stored_calls_fits_calls_as_they_come(store: Store) -> None:
+    """A store has the system's messages first, wherever they stood."""
+    system, texts = Message("system", ("Classify.",)), [f"{number}: {number * 'a'}" for number in range(30)]
+    given = [call_of(n, messages=(Message("user", (text,)), system)) for n, text in enumerate(texts)]
+    store.add(given)
+    template = find_template([each.asked.messages for each in store.calls(given[0].version)])
+    assert template is not None
+    stored = [template.input_of(each.asked) for each in store.calls(given[0].version)]
+    assert [template.input_of(each.asked) for each in given] == stored
+    assert None not in stored
 
 
 def test_reasons_are_added_up(store: Store) -> None:

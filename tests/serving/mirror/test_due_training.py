@@ -17,7 +17,7 @@ from bertsmith.serving.mirror.answering.evidence import Batch, Comparison
 from bertsmith.serving.mirror.answering.open_students import OpenStudents, VersionStudents
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.answering.stages import Stage, Student, dismissed, in_mode
-from bertsmith.serving.mirror.call import Call, Message
+from bertsmith.serving.mirror.call import AGAIN, Call, Message
 from bertsmith.serving.mirror.store import Store
 from bertsmith.serving.mirror.tables import MERGED
 
@@ -57,6 +57,13 @@ def test_merged_versions_train_when_they_have_enough_together(stages: StageStore
     assert due(stages) == [(three.version, 20)]
     stages.end_training(two.version, "here", "ended with the mirror", is_undone=True)
     assert (two.version, 23) in due(stages)  # whose training goes on
+
+
+def test_calls_that_were_asked_again_are_no_traffic_to_train_on(stages: StageStore) -> None:
+    one = recorded(stages, "One.", 12)
+    stages.store.add([replace(each, source=AGAIN) for each in calls_of("One.", 30, 100.0)])
+    assert due(stages) == []
+    assert (stages.call_counts(1), stages.calls_since(one.version, 6.0)) == ({one.version: 12}, 6)
 
 
 def test_a_store_of_which_nothing_was_learned_has_no_merged_versions(stages: StageStore) -> None:

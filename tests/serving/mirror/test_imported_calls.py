@@ -272,6 +272,28 @@ def test_spans_of_otlp_are_read(tmp_path: Path, store: Store) -> None:
 
 
 @pytest.mark.parametrize(
+    "times",
+    [{}, {"startTimeUnixNano": "0", "endTimeUnixNano": "1760000001000000000"},
+     {"end_time": "2026-01-01T00:00:00Z"}, {"start_time": "?", "end_time": "2026-01-01T00:00:00Z"}],
+)  # fmt: skip
+def test_a_span_without_a_time_is_undated(times: dict[str, str], tmp_path: Path, store: Store) -> None:
+    span = {"name": "chat m", "attributes": GEN_AI | {"gen_ai.usage.input_tokens": True}, **times}
+    assert import_files([written(tmp_path / "spans.jsonl", span)], store, NOTHING).added == 1
+    (call,) = calls(store)
+    assert (call.source, call.seconds, call.answered.input_tokens) == ("undated", None, None)
+    assert call.began == pytest.approx(time.time(), abs=60)
+
+
+def test_a_span_whose_tool_call_was_recorded_without_arguments_is_no_answer(
+    tmp_path: Path, store: Store
+) -> None:
+    output = [{"role": "assistant", "parts": [{"type": "tool_call", "name": "classify"}]}]
+    span = {"name": "chat m", "attributes": GEN_AI | {"gen_ai.output.messages": output}}
+    found = import_files([written(tmp_path / "spans.jsonl", span)], store, NOTHING)
+    assert (found.added, dict(found.passed)) == (0, {("spans", "no-content"): 1})
+
+
+@pytest.mark.parametrize(
     ("content", "said"),
     [
         ('{"request": {}, "response": {}', "line 1: expected an object of JSON"),

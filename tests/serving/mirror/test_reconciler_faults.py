@@ -1,8 +1,11 @@
 """What goes wrong with one student, or one step, is nobody else's matter, and is tried again."""
 
+import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from sqlalchemy import update
 from test_call_store import call_of
 from test_stages import USUAL, WORDS, ask
 
+from bertsmith.serving.mirror.answering.audits import Audits
 from bertsmith.serving.mirror.answering.evidence import VOID
 from bertsmith.serving.mirror.answering.ledger import Ledger, compared_again
 from bertsmith.serving.mirror.answering.open_students import OpenStudents, VersionStudents
@@ -136,6 +140,41 @@ def test_audits_of_an_llm_that_is_away_are_void_when_the_mirror_stops(
         wait_until(lambda: mirror.stages.audit_outcomes() == {(student.id, "open"): 1})
     store = Store(str(mirror.path))
     assert StageStore(store).audit_outcomes() == {(student.id, VOID): 1}
+    store.close()
+
+
+def test_an_audit_that_is_being_written_when_the_mirror_stops_is_written_before_it_is_void() -> None:
+    """Else its row stays open, and counts as a disagreement later."""
+    happened = list[str]()
+
+    class Slow:
+        def draw(self, *_: Any) -> None:
+            time.sleep(0.3)
+            happened.append("drawn")
+
+    class Told:
+        def outcome(self, outcome: Outcome) -> None:
+            happened.append(outcome.reason)
+
+    async def stop() -> None:
+        parts: list[Any] = [Slow(), None, None, Told(), None]
+        audits = Audits(*parts)
+        given: Any = SimpleNamespace(routing=CallRouting("v", "x", audit="drawn"), content=b"")
+        audits.begin(given)
+        await asyncio.sleep(0.1)
+        await audits.close(0)
+
+    asyncio.run(stop())
+    assert happened == ["drawn", VOID]
+
+
+def test_an_audit_that_is_drawn_twice_is_one(tmp_path: Path) -> None:
+    """Where a database went away as it committed, and the mirror tries again."""
+    store = Store(str(tmp_path / "calls.sqlite"))
+    stages = StageStore(store)
+    for _ in range(2):
+        stages.draw("a", "v", "x", 0.05, 0.05)
+    assert stages.audit_outcomes() == {("x", "open"): 1}
     store.close()
 
 

@@ -3,10 +3,12 @@
 import json
 import random
 import sqlite3
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from made_student import DELTA, EPSILON, make_student
@@ -461,6 +463,16 @@ def test_the_share_that_may_differ_is_said_as_it_is(epsilon: float, said: str, s
     site.stages.fold(replace(site.student, epsilon=epsilon), Batch([Comparison(False, 1.0, 1.0)]))
     (found,) = check_guarantees(site.stages)
     assert found.what.endswith(f"at most {said} may differ")
+
+
+def test_the_last_change_is_the_last_by_its_number(site: Site) -> None:
+    """Where the clock of the replica that made it is behind the others'."""
+    site.run("promote", site.call.site, "--student", site.folder, "--to", "live")
+    for mode, by, clock in (("shadow", "evidence", 4e9), ("live", "hand", 1e9)):
+        stage = site.stages.stages()[site.call.version]
+        with patch.object(time, "time", return_value=clock):
+            assert site.stages.change(stage, replace(stage, mode=mode), by, "why")
+    assert all(each.holds for each in check_guarantees(site.stages))
 
 
 def test_a_student_whose_folder_was_moved_is_opened_where_it_is_now(site: Site) -> None:

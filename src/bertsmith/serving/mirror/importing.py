@@ -201,9 +201,8 @@ def _of_spans(placed: Placed, _: Any, __: Any, redactor: Redactor) -> Iterator[C
         if isinstance(span, NotMirrored):
             yield span
             continue
-        yield make_call(
-            span.asked, span.answered, redactor, source=IMPORTED, began=span.began, seconds=span.seconds
-        )
+        source, began = _origin(span.began)
+        yield make_call(span.asked, span.answered, redactor, source=source, began=began, seconds=span.seconds)
 
 
 def _unknown(placed: Placed, *_: Any) -> Iterator[Call]:
@@ -229,11 +228,17 @@ def _made(
     site: str = "",
     subjects: tuple[str, ...] = (),
 ) -> Call:
-    """Without a time it counts as of now, and is marked: it can't be told from the latest traffic."""
-    source, began = (UNDATED, time.time()) if began is None else (IMPORTED, began)
+    source, began = _origin(began)
     return make_call(
         asked, answer(asked), redactor, source=source, began=began, named=site, subjects=subjects
     )
+
+
+def _origin(began: float | None) -> tuple[str, float]:
+    """A call's source and time. Without a time it counts as of now, and is marked: it can't be told from the
+    latest traffic.
+    """
+    return (UNDATED, time.time()) if began is None else (IMPORTED, began)
 
 
 def guessed(request: Mapping[str, Json], response: Mapping[str, Json]) -> WireFormat | None:

@@ -32,11 +32,11 @@ _MALFORMED = (AttributeError, KeyError, TypeError, ValueError)
 
 @dataclass(frozen=True)
 class SpanCall:
-    """`began` in seconds since 1970."""
+    """`began` in seconds since 1970, None where the span doesn't say it."""
 
     asked: Asked
     answered: Answered
-    began: float
+    began: float | None
     seconds: float | None
 
 
@@ -109,7 +109,7 @@ def _call(attributes: Mapping[str, Json], span: Mapping[str, Json]) -> SpanCall:
             _number(attributes.get("gen_ai.usage.output_tokens")),
         ),
         began,
-        max(0.0, ended - began) if ended else None,
+        None if began is None or ended is None else max(0.0, ended - began),
     )
 
 
@@ -158,6 +158,8 @@ def _answer(messages: list[Any]) -> tuple[str, str, Json, str]:
     if calls:
         value = calls[0].get("arguments")
         value = parsed(value) if isinstance(value, str) else value
+        if value is None:  # the call was recorded without them
+            raise NotMirrored("no-content")
         return "tool", text_of(calls[0].get("name"), "malformed-answer"), value, finished
     texts = [text_of(each.get("content"), "malformed-answer") for each in parts if each.get("type") == "text"]
     value = parsed("".join(texts))
@@ -166,13 +168,13 @@ def _answer(messages: list[Any]) -> tuple[str, str, Json, str]:
     return "json-object", "", value, finished
 
 
-def _moment(span: Mapping[str, Json], name: str) -> float:
-    """Seconds since 1970; 0 where nothing is said."""
+def _moment(span: Mapping[str, Json], name: str) -> float | None:
+    """Seconds since 1970; None where nothing is said, which OTLP writes as 0 too."""
     if (nanoseconds := span.get(f"{name}TimeUnixNano")) is not None:
-        return int(nanoseconds) / 1e9
+        return int(nanoseconds) / 1e9 or None
     with suppress(ValueError):
         return seconds_of(str(span.get(f"{name}_time")))
-    return 0.0
+    return None
 
 
 def seconds_of(written: str) -> float:
@@ -184,6 +186,8 @@ def seconds_of(written: str) -> float:
 
 
 def _number(value: Json) -> int | None:
+    if isinstance(value, bool):
+        return None
     with suppress(TypeError, ValueError):
         return int(orjson.loads(value) if isinstance(value, str) else value)
     return None

@@ -108,8 +108,11 @@ class Store:
             (each.version, path, kind) for each in calls for path, kind in fields_of(each.answered.value)
         }
         with self.engine.begin() as connection:
-            self._insert(connection, SITES, map(site_row, {each.site: each for each in calls}.values()))
-            versions = {each.version: each for each in calls}.values()  # what they share is written once
+            # What calls share is written once, as the first of them has it.
+            latest_first = sorted(calls, key=lambda each: each.began, reverse=True)
+            sites = {each.site: each for each in latest_first}.values()
+            self._insert(connection, SITES, map(site_row, sites))
+            versions = {each.version: each for each in latest_first}.values()
             self._insert(connection, VERSIONS, map(version_row, versions))
             self._insert(
                 connection,

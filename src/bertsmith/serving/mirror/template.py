@@ -65,7 +65,7 @@ class Template(BaseModel):
         """The text that a model reads: what stands in the gaps, joined by a line's end. None where the
         messages are not as these; then the LLM answers.
         """
-        return self.input_of_messages(asked.messages)
+        return self.input_of_messages((*asked.system, *asked.inputs))  # in the order of stored calls
 
     def input_of_messages(self, messages: Sequence[Message]) -> str | None:
         """The same of messages alone."""

@@ -135,9 +135,14 @@ class Audits:
         wait = _FIRST_WAIT
         row = routing.audit, routing.version, routing.student, routing.probability, routing.least
         while True:
+            writing = asyncio.ensure_future(asyncio.to_thread(self.store.draw, *row))
             try:
-                await asyncio.to_thread(self.store.draw, *row)
+                await asyncio.shield(writing)
                 return
+            except asyncio.CancelledError:
+                # A thread can't be ended: the row is there before it is void.
+                await asyncio.gather(writing, return_exceptions=True)
+                raise
             except DBAPIError:
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, _LONGEST_WAIT)

@@ -36,7 +36,10 @@ def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[
         def say(holds: bool, what: str, stage: Stage = stage) -> None:
             found.append(Finding(stage.site, stage.version, stage.mode, holds, what))
 
-        last = [each for each in changes if each.version == stage.version][-1]
+        # By its number: the clocks of two replicas may differ.
+        last = max(
+            (each for each in changes if each.version == stage.version), key=lambda each: each.revision
+        )
         if last.by == "evidence" and _is_down(last.mode_before, last.mode):
             say(False, f"demoted from {last.mode_before} to {last.mode}: {last.why}")
         if not stage.student:

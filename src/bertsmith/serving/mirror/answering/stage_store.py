@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Table, and_, false, func, inspect, or_, selec
 from bertsmith.serving.mirror.answering.agreement import keep_point
 from bertsmith.serving.mirror.answering.evidence import VOID, Batch, Evidence, evidence_of_row, first_evidence
 from bertsmith.serving.mirror.answering.stages import Stage, Student
+from bertsmith.serving.mirror.call import AGAIN
 from bertsmith.serving.mirror.database import READING, is_sqlite
 from bertsmith.serving.mirror.stage_tables import (
     AUDITS,
@@ -217,18 +218,17 @@ class StageStore:
             }
 
     def draw(self, audit: str, version: str, student: str, probability: float, least: float) -> None:
-        """An audit, before the LLM is asked."""
+        """An audit, before the LLM is asked. Once more is no fault: a database may go away as it commits."""
+        row = {
+            "id": audit,
+            "version": version,
+            "student": student,
+            "drawn": time.time(),
+            "probability": probability,
+            "least": least,
+        }
         with self.engine.begin() as connection:
-            connection.execute(
-                AUDITS.insert().values(
-                    id=audit,
-                    version=version,
-                    student=student,
-                    drawn=time.time(),
-                    probability=probability,
-                    least=least,
-                )
-            )
+            connection.execute(self._insertion(AUDITS).values(**row).on_conflict_do_nothing())
 
     def unsettled(self, before: float) -> list[Any]:
         """Audits drawn earlier than `before` of which nothing is known: rows of AUDITS."""
@@ -282,12 +282,15 @@ class StageStore:
             return {row.version: row for row in connection.execute(select(TRAININGS))}
 
     def call_counts(self, least: int) -> dict[str, int]:
-        """Recorded calls of the versions that have so many, or were merged with others."""
+        """Recorded calls of the versions that have so many, or were merged with others; without those that
+        were asked again.
+        """
         count = func.count()
         with self._reading() as connection:
             is_merged = CALLS.c.version.in_(select(MERGED.c.version)) if _has_merged(connection) else false()
             wanted = or_(count >= least, is_merged)
-            asking = select(CALLS.c.version, count).group_by(CALLS.c.version).having(wanted)
+            asking = select(CALLS.c.version, count).where(CALLS.c.source != AGAIN)
+            asking = asking.group_by(CALLS.c.version).having(wanted)
             return {row[0]: row[1] for row in connection.execute(asking)}
 
     def merged(self) -> dict[str, str]:
@@ -298,8 +301,8 @@ class StageStore:
             return {row.version: row.into for row in connection.execute(select(MERGED))}
 
     def calls_since(self, version: str, began: float) -> int:
-        """Recorded calls of a version that began later, in seconds since 1970."""
-        later = and_(CALLS.c.version == version, CALLS.c.began > began)
+        """Those of a version that began later, in seconds since 1970."""
+        later = and_(CALLS.c.version == version, CALLS.c.began > began, CALLS.c.source != AGAIN)
         with self._reading() as connection:
             return connection.execute(select(func.count()).select_from(CALLS).where(later)).scalar_one()
 
