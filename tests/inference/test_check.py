@@ -135,6 +135,9 @@ def without_sep(folder: Path) -> None:
         del content["post_processor"]["single"][-1], content["post_processor"]["pair"][-1]
 
     settings(TOKENIZER, change)(folder)
+    # BertTokenizer doesn't follow the template, and such a folder isn't opened.
+    fast = set_to("tokenizer_class", value="PreTrainedTokenizerFast")
+    settings("tokenizer_config.json", fast)(folder)
 
 
 def in_manifest(change: Callable[[dict[str, Any]], None]) -> Any:
