@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, trainers
@@ -115,7 +115,12 @@ def same_as_the_library(content: str, texts: list[str]) -> None:
     texts = [text for text in texts if not spells_a_role(text)]
     # A text past a part's size is itself so often, with a blank between.
     texts += [" ".join([text] * (PART // max(len(text), 1) + 2)) for text in texts[:1] if len(text) > 8]
-    wholes = library.encode_batch(texts, add_special_tokens=False)
+    try:
+        wholes = library.encode_batch(texts, add_special_tokens=False)
+    except BaseException as error:
+        # Of a token such as "的 " that takes blanks and stands for whole words, it cuts a character in two.
+        assume(type(error).__name__ != "PanicException")
+        raise
     cache_ids, lengths = WordCache(tokenizer).encode(texts)
     assert lengths.tolist() == [len(whole.ids) for whole in wholes]
     assert cache_ids.tolist() == [number for whole in wholes for number in whole.ids]
@@ -151,7 +156,10 @@ byte_levels = given(st.sampled_from(BYTE_RULES), ADDED, SEVERAL)
 
 test_wordpiece_reads_as_the_library = FEW(wordpieces(wordpiece_case))
 test_byte_pairs_are_read_as_by_the_library = FEW(byte_levels(byte_level_case))
-test_wordpiece_reads_as_the_library_ten_thousand_times = pytest.mark.slow(MANY(wordpieces(wordpiece_case)))
+hours = pytest.mark.timeout(3 * 3600)
+test_wordpiece_reads_as_the_library_ten_thousand_times = pytest.mark.slow(
+    hours(MANY(wordpieces(wordpiece_case)))
+)
 test_byte_pairs_are_read_as_by_the_library_ten_thousand_times = pytest.mark.slow(
-    MANY(byte_levels(byte_level_case))
+    hours(MANY(byte_levels(byte_level_case)))
 )

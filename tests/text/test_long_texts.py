@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tokenizers import AddedToken, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, models, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Backend
 
 from bertsmith.text.tokens.long_texts import PART, LongPieces
@@ -33,7 +33,7 @@ def wordpiece(lowercase: bool) -> Tokenizer:
     return Tokenizer.from_pieces(pieces, lowercase=lowercase)
 
 
-def byte_level(prefix: bool) -> Tokenizer:
+def byte_level(prefix: bool, processor: bool = False) -> Tokenizer:
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     special = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
@@ -44,6 +44,10 @@ def byte_level(prefix: bool) -> Tokenizer:
         show_progress=False,
     )
     backend.train_from_iterator([" ".join(SAMPLES)] * 5, trainer)
+    if processor:
+        backend.post_processor = processors.RobertaProcessing(
+            ("</s>", 3), ("<s>", 2), add_prefix_space=prefix
+        )
     return Tokenizer(backend, dict(zip(("pad", "unk", "cls", "sep", "mask"), special, strict=True)))
 
 
@@ -57,7 +61,10 @@ def text_of(characters: int, seed: int) -> str:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: wordpiece(True), lambda: wordpiece(False), lambda: byte_level(True), lambda: byte_level(False)],
+    [
+        *(lambda: wordpiece(True), lambda: wordpiece(False), lambda: byte_level(True)),
+        *(lambda: byte_level(False), lambda: byte_level(True, True), lambda: byte_level(False, True)),
+    ],
 )
 def test_parts_have_the_ids_and_offsets_of_the_whole(make: Callable[[], Tokenizer]) -> None:
     tokenizer = make()

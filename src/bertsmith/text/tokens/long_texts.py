@@ -93,27 +93,38 @@ Encode = Callable[[list[str]], Sequence[Pieces]]
 
 
 def encode_in_parts(
-    encode: Encode, texts: Sequence[str], where: re.Pattern[str], enough: int | None, offsets: bool
+    encode: Encode,
+    texts: Sequence[str],
+    where: re.Pattern[str],
+    enough: int | None,
+    offsets: bool,
+    trims: bool = False,
 ) -> list[Pieces]:
     """What `encode` makes of each text, cut at `where`; of those not longer than a part in one go. With
-    `enough`, of a longer one at least so many ids: it is not read to its end.
+    `enough`, of a longer one at least so many ids: it is not read to its end. `trims`: the blank that a part
+    begins with, and a text wouldn't, is taken out of its first piece's span.
     """
     size = PART if enough is None else min(PART, _CHARACTERS_OF_A_TOKEN * enough)
     firsts = [text[: _cut(text, 0, where, size)] for text in texts]
     found: list[Pieces] = list(encode(firsts))
     for number, (text, first) in enumerate(zip(texts, firsts, strict=True)):
         if len(first) < len(text) and (enough is None or len(found[number].ids) < enough):
-            found[number] = _long(encode, text_parts(text, where, size), enough, offsets)
+            found[number] = _long(encode, text_parts(text, where, size), enough, offsets, trims)
     return found
 
 
-def _long(encode: Encode, parts: Iterator[tuple[int, str]], enough: int | None, offsets: bool) -> LongPieces:
+def _long(
+    encode: Encode, parts: Iterator[tuple[int, str]], enough: int | None, offsets: bool, trims: bool
+) -> LongPieces:
     ids, places = array("i"), array("i")
     while some := list(islice(parts, _AT_ONCE)):
         for (start, _), pieces in zip(some, encode([part for _, part in some]), strict=True):
             ids.extend(pieces.ids)
             if offsets:
-                places.frombytes((np.array(pieces.offsets, np.int32).reshape(-1, 2) + start).tobytes())
+                spans = np.array(pieces.offsets, np.int32).reshape(-1, 2)
+                if trims and start and len(spans):
+                    spans[0] = 1, max(1, spans[0, 1])  # that of the blank alone is empty, behind it
+                places.frombytes((spans + start).tobytes())
         if enough is not None and len(ids) >= enough:
             break
     return LongPieces(ids, np.frombuffer(places, np.int32).reshape(-1, 2))

@@ -165,7 +165,8 @@ class Tokenizer:
             enough = None
         if isinstance(texts, str) or not isinstance(texts, Sequence) or not all(map(_is_text, texts)):
             texts = _cleaned(texts)  # which says what is wrong
-        return encode_in_parts(encoded, texts, self._where_to_cut, enough, offsets)
+        trims = offsets and self._where_to_cut is SPACE and self._keeps_first_blank
+        return encode_in_parts(encoded, texts, self._where_to_cut, enough, offsets, trims)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Readable text of `ids`. What the normaliser took away (capitals, accents, spacing) stays lost."""
@@ -254,15 +255,23 @@ class Tokenizer:
             return None
         normalizer, pre_tokenizer = self.backend.normalizer, self.backend.pre_tokenizer
         if isinstance(pre_tokenizer, pre_tokenizers.ByteLevel) and pre_tokenizer.use_regex:
-            # A post-processor that expects a blank put before a text leaves it in the first piece's span.
-            encoded = [self.text_backend.encode(text, add_special_tokens=False) for text in (" a", "a a")]
-            first, later = (encoding.offsets[-1][0] for encoding in encoded)
-            return SPACE if first == later - 1 else None
+            return SPACE
         if not isinstance(normalizer, normalizers.BertNormalizer) or not isinstance(
             pre_tokenizer, pre_tokenizers.BertPreTokenizer
         ):
             return None
         return BLANK_OR_CHINESE if normalizer.handle_chinese_chars and not self._searched else BLANK
+
+    @cached_property
+    def _keeps_first_blank(self) -> bool:
+        """True where a text's first piece spans the blank before it, and no later piece does so: where the
+        post-processor expects one that was put there.
+        """
+        first, both = (
+            self.text_backend.encode(text, add_special_tokens=False).offsets for text in (" a", "a a")
+        )
+        later = both[len(both) // 2]  # the piece with the second blank, which may be that alone
+        return bool(first[0][0] != later[0] - 1)
 
     @cached_property
     def _searched(self) -> list[AddedToken]:
