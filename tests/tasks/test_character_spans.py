@@ -104,7 +104,7 @@ def test_the_words_of_a_long_text_are_those_of_the_whole() -> None:
     [
         ("私はＡＢＣ東京タワーへTシャツ。", "私 は ＡＢＣ 東 京 タ ワ ー へ T シ ャ ツ 。"),
         ("กรุงเทพ\u200bน้ำ", "ก รุ ง เ ท พ น้ ำ"),
-        ("서울에서 Seoul에서", "서 울 에 서 Seoul 에 서"),
+        ("서울에서 Seoul에서東", "서울에서 Seoul에서 東"),
         ("😀Anna👍🏽x 👩\u200d👧🇩🇪🇫🇷 ❤️z", "😀 Anna 👍🏽 x 👩\u200d👧 🇩🇪 🇫🇷 ❤️ z"),
         ("soft\u00adhyphen東", "soft\u00adhyphen 東"),
         ("か\u3099a→b10月1日", "か\u3099 a → b10 月 1 日"),
@@ -115,11 +115,25 @@ def test_in_scripts_without_blanks_each_character_is_a_word_with_its_marks(text:
     assert list(word_offsets(text).words(text)) == words.split()
 
 
+def test_marked_korean_is_divided_by_syllables() -> None:
+    text = "서울에서 Seoul에서"
+    assert list(word_offsets(text, syllables=True).words(text)) == [
+        "서",
+        "울",
+        "에",
+        "서",
+        "Seoul",
+        "에",
+        "서",
+    ]
+    assert tag_text(text, [Span("LOC", 0, 2)]).tags[:3] == ["B-LOC", "I-LOC", "O"]
+
+
 @pytest.mark.parametrize(
     "text", ["私は東京タワーへ行く", "กรุงเทพเป็นเมืองหลวง", "我爱北京天安门", "서울에서김철수"]
 )
 def test_every_span_of_whole_characters_comes_back(text: str) -> None:
-    offsets = word_offsets(text)
+    offsets = word_offsets(text, syllables=True)
     for first in range(len(offsets)):
         for last in range(first, len(offsets)):
             span = Span("X", offsets[first][0], offsets[last][1])

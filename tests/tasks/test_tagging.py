@@ -382,6 +382,24 @@ UNBROKEN = {
 }
 
 
+@pytest.mark.parametrize("marked", [False, True])
+def test_korean_is_tagged_in_what_was_learned_from_words_or_syllables(tmp_path: Path, marked: bool) -> None:
+    """A model of words has never seen a later piece of one; a saved model knows."""
+    row: dict[str, Any] = {"words": ["서울에서", "김철수"], "tags": ["B-LOC", "B-PER"]}
+    if marked:
+        spans = [{"start": 0, "end": 2, "label": "LOC"}, {"start": 5, "end": 8, "label": "PER"}]
+        row = {"text": "서울에서 김철수", "spans": spans}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    task = Tagging(TaggingSettings(max_length=64))
+    task.fit(task.read(tmp_path / "a.jsonl"))
+    expected = tuple("서울에서김철수") if marked else ("서울에서", "김철수")
+    for opened in (task, Tagging.from_state(json.loads(json.dumps(task.state())), "a file")):
+        assert opened.example("서울에서 김철수").words == expected
+    (tmp_path / "b.txt").write_text("서울에서 김철수\n")
+    (example,) = task.read(tmp_path / "b.txt", labelled=False)
+    assert example.words == expected
+
+
 @pytest.mark.parametrize("family", ["wordpiece", "byte-level"])
 @pytest.mark.parametrize("text", UNBROKEN)
 def test_spans_in_texts_without_blanks_are_learned_and_predicted_to_the_character(

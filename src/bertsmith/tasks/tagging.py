@@ -39,6 +39,7 @@ from bertsmith.tasks.examples.tagged_example import (
 from bertsmith.tasks.examples.word_pieces import word_pieces
 from bertsmith.tasks.heads.classifier_head import RowHead
 from bertsmith.tasks.heads.crf import ConditionalRandomField, legal_scores, viterbi
+from bertsmith.tasks.saved_state import require_truth
 from bertsmith.tasks.task import Bound, Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import ID, shown
 from bertsmith.text.labelled.conll import MarkedText, Sentence, read_tagged
@@ -97,6 +98,7 @@ class Tagging(Task[TaggedExample]):
     def __init__(self, settings: TaskSettings, labels: Sequence[str] = ()) -> None:
         super().__init__(settings, labels)
         self._read_as = dict[str, Scheme]()
+        self._syllables = False  # whether marked text was learned from, whose Korean is divided by syllables
 
     @property
     def main_metric(self) -> str:  # type: ignore[override]
@@ -127,7 +129,7 @@ class Tagging(Task[TaggedExample]):
             encoding=settings.encoding,
         )
         if not labelled:
-            return [as_example(each, None) for each in found]
+            return [as_example(each, None, self._syllables) for each in found]
         scheme = self._scheme_in(found, str(path))
         self._read_as[str(path)] = scheme
         if not self.labels and self.settings.scheme is None:  # what the first file shows helps with the next
@@ -155,7 +157,7 @@ class Tagging(Task[TaggedExample]):
     def example(self, text: str | Sequence[str], where: str = "the input") -> TaggedExample:
         """An untagged example from a text, or from its words."""
         if isinstance(text, str):
-            return example_of_text(text, where)
+            return example_of_text(text, where, syllables=self._syllables)
         if not isinstance(text, Sequence) or not all(isinstance(word, str) for word in text):
             raise InputError(f"{where}: expected a text, or its words, found {shown(text)}.")
         return TaggedExample(tuple(text), None, where)
@@ -164,6 +166,7 @@ class Tagging(Task[TaggedExample]):
         if self.settings.scheme is None:  # rows that weren't read from a file
             scheme = recognise([example.tags or () for example in train])
             self.settings = self.settings.model_copy(update={"scheme": scheme.name})
+        self._syllables = any(example.text is not None for example in train)
         self.labels = ()
         tags = {tag for example in train for tag in self._legal(example.tags or ())}
         if len(tags) < 2:
@@ -357,6 +360,15 @@ class Tagging(Task[TaggedExample]):
         text = {} if example.text is None else {"text": example.text}
         known = {} if example.id is None else {ID: example.id}
         return {**known, **text, **gold, **prediction}
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | ({"syllables": True} if self._syllables else {})
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], where: str) -> Self:
+        task = super().from_state(state, where)
+        task._syllables = require_truth(state.get("syllables", False), "syllables", where)
+        return task
 
     def _of_words(self, tags: list[str], confidence: Any, words: Ints | None) -> tuple[list[str], Any]:
         """Of the rows' tags and how sure they are: those of the words (W,) that read them. Of words that

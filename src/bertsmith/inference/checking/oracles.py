@@ -31,8 +31,8 @@ def their_answers(oracle: Oracle, folder: Path, subject: Subject, inputs: Sequen
     items = [item for each in inputs if (item := subject.item(each)) is not None]
     special = [subject.tokenizer.id_to_token(number) for number in subject.tokenizer.special_ids]
     items = [item for item in items if _in_one_piece(item) and not _spells(item, special)]
-    if _reads_words(subject):
-        items = [item for item in items if all(_is_read_alike(subject, word) for word in item.texts)]
+    if _reads_words(subject):  # one without any piece is [UNK] to Bertsmith, and nothing to transformers
+        items = [item for item in items if all(subject.tokenizer.encode(word).ids for word in item.texts)]
     try:
         with torch.inference_mode():
             if oracle == "transformers":
@@ -50,15 +50,6 @@ def _in_one_piece(item: Item) -> bool:
 
 def _spells(item: Item, tokens: Sequence[str]) -> bool:
     return any(token.lower() in text.lower() for text in item.texts for token in tokens)
-
-
-def _is_read_alike(subject: Subject, word: str) -> bool:
-    """One without any piece is [UNK] to Bertsmith, and nothing to transformers. Characters of a script
-    without blanks are words of their own, which Bertsmith reads in their run, and one by one where that is
-    unknown.
-    """
-    ids = subject.tokenizer.encode(word).ids
-    return bool(ids) and (word.isascii() or (len(word) > 2 and subject.tokenizer.unk_id not in ids))
 
 
 def _reads_words(subject: Subject) -> bool:

@@ -23,22 +23,31 @@ from bertsmith.text.words import MARKS, WITHOUT_BLANKS
 # Between blanks, and each punctuation mark alone. BERT's tokenizer splits there too.
 _RUNS = pre_tokenizers.BertPreTokenizer()
 # Where blanks don't divide words, each character is one: in Chinese, Japanese, Thai, Lao, Tibetan, Burmese
-# and Khmer; in Korean, whose endings stand behind a name without a blank; and in pictures. Several may be one
-# piece of a tokenizer, which then has one tag.
+# and Khmer, and in pictures. Several may be one piece of a tokenizer, which then has one tag.
 _CHARACTERS = (
-    f"{WITHOUT_BLANKS}\u3005-\u3007\u3021-\u3029\u2e80-\u2fdf\u3100-\u318f\u31a0-\u31ff\uff66-\uff9f"
-    "\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\ua000-\ua4cf"
-    "\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff\U0001b000-\U0001b16f\U00020000-\U0003fffd"
+    f"{WITHOUT_BLANKS}\u3005-\u3007\u3021-\u3029\u2e80-\u2fdf\u3100-\u312f\u3190-\u319f\u31a0-\u31ff"
+    "\uff66-\uff9f\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\ua000-\ua4cf"
+    "\U0001b000-\U0001b16f\U00020000-\U0003fffd"
 )
+# Korean has blanks, and endings that stand behind a name without one: marked text divides it by the syllable,
+# text that was tagged by words doesn't.
+_HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff"
 _PICTURES = "\u2190-\u2bff\U0001f000-\U0001faff"
 _EXTENDING = f"[{MARKS}\ufe00-\ufe0f\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*"
 _FORMAT = "\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff"  # shown as nothing
-_OTHERS = f"[^{_CHARACTERS}{_PICTURES}{_FORMAT}]+"
-_DIVIDED = re.compile(f"[{_CHARACTERS}{_PICTURES}]")
-_WORD = re.compile(
-    f"[\U0001f1e6-\U0001f1ff]{{2}}|[{_PICTURES}]{_EXTENDING}(?:\u200d[{_PICTURES}]{_EXTENDING})*"
-    f"|[{_CHARACTERS}]{_EXTENDING}|{_OTHERS}(?:[{_FORMAT}]+{_OTHERS})*"
-)
+
+
+def _patterns(characters: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What divides a run, where each of `characters` is a word, and a word of such a run."""
+    others = f"[^{characters}{_PICTURES}{_FORMAT}]+"
+    word = (
+        f"[\U0001f1e6-\U0001f1ff]{{2}}|[{_PICTURES}]{_EXTENDING}(?:\u200d[{_PICTURES}]{_EXTENDING})*"
+        f"|[{characters}]{_EXTENDING}|{others}(?:[{_FORMAT}]+{others})*"
+    )
+    return re.compile(f"[{characters}{_PICTURES}]"), re.compile(word)
+
+
+_BY_WORDS, _BY_SYLLABLES = _patterns(_CHARACTERS), _patterns(_CHARACTERS + _HANGUL)
 
 
 @dataclass(frozen=True)
@@ -82,17 +91,20 @@ class TaggedText(NamedTuple):
     widened: list[Span]
 
 
-def word_offsets(text: str) -> WordOffsets:
-    """Where each word of a text starts, and one past where it ends, in characters."""
+def word_offsets(text: str, syllables: bool = False) -> WordOffsets:
+    """Where each word of a text starts, and one past where it ends, in characters. With `syllables` each
+    of Korean is a word.
+    """
+    divided, word_of = _BY_SYLLABLES if syllables else _BY_WORDS
     starts, ends, runs = array("i"), array("i"), array("i")
     for before, part in text_parts(without_surrogates(text), BLANK):
         for run, (start, end) in _RUNS.pre_tokenize_str(part):
             runs.append(len(starts))
-            if run.isascii() or not _DIVIDED.search(run):
+            if run.isascii() or not divided.search(run):
                 starts.append(before + start)
                 ends.append(before + end)
                 continue
-            for word in _WORD.finditer(part, start, end):
+            for word in word_of.finditer(part, start, end):
                 starts.append(before + word.start())
                 ends.append(before + word.end())
     return WordOffsets(starts, ends, runs)
@@ -103,11 +115,12 @@ def tag_text(text: str, spans: Iterable[Span]) -> TaggedText:
 
     A span that begins or ends amid a word is widened to the whole word, and listed in `widened`: an entity of
     a tagger is made of words, refusing would lose the row for a slip of the annotator's mouse, and doing it
-    in silence would hide that the gold has changed. Blanks at a span's ends don't count.
+    in silence would hide that the gold has changed. Blanks at a span's ends don't count. Of Korean each
+    syllable is a word.
     Raises InputError for a span that leaves the text, holds no word, overlaps another, or would share a word
     with another.
     """
-    offsets = word_offsets(text)
+    offsets = word_offsets(text, syllables=True)
     in_words: list[Span] = []
     widened: list[Span] = []
     before: Span | None = None

@@ -34,21 +34,25 @@ class TaggedExample:
         return [self.text[starts[words[0]] : ends[words[-1]]] for words in self.offsets.words_of_runs()]
 
 
-def example_of_text(text: str, where: str, id: str | int | None = None) -> TaggedExample:
-    """The words of a text, to be tagged."""
-    offsets = word_offsets(text)
+def example_of_text(
+    text: str, where: str, id: str | int | None = None, syllables: bool = False
+) -> TaggedExample:
+    """The words of a text, to be tagged; of Korean its words or its `syllables`."""
+    offsets = word_offsets(text, syllables)
     return TaggedExample(tuple(offsets.words(text)), None, where, text, offsets, id=id)
 
 
-def as_example(found: Sentence | MarkedText, scheme: Scheme | None) -> TaggedExample:
-    """What a file holds as an example, its tags in IOB2 if they are of entities; without a `scheme` they are
-    left out. Raises InputError for a tag of another scheme, and for spans that no tags of words could say.
+def as_example(found: Sentence | MarkedText, scheme: Scheme | None, syllables: bool = False) -> TaggedExample:
+    """What a file holds as an example, its tags in IOB2 if they are of entities. Without a `scheme` they are
+    left out, and Korean is divided into words or `syllables`.
+
+    Raises InputError for a tag of another scheme, and for spans that no tags of words could say.
     """
     if isinstance(found, Sentence):
         tags = None if scheme is None else tuple(_in_iob2(found, scheme))
         return TaggedExample(found.words, tags, found.where, id=found.id)
     if scheme is None:
-        return example_of_text(found.text, found.where, found.id)
+        return example_of_text(found.text, found.where, found.id, syllables)
     if scheme.name == NONE:
         raise InputError(
             f"{found.where}: spans mark entities, but scheme = {NONE} says that the tags mark none. Leave "

@@ -10,7 +10,7 @@ from bertsmith.metrics.entities import Span
 from bertsmith.serving.protocols.pipelines.pipeline import Asked
 from bertsmith.serving.refusals import InvalidRequest, Unsupported
 from bertsmith.serving.service import Answer
-from bertsmith.tasks.examples.character_spans import WordOffsets, word_offsets
+from bertsmith.text.tokens.tokenizer import without_surrogates
 
 _OUTSIDE = "O"
 _WHOLE_WORDS = ("simple", "first")
@@ -44,7 +44,7 @@ async def classify_tokens(asked: Asked) -> tuple[Any, Answer]:
 
 
 def _words(text: str, prediction: Mapping[str, Any], hidden: set[str]) -> list[dict[str, Any]]:
-    offsets = word_offsets(text)
+    offsets = _offsets(text, prediction["words"])
     each = zip(prediction["tags"], prediction["confidence"], offsets, strict=True)
     return [
         {"entity": tag, "score": score, "index": index, "word": text[start:end], "start": start, "end": end}
@@ -55,7 +55,7 @@ def _words(text: str, prediction: Mapping[str, Any], hidden: set[str]) -> list[d
 
 def _groups(text: str, prediction: Mapping[str, Any], hidden: set[str]) -> list[dict[str, Any]]:
     """The score of several words is the mean of theirs."""
-    offsets, confidence = word_offsets(text), prediction["confidence"]
+    offsets, confidence = _offsets(text, prediction["words"]), prediction["confidence"]
     found = []
     for span in _spans(prediction, offsets):
         if span.label in hidden:
@@ -68,14 +68,25 @@ def _groups(text: str, prediction: Mapping[str, Any], hidden: set[str]) -> list[
     return found
 
 
-def _spans(prediction: Mapping[str, Any], offsets: WordOffsets) -> list[Span]:
+def _offsets(text: str, words: Sequence[str]) -> list[tuple[int, int]]:
+    """(start, end) in characters of words that stand in a text in this order."""
+    text, found, end = without_surrogates(text), list[tuple[int, int]](), 0
+    for word in words:
+        start = text.index(word, end)
+        end = start + len(word)
+        found.append((start, end))
+    return found
+
+
+def _spans(prediction: Mapping[str, Any], offsets: Sequence[tuple[int, int]]) -> list[Span]:
     """Entities and what lies between them, in words; where there is none the runs of equal tags."""
     entities = prediction["entities"]
     if not entities:
         return _runs(prediction["tags"])
+    starts = [start for start, _ in offsets]
     labels: list[Any] = [None] * len(offsets)
     for number, entity in enumerate(entities):
-        start, end = (bisect_left(offsets.starts, entity[side]) for side in ("start", "end"))
+        start, end = (bisect_left(starts, entity[side]) for side in ("start", "end"))
         labels[start:end] = [number] * (end - start)
     return [
         run._replace(label=_OUTSIDE if run.label is None else entities[run.label]["label"])
