@@ -21,7 +21,7 @@ from bertsmith.model.cpu import kernels
 from bertsmith.serving.served_model import open_model
 from bertsmith.serving.settings import ModelSettings
 from bertsmith.tasks.checkpoints.model_kind import model_kind
-from bertsmith.tasks.checkpoints.sentence_settings import read_encoder, read_pooling
+from bertsmith.tasks.checkpoints.sentence_settings import encoder_folder, read_pooling
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.registry import find_task
@@ -158,7 +158,7 @@ def test_a_cross_encoder_with_modules_is_a_head_for_all(tmp_path: Path) -> None:
     assert Explainer(folder).attributions(("cat", "dog")).target == "score"
     opened = open_model(ModelSettings(name="x", path=str(folder)), 1)
     assert opened.task == "regression" and "rerank" in opened.operations
-    assert (read_pooling(folder), read_encoder(folder)) == (None, (folder, False))
+    assert (read_pooling(folder), encoder_folder(folder)) == (None, folder)
     said = folder / "config_sentence_transformers.json"
     tanh = {"activation_fn": "torch.nn.modules.activation.Tanh"}
     said.write_text(json.dumps(json.loads(said.read_text()) | tanh))

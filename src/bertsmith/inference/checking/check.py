@@ -11,10 +11,19 @@ from bertsmith.door import door, flag, kind, one_of, optional, place
 from bertsmith.errors import InputError
 from bertsmith.inference.checking.oracles import Oracle, their_answers
 from bertsmith.inference.engine import autocasting, make_ready
+from bertsmith.inference.export.graph_answers import check_graph, is_exported
 from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import MANIFEST, stated_manifest
 from bertsmith.tasks.golden.comparison import Comparison, Difference, compare, compare_settings
-from bertsmith.tasks.golden.records import Answers, answers_of, read_golden, settings_of, write_golden
+from bertsmith.tasks.golden.records import (
+    GOLDEN,
+    Answers,
+    answers_of,
+    parse_golden,
+    read_golden,
+    settings_of,
+    write_golden,
+)
 from bertsmith.tasks.golden.subject import Subject, open_subject
 from bertsmith.tasks.golden.texts import golden_inputs
 from bertsmith.tasks.task import Task
@@ -60,6 +69,8 @@ def check_model(
     the folder, ModelError for one whose files aren't those of its manifest, and as loading does.
     """
     folder = locate_model(name).folder
+    if is_exported(folder):
+        return _of_graph(folder, against is not None or write)
     if against is not None:
         return _beside(against, folder, open_subject(folder, task))
     if write:
@@ -81,6 +92,22 @@ def check_model(
     comparisons[used] = compare(golden.answers, now, TOLERANCES[dtype], told=False)
     settings = compare_settings(golden.settings, settings_of(folder))
     return Check(folder, f"its golden answers ({golden.created_by})", tuple(settings), comparisons)
+
+
+def _of_graph(folder: Path, wants_more: bool) -> Check:
+    if wants_more:
+        raise InputError(
+            f"{folder} is an exported graph, which is checked by its own golden answers. Leave --against and "
+            "--write out, or check the model that it was made from."
+        )
+    if not (folder / GOLDEN).is_file():
+        raise InputError(
+            f"{folder} was exported by a Bertsmith before 0.4, without golden answers. Export again."
+        )
+    golden = parse_golden(folder / GOLDEN)
+    answers = check_graph(folder, golden)
+    settings = tuple(compare_settings(golden.settings, settings_of(folder)))
+    return Check(folder, f"its golden answers ({golden.created_by})", settings, {"the graph": answers})
 
 
 def _beside(oracle: Oracle, folder: Path, subject: Subject) -> Check:

@@ -5,6 +5,7 @@ tokenizer.json …     as in the model's folder
 config.json          the model's shape, in Hugging Face's names
 decoding.json        what turns outputs into answers (see decoding.py)
 parity.json          every figure of the gate, what was tried, and the versions
+golden.json          hashes of these, and what the graph gives for fixed texts (see graph_answers.py)
 README.md            the same for people
 """
 
@@ -24,7 +25,8 @@ from bertsmith.files import (
     require_writable_folder,
     write_json,
 )
-from bertsmith.inference.export.decoding import DECODING, decoding_facts
+from bertsmith.inference.export.decoding import decoding_facts
+from bertsmith.inference.export.graph_answers import DECODING, PARITY, is_exported, write_graph_answers
 from bertsmith.inference.export.source import Source
 from bertsmith.model.checkpoint import CONFIG
 from bertsmith.model.config_json import config_to_hugging_face
@@ -34,7 +36,6 @@ from bertsmith.tasks.task import Task
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-PARITY = "parity.json"
 CARD = "README.md"
 Target = Literal["onnx", "openvino"]
 GRAPHS: dict[str, tuple[str, ...]] = {"onnx": ("model.onnx",), "openvino": ("model.xml", "model.bin")}
@@ -56,7 +57,7 @@ def require_place(out: Path, overwrite: bool, source: Path, gate: Path) -> None:
 
 
 def _require_exported(out: Path, overwrite: bool) -> None:
-    if not (out / PARITY).is_file() or not (out / DECODING).is_file():
+    if not is_exported(out):
         raise InputError(
             f"{out} exists and is not an exported model, which would have {PARITY} and {DECODING}, so it is "
             "not replaced. Choose another --out."
@@ -91,6 +92,7 @@ def write_artefact(
         write_json(folder / DECODING, decoding_facts(source, task))
         write_json(folder / PARITY, parity)
         (folder / CARD).write_text(card(source, target, parity), encoding="utf-8")
+        write_graph_answers(folder)
 
 
 def made_with(target: Target) -> dict[str, str]:

@@ -19,7 +19,6 @@ from bertsmith.tasks.similarity import Similarity
 from bertsmith.tasks.tagging import Tagging, TaggingHead
 from bertsmith.tasks.task import Task
 
-DECODING = "decoding.json"
 FORMAT = 1
 
 _PROBABILITIES = {

@@ -22,7 +22,7 @@ Feed = Mapping[str, npt.NDArray[np.int64]]
 Run = Callable[[Feed], Sequence[npt.NDArray[Any]]]
 
 
-def onnx_run(graph: "ModelProto") -> Run:
+def onnx_run(graph: "ModelProto | Path") -> Run:
     """By ONNX Runtime on the processor, with its usual optimisations."""
     import onnxruntime  # type: ignore[import-untyped]
 
@@ -31,7 +31,9 @@ def onnx_run(graph: "ModelProto") -> Run:
     options.enable_cpu_mem_arena = False  # it would keep what the longest batch took
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # others may want the core
     session = onnxruntime.InferenceSession(
-        graph.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        str(graph) if isinstance(graph, Path) else graph.SerializeToString(),
+        options,
+        providers=["CPUExecutionProvider"],
     )
     names = [output.name for output in session.get_outputs()]
     return lambda feed: session.run(names, dict(feed))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 import bertsmith
 from bertsmith.errors import BertsmithError, ModelError
@@ -71,12 +71,15 @@ class Answers(NamedTuple):
 
 
 class GoldenAnswers(Strict):
-    """What golden.json holds. `settings`: a hash for each key of each file of settings in the folder."""
+    """What golden.json holds. `settings`: a hash for each key of each file of settings in the folder;
+    `files`: a hash for each file of a folder without a manifest.
+    """
 
     format: Literal[1] = 1
     created_by: str = f"bertsmith {bertsmith.__version__}"
     kind: str
     settings: dict[str, dict[str, str]]
+    files: dict[str, str] = Field(default_factory=dict)
     stages: tuple[str, ...]
     records: tuple[Record, ...]
 
@@ -101,7 +104,7 @@ def write_golden(folder: Path | str, task: type[Task[Any]] | None = None) -> str
     except BertsmithError as error:
         return str(error)
     golden = GoldenAnswers(kind=subject.kind, settings=settings_of(folder), **answers._asdict())
-    atomic_write(folder / GOLDEN, _as_text(golden))
+    atomic_write(folder / GOLDEN, as_text(golden))
     write_hash_of(folder, GOLDEN)
     return ""
 
@@ -111,7 +114,11 @@ def read_golden(folder: Path) -> GoldenAnswers | None:
     manifest = stated_manifest(folder)
     if manifest is None or GOLDEN not in manifest.files:
         return None
-    path = plain_file(folder, GOLDEN)
+    return parse_golden(plain_file(folder, GOLDEN))
+
+
+def parse_golden(path: Path) -> GoldenAnswers:
+    """Raises ModelError for a broken file."""
     try:
         return GoldenAnswers.model_validate(read_small_json(path))
     except ValidationError as error:
@@ -203,7 +210,7 @@ def _rounded(numbers: Iterable[float]) -> tuple[float, ...]:
     return tuple(float(f"{number:.{_DIGITS}g}") for number in numbers)
 
 
-def _as_text(golden: GoldenAnswers) -> str:
+def as_text(golden: GoldenAnswers) -> str:
     """JSON with a line for each text."""
     content = golden.model_dump(mode="json", exclude_defaults=True) | {"format": golden.format}
     records = content.pop("records")

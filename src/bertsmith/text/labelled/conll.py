@@ -168,7 +168,7 @@ def _column_sentences(all_lines: Sequence[str], layout: _Layout, name: str) -> I
         for number, fields in rows:
             _check(fields, layout, width, f"{name}, line {number}")
         words = tuple(fields[layout.word] for _, fields in rows)
-        tags = () if layout.tag is None else tuple(fields[layout.tag] for _, fields in rows)
+        tags = () if layout.tag is None else tuple(fields[layout.tag].strip() for _, fields in rows)
         yield Sentence(words, tags, document, f"{name}, line {rows[0][0]}")
 
 
@@ -203,7 +203,7 @@ def _check(fields: Sequence[str], layout: _Layout, width: int, where: str) -> No
             "Mend the line, or name the columns by number if their count may differ. Running text, a line "
             "each, can be predicted with --format lines."
         )
-    if not fields[layout.word] or (layout.tag is not None and not fields[layout.tag]):
+    if not fields[layout.word] or (layout.tag is not None and not fields[layout.tag].strip()):
         raise InputError(f"{where}: expected a word and a tag, found an empty column. Mend the line.")
 
 
