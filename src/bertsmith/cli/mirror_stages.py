@@ -11,7 +11,7 @@ from bertsmith.cli.screen import console, print_json, print_note, print_table
 if TYPE_CHECKING:
     from bertsmith.serving.mirror.answering.accounts import Account
     from bertsmith.serving.mirror.answering.stage_store import StageStore
-    from bertsmith.serving.mirror.answering.stages import Stage
+    from bertsmith.serving.mirror.answering.stages import Stage, Student
 
 Mode = Literal["record", "shadow", "canary", "live"]
 
@@ -39,12 +39,12 @@ def promote(
     to
         The mode to promote to. By default the next one.
     student
-        The folder of a student that `bertsmith mirror train` made. If the site has a student, this one
-        becomes the candidate, and the mode stays.
+        The folder of a student that `bertsmith mirror train` made. If the site has another student, this one
+        becomes the candidate; the mode stays then, so leave out --to.
     candidate
         Let the candidate replace the student now, in the same mode, without waiting for more comparisons.
     share
-        In canary: the share of the calls it is sure of that the student answers. Default: 0.1.
+        Of a promotion to canary: the share of the calls it is sure of that the student answers. Default: 0.1.
     store
         The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
     config
@@ -69,12 +69,24 @@ def promote(
     with opened_store(config, store) as opened:
         stages = _stages(opened)
         before = _found(stages, site)
-        given = before if student is None else _with_student(stages, before, student)
-        if student is not None and to is None and before.student:
-            after = given  # a candidate is compared; it takes its turn when that has proven it
-        else:
+        named = None if student is None else _student_in(student, before)
+        after = before if named is None else _with_student(before, named)
+        if named is not None and named.id != after.student and to is not None:
+            raise InputError(
+                f"Version {before.version} has the student {before.student}, and the one in {student} "
+                "becomes its candidate: the mode stays. Leave out --to, or promote in a second step."
+            )
+        # A candidate is compared; it takes its turn when that has proven it.
+        if named is None or to is not None or not before.student:
             move = "approve" if candidate else "promote"
-            after = moved(stages, given, move, settings.canary_share, to or "")
+            after = moved(stages, after, move, settings.canary_share, to or "")
+        if share is not None and after.share != share:
+            raise InputError(
+                f"--share is for a promotion to canary, and version {before.version} goes from {before.mode} "
+                f"to {after.mode}. Leave it out; to change the share of a canary, demote it first."
+            )
+        if named is not None:
+            stages.add_student(named)
         _change(stages, before, after)
 
 
@@ -248,7 +260,8 @@ def _found(stages: "StageStore", site: str) -> "Stage":
     return find_stage(stages.stages(), site)
 
 
-def _with_student(stages: "StageStore", before: "Stage", folder: Path) -> "Stage":
+def _student_in(folder: Path, before: "Stage") -> "Student":
+    """One that may answer this version. Raises InputError for another."""
     from bertsmith.errors import InputError
     from bertsmith.serving.mirror.answering.training_process import read_student
     from bertsmith.serving.mirror.student_file import read_student_file
@@ -265,14 +278,21 @@ def _with_student(stages: "StageStore", before: "Stage", folder: Path) -> "Stage
             f"The student in {folder} was trained for version {', '.join(sorted(templates))}, and not for "
             f"{before.version}. Name that version, or train a student for this one."
         )
-    stages.add_student(found)
-    return replace(before, candidate=found.id) if before.student else replace(before, student=found.id)
+    return found
+
+
+def _with_student(before: "Stage", student: "Student") -> "Stage":
+    """The student there, or a candidate beside another one. Beside itself it would be compared twice."""
+    if before.student in ("", student.id):
+        return replace(before, student=student.id)
+    return replace(before, candidate=student.id)
 
 
 def _change(stages: "StageStore", before: "Stage", after: "Stage") -> None:
     from bertsmith.serving.mirror.answering.moves import change
 
-    change(stages, before, after, "by command")
+    if after != before:
+        change(stages, before, after, "by command")
     said = f"{before.version}: {before.mode} → {after.mode}"
     if after.candidate and after.candidate != before.candidate:
         said += f", candidate {after.candidate}"

@@ -77,6 +77,26 @@ def test_another_student_is_the_candidate_and_the_mode_stays(mode: str, site: Si
     after = site.stages.stages()[site.call.version]
     assert (after.mode, after.student) == (before.mode, before.student) == (mode, first)
     assert after.candidate not in ("", after.student)
+    assert site.run("promote", site.call.site, "--student", tmp_path / "another", "--to", "live") == 2
+    assert site.run("promote", site.call.site, "--student", site.folder) == 0  # it would be compared twice
+    assert site.stages.stages()[site.call.version] == after
+
+
+@pytest.mark.parametrize("more", [[], ["--to", "live"], ["--candidate"], ["--student", "another"]])
+def test_a_share_is_for_a_promotion_to_canary_alone(
+    more: list[str], site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.run("promote", site.call.site, "--student", site.folder, "--to", "canary", "--share", "0.2")
+    before = site.stages.stages()[site.call.version]
+    assert before.share == 0.2
+    site.stages.change(before, replace(before, candidate="x"), "hand", "a test")
+    before = site.stages.stages()[site.call.version]
+    make_student(tmp_path / "another", site.call, {"transfer": {}}, {})
+    more = [str(tmp_path / each) if each == "another" else each for each in more]
+    assert site.run("promote", site.call.site, *more, "--share", "0.5") == 2
+    assert "--share is for a promotion to canary" in " ".join(capsys.readouterr().err.split())
+    assert site.stages.stages()[site.call.version] == before
+    assert len(site.stages.students()) == 1
 
 
 @pytest.mark.parametrize(
