@@ -12,7 +12,7 @@ import torch
 from distil_rows import write_rows
 
 from bertsmith.compression.distilling.answer_file import read_answer_file
-from bertsmith.compression.distilling.distil_data import DistilData, read_distil_data
+from bertsmith.compression.distilling.distil_data import DistilData, data_hashes, read_distil_data
 from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
 from bertsmith.compression.distilling.student import student_task
 from bertsmith.compression.distilling.teacher import Teacher, open_teachers
@@ -91,6 +91,22 @@ def test_columns_of_other_names_are_found_by_them(task: Task[Any], tmp_path: Pat
     data = read(task, tmp_path, train=str(train), texts=[str(texts)])
     assert [example.text for example in data.texts] == ["one", "two"]
     assert len(data.labelled) + len(data.dev) == 30 and not data.dev_is_unlabelled
+
+
+def test_labelled_rows_of_several_files_and_folders(task: Task[Any], tmp_path: Path) -> None:
+    """As in fine-tuning: what else is named is left out of a folder."""
+    (tmp_path / "data").mkdir()
+    rows(tmp_path / "data" / "a.jsonl", *({"text": f"a {n}", "label": "no"} for n in range(20)))
+    rows(tmp_path / "data" / "b.jsonl", *({"text": f"b {n}", "label": "yes"} for n in range(20)))
+    texts = rows(tmp_path / "data" / "c.jsonl", *({"text": f"c {n}"} for n in range(9)))
+    dev = rows(tmp_path / "data" / "dev.jsonl", *({"text": f"d {n}", "label": "yes"} for n in range(9)))
+    one = rows(tmp_path / "one.jsonl", {"text": "one", "label": "no"})
+    given = {"train": [one, str(tmp_path / "data")], "texts": [texts], "dev": dev}
+    data = read(task, tmp_path, **given)
+    wanted = ["one", *(f"a {n}" for n in range(20)), *(f"b {n}" for n in range(20))]
+    assert [example.text for example in data.labelled] == wanted
+    recipe = make_distil_recipe({"teacher": ["teacher"], "out": "out", **given}, [])
+    assert [*data_hashes(recipe)] == ["train 1", "train 2", "train 3", "dev", "texts 1"]
 
 
 def test_lines_and_several_files_of_texts(task: Task[Any], tmp_path: Path) -> None:

@@ -258,6 +258,13 @@ def test_files_and_folders_are_trained_on_and_found_again(
     (tmp_path / "more" / "b.jsonl").write_text("")
     assert main([*evaluate, "--missing", "drop"]) == 0
     assert "is not there, or was changed" in " ".join(capsys.readouterr().out.split())
+    (tmp_path / "more" / "b.jsonl").unlink()
+    named = [*evaluate, "--missing", "drop", *train]
+    assert main([*named, "--train", str(tmp_path / "one.jsonl")]) == 2
+    assert f"{tmp_path}/one.jsonl is given twice" in capsys.readouterr().err
+    assert main(named) == 0  # and the baselines learn from what is named
+    assert "10 of the 10 test.jsonl texts occur in" in (said := " ".join(capsys.readouterr().out.split()))
+    assert f"{tmp_path}/one.jsonl and 1 more too" in said
 
 
 def test_a_column_that_nobody_knows_is_refused_before_a_model_is_looked_for(

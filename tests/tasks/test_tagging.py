@@ -15,6 +15,8 @@ from small_tasks import WORDS, examples_of, first_batch, make_task, objective_of
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import spans_of_tags
 from bertsmith.tasks.computing.task_model import outputs_of
+from bertsmith.tasks.examples.folds import folds_of
+from bertsmith.tasks.examples.held_out import hold_out
 from bertsmith.tasks.tagging import TaggedExample, Tagging, TaggingSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from text.tokenizer_samples import byte_level_files
@@ -228,6 +230,48 @@ def test_lines_of_text_are_predicted_whole(tmp_path: Path) -> None:
         ("The", "court", "sits"),
     ]
     assert found[0].text == "Anna Weber visits Oslo."
+
+
+def test_sentences_of_a_document_stay_together_where_there_are_many(tmp_path: Path) -> None:
+    """In a hold-out and in folds, CoNLL-2003's documents and CoNLL-U's alike."""
+    task = Tagging(TaggingSettings())
+    for mark, columns, name in (
+        ("-DOCSTART- O\n\n", "{} {}\n", "a.conll"),
+        ("# newdoc\n", "1\t{}\t_\t{}\n", "a.conllu"),
+    ):
+        for documents, is_kept in ((12, True), (3, False)):  # three leave too little to choose by
+            sentences = (
+                (mark if not n % 6 else "")
+                + columns.format(f"w{n}", "O")
+                + columns.format("Anna", "B-PER")
+                + "\n"
+                for n in range(6 * documents)
+            )
+            (tmp_path / name).write_text("".join(sentences))
+            examples = task.read(tmp_path / name)
+            document_of = {example.words: number // 6 for number, example in enumerate(examples)}
+            train, dev = (
+                {document_of[each.words] for each in part} for part in hold_out(task, examples, 0.1)
+            )
+            assert train and dev and train.isdisjoint(dev) == is_kept
+            pairs = zip(document_of.values(), folds_of(task, examples, 5).tolist(), strict=True)
+            assert (len({*pairs}) == documents) == is_kept
+
+
+@pytest.mark.parametrize("blank", [None, "", " \u00a0", []])
+def test_a_row_without_a_text_is_refused_or_left_out(tmp_path: Path, blank: Any) -> None:
+    """As of other tasks; to be predicted it is a text without words."""
+    marked = {"text": "Anna", "spans": [{"start": 0, "end": 4, "label": "PER"}]}
+    rows = [marked, {"text": blank, "spans": []}, {"words": ["Oslo"], "tags": ["B-LOC"]}]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(InputError, match=r"of 3 rows 1 has no text \(the first: line 2\)"):
+        Tagging(TaggingSettings()).read(path)
+    task = Tagging(TaggingSettings(missing="drop"))
+    assert [example.words for example in task.read(path)] == [("Anna",), ("Oslo",)]
+    assert "they were left out" in task.left_out[0]
+    assert len(Tagging(TaggingSettings(missing="keep")).read(path)) == 3
+    assert [task.has_text(example) for example in task.read(path, labelled=False)] == [True, False, True]
 
 
 def test_entities_that_were_widened_are_told(tmp_path: Path) -> None:

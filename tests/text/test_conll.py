@@ -106,7 +106,6 @@ def test_a_broken_line_is_named(
         ({"words": ["a", "b"], "tags": ["O"]}, "line 2: .* found 2 words and 1 tags"),
         ({"words": ["a"], "ner_tags": [3]}, "line 2: expected strings under 'ner_tags', found 3"),
         ({"words": "a", "tags": "O"}, "line 2: expected a list of strings under 'words', found str"),
-        ({"words": [], "tags": []}, "line 2: expected words, found an empty list"),
         ({"sentence": "a"}, "line 2: no column 'words'. There are: sentence"),
         ({"text": "a"}, "line 2: no column 'spans'. There are: text"),
         (

@@ -12,7 +12,7 @@ def distil(
     *overrides: str,
     out: Out,
     texts: list[Path] | None = None,
-    train: Path | None = None,
+    train: list[Path] | None = None,
     dev: Path | None = None,
     test: Path | None = None,
     corpus: Path | None = None,
@@ -56,7 +56,8 @@ def distil(
     texts
         Texts without labels, of the kind that the student will read: as many as there are. May be repeated.
     train
-        Labelled rows. The student learns their labels too.
+        Labelled rows, whose labels the student learns too. A file or a folder of them; for more, repeat the
+        option.
     dev
         Labelled rows that choose the best weights. Without it, a tenth of --train is held out; without
         --train a tenth of the texts, and the teacher's answers count as right (not for search and
@@ -144,13 +145,11 @@ def distil(
         *settings,
         out=str(out),
         texts=[str(path) for path in texts or ()],
+        train=[str(path) for path in train or ()],
         resume=resume,
         console=console,
         show=progress_bar,
-        **{
-            name: None if path is None else str(path)
-            for name, path in (("train", train), ("dev", dev), ("test", test))
-        },
+        **{name: None if path is None else str(path) for name, path in (("dev", dev), ("test", test))},
         **{name: value for name, value in values.items() if value is not None},
     )
     show_distilled(result.results)

@@ -47,7 +47,7 @@ def evaluate(
     model: str,
     data: Path,
     *,
-    train: Path | None = None,
+    train: list[Path] | None = None,
     columns: Annotated[LabelledColumns | None, AS_TRAINED] = None,
     layout: Annotated[FileLayout | None, AS_TRAINED] = None,
     tokens: int = _TOKENS,
@@ -65,8 +65,8 @@ def evaluate(
         Labelled rows in any format of training; or a corpus (see `bertsmith corpus build`), or a token store,
         of which the held-out part is measured, or the training text if nothing is held out.
     train
-        Rows for the baselines to learn from. By default the file that the model was trained on, if it still
-        exists.
+        Rows for the baselines to learn from: a file or a folder of them; for more, repeat the option. By
+        default what the model was trained on, if it is still there.
     tokens
         Tokens of a corpus to read, at most.
     sequence_length
@@ -138,7 +138,7 @@ def _refuse_fine_tuned(model: str, data: Path) -> None:
 
 
 def _evaluate_rows(
-    model: str, data: Path, train: Path | None, task: str | None, json: bool, columns: dict[str, Any]
+    model: str, data: Path, train: list[Path] | None, task: str | None, json: bool, columns: dict[str, Any]
 ) -> None:
     import torch
 
@@ -152,7 +152,7 @@ def _evaluate_rows(
 
     own = find_task(task) if task else None
     predictor = Predictor.load(model, own, compute_dtype=torch.float32)  # as training's own figures
-    evaluation, metric = predictor.evaluate(data, train, **columns), predictor.task.main_metric
+    evaluation, metric = predictor.evaluate(data, train or (), **columns), predictor.task.main_metric
     warnings = evaluation.warnings(data.name, metric)
     unchecked = unchecked_warning(locate_model(model).folder, data)
     warnings += [unchecked] if unchecked else []

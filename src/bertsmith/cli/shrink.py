@@ -14,7 +14,7 @@ def shrink(
     *overrides: str,
     dev: Path,
     out: Out,
-    train: Path | None = None,
+    train: list[Path] | None = None,
     test: Path | None = None,
     texts: list[Path] | None = None,
     hours: float | None = None,
@@ -44,7 +44,8 @@ def shrink(
     out
         The folder to write: the model, the report and all figures.
     train
-        Labelled rows to learn from. Either --train or --texts is needed, or both.
+        Labelled rows to learn from. Either --train or --texts is needed, or both. A file or a folder of
+        them; for more, repeat the option.
     test
         Labelled rows that are measured once, at the end: the score on dev flatters what was chosen by it.
     texts
@@ -77,7 +78,7 @@ def shrink(
         *overrides,
         out=str(out),
         dev=str(dev),
-        train=None if train is None else str(train),
+        train=[str(path) for path in train or ()],
         test=None if test is None else str(test),
         texts=[str(path) for path in texts or ()],
         hours=hours,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bertsmith.door import door, function, kind, one_of, optional, place
+from bertsmith.door import door, either, function, kind, one_of, optional, place, several
 from bertsmith.errors import InputError
 from bertsmith.inference.engine import start_engine
 from bertsmith.inference.frozen_baseline import encoder_of_baseline, frozen_predictions
@@ -26,7 +26,7 @@ from bertsmith.tasks.examples.held_out import shared_with_train
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, few_at_a_time
 from bertsmith.tasks.task import Prediction, Task, fitted_again, reading_columns
 from bertsmith.text.files.jsonl import write_jsonl
-from bertsmith.text.labelled.labelled_files import named_files
+from bertsmith.text.labelled.labelled_files import labelled_files, named_files
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 # What bounds memory, and is enough to sort by length.
@@ -141,11 +141,14 @@ class Predictor:
         )
         return write_jsonl(lines, out)
 
-    @door(path=place, train=optional(place))
-    def evaluate(self, path: Path | str, train: Path | str | None = None, **columns: Any) -> Evaluation:
-        """The model's figures on a labelled file, and those of baselines learnt from `train`.
+    @door(path=place, train=optional(either(several(place), place)))
+    def evaluate(
+        self, path: Path | str, train: Path | str | Sequence[Path | str] | None = None, **columns: Any
+    ) -> Evaluation:
+        """The model's figures on a labelled file, and those of baselines learnt from `train`, a file, a
+        folder of them, or several.
 
-        Without `train` the file that the model was trained on is taken, if it still is where it was; else
+        Without `train` what the model was trained on is taken, if it still is where it was; else
         there are no baselines that learn, and a warning says so. Of the file trained on only those rows count
         that were trained on. `columns` are those of `path`, as for `predict_file`, and label; `train` is read
         as in training. Raises InputError naming file and line.
@@ -154,7 +157,8 @@ class Predictor:
         examples = task.read(path)
         task.check(examples)
         split = encode_examples(self.task, examples, self.tokenizer)
-        rows, warnings = self._training_rows(Path(train) if train else None, examples, Path(path).name)
+        named = (train,) if isinstance(train, Path | str) else train or ()
+        rows, warnings = self._training_rows(tuple(map(Path, named)), examples, Path(path))
         outputs = outputs_of(self.model, split.encoded)
         evaluation = evaluate(self.task, outputs, rows, split, self._frozen(rows, split))
         said = *warnings, *task.left_out, *task.warnings(examples)
@@ -170,12 +174,11 @@ class Predictor:
         return frozen_predictions(task, self.before, train, split, next(self.model.parameters()).device)
 
     def _training_rows(
-        self, train: Path | None, examples: Sequence[Any], name: str
+        self, named: tuple[Path, ...], examples: Sequence[Any], measured: Path
     ) -> tuple[list[Any] | None, list[str]]:
         """What baselines learn from, None if it isn't found, and sentences on it."""
-        known, named = self.trained_on, train
-        paths: tuple[Path, ...] = () if train is None else (train,)
-        if train is None and known is not None and known.are_at(known.paths):
+        known, paths = self.trained_on, named
+        if not named and known is not None and known.are_at(known.paths):
             paths = known.paths
         if not paths:
             if not self.task.baselines_learn:
@@ -187,13 +190,17 @@ class Predictor:
         again = reading_columns(self.task, {})  # a copy: reading settles its columns
         try:
             is_known = known is not None and known.are_at(paths)
-            rows = known.rows(again, paths) if known is not None and is_known else again.read(paths[0])
+            if known is not None and is_known:
+                rows = known.rows(again, paths)
+            else:
+                format = getattr(again.settings, "format", None)
+                rows = again.read_files(labelled_files(paths, besides=[measured], format=format))
             again.check(rows)
         except InputError as error:
-            if named is not None:
+            if named:
                 raise
             return None, [f"no baselines, for the model's training file can't be read as it was: {error}"]
-        return rows, shared_with_train(self.task, rows, examples, name, named_files(paths))
+        return rows, shared_with_train(self.task, rows, examples, measured.name, named_files(paths))
 
     def _predictions(self, examples: Sequence[Any], progress: Progress | None = None) -> Iterator[Prediction]:
         done = 0

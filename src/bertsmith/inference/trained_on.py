@@ -18,7 +18,8 @@ from bertsmith.text.labelled.labelled_files import labelled_files, named_files
 class TrainedOn:
     """What a folder's provenance says of its training files: `paths` as they were given, and the SHA-256 of
     each file. `dev_share` of them was held out as dev, if any. `columns` are those that they were read from,
-    where the task's settings name others.
+    where the task's settings name others; `besides` are files that stand in a folder and weren't learned
+    from, and `format` is what those of a folder have.
     """
 
     paths: tuple[Path, ...]
@@ -26,6 +27,7 @@ class TrainedOn:
     dev_share: float | None
     columns: Mapping[str, Any] = field(default_factory=dict)
     besides: tuple[str, ...] = ()
+    format: str | None = None
 
     @classmethod
     def of_folder(cls, folder: Path) -> "TrainedOn | None":
@@ -40,7 +42,9 @@ class TrainedOn:
         share = recipe.get("dev_share") if held_out else None
         given = [recipe["train"]] if isinstance(recipe["train"], str) else recipe["train"]
         besides = tuple(str(recipe[name]) for name in ("dev", "test", "unlabelled") if recipe.get(name))
-        return cls(tuple(map(Path, given)), own, share, provenance.get("columns", {}), besides)
+        besides += tuple(map(str, recipe.get("texts", ())))  # of a distillation
+        format = recipe.get("settings", {}).get("format")
+        return cls(tuple(map(Path, given)), own, share, provenance.get("columns", {}), besides, format)
 
     @property
     def name(self) -> str:
@@ -58,9 +62,8 @@ class TrainedOn:
     def rows(self, task: Task[Any], paths: Sequence[Path]) -> list[Any]:
         """What was trained on of the files, which may have moved: not the part that was held out."""
         reader = reading_columns(task, self.columns)
-        examples = [example for file in self._files(paths) for example in reader.read(file)]
+        examples = reader.read_files(self._files(paths))
         return examples if self.dev_share is None else hold_out(task, examples, self.dev_share)[0]
 
     def _files(self, paths: Sequence[Path]) -> list[Path]:
-        format = self.columns.get("format") if len(self.sha256) > 1 else None
-        return [Path(file) for file in labelled_files(paths, besides=self.besides, format=format)]
+        return [Path(file) for file in labelled_files(paths, besides=self.besides, format=self.format)]

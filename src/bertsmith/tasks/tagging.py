@@ -7,10 +7,11 @@ W words, C labels, R rows that the head reads: one a word.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -46,6 +47,8 @@ from bertsmith.text.labelled.conll import MarkedText, Sentence, read_tagged
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
+_FEWEST_DOCUMENTS = 10  # to divide a file by: fewer leave too little to choose by
+
 
 class TaggingSettings(TaskSettings):
     """`crf` learns which tag follows which; without it, and with it, decoding allows legal sequences only.
@@ -54,6 +57,8 @@ class TaggingSettings(TaskSettings):
     `scheme` is what the files' tags are written in; by default each file's is recognised. With none the tags
     are what they are, whatever they look like.
 
+    `missing`: rows without a text are refused, left out (drop), or taken as they are (keep).
+
     `text` and `label` are the columns of words and tags. Long sentences are always read as windows, which
     overlap by `stride` or a quarter: cutting would leave words without a tag.
     """
@@ -61,6 +66,7 @@ class TaggingSettings(TaskSettings):
     crf: bool = False
     constrained: bool = True
     scheme: SchemeName | None = None
+    missing: Literal["refuse", "drop", "keep"] = "refuse"
 
     @field_validator("scheme", mode="before")
     @classmethod
@@ -118,7 +124,9 @@ class Tagging(Task[TaggedExample]):
         return _scheme_of(self.labels, trained_here=self.settings.scheme is not None)
 
     def read(self, path: Path | str, *, labelled: bool = True) -> list[TaggedExample]:
-        """CoNLL's columns; JSON lines of words and tags, or of text and spans; to predict, lines of text."""
+        """CoNLL's columns; JSON lines of words and tags, or of text and spans; to predict, lines of text.
+        Sentences of a document are never divided between train and dev where a file has ten or more.
+        """
         settings = self.settings
         found = read_tagged(
             path,
@@ -134,7 +142,20 @@ class Tagging(Task[TaggedExample]):
         self._read_as[str(path)] = scheme
         if not self.labels and self.settings.scheme is None:  # what the first file shows helps with the next
             self.settings = self.settings.model_copy(update={"scheme": scheme.name})
-        return [as_example(each, scheme) for each in found]
+        examples = [as_example(each, scheme) for each in found]
+        documents = {each.document for each in found if isinstance(each, Sentence)}
+        if _FEWEST_DOCUMENTS <= len(documents) < len(found):
+            examples = [
+                replace(example, group=f"{path}, document {each.document}")
+                if isinstance(each, Sentence)
+                else example
+                for example, each in zip(examples, found, strict=True)
+            ]
+        keeps = self.settings.missing == "keep"
+        return self.complete(examples, ["" if keeps or each.words else "text" for each in examples], path)
+
+    def has_text(self, example: TaggedExample) -> bool:
+        return bool(example.words)
 
     def _scheme_in(self, found: Sequence[Sentence | MarkedText], path: str) -> Scheme:
         """As set or, in a file behind the first, as it is recognised, should that not fit."""

@@ -149,6 +149,10 @@ class Task(ABC, Generic[E]):
     def read(self, path: Path | str, *, labelled: bool = True) -> list[E]:
         """Rows of a file as examples. Raises InputError naming file and line."""
 
+    def read_files(self, paths: Sequence[Path | str]) -> list[E]:
+        """Labelled rows of several files, as of one."""
+        return [example for path in paths for example in self.read(path)]
+
     def fit(self, train: Sequence[E]) -> None:
         """Sets `labels` from the training examples. Raises InputError when nothing can be learnt of them."""
 

@@ -44,6 +44,9 @@ def _several(given: object) -> object:
     return tuple(given) if isinstance(given, list | tuple) else (given,)
 
 
+TrainingFiles = Annotated[tuple[PathText, ...], BeforeValidator(_several)]  # one, or several, or folders
+
+
 class FinetuneOptimizer(OptimizerSettings):
     """AdamW with the rates of fine-tuning. Where no rate is given, the model's width decides."""
 
@@ -68,7 +71,7 @@ class FinetuneRecipe(RunSettings):
 
     task: str
     model: PathText
-    train: Annotated[tuple[PathText, ...], BeforeValidator(_several)] = Field(min_length=1)
+    train: TrainingFiles = Field(min_length=1)
     dev: PathText | None = None
     test: PathText | None = None
     out: PathText

@@ -18,8 +18,10 @@ from bertsmith.tasks.examples.query_documents import QueryExample
 from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.task import Outputs, Task, TaskSettings, reading_columns, some_of
+from bertsmith.text.labelled.labelled_files import named_files
 from bertsmith.text.labelled.rows import are_lines, read_column_names
 from bertsmith.training.finetuning.labelled_data import FEW_ROWS
+from bertsmith.training.finetuning.results import file_hashes
 from bertsmith.validation import check
 
 _MOST_HELD_OUT = 2000  # texts whose answers are the teacher's: more would only be taken from learning
@@ -55,9 +57,9 @@ def read_distil_data(
     """
     if file is not None and recipe.texts:
         raise RecipeError(f"{file.path} has the answers to its own texts alone: leave --texts out.")
-    labelled, columns = _labelled(task, recipe, recipe.train)
+    labelled, columns = _labelled(task, recipe, recipe.train_files)
     _refuse_unknown_labels(task, labelled)
-    dev, test = (_labelled(task, recipe, path)[0] for path in (recipe.dev, recipe.test))
+    dev, test = (_labelled(task, recipe, [path] if path else [])[0] for path in (recipe.dev, recipe.test))
     texts, blank = _texts(task, recipe) if file is None else (file.examples, [])
     known = [(each, found) for each in teachers if (found := _learned_from(each)) is not None]
     warnings = [*task.left_out]
@@ -77,15 +79,16 @@ def read_distil_data(
         texts, dev = hold_out(task, texts, share)
         unlabelled = True
     if not (labelled or texts) or not dev:
+        learned = named_files(recipe.train or recipe.texts or recipe.teacher)
         raise InputError(
-            f"{recipe.train or (*recipe.texts, *recipe.teacher)[0]} has too few rows to learn from and to "
-            "hold some out as dev. Give more, or a file of its own with --dev."
+            f"{learned} has too few rows to learn from and to hold some out as dev. Give more, or a file of "
+            "its own with --dev."
         )
     if len(dev) < FEW_ROWS:
         warnings.append(f"dev has {len(dev)} rows: too few to choose weights by, and its figures say little")
     for name, path, examples in (("dev", recipe.dev, dev), ("test", recipe.test, test)):
-        if path is not None and recipe.train is not None:
-            warnings += shared_with_train(task, labelled, examples, name, recipe.train)
+        if path is not None and recipe.train:
+            warnings += shared_with_train(task, labelled, examples, name, named_files(recipe.train))
     for teacher, source in known:
         rows = source.rows(reading_columns(teacher.task, {}), source.paths)
         for name, examples in (("dev", [] if unlabelled else dev), ("test", test)):
@@ -98,7 +101,7 @@ def read_distil_data(
 
 def _texts(task: Task[Any], recipe: DistilRecipe) -> tuple[list[Any], list[Any]]:
     """Those with a text, and those without, which have no answer."""
-    if not recipe.texts and recipe.train is None:
+    if not recipe.texts and not recipe.train:
         raise RecipeError("There is nothing to learn from: give --texts, labelled rows as --train, or both.")
     found = [
         example
@@ -121,7 +124,7 @@ def _learned_from(teacher: Teacher) -> TrainedOn | None:
 
 def _share_held_out(recipe: DistilRecipe, known: Sequence[TrainedOn]) -> float:
     """Of the rows as dev: of a teacher's own training file those that the teacher held out too."""
-    own = (sha256(Path(recipe.train)),) if recipe.train is not None else None
+    own = tuple(sha256(Path(file)) for file in recipe.train_files)
     shares = [each.dev_share for each in known if each.sha256 == own and each.dev_share is not None]
     return min([recipe.dev_share, *shares]) if shares else recipe.dev_share
 
@@ -154,11 +157,11 @@ def _refuse_unknown_labels(task: Task[Any], labelled: Sequence[Any]) -> None:
 
 def data_hashes(recipe: DistilRecipe) -> dict[str, str]:
     """The SHA-256 of each file that a distillation was made from."""
-    files = {name: getattr(recipe, name) for name in ("train", "dev", "test")}
-    files |= {f"texts {number}": path for number, path in enumerate(recipe.texts, 1)}
+    others = {"dev": recipe.dev, "test": recipe.test}
+    others |= {f"texts {number}": path for number, path in enumerate(recipe.texts, 1)}
     if is_answer_file(recipe.teacher):
-        files["teacher"] = recipe.teacher[0]
-    return {name: sha256(Path(path)) for name, path in files.items() if path is not None}
+        others["teacher"] = recipe.teacher[0]
+    return file_hashes(recipe.train_files, others)
 
 
 def reading(task: Task[Any], columns: dict[str, Any]) -> Task[Any]:
@@ -168,16 +171,17 @@ def reading(task: Task[Any], columns: dict[str, Any]) -> Task[Any]:
     return other
 
 
-def _labelled(task: Task[Any], recipe: DistilRecipe, path: str | None) -> tuple[list[Any], dict[str, Any]]:
-    """The rows, and the columns that they were read from."""
-    if path is None:
+def _labelled(
+    task: Task[Any], recipe: DistilRecipe, paths: Sequence[str]
+) -> tuple[list[Any], dict[str, Any]]:
+    """The rows of files, and the columns that they were read from."""
+    if not paths:
         return [], {}
-    reader = _reader(task, recipe.settings, Path(path))
-    examples = reader.read(path)
+    reader = _reader(task, recipe.settings, Path(paths[0]))
+    examples = reader.read_files(paths)
     reader.check(examples)
-    return examples, reader.settings.model_dump(
-        include={*TaskSettings.model_fields} - {"max_length", "stride"}
-    )
+    columns = {*TaskSettings.model_fields, "missing"} - {"max_length", "stride"}
+    return examples, reader.settings.model_dump(include=columns)
 
 
 def _reader(task: Task[Any], columns: dict[str, Any], path: Path) -> Task[Any]:

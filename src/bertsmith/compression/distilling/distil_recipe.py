@@ -5,9 +5,11 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from bertsmith.errors import RecipeError
+from bertsmith.text.labelled.labelled_files import labelled_files
 from bertsmith.training.finetune_recipe import (
     FinetuneOptimizer,
     FinetuneRecipe,
+    TrainingFiles,
     finetune_settings,
     take_settings,
 )
@@ -21,7 +23,6 @@ from bertsmith.validation import Listed, check, did_you_mean_setting
 
 # What the two recipes share, and fine-tuning's makes of it.
 _SHARED = (
-    "train",
     "dev",
     "test",
     "out",
@@ -61,7 +62,7 @@ class DistilRecipe(RunSettings):
 
     teacher: tuple[PathText, ...] = Field(min_length=1)
     texts: tuple[PathText, ...] = ()
-    train: PathText | None = None
+    train: TrainingFiles = ()
     dev: PathText | None = None
     test: PathText | None = None
     out: PathText
@@ -90,12 +91,18 @@ class DistilRecipe(RunSettings):
             raise ValueError("the length of a distillation is given by epochs, not by steps or hours")
         return self
 
+    @property
+    def train_files(self) -> list[str]:
+        """Folders by the files in them. Raises InputError for one that can't be learned from."""
+        besides = (self.dev, self.test, *self.texts)
+        return labelled_files(self.train, besides=besides, format=self.settings.get("format"))
+
     def as_finetuning(self) -> FinetuneRecipe:
         """The settings that the loop is to have, those that nobody gave still to be chosen."""
         given = self.model_fields_set | {"guard"}
         shared = {name: getattr(self, name) for name in _SHARED if name in given}
         known = {name: value for name, value in shared.items() if value is not None}
-        return FinetuneRecipe(task="", model="", **{"train": ("",)} | known)
+        return FinetuneRecipe(task="", model="", train=("",), **known)
 
     def completed(self, width: int, layers: int, steps_per_epoch: int) -> "DistilRecipe":
         """What nobody gave is chosen as for a fine-tuning of the student, but that few steps get more epochs:
@@ -138,7 +145,7 @@ def make_distil_recipe(values: dict[str, Any], overrides: list[str]) -> DistilRe
             meant = did_you_mean_setting(key, finetune_settings(DistilRecipe, *_COLUMNS))
             raise RecipeError(f"distil: unknown key {key!r}.{meant}")
     recipe = check(DistilRecipe, values | {"settings": settings}, "distil")
-    if "-" in (*recipe.texts, recipe.train, recipe.dev, recipe.test):
+    if "-" in (*recipe.texts, *recipe.train, recipe.dev, recipe.test):
         raise RecipeError(
             "distil: standard input can be read only once, and a distillation that goes on reads its files "
             "again: give the name of a file in place of -."

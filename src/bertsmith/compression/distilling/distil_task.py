@@ -31,7 +31,7 @@ from bertsmith.compression.distilling.student_run import (
     train_student,
 )
 from bertsmith.compression.distilling.teacher import hash_of
-from bertsmith.door import door, flag, function, kind, optional, place, several, text
+from bertsmith.door import door, either, flag, function, kind, optional, place, several, text
 from bertsmith.machine.hardware import Hardware
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
@@ -62,7 +62,7 @@ class DistilResult:
     overrides=several(text),
     out=place,
     texts=several(place),
-    train=optional(place),
+    train=optional(either(several(place), place)),
     dev=optional(place),
     test=optional(place),
     cache=optional(place),
@@ -75,7 +75,7 @@ def distil_task(
     *overrides: str,
     out: str | Path,
     texts: Sequence[str | Path] = (),
-    train: str | Path | None = None,
+    train: str | Path | Sequence[str | Path] | None = None,
     dev: str | Path | None = None,
     test: str | Path | None = None,
     cache: str | Path | None = None,
@@ -85,16 +85,17 @@ def distil_task(
     **values: Any,
 ) -> DistilResult:
     """Teaches a smaller model what fine-tuned models, several together, say of `texts` and of the rows of
-    `train`, whose labels it learns too.
+    `train`, a file, a folder of them, or several, whose labels it learns too.
 
     Settings are `dotted.key=value` overrides, or keyword arguments for those of the top level. Answers are
     kept in `cache`, by default `out`/answers, and found again there by any distillation of the same teachers
     and texts. With `resume`, goes on where a run was interrupted. `show` makes a progress bar of a title.
     Raises InputError, RecipeError and ModelError before anything is trained.
     """
-    files = {"train": train, "dev": dev, "test": test, "out": out}
+    files = {"dev": dev, "test": test, "out": out}
     given = {name: str(path) for name, path in files.items() if path is not None}
     several_given = {"teacher": list(map(str, teacher)), "texts": list(map(str, texts))}
+    several_given["train"] = [str(train)] if isinstance(train, str | Path) else list(map(str, train or ()))
     more = {
         name: str(value) if isinstance(value, Path) else value
         for name, value in values.items()

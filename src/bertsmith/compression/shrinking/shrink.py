@@ -34,7 +34,7 @@ from bertsmith.compression.shrinking.trying import (
     try_pruned,
     try_table,
 )
-from bertsmith.door import door, flag, function, kind, optional, place, several, text
+from bertsmith.door import door, either, flag, function, kind, optional, place, several, text
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import atomic_folder, require_free, write_json
 from bertsmith.inference.lock import sole_writer
@@ -66,7 +66,7 @@ class ShrinkResult:
     overrides=several(text),
     out=place,
     dev=place,
-    train=optional(place),
+    train=optional(either(several(place), place)),
     test=optional(place),
     texts=several(place),
     prune=flag,
@@ -79,7 +79,7 @@ def shrink(
     *overrides: str,
     out: str | Path,
     dev: str | Path,
-    train: str | Path | None = None,
+    train: str | Path | Sequence[str | Path] | None = None,
     test: str | Path | None = None,
     texts: Sequence[str | Path] = (),
     hours: float | None = None,
@@ -102,14 +102,15 @@ def shrink(
     _require(keep, hours)
     _refuse_own(overrides, values)
     refuse_static(locate_model(model).folder)
-    files = {"train": train, "dev": dev, "test": test, "out": out}
+    files = {"dev": dev, "test": test, "out": out}
     given = {name: str(path) for name, path in files.items() if path is not None}
     more = {
         name: str(value) if isinstance(value, Path) else value
         for name, value in values.items()
         if value is not None
     }
-    found = given | {"teacher": [str(model)], "texts": list(map(str, texts))} | more
+    learned = [str(train)] if isinstance(train, str | Path) else list(map(str, train or ()))
+    found = given | {"teacher": [str(model)], "texts": list(map(str, texts)), "train": learned} | more
     recipe = make_distil_recipe(found | {"compare": False}, list(overrides))
     folder = Path(out)
     if not resume:

@@ -14,7 +14,7 @@ from bertsmith.text.labelled.conll import MarkedText, Sentence
 @dataclass(frozen=True)
 class TaggedExample:
     """Words, their tags (None where they are to be predicted), and where they stand in `text`, if given.
-    `id` is what the file calls them.
+    `id` is what the file calls them, `group` their document, where the file has many.
     """
 
     words: tuple[str, ...]
@@ -24,6 +24,7 @@ class TaggedExample:
     offsets: WordOffsets | None = field(default=None, compare=False)  # follow from the text
     widened: int = 0  # entities that were marked amid a word
     id: str | int | None = None
+    group: str | None = None
 
     @property
     def runs(self) -> Sequence[str]:

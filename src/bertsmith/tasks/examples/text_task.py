@@ -25,6 +25,7 @@ from bertsmith.tasks.saved_state import require_text, require_truth
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.text.files.columns import guess_columns, guess_label, listed, named_column, unknown_column
 from bertsmith.text.files.values import ID, as_category, as_id, as_text, is_blank, shown
+from bertsmith.text.labelled.labelled_files import named_files
 from bertsmith.text.labelled.rows import (
     LINES_HAVE,
     are_lines,
@@ -120,6 +121,11 @@ class TextTask(Task[TextExample]):
                 row["label"] = [row.pop(number) for number in range(len(per_label))]
             examples.append(self._example(row, cells, where))
         return self.complete(examples, self.gaps(examples), path) if labelled else examples
+
+    def read_files(self, paths: Sequence[Path | str]) -> list[TextExample]:
+        """-1 in one file says that there is no label where another has 0, 1, 2."""
+        examples = super().read_files(paths)
+        return self.complete(examples, self.gaps(examples), named_files(paths))
 
     def label_columns(self, path: Path | str) -> Sequence[str]:
         """Where each label has a column of its own: theirs."""

@@ -15,7 +15,8 @@ A span may carry its own text, under "text", "surface", "mention" or "word": the
 without it are refused where many divide words that they would not divide in other units.
 
 Columns are split at tabs where the first word's line has one, else at blanks. They count from 1. Tags are
-returned as they stand, whatever their scheme. Each JSON object counts as a document.
+returned as they stand, whatever their scheme. Each JSON object counts as a document; one without a text
+(null, blank, no words) is a sentence without words.
 """
 
 import re
@@ -28,7 +29,7 @@ from typing import Any, NamedTuple
 from bertsmith.errors import InputError
 from bertsmith.text.files.columns import column_number, unknown_column
 from bertsmith.text.files.table_file import open_table
-from bertsmith.text.files.values import ID, as_id, as_label
+from bertsmith.text.files.values import ID, as_id, as_label, is_blank
 from bertsmith.text.labelled.rows import Record, records
 from bertsmith.text.labelled.span_texts import SpanText, require_texts
 
@@ -214,13 +215,14 @@ def _json_sentences(
         id = None if tagged else as_id(fields.get(ID))
         key = _key(fields, WORD_KEYS if word_key is None else (str(word_key),), where)
         text = fields[key]
+        if text in (None, []) or (tagged and is_blank(text)):
+            yield Sentence((), (), document, where, id)
+            continue
         if isinstance(text, str) and (key == "text" or word_key is not None):
             spans, texts = _spans(fields, tag_key, where) if tagged else ((), ())
             yield MarkedText(text, spans, where, id, texts)
             continue
         words = _strings(fields, key, where)
-        if not words:
-            raise InputError(f"{where}: expected words, found an empty list. Mend or remove the row.")
         tag_keys = TAG_KEYS if tag_key is None else (str(tag_key),)
         tags = _strings(fields, _key(fields, tag_keys, where), where) if tagged else ()
         tags = tuple(tag.strip() for tag in tags)

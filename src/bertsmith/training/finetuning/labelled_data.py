@@ -11,7 +11,6 @@ from bertsmith.errors import InputError, RecipeError
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.examples.folds import group_of
 from bertsmith.tasks.examples.held_out import divided_sources, hold_out, shared_sources, shared_with_train
-from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.retrieval import Retrieval
 from bertsmith.tasks.task import Task
 from bertsmith.text.labelled.label_names import has_fraction, is_number, joined, look_alikes
@@ -41,9 +40,7 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe, *, folds: bool =
     Without a dev file a share of the training rows is held out; dev is empty where the recipe has all rows
     train and judge in turn, and `folds` allows it. Raises InputError naming file and line.
     """
-    train = [example for file in recipe.train_files for example in task.read(Path(file))]
-    if isinstance(task, TextTask):  # -1 in one file says that there is no label where another has 0, 1, 2
-        train = task.complete(train, task.gaps(train), recipe.train_name)
+    train = task.read_files(recipe.train_files)
     require_enough_texts(task, recipe, train)
     if folds and recipe.folds_of(len(train)) and can_be_folded(task, train):
         _require_labels_twice(task, recipe, train)

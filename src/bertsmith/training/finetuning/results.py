@@ -6,7 +6,7 @@ out/predictions/dev.jsonl   what the model says of each row, with the right answ
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -194,9 +194,13 @@ def write_results(out: Path, recipe: FinetuneRecipe, results: Results) -> None:
 
 def data_hashes(recipe: FinetuneRecipe) -> dict[str, str]:
     """The SHA-256 of each file the run was made from."""
-    train = recipe.train_files
-    files = (
-        {"train": train[0]} if len(train) == 1 else {f"train {n}": file for n, file in enumerate(train, 1)}
-    )
-    files |= {name: getattr(recipe, name) for name in ("dev", "test", "unlabelled")}
-    return {name: sha256(Path(path)) for name, path in files.items() if path is not None}
+    others = {name: getattr(recipe, name) for name in ("dev", "test", "unlabelled")}
+    return file_hashes(recipe.train_files, others)
+
+
+def file_hashes(train: Sequence[str], others: Mapping[str, str | None]) -> dict[str, str]:
+    """The SHA-256 of training files, which are numbered where they are several, and of others by name."""
+    files: dict[str, str | None] = {f"train {n}": file for n, file in enumerate(train, 1)}
+    if len(train) == 1:
+        files = {"train": train[0]}
+    return {name: sha256(Path(path)) for name, path in (files | {**others}).items() if path is not None}
