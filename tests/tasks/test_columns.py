@@ -1,6 +1,7 @@
 """Columns beside a text: what training shows of them, and what a row's cells come to."""
 
 import math
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,8 @@ def test_a_kind_that_is_told_wins_over_the_values() -> None:
         (["true", "false"], [True, "True"], 1),
         (["1.5", "2"], [1.5, "1.5"], 0),
         (["007", "1.10"], ["1.10"], 1),
+        (["1.50", "2.00", "3"], [Decimal("1.50"), "1.50"], 0),
+        ([Decimal("1.50"), Decimal("2.00")], ["2.00", "2", 2], 1),
     ],
 )
 def test_a_category_is_the_same_however_its_file_spells_it(learned: Any, asked: Any, place: int) -> None:

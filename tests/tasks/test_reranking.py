@@ -56,6 +56,25 @@ def test_mined_rows_become_candidates_and_an_answer_is_never_a_negative(tmp_path
     assert [(e.text_pair, e.label) for e in task.read(labelled)] == [("ann", 1), ("bob", 0)]
 
 
+def test_mined_files_are_read_as_one(tmp_path: Path) -> None:
+    """One file's answer is no negative of another's; what annotators said stays as they said it."""
+    rows = [
+        {"query": "who?", "positive": "ann", "negatives": ["bob", "eve"]},
+        {"query": "who?", "positive": "Bob", "negatives": ["eve", "ann", "zoe"]},
+        {"query": "where?", "positive": "oslo", "negatives": ["ann"]},
+    ]
+    paths = [tmp_path / f"{name}.jsonl" for name in ("all", "a", "b", "c")]
+    for path, some in zip(paths, (rows, *([row] for row in rows)), strict=True):
+        path.write_text("".join(json.dumps(row) + "\n" for row in some))
+    read = [make_task("reranking").read_files(some) for some in (paths[:1], paths[1:])]
+    one, several = ([(each.text, each.text_pair, each.label) for each in examples] for examples in read)
+    assert one == several and ("who?", "Bob", 1) in one and len(one) == 6
+    labelled = tmp_path / "labelled.tsv"
+    labelled.write_text("query\tdocument\tlabel\nwho?\tann\t1\nwho?\tann\t0\n")
+    assert [each.label for each in make_task("reranking").read_files([labelled])] == [1, 0]
+    assert len(make_task("reranking").read_files([paths[0], labelled])) == 8
+
+
 def test_mined_rows_without_a_text_are_no_candidates_and_groups_hold(tmp_path: Path) -> None:
     rows = [
         {"query": "who?", "positive": "ann", "negatives": ["bob", ""], "source": "x"},

@@ -14,6 +14,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import csv as arrow_csv
 
 from bertsmith.errors import InputError
 from bertsmith.text.files.columns import Columns, guess_columns
@@ -314,6 +315,23 @@ def test_plain_lines_may_be_counted_with_those_that_are_blank(tmp_path: Path) ->
         (" two", None),
     ]
     assert len(read_rows(tmp_path / "a.txt", ["text"])) == 2
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_a_blank_line_of_one_column_may_be_counted_too(tmp_path: Path, ending: str) -> None:
+    """As pyarrow writes a null there, and spreadsheets an empty cell; in several columns it is no row."""
+    path = tmp_path / f"a.{ending}"
+    arrow_csv.write_csv(pa.table({"text": ["one", None, "two", None]}), path)
+    path.write_text(path.read_text().replace('"', ""))
+    for options in ({}, {"header": False}):
+        column = 1 if options else "text"
+        first = [("text",)] if options else []
+        found = read_rows(path, [column], blank_lines=True, **options)  # type: ignore[arg-type]
+        assert [row.values for row in found] == [*first, ("one",), ("",), ("two",), ("",)]
+        assert [row.where.rpartition(" ")[2] for row in found][-3:] == ["3", "4", "5"]
+    assert len(read_rows(path, ["text"])) == 2
+    (tmp_path / "b.csv").write_text("text,label\none,x\n\ntwo,y\n\n")
+    assert len(read_rows(tmp_path / "b.csv", ["text"], blank_lines=True)) == 2
 
 
 def test_columns_of_one_name_hinder_no_others_in_parquet(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ E examples, a candidate each.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -63,6 +63,11 @@ class Candidate:
     relevance: float
 
 
+@dataclass(frozen=True)
+class MinedExample(TextExample):
+    """A candidate of a row that names a query's answer and others."""
+
+
 class Reranking(TextTask):
     """Fulfils the contract for scores of relevance in [0, 1]."""
 
@@ -83,16 +88,17 @@ class Reranking(TextTask):
         if columns is None:
             return super().read(path, labelled=labelled)
         layout = self.settings.model_dump(include={"format", "header", "encoding"})
-        found: dict[tuple[int, int], TextExample] = {}
         rows = read_query_documents(path, replace(columns, scores=None), **layout, group=self.settings.group)
-        for row in rows:
-            for place, document in enumerate(row.documents):
-                relevance = 0.0 if place else 1.0
-                known = found.get(pair := (text_number(row.query), text_number(document)))
-                if known is None or known.label < relevance:
-                    found[pair] = TextExample(row.query, document, relevance, row.where, group=row.group)
-        examples = list(found.values())
+        examples = _each_once(
+            MinedExample(row.query, document, 0.0 if place else 1.0, row.where, group=row.group)
+            for row in rows
+            for place, document in enumerate(row.documents)
+        )
         return self.complete(examples, self.gaps(examples), path)
+
+    def read_files(self, paths: Sequence[Path | str]) -> list[TextExample]:
+        """A mined negative may be the query's answer in another file."""
+        return _each_once(super().read_files(paths))
 
     def _with_negatives(self, path: Path | str) -> QueryColumns | None:
         """The columns of a file whose names tell of negatives and of no label; None for any other."""
@@ -261,6 +267,19 @@ class Reranking(TextTask):
         """The longest input, where CrossEncoder of sentence-transformers looks for it."""
         path = folder / "tokenizer_config.json"
         write_json(path, read_json(path) | {"model_max_length": self.settings.max_length})
+
+
+def _each_once(examples: Iterable[TextExample]) -> list[TextExample]:
+    """Of a query's mined candidates that are the same text one: an answer, if one of them is."""
+    found: dict[int | tuple[int, int], TextExample] = {}
+    for number, example in enumerate(examples):
+        key: int | tuple[int, int] = number
+        if isinstance(example, MinedExample):
+            key = text_number(example.text), text_number(example.text_pair or "")
+        known = found.get(key)
+        if known is None or known.label < example.label:
+            found[key] = example
+    return list(found.values())
 
 
 def _is_number(value: Any) -> bool:

@@ -12,6 +12,7 @@ import numbers
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from decimal import Decimal
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -169,6 +170,8 @@ def as_cell(value: Any, where: str, name: str) -> Cell:
         return str(bool(value))
     if isinstance(value, numbers.Integral):
         return int(value)
+    if isinstance(value, Decimal) and value.is_finite():
+        return format(value, "f")  # as CSV has it: 1.50 is another category than 1.5
     try:
         number = float(value) if hasattr(value, "__float__") else None
     except (TypeError, ValueError):

@@ -10,8 +10,8 @@
 | lines | .txt | one column called `text`, a row a line |
 
 Each may be packed: a.csv.gz, a.jsonl.zst. A dash is standard input, JSON lines unless another format is
-given. Blank lines are passed over unless plain lines are asked for with them. A byte-order mark settles the
-encoding and is no part of a column's name.
+given. Blank lines are passed over, unless those of plain lines, and of a CSV or TSV of one column, are asked
+for. A byte-order mark settles the encoding and is no part of a column's name.
 """
 
 import json
@@ -72,8 +72,9 @@ def read_rows(
 
     A row of CSV or TSV may lack columns that aren't asked for, and has no values behind the header's last.
     `header=False`: the first line of a CSV or TSV file is a row, columns have numbers only, and no row of CSV
-    is longer than the first. `encoding`: of a file without a byte-order mark. `blank_lines`: plain lines
-    without text are rows too, so that rows are counted as lines are.
+    is longer than the first. `encoding`: of a file without a byte-order mark. `blank_lines`: lines without
+    text are rows too, so that rows are counted as lines are: plain ones, and those of a table of one column,
+    as spreadsheets and pyarrow write an empty cell there.
     Raises InputError for a file that is missing, empty, broken or in another encoding, for a column that
     isn't there, and for a row that is too short or too long, with its line.
     """
@@ -195,10 +196,12 @@ def _opened(path: str | Path, format: str | None, encoding: str) -> AbstractCont
 
 
 def _separated(table: TableFile, wanted: _Wanted) -> Iterator[LabelledRow]:
-    rows = _filled(table)
-    first = next(rows, None)
+    every = tables.separated_rows(table.whole_lines(), table.name, table.format)
+    first = next((row for row in every if row[1]), None)
     if first is None:
         return
+    blank = [""] if wanted.blank_lines and len(first[1]) == 1 else []
+    rows = ((line, row or blank) for line, row in every if row or blank)
     names = _header(first[1]) if wanted.header else None
     picked = [_place(column, names, table.name) for column in wanted.columns]
     more = [names.index(name) if names and name in names else None for name in wanted.optional]
@@ -213,10 +216,6 @@ def _separated(table: TableFile, wanted: _Wanted) -> Iterator[LabelledRow]:
             tables.require_no_more(row, first[1], where, "the first row")
         optional = (None if index is None or index >= len(row) else row[index] for index in more)
         yield LabelledRow((*(row[index] for index in picked), *optional), where)
-
-
-def _filled(table: TableFile) -> Iterator[tuple[int, list[str]]]:
-    return (row for row in tables.separated_rows(table.whole_lines(), table.name, table.format) if row[1])
 
 
 def _header(fields: Iterable[str]) -> list[str]:
@@ -322,7 +321,8 @@ _READERS: dict[str, Callable[[TableFile, _Wanted], Iterator[LabelledRow]]] = {
 
 
 def _separated_names(table: TableFile, header: bool) -> list[str]:
-    _, first = next(_filled(table), (0, []))
+    rows = tables.separated_rows(table.whole_lines(), table.name, table.format)
+    first = next((row for _, row in rows if row), [])
     return _header(first) if header else [str(number) for number in range(1, len(first) + 1)]
 
 
