@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binomtest, ks_1samp, uniform
 
 from bertsmith.errors import InputError
 from bertsmith.mirroring.learn_settings import LearnSettings
@@ -33,8 +33,17 @@ def test_the_latest_unused_calls_prove_and_nothing_is_for_two_ends() -> None:
 def test_a_file_that_was_labelled_proves_nothing_of_traffic() -> None:
     both = [call(number) for number in range(500)] + [call(500 + n, LABELLED) for n in range(500)]
     assert {each.source for each in divide(both, (), SHAPE, LearnSettings()).calibration} == {"relay"}
-    alone = both[500:]
-    assert len(divide(alone, (), SHAPE, LearnSettings()).calibration) == 150
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_a_labelled_file_alone_chance_says_which_rows_prove_for_it_may_be_sorted(seed: int) -> None:
+    rows = [call(number, LABELLED) for number in range(1000)]
+    proving = divide(rows, (), SHAPE, LearnSettings(seed=seed)).calibration
+    assert len(proving) == 300 and proving == sorted(proving, key=lambda each: each.began)
+    assert ks_1samp([each.began for each in proving], uniform(0, 1000).cdf).pvalue > 0.001
+    more = [*rows, *(call(1000 + number, LABELLED) for number in range(200))]
+    used = {each.id for each in rows}
+    assert len(divide(more, used, SHAPE, LearnSettings(seed=seed)).calibration) == 200
 
 
 def test_imports_of_which_nobody_knows_the_time_are_learned_from_and_prove_nothing() -> None:

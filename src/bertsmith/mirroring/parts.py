@@ -1,7 +1,8 @@
 """Calls to learn from, to choose by, and to prove by: divided by time, then by text.
 
     oldest … newest     train and dev: everything but calibration, each text once, divided by a hash of it
-                        calibration: the latest calls that no training has used, as often as they came
+                        calibration: the latest calls that no training has used, as often as they came; where
+                        there is no traffic, rows of the labelled file by chance, for a file may be sorted
 
 Calibration calls are used once. What proved something may be learned from by the next training.
 """
@@ -40,7 +41,9 @@ def divide(
     fresh = [call for call in calls if call.id not in used and call.text.strip()]
     fresh = as_they_came(fresh, settings.seed)
     dated = [call for call in fresh if call.source != UNDATED]  # the others may be older than what was used
-    traffic = [call for call in dated if call.source != LABELLED] or dated
+    traffic = [call for call in dated if call.source != LABELLED]
+    if not traffic:
+        traffic = sorted(dated, key=lambda call: part_of(call.id, settings.seed + 3))
     wanted = min(round(settings.calibration_share * len(calls)), settings.most_calibration)
     calibration = traffic[-wanted:] if wanted else []
     return by_ids(calls, {call.id for call in calibration}, shape, settings)
