@@ -1,5 +1,6 @@
 """One encoder for all fields, and a tagger for quotes: trained on made-up calls, saved, and asked again."""
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,6 +130,20 @@ def test_doubts_of_the_teacher_make_soft_targets() -> None:
     assert [plan.task for plan in plans] == ["classification", "bertsmith.tasks.fields:Fields"]
     assert plans[0].train[1] == {"text": "t1", "label": "1"}
     assert plans[1].train[-1]["label"] == '{"0": {"0": 0.7, "1": 0.3}}'
+
+
+def test_a_doubt_among_very_many_values_is_still_a_label() -> None:
+    from bertsmith.mirroring.learned_calls import LearnedCall
+    from bertsmith.mirroring.targets import heads_of
+    from bertsmith.serving.mirror.fields import AnswerShape, Field
+
+    values = tuple(f"v{number}" for number in range(80))
+    shape = AnswerShape(fields=(Field(keys=("x",), kind="enum", values=values),), order=(("x",),))
+    flat = {"$.x": [(value, 1 / 80) for value in values]}
+    calls = [LearnedCall(value, 0.0, "relay", value, {"$.x": value}, {}) for value in values]
+    calls.append(LearnedCall("9", 0.0, "relay", "unsure", {"$.x": "v0"}, flat))
+    label = encoder_tier._fields_plan(heads_of(shape, calls), shape, calls, []).train[-1]["label"]
+    assert len(json.loads(label)["0"]) == 80
 
 
 def test_the_cheaper_tier_is_taken_where_it_is_enough(

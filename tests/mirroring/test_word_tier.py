@@ -1,5 +1,6 @@
 """The cheap tier: the numbers of scikit-learn, without it; soft targets; a student's file of words."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,23 @@ def test_values_that_training_never_showed_teach_nothing_and_are_never_said() ->
         learned("visa", "card", card=0.9, transfer=0.1),
     ]
     assert np.isnan(targets_of(heads[0], SHAPE.fields[0], doubtful)).all(axis=1).tolist() == [True, False]
+
+
+def test_a_field_of_one_answer_gets_it_though_the_teacher_gave_others_a_thousandth() -> None:
+    """As log probabilities always do."""
+    field = Field(keys=("urgent",), kind="boolean", values=(True, False))
+    shape = AnswerShape(fields=(field,), order=(("urgent",),))
+    doubt = {"$.urgent": [(False, 0.999), (True, 0.001)]}
+    calls = [
+        LearnedCall(str(n), 0.0, "relay", text, {"$.urgent": False}, doubt) for n, text in enumerate("ab")
+    ]
+    for given in (
+        calls,
+        [*calls, replace(calls[0], values={"$.urgent": True})],
+    ):  # one was drawn all the same
+        candidate = train_words(given, calls, shape)
+        assert candidate is not None
+        assert [guess.value for guess in candidate.guesses(["a", "c"])["$.urgent"]] == [False, False]
 
 
 def test_a_number_is_answered_within_its_tolerance() -> None:

@@ -22,7 +22,7 @@ from bertsmith.mirroring.candidate import Candidate
 from bertsmith.mirroring.learn_settings import LearnSettings
 from bertsmith.mirroring.learned_calls import LearnedCall
 from bertsmith.mirroring.quotes import quoted_rows, tags_of
-from bertsmith.mirroring.targets import heads_of, targets_of
+from bertsmith.mirroring.targets import LEAST, heads_of, targets_of
 from bertsmith.mirroring.word_tier import tempered
 from bertsmith.serving.mirror.field_heads import FieldHead, Guess
 from bertsmith.serving.mirror.fields import AnswerShape
@@ -33,7 +33,6 @@ from bertsmith.training.finetuning.finetune import finetune
 
 _FIELDS = "bertsmith.tasks.fields:Fields"
 _FEW = 1000  # texts, up to which cross-validation chooses the method, as bertsmith finetune does
-_LEAST = 0.02  # share of a class, below which it is left out
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,8 @@ def _field_rows(
             if kind == "labels":
                 label[str(place)] = [str(each) for each in np.flatnonzero(row)]
             else:
-                label[str(place)] = {str(each): float(row[each]) for each in np.flatnonzero(row >= _LEAST)}
+                kept = np.flatnonzero(row >= min(LEAST, row.max()))
+                label[str(place)] = {str(each): float(row[each]) for each in kept}
         if label:
             found.append({"text": call.text, "label": json.dumps(label)})
     return found

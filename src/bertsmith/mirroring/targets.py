@@ -14,6 +14,7 @@ from bertsmith.mirroring.learned_calls import LearnedCall
 from bertsmith.serving.mirror.field_heads import FieldHead, place_of_number
 from bertsmith.serving.mirror.fields import AnswerShape, Field, is_number, written
 
+LEAST = 0.02  # share of a class, below which it is left out
 _RANGES = 24  # of a number's values
 _LIKELY = 0.5  # of what the teacher said has to be what outputs stand for
 
@@ -49,7 +50,7 @@ def _head(field: Field, train: Sequence[LearnedCall]) -> FieldHead:
         return FieldHead(path=field.path, classes=_numbers(field.values, given))
     seen = {written(value) for value in values}
     for call in train:
-        seen |= {written(value) for value, share in call.spreads.get(field.path, ()) if share > 0}
+        seen |= {written(value) for value, share in call.spreads.get(field.path, ()) if share >= LEAST}
     classes = _numbers(field.classes, seen)
     if field.kind != "number":
         return FieldHead(path=field.path, classes=classes)

@@ -15,7 +15,7 @@ from bertsmith.metrics.baselines import MOST_FEATURES, MOST_WEIGHTS, TOKEN
 from bertsmith.metrics.calibration import fit_temperature
 from bertsmith.mirroring.candidate import Candidate
 from bertsmith.mirroring.learned_calls import LearnedCall
-from bertsmith.mirroring.targets import heads_of, targets_of
+from bertsmith.mirroring.targets import LEAST, heads_of, targets_of
 from bertsmith.serving.mirror.field_heads import FieldHead
 from bertsmith.serving.mirror.fields import AnswerShape
 from bertsmith.serving.mirror.student_file import MODEL
@@ -23,7 +23,6 @@ from bertsmith.serving.mirror.word_model import WordModel
 
 _STRENGTH, _ITERATIONS = 10.0, 200  # scikit-learn's C
 _RARE_FROM = 500  # texts, from which a word that only one has tells nothing
-_LEAST = 0.02  # share of a class, below which it is left out
 _CERTAIN = 12.0  # logit of a label that always or never was given
 
 
@@ -105,8 +104,10 @@ def _by_class(features: Any, targets: Floats) -> Floats:
     from sklearn.linear_model import LogisticRegression
 
     weights = np.zeros((features.shape[1] + 1, targets.shape[1]))
-    rows, classes = np.nonzero(targets >= _LEAST)
-    if len(np.unique(classes)) < 2:
+    rows, classes = np.nonzero(targets >= LEAST)
+    if len(taught := np.unique(classes)) < 2:
+        weights[-1] = -_CERTAIN
+        weights[-1, taught] = 0.0
         return weights
     learner = LogisticRegression(C=_STRENGTH, max_iter=_ITERATIONS)
     with warnings.catch_warnings():
