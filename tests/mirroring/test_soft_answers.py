@@ -34,6 +34,16 @@ def test_probabilities_of_which_most_are_no_value_tell_nothing() -> None:
     assert spreads_of(Answered({}, probabilities=given), SHAPE) == {}
 
 
+@pytest.mark.parametrize("odd", [None, "none", [1], {}])
+def test_tokens_without_a_number_tell_nothing_and_end_no_training(odd: Any) -> None:
+    begun = token('{"intent": "')
+    for tokens in (
+        [begun, ["card", odd, []], token('"}')],
+        [begun, ["card", -0.1, [["cash", odd]]], token('"}')],
+    ):
+        assert spreads_of(Answered({}, logprobs=tokens), SHAPE) == {}
+
+
 def test_null_is_told_apart_from_texts_by_the_mark_before_them() -> None:
     """By hand: the token with the quotation mark had 0.6, null 0.4; of what a text goes on with nothing is
     known where null was answered, so that each text has half.

@@ -45,19 +45,18 @@ def _given(probabilities: Mapping[str, list[tuple[Json, float]]], fields: list[F
 
 
 def _of_tokens(logprobs: list[Json], fields: list[Field]) -> dict[str, Spread]:
-    """Where the tokens' texts are the answer's JSON."""
+    """Where the tokens' texts are the answer's JSON, and each has a number."""
     text = "".join(str(token) for token, *_ in logprobs)
     try:
         places = dict(_places(text))
-    except (JSONDecodeError, IndexError, RecursionError):
+        shares = {
+            field.path: _shares(field, text, places[field.path], logprobs)
+            for field in fields
+            if field.path in places
+        }
+    except (JSONDecodeError, IndexError, RecursionError, TypeError, ValueError):
         return {}
-    found = {}
-    for field in fields:
-        if field.path in places:
-            shares = _shares(field, text, places[field.path], logprobs)
-            if spread := _normalised(shares):
-                found[field.path] = spread
-    return found
+    return {path: spread for path, each in shares.items() if (spread := _normalised(each))}
 
 
 def _shares(field: Field, text: str, place: int, logprobs: list[Json]) -> Spread:
