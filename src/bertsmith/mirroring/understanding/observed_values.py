@@ -50,6 +50,6 @@ def tolerance_of(seen: Sequence[Seen], low: Any, high: Any) -> float:
 
 
 def are_quotes(seen: Sequence[Seen]) -> bool:
-    """Whether nearly all of these texts stand in their inputs word for word."""
-    texts = [each for each in seen if isinstance(each.value, str) and each.value.strip()]
+    """Whether nearly all of these texts stand in their inputs word for word, where these are known."""
+    texts = [each for each in seen if isinstance(each.value, str) and each.value.strip() and each.text]
     return bool(texts) and sum(each.value in each.text for each in texts) >= _QUOTED * len(texts)
