@@ -70,6 +70,13 @@ def test_texts_that_stand_in_their_inputs_are_quotes() -> None:
     assert objects.spans == SpanForm(form="objects", text="name", label="role", keys=("name", "role"))
 
 
+def test_texts_whose_input_is_not_known_have_no_say_in_whether_they_are_quotes() -> None:
+    """Of calls that don't fit the template, such as those with a second turn."""
+    texts = [f"call {n}: anna{n}" if n % 4 else "" for n in range(40)]
+    found = field_of({"type": "string"}, [f"anna{n}" for n in range(40)], texts)
+    assert found.kind == "spans"
+
+
 @pytest.mark.parametrize("odd", [["host"], {"is": "host"}, 3, True, None])
 def test_an_odd_kind_beside_a_quote_is_passed_over_and_fits_nothing(odd: Any) -> None:
     items = of({"name": {"type": "string"}, "role": {"type": "string"}})
@@ -175,8 +182,43 @@ def test_null_and_missing_values_are_values() -> None:
     assert optional.classes == ("a", "b", ABSENT)
     always_there = field_of({"enum": ["a", "b"]}, ["a", "b"], required=[])
     assert not always_there.optional
-    never_a_text = field_of({"type": ["string", "null"]}, [None] * 5)
-    assert (never_a_text.kind, never_a_text.classes) == ("enum", (None,))
+    for schema in ({"type": ["string", "null"]}, {"type": "null"}, {"const": None}):
+        never_a_text = field_of(schema, [None] * 5)
+        assert (never_a_text.kind, never_a_text.classes) == ("enum", (None,))
+
+
+@pytest.mark.parametrize(
+    ("more", "none", "nothing"),
+    [
+        ({}, [[], [], ABSENT], ()),
+        ({}, [[], ABSENT, ABSENT], ()),  # the schema requires it
+        ({"required": []}, [[], ABSENT, ABSENT], ABSENT),
+        ({"required": []}, [[], [], ABSENT], ()),
+        ({"null": True}, [[], None, None], None),
+        ({"null": True, "required": []}, [None, ABSENT, ABSENT, []], ABSENT),
+        ({}, [], ()),
+    ],
+)
+@pytest.mark.parametrize("items", [{"enum": ["a", "b"]}, {"type": "string"}])
+def test_where_there_are_no_labels_or_quotes_ours_has_what_most_answers_had(
+    items: dict[str, Any], more: dict[str, Any], none: list[Any], nothing: Any
+) -> None:
+    more = dict(more)
+    schema: dict[str, Any] = {"type": "array", "items": items}
+    schema = {"anyOf": [schema, {"type": "null"}]} if more.pop("null", False) else schema
+    given = ["a", "b"] * 2 if "enum" in items else [f"anna{n}" for n in range(40)]
+    values, texts = [[each] for each in given] + none, [f"met {each}" for each in given] + ["-"] * len(none)
+    found = field_of(schema, values, texts, **more)
+    assert found.kind == ("labels" if "enum" in items else "spans")
+    assert found.nothing == nothing
+
+
+@pytest.mark.parametrize("none", [None, ABSENT])
+def test_a_missing_quote_is_null_or_not_there_as_most_answers_had_it(none: Any) -> None:
+    values = [*(f"anna{n}" for n in range(40)), none, none, None, ABSENT, none]
+    texts = [*(f"met anna{n}" for n in range(40)), *["-"] * 5]
+    found = field_of({"type": ["string", "null"]}, values, texts, required=[])
+    assert found.spans.form == "text" and found.nothing is none
 
 
 def test_references_nested_objects_and_constants() -> None:

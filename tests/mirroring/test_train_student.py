@@ -95,17 +95,24 @@ def test_odd_answers_are_passed_over_and_counted(tmp_path: Path) -> None:
     assert learned.calibration is not None and learned.calibration.differs[-1]
 
 
-def test_labels_that_no_answer_had_are_learned_as_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("none", "ever"), [({"tags": []}, False), ({}, False), ({}, True)])
+def test_where_no_label_is_given_the_list_is_empty_or_left_out_as_the_llm_does_it(
+    tmp_path: Path, none: dict[str, Any], ever: bool
+) -> None:
     labels = {"type": "array", "items": {"enum": ["urgent", "legal"]}}
     schema = {"type": "object", "properties": {**INTENT["properties"], "tags": labels}}
-    schema["required"] = ["intent", "tags"]
-    calls = calls_of(600, lambda text, draw: {"intent": intent_of(text), "tags": []}, schema=schema)
-    with store_of(tmp_path, calls) as store:
+    schema["required"] = ["intent"]
+
+    def teacher(text: str, draw: random.Random) -> dict[str, Any]:
+        given = {"tags": ["urgent"]} if ever and text.endswith("now") else none
+        return {"intent": intent_of(text), **given}
+
+    with store_of(tmp_path, calls_of(600, teacher, schema=schema)) as store:
         learned = train_student(store, tmp_path / "student", settings=WORDS)
     assert learned.file.claims.coverage > 0.5
     (answer,) = Student.open(tmp_path / "student").answer(["visa bano"])
-    assert answer.answer == {"intent": "card", "tags": []}
-    assert answer.confidences["$.tags"] == 1.0
+    assert answer.answer == {"intent": "card", **none}
+    assert ever or answer.confidences["$.tags"] == 1.0
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,11 @@ def train_encoder(
     console: Console | None = None,
 ) -> Candidate | None:
     """With temperatures by `dev`. Goes on where an earlier one in `work` ended. None where no field has two
-    values to tell apart. Raises as `finetune` does.
+    values to tell apart, nor quotes. Raises as `finetune` does.
     """
     heads, outputs = heads_of(shape, train), None
-    if any(len(head.classes) > (shape.field(head.path).kind != "labels") for head in heads):
+    tags, tagger = tags_of(shape), None
+    if any(head.tells_apart(shape.field(head.path)) for head in heads):
         plan = _fields_plan(heads, shape, train, dev)
         folder = _trained(plan, settings, work / MODEL, console)
         predictor = load_encoder(folder)
@@ -64,9 +65,10 @@ def train_encoder(
         outputs = EncoderOutputs(predictor, {head.path: len(head.classes) for head in heads})
         logits = outputs.logits([call.text for call in dev])
         heads = tuple(tempered(head, shape, logits[head.path], dev) for head in heads)
-    elif heads:
+    elif heads and not tags:
         return None
-    tags, tagger = tags_of(shape), None
+    elif heads:
+        outputs = EncoderOutputs(None, {head.path: len(head.classes) for head in heads})
     if tags:
         rows = [quoted_rows(calls, shape, tags) for calls in (train, dev)]
         tagger = Predictor.load(_trained(_Plan("tagging", *rows), settings, work / SPANS, console))

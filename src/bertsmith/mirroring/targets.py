@@ -26,8 +26,8 @@ def heads_of(shape: AnswerShape, train: Sequence[LearnedCall]) -> tuple[FieldHea
     fields = [field for field in shape.fields if field.kind != "spans"]
     heads = tuple(_head(field, train) for field in fields)
     for head, field in zip(heads, fields, strict=True):
-        is_always_empty = field.kind == "labels" and any(call.values[field.path] == () for call in train)
-        if not head.classes and not is_always_empty:
+        is_empty = field.kind == "labels" and any(call.values[field.path] == field.nothing for call in train)
+        if not head.classes and not is_empty:
             raise InputError(
                 f"{field.path}: none of the {len(train):,} answers to learn from has a value it allows. "
                 "Correct the schema, or record calls whose answers follow it."
@@ -81,6 +81,7 @@ def _row(head: FieldHead, field: Field, call: LearnedCall) -> Floats:
     row = np.zeros(len(head.classes))
     value = call.values[field.path]
     if field.kind == "labels":
+        value = () if value == field.nothing else value
         if not isinstance(value, tuple):
             return np.full(len(head.classes), np.nan)
         given = {written(label) for label in value}

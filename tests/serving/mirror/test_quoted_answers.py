@@ -11,10 +11,13 @@ from made_student import make_student
 from test_call_store import call_of
 
 from bertsmith.inference.predictor import Predictor
+from bertsmith.mirroring import encoder_tier
 from bertsmith.mirroring.candidate import NEVER, Candidate, judge
+from bertsmith.mirroring.learn_settings import LearnSettings
 from bertsmith.mirroring.learned_calls import LearnedCall
 from bertsmith.serving.mirror.fields import ABSENT, AnswerShape, Field, SpanForm
 from bertsmith.serving.mirror.student import Student, span_guesses
+from bertsmith.serving.mirror.student import _load_outputs as load_outputs
 from bertsmith.serving.mirror.student_file import Claims, read_student_file
 
 TAGS = {"who": ("$.who", "")}
@@ -56,6 +59,36 @@ def test_only_a_text_that_may_be_missing_is_left_out(
         ((("", "anna"),), pytest.approx(0.9)),
         (value, pytest.approx(confidence)),
     ]
+
+
+def test_a_field_that_always_has_one_answer_needs_no_encoder_beside_quotes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither null so far, nor labels that no answer had."""
+    phone = Field(keys=("phone",), kind="enum", nullable=True, is_observed=True)
+    tags = Field(keys=("tags",), kind="labels", values=("a", "b"), optional=True, empty="absent")
+    (who,) = shape_of(nullable=True).fields
+    shape = AnswerShape(fields=(phone, tags, who), order=(("who",), ("phone",), ("tags",)))
+    taught = [shape.read({"who": "anna", "phone": None}), shape.read({"who": None, "phone": None})]
+    calls = [
+        LearnedCall(text, 0.0, "relay", text, values, {}) for text, values in zip(TEXTS, taught, strict=True)
+    ]
+    monkeypatch.setattr(encoder_tier, "_trained", lambda *given: tmp_path)
+    monkeypatch.setattr(encoder_tier, "tags_of", lambda shape: TAGS)
+    monkeypatch.setattr(encoder_tier, "quoted_rows", lambda *given: [])
+    monkeypatch.setattr(Predictor, "load", lambda folder: TAGGER)
+    candidate = encoder_tier.train_encoder(calls, calls, shape, LearnSettings(), tmp_path)
+    assert candidate is not None
+    judged = judge(candidate, calls, shape)
+    assert not judged.differs.any() and judged.confidence == pytest.approx([0.9, 0.9])
+    call = call_of(1)
+    call = replace(call, asked=replace(call.asked, schema={"properties": {"x": {"enum": ["a", "b"]}}}))
+    file = read_student_file(make_student(tmp_path / "made", call, {"a": {"x": "a"}}, {}))
+    told = {"shape": shape, "heads": candidate.heads, "span_tags": TAGS, "tier": "encoder"}
+    file = file.model_copy(update=told)
+    student = Student(file, load_outputs(tmp_path, file), TAGGER)
+    answers = [each.answer for each in student.answer(TEXTS)]
+    assert answers == [{"who": "anna", "phone": None}, {"who": None, "phone": None}]
 
 
 def test_an_answer_without_a_text_that_it_needs_is_never_given(tmp_path: Path) -> None:

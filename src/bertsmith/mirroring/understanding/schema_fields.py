@@ -124,7 +124,8 @@ class _Walk:
             if isinstance(found, str):
                 self.refuse(keys, found, required=not optional)
             else:
-                self.fields.append(Field(keys=keys, nullable=node.nullable, optional=optional, **found))
+                own = Field(keys=keys, nullable=node.nullable, optional=optional, **found)
+                self.fields.append(own.model_copy(update={"empty": _empty(own, seen)}))
 
     def field(self, node: _Node, seen: list[Seen]) -> dict[str, Any] | str:
         """What a Field has beside its place, or why there is none."""
@@ -168,7 +169,7 @@ class _Walk:
                 for each in seen
                 if isinstance(each.value, dict) and isinstance(each.value.get(name), str)
             ]
-            if node.values is not None:
+            if node.values:
                 kinds[name] = tuple(node.values)
             elif node.schema.get("type") == "string" and are_quotes(values):
                 texts.append(name)
@@ -192,7 +193,7 @@ class _Walk:
         nullable = any(_is_null(each) for each in variants)
         others = [each for each in variants if not _is_null(each)]
         enumerated = [_values(each) for each in others]
-        if others and all(each is not None for each in enumerated):
+        if (others or nullable) and all(each is not None for each in enumerated):
             values = [value for each in enumerated for value in each or ()]
             nullable = nullable or None in values
             once = {written(value): value for value in values if value is not None}
@@ -267,6 +268,18 @@ def _number(schema: Mapping[str, Json], seen: list[Seen]) -> dict[str, Any]:
     if few:
         return {"kind": "ordinal", "values": few, "is_observed": True}
     return {"kind": "number", "tolerance": tolerance_of(seen, low, high)}
+
+
+def _empty(field: Field, seen: list[Seen]) -> str:
+    """What most answers had where there were no labels or quotes, of what the schema allows."""
+    if field.kind not in ("labels", "spans"):
+        return ""
+    counts = {
+        "": sum(each.value == [] for each in seen),
+        "null": sum(each.value is None for each in seen) if field.nullable else 0,
+        "absent": sum(each.value is ABSENT for each in seen) if field.optional else 0,
+    }
+    return max(counts, key=counts.__getitem__)
 
 
 def _string(seen: list[Seen], nullable: bool) -> dict[str, Any] | str:

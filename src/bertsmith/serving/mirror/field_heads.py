@@ -48,6 +48,10 @@ class FieldHead(BaseModel):
     thresholds: tuple[float, ...] = ()
     centres: tuple[float, ...] = ()
 
+    def tells_apart(self, field: Field) -> bool:
+        """Whether it has more than one answer to give."""
+        return len(self.classes) > (field.kind != "labels")
+
     def probabilities(self, field: Field, logits: npt.ArrayLike) -> Floats:
         """(E, C) of logits (E, C)."""
         return probabilities_of(logits, self.temperature, multi_label=field.kind == "labels")
@@ -71,7 +75,8 @@ class FieldHead(BaseModel):
         sure = confidence_of(probabilities, thresholds)
         return [
             Guess(
-                tuple(field.values[number] for number, holds in zip(self.classes, row, strict=True) if holds),
+                tuple(field.values[number] for number, holds in zip(self.classes, row, strict=True) if holds)
+                or field.nothing,
                 float(confidence),
             )
             for row, confidence in zip(probabilities >= thresholds, sure, strict=True)

@@ -53,7 +53,8 @@ class Field(BaseModel):
     spans     a tuple of (kind, quote)                  the kinds, "" where there are none
 
     `nullable`: None may stand there. `optional`: the key may be missing, which is the value ABSENT.
-    `is_observed`: the values are those that answers had, and the schema would allow more.
+    `is_observed`: the values are those that answers had, and the schema would allow more. `empty`: what most
+    answers had in place of an empty list of labels or quotes, or of a quote that isn't there.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -66,6 +67,7 @@ class Field(BaseModel):
     is_observed: bool = False
     tolerance: float = 0.0
     spans: SpanForm | None = None
+    empty: Literal["", "null", "absent"] = ""
 
     @property
     def path(self) -> str:
@@ -79,6 +81,16 @@ class Field(BaseModel):
         if self.nullable and None not in found:
             found.append(None)
         return (*found, ABSENT) if self.optional else tuple(found)
+
+    @property
+    def nothing(self) -> Any:
+        """What labels or quotes are where there are none: an empty tuple, None or ABSENT."""
+        if self.empty == "absent":
+            return ABSENT
+        is_text = self.spans is not None and self.spans.form == "text"
+        if is_text and not self.empty and self.optional and not self.nullable:
+            return ABSENT
+        return None if is_text or self.empty == "null" else ()
 
     def read(self, value: Json) -> Any:
         """A value as it stands in an answer → as it is compared and learned. What can't be read stays as it

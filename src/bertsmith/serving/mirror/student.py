@@ -21,7 +21,7 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.model.manifest import read_manifest
 from bertsmith.serving.mirror.call import Asked, Json
 from bertsmith.serving.mirror.field_heads import Guess
-from bertsmith.serving.mirror.fields import ABSENT, Field, Values
+from bertsmith.serving.mirror.fields import Field, Values
 from bertsmith.serving.mirror.redaction import holds_placeholder
 from bertsmith.serving.mirror.student_file import MODEL, SPANS, StudentFile, read_student_file
 from bertsmith.serving.mirror.word_model import WordModel
@@ -58,13 +58,17 @@ class _Outputs(Protocol):
 
 
 class EncoderOutputs:
-    """One encoder whose outputs, side by side, are those of all fields: `widths` by path, in their order."""
+    """One encoder whose outputs, side by side, are those of all fields: `widths` by path, in their order.
+    Where no field has two answers to tell apart there is no encoder, and outputs are zeros.
+    """
 
-    def __init__(self, predictor: Predictor, widths: dict[str, int]) -> None:
+    def __init__(self, predictor: Predictor | None, widths: dict[str, int]) -> None:
         self.predictor, self.widths = predictor, widths
 
     def logits(self, texts: Sequence[str]) -> dict[str, Floats]:
         """(E, C) by the field's path."""
+        if self.predictor is None:
+            return {path: np.zeros((len(texts), width)) for path, width in self.widths.items()}
         task = self.predictor.task
         examples = [task.example(text, f"input {number}") for number, text in enumerate(texts, 1)]
         encoded = encode_examples(task, examples, self.predictor.tokenizer).encoded
@@ -163,7 +167,8 @@ def _load_outputs(folder: Path, file: StudentFile) -> _Outputs | None:
     if file.tier == "tf-idf":
         return WordModel.load(folder / MODEL)
     widths = {head.path: len(head.classes) for head in file.heads}
-    return EncoderOutputs(load_encoder(folder / MODEL), widths)
+    needs_encoder = any(head.tells_apart(file.shape.field(head.path)) for head in file.heads)
+    return EncoderOutputs(load_encoder(folder / MODEL) if needs_encoder else None, widths)
 
 
 def load_encoder(folder: Path) -> Predictor:
@@ -194,7 +199,7 @@ def span_guesses(
 
 
 def _as_value(field: Field, quotes: tuple[tuple[str, str], ...]) -> Any:
-    """One text can hold one quote: the first. Where there is none, null, or no key at all."""
-    if field.spans is None or field.spans.form != "text":
-        return quotes
-    return quotes[:1] or (ABSENT if field.optional and not field.nullable else None)
+    """One text can hold one quote: the first."""
+    if field.spans is not None and field.spans.form == "text":
+        quotes = quotes[:1]
+    return quotes or field.nothing
