@@ -25,7 +25,6 @@ from bertsmith.tasks.golden.records import (
     write_golden,
 )
 from bertsmith.tasks.golden.subject import Subject, open_subject
-from bertsmith.tasks.golden.texts import golden_inputs
 from bertsmith.tasks.task import Task
 
 # How far numbers may be from those of float32, as a share of how large the numbers of their stage are. See
@@ -111,9 +110,9 @@ def _of_graph(folder: Path, wants_more: bool) -> Check:
 
 
 def _beside(oracle: Oracle, folder: Path, subject: Subject) -> Check:
-    inputs = golden_inputs(subject.tokenizer, subject.max_length)
-    theirs = their_answers(oracle, folder, subject, inputs)
-    ours = answers_of(subject, [record.input for record in theirs.records])
+    theirs = their_answers(oracle, folder, subject, subject.inputs())
+    records = theirs.records
+    ours = answers_of(subject, [record.input for record in records], traced=len(records))
     found = compare(theirs, ours, TOLERANCES[torch.float32], told=False)
     return Check(folder, f"{oracle} {version(oracle)}", (), {"float32": found})
 

@@ -20,14 +20,15 @@ from bertsmith.model.manifest import MANIFEST, stated_manifest, write_hash_of
 from bertsmith.model.untrusted import plain_file, read_small_json
 from bertsmith.tasks.golden.projection import project
 from bertsmith.tasks.golden.subject import Item, Subject, open_subject
-from bertsmith.tasks.golden.texts import GoldenInput, golden_inputs
+from bertsmith.tasks.golden.texts import GoldenInput
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.validation import Strict, first_problem
 
 GOLDEN = "golden.json"
 _SHOWN_IDS = 48  # of longer texts a hash is kept
-_TRACED = 64  # tokens: of longer texts only the outputs are kept
+_TRACED = 4  # texts whose layers are kept: a damaged one shows in any text, and all would take twice as long
+_TRACED_TOKENS = 64  # that such a text has at most
 _SHOWN_WORDS = 120  # characters of an answer
 _DIGITS = 6
 _PROJECTIONS = 2  # of hidden states: one alone is now and then as it was by chance
@@ -45,7 +46,8 @@ class Answer(Strict):
 
 class Record(Strict):
     """One text. `normalised`, `pieces`, `segments` and long `ids` as hashes; `states` two projections for
-    each of the file's `stages`, none of a long text; `outputs` 32 projections, or all if they are no more.
+    each of the file's `stages`, of most texts for the first, the embeddings; `outputs` 32 projections, or all
+    if they are no more.
     """
 
     text: str | tuple[str, str]
@@ -98,8 +100,9 @@ def write_golden(folder: Path | str, task: type[Task[Any]] | None = None) -> str
     folder = Path(folder)
     try:
         subject = open_subject(folder, task)
-        *inputs, long, long_pair = golden_inputs(subject.tokenizer, subject.max_length)
-        inputs.append(long_pair if subject.item(long) is None else long)  # one takes as long as all others
+        inputs = subject.inputs()
+        if isinstance(inputs[-2].text, str):
+            inputs.pop()  # of the two long ones one is enough, which takes as long as half of the others
         answers = answers_of(subject, inputs)
     except BertsmithError as error:
         return str(error)
@@ -127,19 +130,22 @@ def parse_golden(path: Path) -> GoldenAnswers:
         ) from error
 
 
-def answers_of(subject: Subject, inputs: Sequence[GoldenInput]) -> Answers:
-    """Of those inputs that the model reads, in their order. Raises NotFinite."""
+def answers_of(subject: Subject, inputs: Sequence[GoldenInput], traced: int = _TRACED) -> Answers:
+    """Of those inputs that the model reads, in their order; the layers of the first `traced` that aren't
+    long. Raises NotFinite.
+    """
     items = [item for each in inputs if (item := subject.item(each)) is not None]
     outputs = subject.outputs(items)
     answers = subject.answers(items, outputs)
-    stages: tuple[str, ...] = ()
-    records = []
-    for item, output, answer in zip(items, outputs, answers, strict=True):
-        states: dict[str, Any] = {}
-        if item.encoded.tokens <= _TRACED:
-            states = {name: each.float().cpu().numpy() for name, each in subject.states(item).items()}
-            stages = tuple(states)
-        records.append(record_of(item, subject.tokenizer, states, output, answer))
+    states = subject.states(items, layers=False)
+    short = [number for number, item in enumerate(items) if item.encoded.tokens <= _TRACED_TOKENS][:traced]
+    for number, of_item in zip(short, subject.states([items[n] for n in short]), strict=True):
+        states[number] = of_item
+    stages = max(map(tuple, states), key=len, default=())
+    records = [
+        record_of(item, subject.tokenizer, of_item, output, answer)
+        for item, of_item, output, answer in zip(items, states, outputs, answers, strict=True)
+    ]
     return Answers(stages, tuple(records))
 
 

@@ -39,7 +39,7 @@ from bertsmith.tasks.examples.encoding import (
     special_tokens,
 )
 from bertsmith.tasks.finetuning import encode_examples
-from bertsmith.tasks.golden.texts import GoldenInput
+from bertsmith.tasks.golden.texts import GoldenInput, golden_inputs
 from bertsmith.tasks.heads.pooling import pool_texts
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
@@ -91,20 +91,38 @@ class Subject(ABC):
     def device(self) -> torch.device:
         return next(self.encoder.parameters()).device
 
-    def states(self, item: Item) -> dict[str, Tensor]:
-        """Hidden states (N, H) of each stage by its name, first to last, and what is pooled of them."""
-        layout = Layout([item.encoded], self.device)
+    def inputs(self) -> list[GoldenInput]:
+        """The texts and pairs that it can be asked."""
+        pairs_alone = self.item(GoldenInput("a")) is None
+        return golden_inputs(self.tokenizer, self.max_length, pairs_alone=pairs_alone)
+
+    def states(self, items: Sequence[Item], *, layers: bool = True) -> list[dict[str, Tensor]]:
+        """Of each item the hidden states (N, H) of each stage by its name, first to last, and what is pooled
+        of them. Without `layers` the embeddings' output alone.
+        """
+        if not items:
+            return []
+        encoded = [item.encoded for item in items]
         multiple = ROWS if self.device.type == "cpu" else 1
-        batch = PackedBatch.of(pack_examples([item.encoded], [0]), self.device, multiple)
+        batch = PackedBatch.of(pack_examples(encoded, range(len(items))), self.device, multiple)
+        tokens = [each.tokens for each in encoded]
+        found = []
         with torch.inference_mode(), evaluating(self.encoder):
             if isinstance(self.encoder, StaticTable):
-                found = [self.encoder(batch)]
+                states = [self.encoder(batch)]
+            elif layers:
+                states = self.encoder.all_hidden_states(batch)
             else:
-                found = self.encoder.all_hidden_states(batch)
-            names = ["embeddings", *(f"layer {number}" for number in range(1, len(found)))]
-            named = dict(zip(names, found, strict=True))
-            pooled = self.pooled(found[-1].float(), layout)
-        return named if pooled is None else named | {"pooled": pooled}
+                states = [self.encoder.embeddings(batch)]
+            names = ["embeddings", *(f"layer {number}" for number in range(1, len(states)))]
+            parts = [each[: sum(tokens)].split(tokens) for each in states]
+            for each, *of_item in zip(encoded, *parts, strict=True):
+                named = dict(zip(names, of_item, strict=True))
+                if layers:
+                    pooled = self.pooled(of_item[-1].float(), Layout([each], self.device))
+                    named |= {} if pooled is None else {"pooled": pooled}
+                found.append(named)
+        return found
 
 
 class TaskSubject(Subject):
