@@ -1,0 +1,71 @@
+"""Folders that aren't computed yet say what they are, and what to do instead."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from bertsmith.errors import ModelError
+from bertsmith.inference.embedding.embedder import Embedder
+from bertsmith.model.legacy import import_legacy
+from sentence_folders import POOLING, TRANSFORMER, WIDTH, save_sentence_folder, write
+
+DENSE = {"in_features": WIDTH, "out_features": 4}
+
+
+@pytest.mark.parametrize(
+    ("behind", "sentence"),
+    [
+        ([POOLING, ("Dense", DENSE)], "activation_function is not given, which means Tanh"),
+        (
+            [POOLING, ("Dense", DENSE | {"activation_function": "torch.nn.Tanh"})],
+            "is Tanh. .* others not yet",
+        ),
+        ([("Pooling", {"pooling_mode": "lasttoken"})], "expected one pooling of .*; found lasttoken"),
+        ([("Pooling", {"pooling_mode": ["cls", "mean"]})], "found cls and mean"),
+        (
+            [("Pooling", {"pooling_mode_weightedmean_tokens": True})],
+            "pooling_mode_weightedmean_tokens is True",
+        ),
+        ([POOLING, ("LayerNorm", {})], "a module LayerNorm after its encoder, .* doesn't compute yet"),
+        ([POOLING, ("Normalize", {}), ("Dense", DENSE)], "a module Dense after its encoder"),
+    ],
+)
+def test_an_embedding_model_of_other_modules_names_the_first(
+    tmp_path: Path, behind: list[tuple[str, dict[str, object]]], sentence: str
+) -> None:
+    folder = save_sentence_folder(tmp_path / "model", [TRANSFORMER, *behind])
+    with pytest.raises(ModelError, match=sentence):
+        Embedder(folder)
+
+
+@pytest.mark.parametrize("module", [0, 1])
+def test_a_module_of_a_packages_own_is_not_taken_for_the_librarys(tmp_path: Path, module: int) -> None:
+    """sentence-transformers runs its code, or refuses the folder where it mayn't."""
+    folder = save_sentence_folder(tmp_path / "model")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[module]["type"] = f"custom_st.{modules[module]['type'].rpartition('.')[2]}"
+    write(folder / "modules.json", modules)
+    with pytest.raises(ModelError, match=r"'custom_st.* is a module with code of its own"):
+        Embedder(folder)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("model-00001-of-00002.safetensors", "model.safetensors.index.json"),
+        ("pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json"),
+    ],
+)
+def test_weights_in_several_files_say_how_they_become_one(tmp_path: Path, names: tuple[str, str]) -> None:
+    folder = save_sentence_folder(tmp_path / "model")
+    (folder / "model.safetensors").rename(folder / names[0])
+    write(folder / names[1], {"weight_map": {}})
+    with pytest.raises(ModelError, match="in several files, which Bertsmith doesn't read yet"):
+        Embedder(folder)
+    if names[0].endswith(".bin"):
+        torch.save(load_file(folder / names[0]), folder / names[0])
+        with pytest.raises(ModelError, match="in several files, which Bertsmith doesn't read yet"):
+            import_legacy(folder, tmp_path / "new")
