@@ -1,6 +1,7 @@
 """ModernBERT and Nomic's BERT: the same numbers as transformers, for many shapes, windows and spellings."""
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from model_parity import assert_parity, assert_same, random_sample, twin, with_l
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from bertsmith.cli.main import main
 from bertsmith.errors import ModelError
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder, read_checkpoint
@@ -167,36 +169,56 @@ def test_what_would_change_the_numbers_is_refused_by_name(changes: dict[str, Any
         config_from_hugging_face(settings | changes, "test")
 
 
+NOMICS_OWN = {  # as its authors spell it
+    "model_type": "nomic_bert",
+    "activation_function": "swiglu",
+    "attn_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "layer_norm_epsilon": 1e-12,
+    "n_embd": 24,
+    "n_head": 2,
+    "n_inner": 36,
+    "n_layer": 2,
+    "n_positions": 2048,
+    "prenorm": False,
+    "qkv_proj_bias": False,
+    "resid_pdrop": 0.0,
+    "rotary_emb_base": 1000,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+    "type_vocab_size": 2,
+    "vocab_size": 97,
+}
+
+
 def test_nomic_settings_as_its_authors_spell_them_give_the_same_config() -> None:
     theirs = nomic((24, 2, 2, 36, {})).config.to_dict()
     settings = {key: value for key, value in theirs.items() if value is not None}
-    spelled = {
-        "model_type": "nomic_bert",
-        "activation_function": "swiglu",
-        "attn_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "layer_norm_epsilon": 1e-12,
-        "n_embd": 24,
-        "n_head": 2,
-        "n_inner": 36,
-        "n_layer": 2,
-        "n_positions": 2048,
-        "prenorm": False,
-        "qkv_proj_bias": False,
-        "resid_pdrop": 0.0,
-        "rotary_emb_base": 1000,
-        "rotary_emb_fraction": 1.0,
-        "rotary_emb_interleaved": False,
-        "rotary_emb_scale_base": None,
-        "type_vocab_size": 2,
-        "vocab_size": 97,
-    }
-    assert config_from_hugging_face(spelled, "authors") == config_from_hugging_face(settings, "transformers")
+    assert config_from_hugging_face(NOMICS_OWN, "authors") == config_from_hugging_face(
+        settings, "transformers"
+    )
     for key, value in {"prenorm": True, "rotary_emb_fraction": 0.5, "rotary_emb_interleaved": True}.items():
         with pytest.raises(ModelError, match=key):
-            config_from_hugging_face(spelled | {key: value}, "test")
+            config_from_hugging_face(NOMICS_OWN | {key: value}, "test")
     with pytest.raises(ModelError, match="head_dim is 24"):
         config_from_hugging_face(settings | {"head_dim": 24}, "test")
+
+
+def test_whatever_opens_nomics_own_layout_warns_that_it_met_no_published_checkpoint(tmp_path: Path) -> None:
+    nomic((24, 2, 2, 36, {})).save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(json.dumps(NOMICS_OWN))
+    with pytest.warns(UserWarning, match="never compared with a published checkpoint") as warned:
+        load_encoder(tmp_path / "model")
+        weights = tmp_path / "model" / "model.safetensors"
+        torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
+        weights.unlink()
+        assert main(["import", str(tmp_path / "model"), "--out", str(tmp_path / "new")]) == 0
+        load_encoder(tmp_path / "new")  # whose config.json is as transformers has it
+    assert len(warned) == 2
+    for each in warned:
+        line = warnings.formatwarning(each.message, each.category, each.filename, each.lineno)
+        assert line.startswith(f"Warning: {tmp_path}/model/") and line.count("\n") == 1
 
 
 def test_nomic_bert_is_read_with_its_head_in_the_layout_of_its_authors(tmp_path: Path) -> None:

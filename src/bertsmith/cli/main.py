@@ -7,10 +7,12 @@ import atexit
 import gc
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
 from inspect import cleandoc
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from cyclopts import App, Group
@@ -19,6 +21,7 @@ import bertsmith
 from bertsmith.cli.completion import COMPLETION, completion_of
 from bertsmith.cli.failures import exit_status, require_open_streams, terminate_cleanly
 from bertsmith.errors import InputError, did_you_mean
+from bertsmith.terminal import printable
 
 _HELP = """\
 Bertsmith: from raw text to a BERT checkpoint that other tools open.
@@ -100,6 +103,7 @@ COMMANDS = (
 # New objects between two searches for unused cycles, where Python's 700 have it look through all that `import
 # torch` makes again and again.
 _OBJECTS = (100_000, 50, 100)
+_FORMAT_WARNING = warnings.formatwarning
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         terminate_cleanly()
         require_open_streams()
         _print_all_characters()
+        warnings.formatwarning = _as_line
         result = build_app(_command_in(arguments))(
             arguments, exit_on_error=False, print_error=False, result_action="return_value"
         )
@@ -129,6 +134,15 @@ def _print_all_characters() -> None:
         if isinstance(stream, TextIOWrapper):
             encoding = None if stream.isatty() else "utf-8"
             stream.reconfigure(encoding=encoding, errors="backslashreplace")
+
+
+def _as_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Our own warnings as all that a command says; those of other libraries with their place in the code."""
+    if Path(filename).is_relative_to(Path(bertsmith.__file__).parent):
+        return f"Warning: {printable(str(message))}\n"
+    return _FORMAT_WARNING(message, category, filename, lineno, line)
 
 
 def build_app(asked_for: str | None = None) -> App:

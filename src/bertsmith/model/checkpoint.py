@@ -7,6 +7,7 @@ bertsmith.json      task, provenance, and the hash of each file (see bertsmith.m
 README.md           the same for people, not hashed (see bertsmith.model.card)
 """
 
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,15 +98,18 @@ def read_checkpoint(folder: Path | str) -> Checkpoint:
 def interpret(
     tensors: Mapping[str, Tensor], settings: Mapping[str, Any], where: str, manifest: Manifest | None = None
 ) -> Checkpoint:
-    """A checkpoint from tensors under Hugging Face's names and the content of a config.json."""
+    """A checkpoint from tensors under Hugging Face's names and the content of a config.json. Warns of a
+    layout that was never compared with a published checkpoint.
+    """
     config = config_from_hugging_face(dict(settings), f"the settings of {where}")
     floats, notes = _as_float32(tensors, where)
     authors = [key for key in settings if key in config.family.aliases]
     if authors and config.family.authors_prefix:
-        notes += (
+        warnings.warn(  # whatever is done with it: a command prints it as a line of its own
             f"{where} is laid out as the authors of {config.model_type} have it ({authors[0]} in its "
             f"{CONFIG}), which is read after their code and was never compared with a published checkpoint: "
             "compare some of its answers with the original's",
+            stacklevel=2,
         )
     translated = from_hugging_face(floats, config, where)
     parts = _parts(translated.tensors, translated.carried)
