@@ -12,7 +12,7 @@ from static_samples import save_table_of_classes, save_teacher
 from bertsmith.compression.static.distil_static import distil_static
 from bertsmith.compression.vocabulary_pruning import prune_vocabulary
 from bertsmith.errors import InputError, ModelError
-from bertsmith.files import write_json
+from bertsmith.files import read_json, write_json
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import read_checkpoint
@@ -111,6 +111,22 @@ def test_what_stands_before_queries_and_documents_is_read_as_before(encoder: Pat
     assert small.prefixes == prompts and small.max_length == 24
     np.testing.assert_array_equal(small.queries(TEXTS), whole.queries(TEXTS))
     np.testing.assert_array_equal(small.documents(TEXTS), whole.documents(TEXTS))
+
+
+def test_a_longer_text_is_cut_where_the_tokenizer_did(encoder: Path, tmp_path: Path) -> None:
+    """Of a plain encoder nothing else says where; the model itself has positions for more."""
+    model = tmp_path / "model"
+    shutil.copytree(encoder, model)
+    (model / "modules.json").unlink(missing_ok=True)
+    (model / "bertsmith.json").unlink()
+    path = model / "tokenizer_config.json"
+    write_json(path, read_json(path) | {"model_max_length": None, "max_len": 9})
+    prune_vocabulary(model, TEXTS, tmp_path / "small")
+    assert read_json(tmp_path / "small" / "tokenizer_config.json")["model_max_length"] == 9
+    long = ["red cats run the old dog " * 4]
+    np.testing.assert_array_equal(
+        Embedder(tmp_path / "small").documents(long), Embedder(model).documents(long)
+    )
 
 
 def test_parts_are_found_by_modules_json_and_not_by_a_number(encoder: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from bertsmith.errors import BertsmithError, InputError, ModelError, TokenizerEr
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.model.checkpoint import read_checkpoint, save_checkpoint
 from bertsmith.model.config import make_config
+from bertsmith.model.manifest import write_hash_of
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
@@ -152,7 +153,7 @@ def test_a_tokenizer_alone_is_extended_and_undone(tmp_path: Path, model: Path, c
 
 
 def test_what_else_the_folder_holds_stays(tmp_path: Path, model: Path, corpus: Path) -> None:
-    """Pooling of an embedding model, a classifier's labels, its task, and a head of ours."""
+    """Pooling of an embedding model, a classifier's labels, its task, a head of ours, the longest text."""
     checkpoint = read_checkpoint(model)
     tensors = {name: rows for name, rows in checkpoint.tensors.items() if name.startswith("encoder.")}
 
@@ -174,7 +175,11 @@ def test_what_else_the_folder_holds_stays(tmp_path: Path, model: Path, corpus: P
         labels={"id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}},
         write_extra_files=beside,
     )
+    config = tmp_path / "classifier" / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"model_max_length": 40}))
+    write_hash_of(tmp_path / "classifier", config.name)
     extend_vocabulary(tmp_path / "classifier", corpus, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / config.name).read_text())["model_max_length"] == 40
     new = read_checkpoint(tmp_path / "out")
     assert new.architecture == "BertForSequenceClassification"
     assert new.manifest is not None

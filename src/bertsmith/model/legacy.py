@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bertsmith.door import door, place
 from bertsmith.errors import ModelError, TokenizerError
-from bertsmith.files import read_json, sha256, write_json
+from bertsmith.files import sha256
 from bertsmith.model.checkpoint import CONFIG, WEIGHTS, Checkpoint, encoder_of, interpret, save_checkpoint
 from bertsmith.model.flax_msgpack import read_flax_tensors
 from bertsmith.model.manifest import IMPORTED
@@ -37,8 +37,6 @@ MAX_PICKLE_BYTES = 16 << 20
 GOOGLE_CONFIG = "bert_config.json"
 
 FLAX_WEIGHTS = "flax_model.msgpack"
-
-_TOKENIZER_CONFIG = "tokenizer_config.json"
 
 # Where other frameworks' weights show themselves, and what they are called.
 _FOREIGN = {
@@ -80,9 +78,7 @@ def import_legacy(folder: Path | str, out: Path | str) -> Imported:
     labels = _numbered_labels(checkpoint)
 
     def write_beside(partial: Path) -> None:
-        copy_sentence_files(source, partial, read_legacy_tensors)
-        if tokenizer is not None:
-            _keep_longest(folder, partial)
+        copy_sentence_files(source if source.is_dir() else folder, partial, read_legacy_tensors)
 
     save_checkpoint(
         out,
@@ -256,17 +252,6 @@ def _read_tokenizer(folder: Path, checkpoint: Checkpoint) -> tuple[Tokenizer | N
             f"Remove the pieces from {tokenizer.id_to_token(rows)!r} on and import again",
         )
     return tokenizer, ()
-
-
-def _keep_longest(source: Path, folder: Path) -> None:
-    """The longest text that the old tokenizer cut to, where it is less than the model can take."""
-    if not (source / _TOKENIZER_CONFIG).exists():
-        return
-    said = read_settings(plain_file(source, _TOKENIZER_CONFIG))
-    longest = said.get("model_max_length", said.get("max_len"))  # the latter before transformers 3
-    settings = read_json(folder / _TOKENIZER_CONFIG)
-    if isinstance(longest, int) and 0 < longest < settings["model_max_length"]:
-        write_json(folder / _TOKENIZER_CONFIG, settings | {"model_max_length": longest})
 
 
 def _carried_note(checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -15,10 +15,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bertsmith.errors import ModelError
-from bertsmith.files import write_json
+from bertsmith.files import read_json, write_json
 from bertsmith.model.checkpoint import WEIGHTS
+from bertsmith.model.folder_keys import TOKENIZER_CONFIG
 from bertsmith.model.locate import SENTENCE_SETTINGS
-from bertsmith.model.untrusted import plain_file, read_small_json
+from bertsmith.model.untrusted import plain_file, read_settings, read_small_json
 
 MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
@@ -36,7 +37,7 @@ def encoder_folder(folder: Path) -> Path:
 
 
 def copy_sentence_files(source: Path, out: Path, read_weights: Callable[[Path], dict[str, Tensor]]) -> None:
-    """All of them into `out`, whose encoder lies in `out` itself; of a plain encoder there are none.
+    """All of them into `out`, whose encoder lies in `out` itself; of a plain encoder its longest text alone.
 
     `read_weights` reads a part's weights of old, which become safetensors. Raises ModelError for a part's
     file that can't be carried: without it the vectors would be others.
@@ -53,6 +54,19 @@ def copy_sentence_files(source: Path, out: Path, read_weights: Callable[[Path], 
     todays = [_of_today(each) if _is_encoder(each) else each for each in modules]
     if todays != modules:
         write_json(out / MODULES, todays)
+    _keep_longest(encoder, out)
+
+
+def _keep_longest(encoder: Path, out: Path) -> None:
+    """Where its tokenizer cuts, if that is before the model has no more positions: what was saved says these."""
+    before, after = (folder / TOKENIZER_CONFIG.file for folder in (encoder, out))
+    if not (before.exists() and after.exists()):
+        return
+    said, settings = read_settings(plain_file(encoder, before.name)), read_json(after)
+    limits = (said.get(key) for key in ("model_max_length", "max_len"))  # the latter before transformers 3
+    longest = next((limit for limit in limits if limit is not None), None)
+    if type(longest) is int and 0 < longest < settings["model_max_length"]:
+        write_json(after, settings | {"model_max_length": longest})
 
 
 def _copy_part(source: Path, name: str, out: Path, read_weights: Callable[[Path], dict[str, Tensor]]) -> None:
