@@ -96,6 +96,12 @@ def test_google_s_own_file_is_taken_for_bert() -> None:
     assert config_from_hugging_face(google, "test").model_type == "bert"
 
 
+def test_null_says_nothing() -> None:
+    """Of the family either, and of code of its own."""
+    said = dict.fromkeys(("model_type", "auto_map", "hidden_size", "is_decoder", "architectures"))
+    assert config_from_hugging_face(said, "test") == config_from_hugging_face({}, "test")
+
+
 def test_other_names_of_an_activation_are_understood() -> None:
     assert config_from_hugging_face({"hidden_act": "gelu_pytorch_tanh"}, "test").hidden_act == "gelu_new"
 
@@ -112,6 +118,8 @@ def test_other_names_of_an_activation_are_understood() -> None:
         ({"_private_kernel": "somebody/kernel"}, "unknown key '_private_kernel'"),
         ({"attn_implementation": "somebody/kernel"}, "attn_implementation is 'somebody/kernel'"),
         ({"auto_map": {"AutoModel": "evil.py"}}, "asks to run code of its own"),
+        ({"architectures": ["RobertaModel"]}, "has no model_type, which would mean BERT"),
+        ({"type_vocab_size": 1, "model_type": None}, "has no model_type, which would mean BERT"),  # of 2019
         ({"model_type": "gpt2"}, "There is no family 'gpt2'. There are: bert, roberta, distilbert"),
         ({"model_type": ["bert"]}, r"There is no family.*\['bert'\]"),
         ({"model_type": "x" * 10_000}, r"There is no family 'xx[x.]{,40}'\. There are"),

@@ -35,16 +35,19 @@ def config_keys(family: Family) -> FileKeys:
 def config_from_hugging_face(values: dict[str, Any], where: str) -> BertConfig:
     """Reads the content of a config.json.
 
-    A file without `model_type` (transformers before 2.3, Google's bert_config.json) is taken for BERT.
-    Raises ModelError for code references, unknown keys, keys that contradict each other, and settings we do
+    A file without `model_type` (transformers before 2.3, Google's bert_config.json) is taken for BERT unless
+    something says otherwise. Raises ModelError for code references, unknown keys, keys that contradict each other, and settings we do
     not compute.
     """
-    if "auto_map" in values:
+    if values.get("auto_map") is not None:
         raise ModelError(
             f"{where} asks to run code of its own (auto_map). Bertsmith never does; use another checkpoint."
         )
+    named = values.get("model_type")
+    if named is None:
+        _require_bert(values, where)
     try:
-        family = find_family(values.get("model_type", "bert"))
+        family = find_family("bert" if named is None else named)
     except ModelError as error:
         raise ModelError(f"{where}: {error}") from error
     model_type = family.model_type
@@ -64,6 +67,19 @@ def config_from_hugging_face(values: dict[str, Any], where: str) -> BertConfig:
             )
         kept[ours], given[ours] = value, key
     return make_config(kept | (more.read(values, where) if more else {}), where)
+
+
+def _require_bert(values: Mapping[str, Any], where: str) -> None:
+    """Raises ModelError for what names no family, and isn't BERT's. RoBERTa's keys and tensors are called the
+    same, and mean other positions.
+    """
+    classes = values.get("architectures")
+    first = classes[0] if isinstance(classes, list) and classes else "Bert"
+    if not str(first).startswith("Bert") or values.get("type_vocab_size") == 1:
+        raise ModelError(
+            f"{where} has no model_type, which would mean BERT, but a BERT's class begins with Bert, and it has "
+            'two segments (type_vocab_size 2). Say what it is: "model_type": "roberta", or another family.'
+        )
 
 
 def config_to_hugging_face(config: BertConfig, architecture: str) -> dict[str, Any]:
