@@ -150,6 +150,13 @@ def test_an_impossible_change_of_a_size_names_the_size() -> None:
         preset("tiny", num_attention_heads=3)
 
 
+@pytest.mark.parametrize("name", ["local_attention", "head_act", "embedding_dropout"])
+def test_what_a_saved_model_could_not_say_is_refused(name: str) -> None:
+    """Left out, it would be as published: local attention where there was none."""
+    with pytest.raises(ModelError, match=f"{name} = None is impossible for modernbert"):
+        make_config({"model_type": "modernbert", name: None}, "here")
+
+
 def test_make_config_names_the_place() -> None:
     with pytest.raises(ModelError, match=r"^here: vocab_size: .*found 0\.$"):
         make_config({"vocab_size": 0}, "here")
