@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertsmith.cli.main import main
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.suggesting import suggest as module_of_suggest
 from bertsmith.inference.suggesting.answering import likeliest_answers
 from bertsmith.inference.suggesting.folder import write_suggestions
@@ -21,6 +21,7 @@ from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings
 from bertsmith.tasks.registry import find_task
 from bertsmith.text.labelled.rows import stream_rows
 from bertsmith.training.finetuning.finetune import finetune
+from sentence_folders import save_foreign
 
 COLOURS, SIZES, ANIMALS = ("red", "blue", "green"), ("small", "large", "old", "new"), ("cat", "dog", "bird")
 TEXTS = [f"{size} {colour} {animal}" for size in SIZES for animal in ANIMALS for colour in COLOURS]
@@ -264,6 +265,9 @@ def test_slips_get_a_sentence(tiny_bert: Path, mixed: Path, tmp_path: Path) -> N
     )
     with pytest.raises(InputError, match="is a model of regression"):
         suggest(run.model, mixed)
+    other = save_foreign(tmp_path / "other", outputs=2, id2label={"0": "red", "1": "blue", "2": "green"})
+    with pytest.raises(ModelError, match="the head has 2 outputs"):  # and was left away for another
+        suggest(other, mixed)
     command = ["suggest", str(tiny_bert), str(mixed)]
     assert main([*command, "--count", "0", "--out", str(tmp_path / "next")]) == 2
     assert main([*command, "--out", str(tmp_path)]) == 2

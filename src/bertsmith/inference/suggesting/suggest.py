@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from bertsmith.door import door, function, optional, place, text, whole
-from bertsmith.errors import InputError, ModelError
+from bertsmith.errors import InputError
 from bertsmith.inference.frozen_baseline import encoder_before
 from bertsmith.inference.suggesting.answering import (
     AnsweringModel,
@@ -38,6 +38,7 @@ from bertsmith.machine.hardware import device_of
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
+from bertsmith.tasks.checkpoints.model_kind import model_kind
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
@@ -151,11 +152,10 @@ def suggest(
 
 def _trained_model(folder: Path) -> AnsweringModel | None:
     """None for an encoder without a head of a task."""
-    try:
-        model, task = load_task_model(folder)
-    except ModelError:
+    if model_kind(folder) != "task":
         load_encoder(folder)  # or it has no encoder either, or is broken
         return None
+    model, task = load_task_model(folder)
     if not isinstance(task, Classification | MultiLabel):
         raise InputError(
             f"{folder} is a model of {task.name}. suggest works for classification and multi-label."
