@@ -14,6 +14,7 @@ from bertsmith.inference.answer_numbers import number_of
 from bertsmith.inference.attribution import AttentionWeights
 from bertsmith.model.layers import attention
 from bertsmith.tasks.examples.encoding import Encoded
+from sentence_folders import save_foreign
 from served_models import TASKS, inputs_of, save_fine_tuned, save_pretrained, save_unanswerable
 
 SHORT = {
@@ -51,21 +52,22 @@ def test_of_every_task_they_add_up_to_what_the_text_changes(
     assert np.count_nonzero(found.scores) > 1
 
 
-def test_the_number_is_what_the_model_predicts(fine_tuned: dict[str, Path]) -> None:
-    """To the last digits of its products in float32."""
+def test_the_number_is_what_the_model_predicts(fine_tuned: dict[str, Path], tmp_path: Path) -> None:
+    """To the last digits of its products in float32; of another's one output behind its sigmoid."""
+    folders = fine_tuned | {"one output": save_foreign(tmp_path / "other", outputs=1, num_labels=1)}
 
     def predicted(task: str) -> dict[str, float]:
-        predictor = Predictor.load(fine_tuned[task], compute_dtype=torch.float32)
+        predictor = Predictor.load(folders[task], compute_dtype=torch.float32)
         (prediction,) = predictor.predict([SHORT.get(task, TEXT)])
         return dict(prediction)
 
     def explained(task: str, target: str | None = None) -> float:
-        return Explainer(fine_tuned[task]).attributions(SHORT.get(task, TEXT), target, tolerance=1).value
+        return Explainer(folders[task]).attributions(SHORT.get(task, TEXT), target, tolerance=1).value
 
     for task in ("classification", "multi-label"):
         for label, probability in predicted(task)["probabilities"].items():  # type: ignore[attr-defined]
             assert explained(task, label) == pytest.approx(probability, abs=2e-5)
-    for task in ("regression", "reranking"):
+    for task in ("regression", "reranking", "one output"):
         assert explained(task) == pytest.approx(predicted(task)["score"], rel=1e-4)
     assert explained("similarity") == pytest.approx(predicted("similarity")["similarity"], abs=1e-5)
     assert explained("question-answering") == pytest.approx(

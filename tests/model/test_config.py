@@ -153,7 +153,7 @@ def test_an_impossible_change_of_a_size_names_the_size() -> None:
 @pytest.mark.parametrize("name", ["local_attention", "head_act", "embedding_dropout"])
 def test_what_a_saved_model_could_not_say_is_refused(name: str) -> None:
     """Left out, it would be as published: local attention where there was none."""
-    with pytest.raises(ModelError, match=f"{name} = None is impossible for modernbert"):
+    with pytest.raises(ModelError, match=f"{name} = None is impossible for modernbert: give"):
         make_config({"model_type": "modernbert", name: None}, "here")
 
 

@@ -40,7 +40,7 @@ def number_of(
         return _of_answer(task, example, encoded, outputs)
     if name == "retrieval":
         return "similarity", lambda found: (found[:, 0] * found[:, 1]).sum(1)
-    if name == "reranking":
+    if name == "reranking" or getattr(task, "has_sigmoid", False):
         return "score", lambda found: found[:, 0].sigmoid()
     if name in ("regression", "similarity"):
         return ("similarity" if name == "similarity" else "score"), lambda found: found[:, 0]

@@ -123,8 +123,10 @@ class BertConfig(UserSettings):
         family = self.family
         for name, info in type(self).model_fields.items():
             usual, value = family.published.get(name, info.default), getattr(self, name)
-            if value is None and usual is not None:  # a file can't say so: left out, it is the usual one again
-                raise ValueError(f"{name} = None is impossible for {self.model_type}: give {usual} or another")
+            if value is None and usual is not None:  # left out of a file it would be the usual one again
+                raise ValueError(
+                    f"{name} = None is impossible for {self.model_type}: give a value as {usual}"
+                )
             if value != usual and name != "model_type" and not family.is_free(name):
                 raise ValueError(f"{name} = {value} is impossible for {self.model_type}, where it is {usual}")
         if (self.type_vocab_size == 0) != (family.published.get("type_vocab_size", 2) == 0):

@@ -35,9 +35,9 @@ def config_keys(family: Family) -> FileKeys:
 def config_from_hugging_face(values: dict[str, Any], where: str) -> BertConfig:
     """Reads the content of a config.json.
 
-    A file without `model_type` (transformers before 2.3, Google's bert_config.json) is taken for BERT unless
-    something says otherwise. Raises ModelError for code references, unknown keys, keys that contradict each other, and settings we do
-    not compute.
+    A file without `model_type` (transformers before 2.3, Google's bert_config.json) is taken for BERT.
+    Raises ModelError for one that isn't BERT's, for code references, unknown keys, keys that contradict each
+    other, and settings we do not compute.
     """
     if values.get("auto_map") is not None:
         raise ModelError(
@@ -77,8 +77,8 @@ def _require_bert(values: Mapping[str, Any], where: str) -> None:
     first = classes[0] if isinstance(classes, list) and classes else "Bert"
     if not str(first).startswith("Bert") or values.get("type_vocab_size") == 1:
         raise ModelError(
-            f"{where} has no model_type, which would mean BERT, but a BERT's class begins with Bert, and it has "
-            'two segments (type_vocab_size 2). Say what it is: "model_type": "roberta", or another family.'
+            f"{where} has no model_type, which would mean BERT; but a BERT's class begins with Bert, and it "
+            'has two segments (type_vocab_size 2). Say what it is: "model_type": "roberta", or another.'
         )
 
 

@@ -58,7 +58,7 @@ def copy_sentence_files(source: Path, out: Path, read_weights: Callable[[Path], 
 
 
 def _keep_longest(encoder: Path, out: Path) -> None:
-    """Where its tokenizer cuts, if that is before the model has no more positions: what was saved says these."""
+    """Where its tokenizer cuts, if the model has positions for more: as many are what was saved."""
     before, after = (folder / TOKENIZER_CONFIG.file for folder in (encoder, out))
     if not (before.exists() and after.exists()):
         return
