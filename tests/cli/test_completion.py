@@ -2,6 +2,8 @@
 
 import shutil
 import subprocess
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The completion script of a shell, written once."""
+
+    @cache
+    def write(shell: str) -> Path:
+        script = tmp_path_factory.mktemp(shell) / "script"
+        assert frame.main(["--install-completion", "--shell", shell, "--output", str(script)]) == 0
+        return script
+
+    return write
+
+
 def asked(program: str, script: str, *words: str) -> list[str]:
     if not shutil.which(program):
         pytest.skip(f"this machine has no {program}")
@@ -66,9 +81,10 @@ def test_the_script_goes_where_the_shell_looks(
 
 @pytest.mark.parametrize(("line", "expected"), ASKED)
 @pytest.mark.parametrize("shell", ["bash", "fish"])
-def test_words_are_completed(shell: str, line: str, expected: set[str], home: Path) -> None:
-    script = home / "script"
-    assert frame.main(["--install-completion", "--shell", shell, "--output", str(script)]) == 0
+def test_words_are_completed(
+    shell: str, line: str, expected: set[str], scripts: Callable[[str], Path]
+) -> None:
+    script = scripts(shell)
     if shell == "bash":
         found = asked("bash", BASH, str(script), *line.split(" "))
     else:
@@ -76,9 +92,8 @@ def test_words_are_completed(shell: str, line: str, expected: set[str], home: Pa
     assert set(found) == expected
 
 
-def test_zsh_reads_the_script(home: Path) -> None:
-    script = home / "script"
-    assert frame.main(["--install-completion", "--shell", "zsh", "--output", str(script)]) == 0
+def test_zsh_reads_the_script(scripts: Callable[[str], Path]) -> None:
+    script = scripts("zsh")
     assert script.read_text().startswith("#compdef bertsmith\n")
     assert asked("zsh", 'zsh -n "$1"', str(script)) == []
 

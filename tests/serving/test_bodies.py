@@ -156,8 +156,8 @@ def test_no_input_is_a_failure_of_the_service(app: FastAPI, client: TestClient, 
     """Every operation of every task, with inputs and options that it may or may not read."""
     statuses = set()
     for operation in app.state.service.models[model].operations:
-        for inputs in STRANGE:
-            for options in OPTIONS[:3] if len(inputs) > 100 else OPTIONS:
+        for number, inputs in enumerate(STRANGE):
+            for options in OPTIONS[number % 4 :: 4]:
                 body = f'{{"inputs": {inputs}, "operation": "{operation}", "options": {options}}}'
                 answer = client.post(f"/v1/{model}", content=body.encode(), headers=JSON)
                 assert answer.status_code in (200, 413, 422), (body[:200], answer.text)
@@ -166,7 +166,7 @@ def test_no_input_is_a_failure_of_the_service(app: FastAPI, client: TestClient, 
     assert {200, 422} <= statuses
 
 
-# What bodies of the protocols have in them, by name; each gets each of STRANGE in turn.
+# What bodies of the protocols have in them, by name; each gets each of STRANGE, alone or beside the rest.
 NAMED = {
     **dict.fromkeys(("inputs", "input", "texts", "documents", "text", "ids", "questions"), "bano"),
     **dict.fromkeys(("query", "context", "question"), "bano"),
@@ -182,12 +182,11 @@ def test_no_field_of_any_protocol_is_a_failure_of_the_service(
     paths = [path for path, methods in app.openapi()["paths"].items() if "post" in methods]
     others = json.dumps({other: value for other, value in NAMED.items() if other != name})[1:]
     for path in paths:
-        for strange in STRANGE:
-            for rest in (others, "}"):
-                body = f'{{"{name}": {strange}{", " if rest != "}" else ""}{rest}'
-                place = path.replace("{model}", "masked").replace("{name}", "masked")
-                answer = client.post(place, content=body.encode(), headers=JSON)
-                assert answer.status_code < 500, (path, body[:200], answer.text)
+        for number, strange in enumerate(STRANGE):
+            body = f'{{"{name}": {strange}' + ("}" if number % 3 == 0 else f", {others}")
+            place = path.replace("{model}", "masked").replace("{name}", "masked")
+            answer = client.post(place, content=body.encode(), headers=JSON)
+            assert answer.status_code < 500, (path, body[:200], answer.text)
 
 
 WATCHED = """

@@ -121,6 +121,14 @@ def changed(body: Any, place: tuple[Any, ...], change: Callable[[Any, Any], None
 STRANGE = st.sampled_from([None, True, False, 0, 1, -1, 5.5, 2**62, -(2**63), 1e300, "", "5", "bano", "\x00"])
 STRANGE |= st.sampled_from([[], {}, [[]], [None], [True], [1.5], {"text": "a"}, {"text": None}, {"type": []}])
 STRANGE |= st.integers(1, 200).map(lambda depth: json.loads("[" * depth + "]" * depth))
+NAMES = st.sampled_from(
+    ["type", "criteria", "value", "label", "choices", "name", "text", "data", "sentences", "top_k"]
+)
+STRANGE |= st.recursive(
+    STRANGE,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=8,
+)
 
 
 @CASES
