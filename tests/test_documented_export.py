@@ -77,7 +77,14 @@ def test_the_pages_tokenizer_reads_special_and_added_tokens_as_bertsmith_does(tm
     assert ours.encode("[WORLD] [SEP] <url>").ids == [13, 5, 7, 6, 14]
 
 
-@pytest.mark.parametrize("settings", [{}, {"crf": True}, {"constrained": False}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        {"crf": True},
+        pytest.param({"constrained": False}, marks=pytest.mark.slow),
+    ],
+)
 def test_tags_of_words_are_bertsmiths(tmp_path: Path, settings: dict[str, bool]) -> None:
     folder = saved_model(tmp_path / "model", "tagging", **settings)
     export_model(folder, gate_file(tmp_path, "tagging"), tmp_path / "out")

@@ -115,6 +115,7 @@ each_system = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @each_system
 def test_every_module_is_imported(tmp_path: Path, system: str) -> None:
     done = python(tmp_path, system, "-W", "ignore", "-c", EVERY_MODULE)

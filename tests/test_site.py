@@ -13,6 +13,7 @@ from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.recipe import Recipe, recipe_names
 from test_docs import settings
 
+pytestmark = pytest.mark.slow  # `make docs` builds it
 REPOSITORY = Path(__file__).parent.parent
 # Decided by what the commands are given, and not settings that one writes.
 DECIDED = re.compile(r"settings|evaluation\..*|checkpoint\..*|steps|hours")

@@ -59,6 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hurried")
 def test_one_s_own_corpus_becomes_a_model_that_is_put_to_use(
     desk: Path, capsys: pytest.CaptureFixture[str]
@@ -74,6 +75,7 @@ def test_one_s_own_corpus_becomes_a_model_that_is_put_to_use(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hurried")
 def test_a_model_gets_the_words_of_a_domain_and_what_it_forgets_is_measured(
     desk: Path, capsys: pytest.CaptureFixture[str]

@@ -374,6 +374,7 @@ def test_a_task_of_ones_own_is_pruned_too(parts: dict[str, str], tmp_path: Path)
     assert Predictor.load(tmp_path / "out" / "model", Species).task.name == "species"
 
 
+@pytest.mark.slow
 def test_a_model_of_numbers_keeps_their_places_and_no_table_without_them_is_tried(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     rows = [

@@ -55,7 +55,9 @@ def calls(tmp_path_factory: pytest.TempPathFactory, texts: list[list[str]]) -> d
 
 
 @needs_kernels
-@pytest.mark.parametrize("task", ["classification", "tagging", "vectors"])
+@pytest.mark.parametrize(
+    "task", ["classification", pytest.param("tagging", marks=pytest.mark.slow), "vectors"]
+)
 def test_sixteen_threads_get_the_same_bits_as_one_caller_alone(calls: dict[str, Call], task: str) -> None:
     call = calls[task]
     alone = [call(number) for number in range(200)]

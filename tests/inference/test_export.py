@@ -1,8 +1,9 @@
 """A model becomes a folder that ONNX Runtime opens, or is refused with nothing written."""
 
+import copy
 import json
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from tokenizers import Tokenizer as Backend
 
 from bertsmith.cli.main import main
 from bertsmith.errors import ExportRefused, InputError
+from bertsmith.inference.checking.check import check_model
+from bertsmith.inference.export import export, search
 from bertsmith.inference.export import quantise as quantising
-from bertsmith.inference.export import search
 from bertsmith.inference.export.artefact import require_place
 from bertsmith.inference.export.decoding import decoding_facts
 from bertsmith.inference.export.export import export_model
@@ -29,6 +31,22 @@ pytest.importorskip("onnxruntime", reason="needs the extra export")
 pytest.importorskip("onnxscript", reason="needs the extra export")
 
 ROWS = 120
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _graph_made_once() -> Iterator[None]:
+    """Of equal weights: it takes most of an export."""
+    graphs: dict[tuple[float, ...], Any] = {}
+
+    def make(model: Any) -> Any:
+        weights = tuple(float(weight.detach().double().norm()) for weight in model.parameters())
+        if weights not in graphs:
+            graphs[weights] = make_graph(model)
+        return copy.deepcopy(graphs[weights])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "make_graph", make)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +189,7 @@ LOOSE = ExportLimits(agreement=0.7, change=0.5)
 def test_a_planted_bad_quantisation_is_refused_with_nothing_written(
     desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    every = products(make_graph(open_source(desk / "model").padded))
+    every = products(export.make_graph(open_source(desk / "model").padded))
     monkeypatch.setattr(search, "quantise", ruining(*every))
     out = tmp_path / "out"
     command = ["export", str(desk / "model"), "--gate", str(desk / "rows.jsonl"), "--out", str(out)]
@@ -205,12 +223,12 @@ def test_too_few_rows_prove_nothing_and_are_told_before_the_work(desk: Path, tmp
 def test_a_graph_that_is_wrong_is_refused(
     desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertsmith.inference.export import export
+    whole = export.make_graph
 
     def spoilt(model: Any) -> Any:
         import onnx
 
-        graph = make_graph(model)
+        graph = whole(model)
         tensor = next(each for each in graph.graph.initializer if each.name.startswith("layers.2."))
         values = onnx.numpy_helper.to_array(tensor)
         tensor.CopyFrom(onnx.numpy_helper.from_array(values * np.float32(1.02), tensor.name))
@@ -253,6 +271,7 @@ def test_openvino_gives_the_same_answers_from_its_files(desk: Path, tmp_path: Pa
     openvino = pytest.importorskip("openvino", reason="needs the extra openvino")
     export_model(desk / "model", desk / "rows.jsonl", tmp_path / "out", to="openvino")
     assert {"model.xml", "model.bin"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    assert check_model(tmp_path / "out").agrees
     compiled = openvino.Core().compile_model(
         str(tmp_path / "out" / "model.xml"), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
     )

@@ -94,15 +94,16 @@ def test_what_there_is_not_is_not_found_whatever_is_sent(
     assert server.ask("/v1/nothing", b"{", {**OPERATOR, "content-encoding": "gzip"}).status == 422
 
 
-@pytest.mark.parametrize(
-    "examples", [5, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
-)
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_nothing_that_schemathesis_finds_is_a_failure_of_the_service(
-    app: FastAPI, server: LiveServer, examples: int
+    app: FastAPI, server: LiveServer
 ) -> None:
-    """What the document's schemas allow, and what they don't, to models that are there."""
+    """What the document's schemas allow, and what they don't, to models that are there (in short:
+    tests/serving/test_published_schema.py).
+    """
     few = hypothesis.settings(
-        max_examples=examples, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+        max_examples=200, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
     )
     statuses = set()
 

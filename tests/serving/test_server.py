@@ -218,6 +218,7 @@ def test_an_admin_replaces_a_model_and_rolls_it_back(tmp_path: Path) -> None:
         assert server.ask("/admin/models/nobody/reload", b"", operator).status == 404
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_several_processes_share_a_socket_and_leave_no_orphan(folder: Path) -> None:
     with live_server(f"intents={folder}", "--workers", "2") as server:

@@ -9,6 +9,7 @@ import time
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,7 @@ from bertsmith.reporting import formatting
 from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.examples.folds import CROSS_VALIDATION, folds_of
 from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, encode_examples
+from bertsmith.tasks.heads import linear_start
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.heads.linear_start import FROZEN, LinearProbe
 from bertsmith.tasks.registry import find_task
@@ -72,8 +74,10 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_peak() -> Iterator[None]:
+    """And linear models that are good enough to be compared."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertsmith.training.machine.matmul_flops", lambda *given, **named: 1e9)
+        patch.setattr(linear_start, "minimise", partial(linear_start.minimise, iterations=12))
         yield
 
 
@@ -445,7 +449,7 @@ def test_all_rows_train_and_all_judge(encoder: Path, tmp_path: Path, task: str) 
 
 @pytest.mark.parametrize(
     "method",
-    [LINEAR, CONTRASTIVE, LORA, *(pytest.param(each, marks=pytest.mark.slow) for each in (FULL, UPPER))],
+    [LINEAR, LORA, *(pytest.param(method, marks=slow) for method in (CONTRASTIVE, FULL, UPPER))],
 )
 def test_a_method_that_is_named_is_taken_with_a_dev_too(encoder: Path, tmp_path: Path, method: str) -> None:
     """From the same rows by the same method: the dev judges, and the weights are as without one."""
@@ -482,7 +486,7 @@ def test_the_upper_layers_alone_are_trained(encoder: Path, tmp_path: Path) -> No
     assert changed and all(name.startswith("encoder.layer.1.") for name in changed)
 
 
-@pytest.mark.parametrize(("settings", "rank"), [((), 8), (("lora.rank=2",), 2)])
+@pytest.mark.parametrize(("settings", "rank"), [pytest.param((), 8, marks=slow), (("lora.rank=2",), 2)])
 def test_lora_as_a_method_has_its_usual_rank_or_yours_and_an_adapter(
     encoder: Path, tmp_path: Path, settings: tuple[str, ...], rank: int
 ) -> None:
@@ -561,7 +565,12 @@ def typed_again(command: str, out: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("given", "method"), [("method=contrastive", CONTRASTIVE), ("method=lora", LORA), ("minutes=5", UPPER)]
+    ("given", "method"),
+    [
+        ("method=contrastive", CONTRASTIVE),
+        pytest.param("method=lora", LORA, marks=slow),
+        pytest.param("minutes=5", UPPER, marks=slow),
+    ],
 )
 def test_recipe_provenance_and_command_are_those_of_the_run(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, method: str
@@ -611,7 +620,7 @@ def test_a_dev_share_that_is_given_is_typed_again(encoder: Path, tmp_path: Path)
 # -- work, and not time --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fills_gaps", [False, True])
+@pytest.mark.parametrize("fills_gaps", [False, pytest.param(True, marks=slow)])
 def test_a_machine_that_is_busy_chooses_the_same_to_the_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fills_gaps: bool
 ) -> None:
@@ -1016,7 +1025,9 @@ def test_a_method_goes_on_by_its_own_epochs_and_rates(
     assert (tmp_path / "parts" / "recipe.toml").read_text().replace("parts", "whole") == stored
 
 
-@pytest.mark.parametrize(("given", "killed_in"), [((), "_train_once"), (("method=upper",), "write_choice")])
+@pytest.mark.parametrize(
+    ("given", "killed_in"), [pytest.param((), "_train_once", marks=slow), (("method=upper",), "write_choice")]
+)
 def test_a_run_goes_on_by_the_method_that_it_has_settled_on(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], killed_in: str
 ) -> None:
