@@ -124,6 +124,7 @@ def fill_in(path: Path) -> None:
         writer.writerows(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hurried")
 def test_fifty_rows_become_a_hundred_and_then_predictions(folder: Path) -> None:
     write_tiny_bert(folder / "minilm")
@@ -139,6 +140,7 @@ def test_fifty_rows_become_a_hundred_and_then_predictions(folder: Path) -> None:
     assert len(lines_of(folder / "sorted.jsonl")) == 300
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hurried")
 def test_logs_become_a_model_that_tells_bad_runs(folder: Path) -> None:
     """The tutorial alone: the page's other commands are about files that it doesn't make."""
@@ -184,6 +186,7 @@ def test_other_libraries_and_this_one_agree_side_by_side() -> None:
     assert last.names["run"].report.is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hurried")
 def test_a_model_is_trained_served_asked_and_replaced(
     folder: Path, capsys: pytest.CaptureFixture[str]

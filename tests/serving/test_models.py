@@ -288,11 +288,11 @@ def test_signals_that_come_while_models_are_opened_are_one_look_more(
     from bertsmith.serving.draining_server import DrainingServer
 
     models = opened(folder)
-    looks = list[str]()
+    looks, all_signals = list[str](), threading.Event()
 
     def slow(name: str) -> Any:
         looks.append(name)
-        time.sleep(0.1)
+        all_signals.wait(30)
         return models["m"]
 
     monkeypatch.setattr(models, "refresh", slow)
@@ -303,6 +303,7 @@ def test_signals_that_come_while_models_are_opened_are_one_look_more(
         for _ in range(10):
             server._reload()
             await asyncio.sleep(0.005)
+        all_signals.set()
         assert server._loading is not None
         await server._loading
 

@@ -357,7 +357,11 @@ def test_small_micro_batches_give_the_same_run(encoder: Path, tmp_path: Path) ->
     assert scores[0][0] == pytest.approx(scores[1][0], rel=1e-6)
 
 
-@pytest.mark.parametrize("evaluation", [1, 4], ids=["in the first restart", "in the second"])
+@pytest.mark.parametrize(
+    "evaluation",
+    [pytest.param(1, marks=pytest.mark.slow), 4],
+    ids=["in the first restart", "in the second"],
+)
 def test_an_interrupted_run_goes_on_to_the_same_model(
     evaluation: int, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,7 +76,13 @@ def trained(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Finetune
     return run("classification", encoder, folder, "epochs=4", "method=full", dev=str(dev))
 
 
-@pytest.mark.parametrize("task", ["classification", "multi-label", "regression"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        "classification",
+        *(pytest.param(task, marks=pytest.mark.slow) for task in ("multi-label", "regression")),
+    ],
+)
 def test_an_informative_column_raises_the_score_and_is_credited_for_it(
     task: str, encoder: Path, tmp_path: Path
 ) -> None:

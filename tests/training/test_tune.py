@@ -180,6 +180,7 @@ def test_few_rows_judge_trials_in_turn_and_the_best_learns_from_all(
     assert timeless(longer.trials)[:2] == timeless(found.trials)
 
 
+@pytest.mark.slow
 def test_the_command_in_best_toml_judges_by_as_many_folds_whatever_they_take(
     files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
