@@ -30,7 +30,10 @@ TEXTS = [f"{word} {n}" for n in range(10) for word in ("card", "transfer", "cash
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking.time, "sleep", lambda seconds: None)
+    def sleep(seconds: float) -> None:
+        assert 0 <= seconds <= 60
+
+    monkeypatch.setattr(asking.time, "sleep", sleep)
 
 
 @pytest.fixture
@@ -111,7 +114,8 @@ def test_a_busy_llm_is_waited_for_and_one_that_refuses_is_named(store: Store) ->
             count[0] += 1
             busy = count[0] % 2
         if busy:
-            return Reply([b'{"error":{"message":"slow down"}}'], 429, {"retry-after": "7"})
+            wait = ("7", "nan", "-1", "Wed, 21 Oct 2026 07:28:00 GMT", "1e999")[count[0] // 2 % 5]
+            return Reply([b'{"error":{"message":"slow down"}}'], 429, {"retry-after": wait})
         return llm_answers.script(seen)
 
     with upstream_of(script) as llm:

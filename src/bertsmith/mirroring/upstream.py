@@ -5,6 +5,7 @@ A request is made of what a recorded call kept, so that asking again is asking t
 the environment, sent, and kept nowhere.
 """
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -159,6 +160,7 @@ def _told(response: httpx.Response) -> str:
 
 def _seconds(header: str | None, usual: float) -> float:
     try:
-        return max(float(header or usual), 0.0)
-    except ValueError:
+        seconds = float(header or usual)
+    except ValueError:  # a date
         return usual
+    return usual if math.isnan(seconds) else max(seconds, 0.0)
