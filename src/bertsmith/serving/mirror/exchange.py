@@ -19,6 +19,7 @@ from bertsmith.serving.mirror.streams import events_of
 _Read = TypeVar("_Read")
 READABLE = "gzip"  # the one content-encoding that every client knows and whose size can be bounded
 LARGEST = 64_000_000  # bytes of an answer unpacked
+_GZIP, _PART = zlib.MAX_WBITS | 16, 1 << 14  # zlib's number for the format; bytes
 _MALFORMED = (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError)
 
 
@@ -162,15 +163,18 @@ def decoded(content: bytes, encoding: str, largest: int = LARGEST, *, may_be_cut
 
 def _unzipped(content: bytes, largest: int, may_be_cut: bool) -> bytes:
     """All members of it (RFC 1952, section 2.2), as clients read them."""
-    found = b""
-    while content:
-        unpacking = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    found, rest, unpacking = bytearray(), memoryview(content), zlib.decompressobj(_GZIP)
+    while rest:
+        if unpacking.eof:
+            unpacking = zlib.decompressobj(_GZIP)
+        part = rest[:_PART]  # what is left of it behind a member's end is copied
         try:
-            found += unpacking.decompress(content, largest + 1 - len(found))
+            found += unpacking.decompress(part, largest + 1 - len(found))
         except zlib.error:
             raise NotMirrored("malformed-answer") from None
-        if len(found) > largest or not (unpacking.eof or may_be_cut):
-            is_large = len(found) > largest or unpacking.unconsumed_tail
-            raise NotMirrored("too-large" if is_large else "cut")
-        content = unpacking.unused_data
-    return found
+        if len(found) > largest:
+            raise NotMirrored("too-large")
+        rest = rest[len(part) - len(unpacking.unused_data) :]
+    if content and not (unpacking.eof or may_be_cut):
+        raise NotMirrored("cut")
+    return bytes(found)

@@ -35,8 +35,8 @@ class UpstreamAnswer:
         self._origin = origin
 
     def header(self, name: bytes) -> str:
-        """Empty where there is none."""
-        return next((value for each, value in self.headers if each == name), b"").decode("latin-1")
+        """Empty where there is none; several are one list (RFC 9110, section 5.3)."""
+        return b", ".join(value for each, value in self.headers if each == name).decode("latin-1")
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body as it comes, in its encoding. Raises httpcore's errors."""
