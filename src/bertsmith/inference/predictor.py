@@ -33,6 +33,7 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 _EXAMPLES_AT_A_TIME, _CHARACTERS_AT_A_TIME = 4096, 1 << 22
 # What a caller who may stop at any time waits for.
 _WINDOWS_AT_A_TIME, _TEXTS_OF_WINDOWS, _CHARACTERS_OF_WINDOWS = 16, 64, 1 << 16
+_CHARACTERS_OF_A_TOKEN = 16  # English has about 5
 
 
 @dataclass(frozen=True)
@@ -83,13 +84,17 @@ class Predictor:
     def predict_windows(self, texts: Sequence[str]) -> Iterator[Prediction]:
         """Of a text that is cut in `predict`, a prediction for each window of `max_length` tokens, half of
         which the next one shows too; of others one. In the order of the texts, computed a few at a time as
-        they are asked for.
+        they are asked for: very long ones too, in parts that share as many characters as a window may have.
         """
         task, is_cut = self.task, self.task.settings.stride is None
         if is_cut:
             room = task.settings.max_length - special_tokens(self.tokenizer, 1)
             task = reading_columns(task, {"stride": room // 2})
-        examples = [task.example(text, f"input {number}") for number, text in enumerate(texts, 1)]
+        examples = [
+            task.example(part, f"input {number}")
+            for number, text in enumerate(texts, 1)
+            for part in (_parts(text, task.settings.max_length) if is_cut else [text])
+        ]
         for some in few_at_a_time(task, examples, _TEXTS_OF_WINDOWS, _CHARACTERS_OF_WINDOWS):
             shown = [
                 (example, part)
@@ -212,3 +217,15 @@ class Predictor:
             if progress is not None:
                 progress(done, len(examples), "texts")
             yield from self.task.decode(outputs, some, split.encoded)
+
+
+def _parts(text: str, max_length: int) -> Iterator[str]:
+    """Of `_CHARACTERS_OF_WINDOWS` at most, cut at blanks where there are some."""
+    shared = max_length * _CHARACTERS_OF_A_TOKEN
+    size, start = max(_CHARACTERS_OF_WINDOWS, 2 * shared), 0
+    while start + size < len(text):
+        end = text.rfind(" ", start + size - shared // 2, start + size)
+        end = start + size if end < 0 else end
+        yield text[start:end]
+        start = max(text.find(" ", end - shared, end), end - shared)
+    yield text[start:]
