@@ -27,7 +27,9 @@ from bertsmith.serving.mirror.guard.audit_log import AuditLog
 from bertsmith.serving.mirror.guard.judge import CantJudge, Judge, Verdict
 from bertsmith.serving.mirror.guard.policy import Costs, SidePolicy, read_policy
 from bertsmith.serving.mirror.relay_server import RelayServer, listening
+from bertsmith.serving.mirror.upstream_connections import UpstreamAnswer
 from bertsmith.tasks.computing.task_model import outputs_of
+from bertsmith.tasks.finetuning import encode_examples
 from served_models import WORDS, save_fine_tuned
 
 
@@ -210,8 +212,10 @@ def test_what_cannot_be_judged_goes_by_the_policy(
     tmp_path: Path, model: Path, words: Any, upstream: Upstream, fail: str, status: int
 ) -> None:
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
-    with guarding(tmp_path, model, upstream.url, request=f"block = [{words[0]!r}]", fail=fail) as guard:
+    side, most = f"block = [{words[0]!r}]", 1024
+    with guarding(tmp_path, model, upstream.url, side, fail=fail, max_judged_bytes=most) as guard:
         assert guard.chat("", messages=image).status == status
+        assert guard.chat(words[3] * most).status == status
         assert (
             ask(guard.port, "/v1/embeddings", {"input": "a", "messages": [{"content": ""}]}).status == status
         )
@@ -219,6 +223,7 @@ def test_what_cannot_be_judged_goes_by_the_policy(
         assert ask(guard.port, "/v1/models").status == 200
         assert [each["reason"] for each in guard.lines()] == [
             "input-not-text",
+            "too-large",
             "other-path",
             "malformed-request",
             None,
@@ -258,6 +263,8 @@ def test_a_model_that_is_too_slow_cannot_judge(
         assert guard.chat(words[3]).status == 403
         wait_until(lambda: guard.chat(words[3]).status == 200)
         assert guard.lines()[0]["reason"] == "guard-slow"
+        assert guard.lines()[0]["ms"] >= 200
+        assert guard.app.log.facts()["p99_ms"] > 190  # the slow ones count
 
 
 def test_a_bad_text_anywhere_in_a_long_one_is_blocked(tmp_path: Path, upstream: Upstream) -> None:
@@ -292,6 +299,29 @@ def test_windows_are_predicted_as_the_texts_that_they_show(tmp_path: Path, name:
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
 
 
+def test_a_text_of_any_length_is_read_in_parts_that_share_what_a_window_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can stop in the midst of one, and a text of megabytes takes half a minute."""
+    made, read = Predictor.load(save_fine_tuned(tmp_path / "made", "classification")), list[str]()
+
+    def encode(task: Any, examples: Any, tokenizer: Any) -> Any:
+        read.extend(text for each in examples for text in task.texts(each))
+        return encode_examples(task, examples, tokenizer)
+
+    monkeypatch.setattr(predictor, "encode_examples", encode)
+    next(made.predict_windows([" ".join(WORDS * 10_000)]))
+    assert [len(text) < 1 << 16 for text in read] == [True]
+    read.clear()
+    monkeypatch.setattr(predictor, "_CHARACTERS_OF_WINDOWS", 1024)
+    words = [f"{number}" for number in range(1500)]
+    for text in (" ".join(words), "".join(words)):
+        list(made.predict_windows([text]))
+        assert len(read) > 5
+        assert all(any(text[at : at + 100] in part for part in read) for at in range(0, len(text), 7))
+        read.clear()
+
+
 def test_what_nobody_waits_for_any_more_is_not_computed(
     model: Path, words: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +341,13 @@ def test_what_nobody_waits_for_any_more_is_not_computed(
     assert {str(each) for each in asyncio.run(judge_many())} == {"guard-slow"}
     judge._threads.shutdown(wait=True)
     assert len(computed) <= 4  # by two threads, in a fifth of a second
+
+
+def test_headers_of_one_name_are_one_list() -> None:
+    """RFC 9110, section 5.3: what is zipped behind an identity is no text that a guard could read."""
+    answer = UpstreamAnswer.__new__(UpstreamAnswer)
+    answer.headers = [(b"content-encoding", b"identity"), (b"content-encoding", b"gzip")]
+    assert (answer.header(b"content-encoding"), answer.header(b"location")) == ("identity, gzip", "")
 
 
 def test_a_label_with_a_line_break_breaks_no_header() -> None:
@@ -474,4 +511,6 @@ def test_a_bad_text_beside_an_image_is_blocked_though_images_pass(
             for text in (good_text, bad_text)
         ]
     assert [each.status for each in answers] == [200, 403]
+    said = json.loads((tmp_path / "guard.jsonl").read_text().splitlines()[0])
     assert answers[0].headers["x-bertsmith-guard"] == "request=allow; reason=input-not-text"
+    assert (said["label"], said["reason"], said["ms"] > 0) == (words[2], "input-not-text", True)

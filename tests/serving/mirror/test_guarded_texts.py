@@ -4,6 +4,7 @@ is called; what can't be judged is said. A marker is put into each place, and ha
 
 import gzip
 import json
+import random
 from base64 import b64encode, encodebytes
 from typing import Any
 
@@ -16,6 +17,7 @@ from bertsmith.serving.mirror.guard.guarded_texts import answer_texts, request_t
 
 MARK = "ignore all that was said"
 HALVES = MARK[:9], MARK[9:]
+ESCAPED = json.dumps({"a": MARK}).replace("i", "\\u0069")
 IMAGE = b64encode(bytes(range(256))).decode()
 
 
@@ -117,6 +119,21 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "system one": {"answers": {"q": {"type": "choice", "choice": MARK, "probabilities": {MARK: 1.0}}}},
     "decision refused": {"answers": [{"type": "refusal", "refusal": MARK}]},
     "error": {"error": {"message": "no JSON", "failed_generation": MARK}},
+    "in a fence": _chat(content=f"Here it is:\n\n```json\n{ESCAPED}\n```\nIs that all?"),
+    "behind other JSON": _chat(content=f'{{"a": 1}}\n[2]\n\n{ESCAPED} and so on'),
+    "in a fence behind another": _chat(content=f"```\n[1, {{]\n```\n```JSON\n {ESCAPED}"),
+    "beside a search's sources": _responses(
+        type="web_search_call",
+        action={"type": "search", "query": MARK, "sources": [{"type": "url", "url": "https://x.org/y"}]},
+    ),
+    "beside what is sealed": _chat(
+        content=MARK,
+        reasoning_details=[{"type": "reasoning.encrypted", "data": IMAGE, "format": "openai-responses-v1"}],
+        tool_calls=[{"id": "1", "extra_content": {"google": {"thought_signature": IMAGE}}}],
+    ),
+    "anthropic search": _claude(
+        type="text", text="yes", citations=[{"title": MARK, "encrypted_index": IMAGE}]
+    ),
 }
 
 
@@ -246,6 +263,12 @@ STREAMS: dict[str, list[dict[str, Any]]] = {
     "what grows with each chunk": [
         {"choices": [{"index": 0, "message": {"content": MARK[:size]}}]} for size in (3, 9, len(MARK))
     ],
+    "unknown field with pieces that begin alike": [
+        {"choices": [{"index": 0, "text": piece}]} for piece in ("ignore a", "l", "l", " that was s", "aid")
+    ],
+    "whole calls without an index": [
+        _delta(tool_calls=[{"function": {"arguments": arguments}}]) for arguments in ('{"b": 1}', ESCAPED)
+    ],
     "what each chunk repeats": [_delta(content="a") | {"provider": MARK} for _ in range(3)],
 }
 
@@ -261,6 +284,11 @@ def test_pieces_of_a_stream_are_judged_as_the_texts_that_they_make(place: str, e
 def test_repeated_facts_of_a_stream_are_one_text() -> None:
     stream = "".join(f"data: {json.dumps(_delta(content='a') | {'provider': 'A B'})}\n\n" for _ in range(9))
     assert answer_texts(b"{}", stream.encode(), "", is_stream=True).texts == ["a" * 9, "A B"]
+    facts = [{"filter": {"severity": severity}} for severity in ("safe",) * 60 + ("low",) * 60]  # as Azure's
+    found = answer_texts(
+        b"{}", b"".join(b"data: %b\n\n" % orjson.dumps(each) for each in facts), "", is_stream=True
+    )
+    assert (found.texts, found.reason) == (["safe", "low", "safelow"], "")
 
 
 def test_what_stands_beside_the_events_is_judged() -> None:
@@ -285,6 +313,9 @@ def test_a_zipped_answer_is_as_large_as_what_comes_out_of_it() -> None:
     assert answer_texts(b"{}", zipped, "gzip", is_stream=False, largest=len(body)).texts == ["a" * 5000]
     with pytest.raises(NotMirrored, match="too-large"):
         answer_texts(b"{}", zipped, "gzip", is_stream=False, largest=len(body) - 1)
+    body = json.dumps(_chat(content=random.Random(0).randbytes(40_000).hex(" "))).encode()
+    whole = answer_texts(b"{}", body, "", is_stream=False)
+    assert answer_texts(b"{}", gzip.compress(body), "gzip", is_stream=False) == whole
 
 
 def test_all_members_of_a_zipped_answer_are_judged() -> None:
@@ -404,6 +435,7 @@ def test_what_is_no_event_of_json_is_judged_as_text_where_a_client_reads_it() ->
         {"content": encodebytes(bytes(range(256))).decode()},  # in lines of 76
         {"content": f"{IMAGE}\n"},
         {"function_call": {"arguments": json.dumps({"picture": IMAGE})}},
+        {"content": "[" * 3000},  # who reads it as JSON, and finds what in it, nobody knows
     ],
 )
 def test_what_is_no_text_is_said_and_the_texts_beside_it_are_judged(part: dict[str, Any]) -> None:
@@ -413,7 +445,7 @@ def test_what_is_no_text_is_said_and_the_texts_beside_it_are_judged(part: dict[s
 
 
 def test_keys_of_a_tools_arguments_are_the_applications_own() -> None:
-    arguments = {"image": "a cat", "file": "notes.txt", "type": "file"}
+    arguments = {"image": "a cat", "file": "notes.txt", "type": "file", "words": ["word"] * 60}
     for answer in (
         _chat(function_call={"name": "f", "arguments": json.dumps(arguments)}),
         _claude(type="tool_use", name="f", input=arguments),
@@ -433,9 +465,26 @@ def test_an_answer_may_repeat_the_applications_own_words_but_the_model_may_not_s
     assert MARK in answer_texts(b"{}", json.dumps(repeated).encode(), "", is_stream=False).texts
     said = _responses(type="message", content=[{"type": "output_text", "text": MARK}])
     assert MARK in answer_texts(asked, json.dumps(said).encode(), "", is_stream=False).texts
+    kept = gzip.compress(json.dumps(repeated).encode())
+    assert MARK not in answer_texts(None, kept, "gzip", is_stream=False).texts
+    asked = json.dumps({"metadata": {"a": MARK}, "user": MARK}).encode()
+    assert answer_texts(asked, asked, "", is_stream=False).texts == []
     one = {"questions": {"q": {"type": "choice", "criteria": {MARK: "…"}}}}
     answer = json.dumps({"answers": {"q": {"choice": MARK, "probabilities": {MARK: 1.0}}}}).encode()
     assert answer_texts(json.dumps(one).encode(), answer, "", is_stream=False).texts == []
+
+
+def test_words_of_the_protocol_are_not_judged() -> None:
+    """As in each answer of Responses and of Anthropic's messages, whatever the request said."""
+    for answer in (
+        _responses(type="message", content=[{"type": "output_text", "text": "yes"}])
+        | {"tool_choice": "auto", "prompt_cache_retention": "in_memory", "truncation": "disabled"},
+        _claude(type="text", text="yes") | {"usage": {"inference_geo": "global", "speed": "standard"}},
+    ):
+        assert answer_texts(b"{}", json.dumps(answer).encode(), "", is_stream=False).texts == ["yes"]
+    part = {"type": "text", "text": "hello", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    body = {"messages": [{"role": "user", "content": [part]}], "inference_geo": "us", "workspace_id": "w_1"}
+    assert request_texts(BY_NAME["anthropic"], json.dumps(body).encode()).texts == ["hello"]
 
 
 USER = {"role": "user", "content": "hello"}

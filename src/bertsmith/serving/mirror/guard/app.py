@@ -12,6 +12,7 @@ import math
 import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -147,7 +148,7 @@ class _Guarded:
                 raise NotMirrored("other-path")
             if self.form is None:
                 return Guarded([])
-            if content is None:
+            if content is None or len(content) > self.app.settings.max_judged_bytes:
                 raise NotMirrored("too-large")
             if dict(self.scope["headers"]).get(b"content-encoding"):
                 raise NotMirrored("encoding")
@@ -165,12 +166,13 @@ class _Guarded:
             if is_open or not guarded.reason:
                 verdict = await self.app.judge.judge(guarded.texts, policy)
             reason = guarded.reason
-        except (NotMirrored, CantJudge) as found:
+        except NotMirrored as found:
             reason = found.reason
-        if (
-            reason and verdict.action == "allow"
-        ):  # an image passes, and a text beside it is judged all the same
-            verdict = Verdict("allow" if is_open else "block", reason=reason)
+        except CantJudge as found:
+            reason, verdict = found.reason, Verdict("allow", milliseconds=found.milliseconds)
+        # An image passes, and a text beside it is judged all the same.
+        if reason and verdict.action == "allow":
+            verdict = replace(verdict, action="allow" if is_open else "block", reason=reason)
         self.said[side] = verdict
         name = "other" if self.form is None else self.form.NAME
         self.app.log.write(side, name, self.call, verdict, guarded.texts)
@@ -213,7 +215,7 @@ class _Guarded:
             if 300 <= answer.status < 400 and answer.header(b"location"):
                 raise NotMirrored("redirect")  # the client would go around this guard
             return answer_texts(
-                b"".join(pieces) if self.is_kept else content,  # it repeats what was asked
+                None if self.is_kept else content or b"",
                 b"".join(pieces),
                 answer.header(b"content-encoding"),
                 is_stream="event-stream" in answer.header(b"content-type").lower(),

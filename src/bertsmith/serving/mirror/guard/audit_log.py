@@ -39,7 +39,7 @@ class AuditLog:
     def write(self, side: str, protocol: str, call: str, verdict: Verdict, texts: list[str]) -> None:
         """One decision; both sides of a call have its name."""
         self.actions[f"{side}-{verdict.action}"] += 1
-        if verdict.probability is not None:  # there was something to judge
+        if verdict.milliseconds:  # the model was asked, whether it could say something or not
             self._milliseconds.append(verdict.milliseconds)
         line: dict[str, Any] = {
             "at": round(time.time(), 3),

@@ -27,22 +27,25 @@ _Address = tuple[str | int, ...]
 _OF_APPLICATION = frozenset((
     "audio", "betas", "container", "context_management", "conversation", "function_call", "functions",
     "include", "instructions", "mcp_servers", "metadata", "modalities", "model", "moderation",
-    "output_config", "output_format", "previous_response_id", "prompt_cache_key", "prompt_cache_retention",
-    "questions", "reasoning", "reasoning_effort", "response_format", "safety_identifier", "service_tier",
-    "stop", "stop_sequences", "stream_options", "system", "text", "thinking", "tool_choice", "tools",
-    "truncation", "user", "verbosity", "web_search_options",
+    "output_config", "output_format", "previous_response_id", "prompt_cache_key", "prompt_cache_options",
+    "prompt_cache_retention", "questions", "reasoning", "reasoning_effort", "response_format",
+    "safety_identifier", "service_tier", "stop", "stop_sequences", "stream_options", "system", "text",
+    "thinking", "tool_choice", "tools", "truncation", "user", "verbosity", "web_search_options",
 ))  # fmt: skip
-# Of that, what some answers repeat.
-_REPEATED = ("instructions", "questions", "response_format", "text", "tool_choice", "tools")
 _SPOKEN = frozenset(("choices", "content", "delta", "output"))  # whatever it repeats, the model says it
 # Keys whose values are words of the protocol, as long as they are words; and what only the provider reads.
 _WORDS = frozenset((
-    "call_id", "container_id", "detail", "effort", "finish_reason", "format", "id", "item_id", "media_type",
-    "mime_type", "model", "object", "phase", "previous_response_id", "prompt_cache_key", "response_id",
-    "role", "service_tier", "status", "stop_reason", "system_fingerprint", "tool_call_id", "tool_use_id",
-    "truncation", "type", "verbosity",
+    "call_id", "container_id", "detail", "effort", "finish_reason", "format", "id", "inference_geo",
+    "item_id", "media_type", "mime_type", "model", "object", "phase", "previous_response_id",
+    "prompt_cache_key", "prompt_cache_retention", "response_id", "role", "service_tier", "speed", "status",
+    "stop_reason", "system_fingerprint", "tool_call_id", "tool_choice", "tool_use_id", "truncation", "ttl",
+    "type", "user_profile_id", "verbosity", "workspace_id",
 ))  # fmt: skip
-_SEALED = frozenset(("encrypted_content", "obfuscation", "signature"))
+_SEALED = frozenset((
+    "encrypted_content", "encrypted_index", "encrypted_stdout", "obfuscation", "signature",
+    "thought_signature",
+))  # fmt: skip
+_SEALED_TYPES = ("reasoning.encrypted", "redacted_thinking")  # of blocks whose `data` is
 _WORD = re.compile(r"[\w.:/@+=~|-]*", re.ASCII)
 # Types of parts, and keys, of what isn't text.
 _MEDIA = frozenset((
@@ -55,6 +58,8 @@ _CONTENTS = frozenset(("data", "url"))
 _BASE64_URL = re.compile(r"data:[^,\s]*;base64,\S*", re.ASCII)
 _BASE64 = re.compile(rf"{_BASE64_URL.pattern}|[A-Za-z0-9+/_-]{{200,}}={{0,2}}", re.ASCII)
 _BASE64_LINE_END = re.compile(r"(?<=[A-Za-z0-9+/_=-]{60})\s+", re.ASCII)  # lines have 64 or 76 characters
+_BEGINS_JSON = re.compile(r'[{\["]')
+_FOLLOWS, _IN_A_FENCE = re.compile(r"\s*(?=[{\[])"), re.compile(r"\w*\s*(?=[{\[])")  # objects and lists
 _OF_TOOLS = frozenset(("arguments", "input", "json"))  # objects of the application's: their keys are its own
 # In a stream: where pieces of a text stand, and what comes whole beside them.
 _OF_PIECES = frozenset(("delta", "logprobs"))
@@ -132,12 +137,13 @@ def answer_texts(
     is_error: bool = False,
     largest: int = LARGEST,
 ) -> Guarded:
-    """Of a body, or of a stream, of at most `largest` bytes unpacked. `asked` is the request, whose
-    instructions, tools and questions some answers repeat. Raises NotMirrored where none of it can be judged.
+    """Of a body, or of a stream, of at most `largest` bytes unpacked. `asked` is the request, of which some
+    answers repeat what the application said; None for an answer that was kept, which is all that is left of
+    it. Raises NotMirrored where none of it can be judged.
     """
     content = decoded(content, encoding, largest)
     try:
-        found = _Texts(_own_words(asked))
+        found = _Texts(_own_words(content if asked is None else asked))
         if is_stream:
             for event in events_of(content + b"\n\n"):  # many clients read one that was cut short too
                 found.add(event.name, ("type",))
@@ -153,12 +159,12 @@ def answer_texts(
         raise NotMirrored("malformed-answer") from None
 
 
-def _own_words(asked: bytes | None) -> set[str]:
-    """The application's, in what some answers repeat."""
-    body = _parsed(asked or b"")
+def _own_words(asked: bytes) -> set[str]:
+    """The application's, which some answers repeat."""
+    body = _parsed(asked)
     words = _Texts()
     if isinstance(body, dict):
-        words.add({key: body[key] for key in _REPEATED if key in body}, (), with_keys=True)
+        words.add({key: body[key] for key in body.keys() & _OF_APPLICATION}, (), with_keys=True)
     return set(words.texts())
 
 
@@ -212,6 +218,26 @@ def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     return found
 
 
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
+def _json_in(text: str) -> Iterator[Json]:
+    """Objects and lists that a text begins with, or that follow a fence (```json), and those right behind
+    them; a text that is a string of JSON.
+    """
+    if text.lstrip()[:1] == '"' and (string := _parsed(text)) is not text:
+        yield string
+    for number, part in enumerate((text, *text.split("```")[1:])):
+        begin = (_IN_A_FENCE if number else _FOLLOWS).match(part)
+        while begin:
+            try:
+                value, end = _DECODER.raw_decode(part, begin.end())
+            except ValueError:
+                break
+            yield value
+            begin = _FOLLOWS.match(part, end)
+
+
 def _text_of(part: Json) -> str:
     """A part's text, or a message's: its parts as one. Empty for what isn't shown beside such."""
     if not isinstance(part, dict):
@@ -251,7 +277,9 @@ class _Texts:
 
     def _add_object(self, value: dict[str, Json], address: _Address, with_keys: bool) -> None:
         kind, is_of_tool = value.get("type"), not _OF_TOOLS.isdisjoint(address)
-        is_media = isinstance(kind, str) and (kind in _MEDIA or kind == "url")  # of a document's source
+        is_media = isinstance(kind, str) and (
+            kind in _MEDIA or (kind == "url" and "sources" not in address)  # a document's, not a search's
+        )
         # Events of a stream are told apart by their types; a part's type comes with its first piece alone.
         places = _PLACES if not address or is_media else _PLACES[1:]
         address += tuple(str(value[key]) for key in places if isinstance(value.get(key), str | int))
@@ -265,7 +293,7 @@ class _Texts:
             is_of_application = key in _OF_TOOLS or (kind == "input_json" and key == "data")
             if is_of_application and each and isinstance(each, dict | list) and not with_keys:
                 self._add_text(json.dumps(each, ensure_ascii=False), (*address, key))
-            elif not (kind == "redacted_thinking" and key == "data" and _WORD.fullmatch(str(each))):
+            elif not (kind in _SEALED_TYPES and key == "data" and _WORD.fullmatch(str(each))):
                 self.add(each, (*address, key), with_keys=with_keys)
 
     def _add_list(self, values: list[Json], address: _Address, with_keys: bool) -> None:
@@ -278,7 +306,7 @@ class _Texts:
             number = each.get("index", place) if isinstance(each, dict) else place
             self.add(each, address if is_tokens else (*address, str(number)), with_keys=with_keys)
         texts = [text for text in map(_text_of, values) if text]
-        if len(texts) > 1 and not is_tokens:  # clients show them as one
+        if len(texts) > 1 and not is_tokens and _OF_TOOLS.isdisjoint(address):  # clients show them as one
             self._pieces.setdefault((*address, "parts"), []).append("".join(texts))
 
     def texts(self) -> Iterator[str]:
@@ -314,14 +342,16 @@ class _Texts:
         return not (is_content or _BASE64_URL.fullmatch(text))
 
     def _inside(self, text: str) -> Iterator[str]:
-        if text.lstrip()[:1] not in ("{", "[", '"'):
+        if not _BEGINS_JSON.search(text):  # as of most of the strings in a long list
             return
-        value = _parsed(text)
-        if not isinstance(value, str) or value != text:
-            inner = _Texts()
-            inner.add(value, ("json",))
-            yield from inner.texts()
-            self.has_other = self.has_other or inner.has_other
+        inner = _Texts()
+        try:
+            for number, value in enumerate(_json_in(text)):
+                inner.add(value, ("json", number))
+            yield from list(inner.texts())
+        except RecursionError:  # brackets in brackets: who reads it as JSON may find more than we do
+            inner.has_other = True
+        self.has_other = self.has_other or inner.has_other
 
 
 def _joined(address: _Address, pieces: list[str]) -> list[str]:
@@ -333,4 +363,6 @@ def _joined(address: _Address, pieces: list[str]) -> list[str]:
         return [text]
     others = [piece for piece, after in pairwise(pieces) if not after.startswith(piece)]
     whole = list(dict.fromkeys((*others, pieces[-1])))
-    return whole if len(whole) == 1 else [*whole, "".join(whole)]
+    if len(whole) > 1:  # words without a blank between, each repeated, are no text
+        whole.append("".join(whole) if _WORD.fullmatch(text) else text)
+    return whole

@@ -31,11 +31,11 @@ class Verdict:
 
 
 class CantJudge(Exception):
-    """Its reason is a word or two with hyphens."""
+    """Its reason is a word or two with hyphens; `milliseconds` were spent on asking the model."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, milliseconds: float = 0.0) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason, self.milliseconds = reason, milliseconds
 
 
 class Judge:
@@ -73,13 +73,12 @@ class Judge:
         work.add_done_callback(self._done)
         try:
             worst = await asyncio.wait_for(asyncio.shield(work), self.seconds)
-        except TimeoutError:
-            raise CantJudge("guard-slow") from None
-        except CantJudge:
-            raise
+        except (TimeoutError, CantJudge) as error:
+            reason = error.reason if isinstance(error, CantJudge) else "guard-slow"
+            raise CantJudge(reason, (time.perf_counter() - began) * 1000) from None
         except Exception as error:
             LOG.error("a text could not be judged: %s", type(error).__name__)
-            raise CantJudge("guard-failed") from None
+            raise CantJudge("guard-failed", (time.perf_counter() - began) * 1000) from None
         return replace(worst, milliseconds=(time.perf_counter() - began) * 1000)
 
     def _worst(self, texts: Sequence[str], policy: SidePolicy, until: float) -> Verdict:
