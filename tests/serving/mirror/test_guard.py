@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
+import httpx
 import openai
 import pytest
 from running_mirror import PATIENCE, Answer, ask, wait_until
@@ -27,7 +28,9 @@ from bertsmith.serving.mirror.guard.audit_log import AuditLog
 from bertsmith.serving.mirror.guard.judge import CantJudge, Judge, Verdict
 from bertsmith.serving.mirror.guard.policy import Costs, SidePolicy, read_policy
 from bertsmith.serving.mirror.relay_server import RelayServer, listening
+from bertsmith.serving.mirror.relay_settings import RelaySettings
 from bertsmith.serving.mirror.upstream_connections import UpstreamAnswer
+from bertsmith.serving.mirror.upstreams import Upstreams
 from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.finetuning import encode_examples
 from served_models import WORDS, save_fine_tuned
@@ -341,6 +344,14 @@ def test_what_nobody_waits_for_any_more_is_not_computed(
     assert {str(each) for each in asyncio.run(judge_many())} == {"guard-slow"}
     judge._threads.shutdown(wait=True)
     assert len(computed) <= 4  # by two threads, in a fifth of a second
+
+
+@pytest.mark.parametrize("url", ["http://[::1]:8080/v1", "https://[2001:db8::1]/v1", "https://x.org:443"])
+def test_the_header_of_the_host_is_the_addresss_authority(url: str) -> None:
+    """Oracle: httpx, which puts IPv6 into brackets and leaves the usual port out."""
+    target = Upstreams(RelaySettings(upstream=url)).target(b"/v1/responses", b"", {})
+    assert target is not None
+    assert target.host == httpx.URL(url).netloc
 
 
 def test_headers_of_one_name_are_one_list() -> None:

@@ -45,7 +45,8 @@ class Upstreams:
         whole = base + path
         target = whole + b"?" + query if query else whole
         url = httpcore.URL(scheme=found.scheme, host=found.host, port=found.port, target=target)
-        return Target(url, found.host if found.port is None else b"%b:%d" % (found.host, found.port))
+        host = b"[%b]" % found.host if b":" in found.host else found.host  # of IPv6
+        return Target(url, host if found.port is None else b"%b:%d" % (host, found.port))
 
     def _of_protocol(self, path: bytes, headers: dict[bytes, bytes]) -> tuple[httpcore.URL | None, bool]:
         """And whether the protocol's base URLs have the version in them, as OpenAI's do."""
