@@ -266,8 +266,8 @@ def test_a_model_that_is_too_slow_cannot_judge(
         assert guard.chat(words[3]).status == 403
         wait_until(lambda: guard.chat(words[3]).status == 200)
         assert guard.lines()[0]["reason"] == "guard-slow"
-        assert guard.lines()[0]["ms"] >= 200
-        assert guard.app.log.facts()["p99_ms"] > 190  # the slow ones count
+        assert guard.lines()[0]["ms"] > 150
+        assert guard.app.log.facts()["p99_ms"] > 150  # the slow ones count
 
 
 def test_a_bad_text_anywhere_in_a_long_one_is_blocked(tmp_path: Path, upstream: Upstream) -> None:
