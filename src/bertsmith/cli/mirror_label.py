@@ -110,8 +110,11 @@ def label(
     settings = mirror_settings(config, store=store)
     from bertsmith.mirroring.labelling import Question, label_texts, read_schema, read_texts, unsure_first
     from bertsmith.mirroring.upstream import Upstream
+    from bertsmith.serving.mirror.identity import require_name
     from bertsmith.serving.mirror.student import Student
 
+    if site:
+        require_name(site, "--site:")
     limits = limits or Limits()
     texts = read_texts(file, text=text, **given(layout))
     question = Question(model, _prompt(prompt), read_schema(schema))

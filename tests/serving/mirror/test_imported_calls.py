@@ -125,10 +125,12 @@ def test_a_call_without_a_time_has_its_answers_or_is_undated(tmp_path: Path, sto
     import_files([written(tmp_path / "log.jsonl", dated, undated, timed)], store, NOTHING)
     assert [(each.source, each.began) for each in calls(store)[:2]] == [("import", 5.0), ("import", 7.0)]
     assert calls(store)[2].source == "undated"
-    strange = pair("card 4")
-    strange["response"]["created"] = 1767225600000  # milliseconds: it would be the latest call for ever
-    import_files([written(tmp_path / "other.jsonl", strange)], store, NOTHING)
-    assert [each.source for each in calls(store)].count("undated") == 2
+    # Milliseconds: it would be the latest call for ever; 0, as servers write that don't know: the first.
+    strange = {created: pair(f"card {created}") for created in (1767225600000, 0)}
+    for created, each in strange.items():
+        each["response"]["created"] = created
+    import_files([written(tmp_path / "other.jsonl", *strange.values())], store, NOTHING)
+    assert [each.source for each in calls(store)].count("undated") == 3
     assert import_files([tmp_path / "log.jsonl"], store, NOTHING).known == 3
 
 
@@ -261,6 +263,7 @@ def test_spans_of_otlp_are_read(tmp_path: Path, store: Store) -> None:
     cut = json.dumps([{"role": "assistant", "finish_reason": "length", "parts": []}])
     spans += [span(**{"gen_ai.output.messages": cut}), span(**{"gen_ai.output.messages": "1"}), span()]
     del spans[-1]["attributes"][4]
+    spans[0]["attributes"].append({"key": "nothing", "value": {}})
     otlp = {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}
     found = import_files([written(tmp_path / "otlp.jsonl", otlp)], store, NOTHING)
     reasons = {reason: count for (_, reason), count in found.passed.items()}
@@ -316,6 +319,7 @@ def test_a_span_whose_tool_call_was_recorded_without_arguments_is_no_answer(
         (json.dumps(pair("card", time="yesterday")) + "\n", "line 1: expected time in ISO 8601"),
         (json.dumps(pair("card", time=1767225600000)) + "\n", "seconds since 1970, found '1767225600000'"),
         (json.dumps(pair("card", time="9999-12-31")) + "\n", "line 1: expected time in ISO 8601"),
+        (json.dumps(pair("card", site="the tickets")) + "\n", "line 1: the site 'the tickets' is no name"),
         ('"text"\n', "line 1: expected objects"),
         ("\udcff\n", "line 1: expected an object of JSON on it; it isn't UTF-8"),
         ('{"a": ' + "9" * 5000 + "}\n", "line 1: "),
@@ -473,6 +477,10 @@ def test_the_commands(
         (["serve", "--upstream", "http://x", "--host", "256.1.1.1"], "can't be listened on"),
         (["serve", "--config", "none.toml"], "none.toml is not there"),
         (["import"], "at least one FILE"),
+        (
+            [*"label a.csv --upstream http://x --model m --prompt p --schema s.json --site".split(), "my site"],
+            "--site: 'my site' is no name",
+        ),
         (["import", "none.jsonl"], "none.jsonl is not there"),
         (["forget", "anna"], "mirror.sqlite is not there"),
     ],

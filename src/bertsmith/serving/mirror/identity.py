@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from bertsmith.errors import InputError
 from bertsmith.serving.mirror.call import Answered, Asked
 
 _NAMED = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
@@ -28,6 +29,15 @@ def site_of(asked: Asked, named: str = "") -> str:
     properties = asked.schema.get("properties")
     fields = sorted(properties) if isinstance(properties, dict) else []
     return _fingerprint([asked.protocol, asked.schema_name, fields])[:_LENGTH]
+
+
+def require_name(named: str, what: str) -> None:
+    """For whoever can be told. Raises InputError for what `site_of` takes for no name."""
+    if not _NAMED.fullmatch(named):
+        raise InputError(
+            f"{what} {named[:80]!r} is no name. Expected at most 64 letters, digits, _, . and -, first one of "
+            "A to Z or a digit."
+        )
 
 
 def version_of(asked: Asked, site: str) -> str:

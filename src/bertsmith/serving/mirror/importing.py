@@ -22,6 +22,7 @@ from bertsmith.serving.mirror.exchange import make_call, read_answered, read_ask
 from bertsmith.serving.mirror.formats.reading import names_in
 from bertsmith.serving.mirror.formats.registry import FORMATS, format_of
 from bertsmith.serving.mirror.formats.wire_format import WireFormat
+from bertsmith.serving.mirror.identity import require_name
 from bertsmith.serving.mirror.json_objects import Placed, json_objects
 from bertsmith.serving.mirror.redaction import Redactor
 from bertsmith.serving.mirror.spans import calls_of_spans, holds_spans, seconds_of
@@ -154,12 +155,14 @@ def _of_pair(placed: Placed, _: Any, __: Any, redactor: Redactor) -> Iterator[Ca
             f"{placed}: the request is of no format that is known. Say it by its path: "
             '"endpoint": "/v1/chat/completions".'
         )
+    if site := str(value.get("site") or ""):
+        require_name(site, f"{placed}: the site")
     yield _made(
         read_asked(form, body, path),
         lambda asked: read_answered(form, asked, answer),
         redactor,
         _created(answer) if value.get("time") is None else _time(value["time"], placed),
-        str(value.get("site") or ""),
+        site,
         tuple(names_in(value.get("subject"))),
     )
 
@@ -274,9 +277,9 @@ def _time(given: Json, placed: Placed) -> float:
 
 
 def _created(body: Mapping[str, Json]) -> float | None:
-    """As the answer says, if it does."""
+    """As the answer says, if it does: some servers write 0."""
     for name in ("created", "created_at"):
         found = body.get(name)
-        if isinstance(found, int | float) and not isinstance(found, bool) and 0 <= found < _FARTHEST:
+        if isinstance(found, int | float) and not isinstance(found, bool) and 0 < found < _FARTHEST:
             return float(found)
     return None

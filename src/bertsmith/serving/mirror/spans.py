@@ -77,6 +77,8 @@ def _attributes(given: Json) -> dict[str, Json]:
 
 
 def _value(typed: Mapping[str, Json]) -> Json:
+    if not typed:  # null
+        return None
     kind, value = next(iter(typed.items()))
     if kind == "intValue":
         return int(value)
