@@ -147,6 +147,26 @@ def test_importing_again_or_what_was_recorded_adds_none(tmp_path: Path, mirror: 
     assert (first.added, first.known, again.added, again.known) == (1, 2, 0, 3)
 
 
+def test_what_cannot_be_mirrored_is_counted_once_however_often_it_is_imported(
+    tmp_path: Path, address: str
+) -> None:
+    store = Store(address)
+    span = {"name": "chat m", "attributes": {"gen_ai.operation.name": "chat"}}
+    strange = [{"request": {"model": "m", "messages": []}, "response": {"id": each}} for each in "ab"]
+    log = written(tmp_path / "log.jsonl", *strange, span, {"resourceSpans": [
+        {"scopeSpans": [{"spans": [{"attributes": [
+            {"key": "gen_ai.operation.name", "value": {"stringValue": "chat"}}]}] * 3}]}
+    ]})  # fmt: skip
+    passed = {("openai-chat", "no-schema"): 2, ("spans", "no-content"): 4}
+    for _ in range(2):
+        assert import_files([log], store, NOTHING).passed == store.passed() == passed
+    import_files([log, written(tmp_path / "more.jsonl", {**span, "id": 1})], store, NOTHING)
+    store.close()
+    again = Store(address)
+    assert again.passed() == passed | {("spans", "no-content"): 5}
+    again.close()
+
+
 def test_openai_batches_are_joined(tmp_path: Path, store: Store) -> None:
     path = "/v1/chat/completions"
     requests = [
@@ -478,7 +498,10 @@ def test_the_commands(
         (["serve", "--config", "none.toml"], "none.toml is not there"),
         (["import"], "at least one FILE"),
         (
-            [*"label a.csv --upstream http://x --model m --prompt p --schema s.json --site".split(), "my site"],
+            [
+                *"label a.csv --upstream http://x --model m --prompt p --schema s.json --site".split(),
+                "my site",
+            ],
             "--site: 'my site' is no name",
         ),
         (["import", "none.jsonl"], "none.jsonl is not there"),

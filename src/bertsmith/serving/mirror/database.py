@@ -12,7 +12,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
 from bertsmith.errors import InputError, require
 from bertsmith.serving.mirror.stage_tables import STAGES
-from bertsmith.serving.mirror.tables import CALLS, LAYOUT, MERGED, META, METADATA, OLDER
+from bertsmith.serving.mirror.tables import CALLS, LAYOUT, META, METADATA, OLDER, OPTIONAL
 
 _LOCK = 0x62657274  # of PostgreSQL's advisory locks: "bert"
 READING = {"mirror_reads": True}  # execution options of a connection that only reads
@@ -270,7 +270,7 @@ def _is_ready(connection: Connection, name: str) -> bool:
     found = connection.execute(select(META.c.value).where(META.c.name == "layout")).scalar()
     if found != str(LAYOUT):
         return False
-    if missing := {each.name for each in METADATA.sorted_tables if each is not MERGED} - there:
+    if missing := {each.name for each in METADATA.sorted_tables if each not in OPTIONAL} - there:
         raise InputError(lacking(name, f"table {min(missing)}"))
     return True
 

@@ -5,8 +5,10 @@
     OpenTelemetry     spans of GenAI calls as JSON: OTLP's, and those of the SDK's console exporter
 
 An imported call is named by its content: importing a file again, or one whose calls were recorded, adds none.
+What can't be mirrored is counted once too.
 """
 
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from bertsmith.errors import InputError
 from bertsmith.progress import Progress
@@ -67,7 +71,7 @@ class Import:
         self.found = Imported(unanswered=len(self._requests))
         self._answered = set[str]()
         self._waiting = list[Call]()
-        self._passed: Counter[tuple[str, str]] = Counter()
+        self._passed: dict[str, tuple[str, str]] = {}  # by content
         self._objects = (placed for path in paths for placed in json_objects(path))
         while not self._waiting and not self._passed and (first := next(self._objects, None)) is not None:
             self._read(first)
@@ -77,32 +81,33 @@ class Import:
         try:
             for placed in self._objects:
                 self._read(placed)
-                if len(self._waiting) >= _BATCH:
+                if len(self._waiting) + len(self._passed) >= _BATCH:
                     self._write(store, progress)
         finally:
             self._write(store, progress)
         return self.found
 
     def _read(self, placed: Placed) -> None:
-        read = _READERS[_kind(placed.value)]
+        read, passed = _READERS[_kind(placed.value)], list[str]()
         try:
             for each in read(placed, self._requests, self._answered, self._redactor):
                 if isinstance(each, NotMirrored):
-                    self._pass(placed, each)
+                    passed.append(each.reason)
                 else:
                     self._waiting.append(each)
-        except NotMirrored as reason:
-            self._pass(placed, reason)
-
-    def _pass(self, placed: Placed, reason: NotMirrored) -> None:
-        self._passed[_protocol(placed.value), reason.reason] += 1
+        except NotMirrored as found:
+            passed.append(found.reason)
+        if passed:
+            content = hashlib.sha256(orjson.dumps(placed.value, option=orjson.OPT_SORT_KEYS)).hexdigest()
+            protocol = _protocol(placed.value)
+            self.found.passed.update((protocol, reason) for reason in passed)
+            self._passed |= {f"{content} {n}": (protocol, reason) for n, reason in enumerate(passed)}
 
     def _write(self, store: Store, progress: Progress | None) -> None:
         """What waits."""
-        added = store.add(self._waiting, self._passed)
+        added = store.add(self._waiting, imports=self._passed)
         found = self.found
         found.added, found.known = found.added + added, found.known + len(self._waiting) - added
-        found.passed += self._passed
         found.unanswered = len(self._requests) - len(self._answered)
         self._waiting.clear()
         self._passed.clear()

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import sqlite3
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from sqlite3 import DatabaseError, OperationalError
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, or_, select, text
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, inspect, or_, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from bertsmith.errors import InputError
@@ -29,7 +30,7 @@ from bertsmith.serving.mirror.database import (
     shown,
 )
 from bertsmith.serving.mirror.rows import call_of_row, call_row, fields_of, site_row, version_row
-from bertsmith.serving.mirror.tables import CALLS, FIELDS, META, PASSED, SITES, VERSIONS
+from bertsmith.serving.mirror.tables import CALLS, FIELDS, META, PASSED, PASSED_IMPORTS, SITES, VERSIONS
 
 _IMPORTS = (IMPORTED, UNDATED)
 _PathType = tuple[str, str]  # a JSON path, and the type of a value there
@@ -100,9 +101,15 @@ class Store:
             opened.backup(copy)
         out.chmod(0o600)  # as private as the store
 
-    def add(self, calls: Sequence[Call], passed: Mapping[tuple[str, str], int] | None = None) -> int:
-        """In one transaction; gives how many were new. `passed` counts (protocol, reason). Raises
-        SQLAlchemy's OperationalError where the database is locked, full or away: then nothing is stored.
+    def add(
+        self,
+        calls: Sequence[Call],
+        passed: Mapping[tuple[str, str], int] | None = None,
+        imports: Mapping[str, tuple[str, str]] | None = None,
+    ) -> int:
+        """In one transaction; gives how many were new. `passed` counts (protocol, reason). `imports` has the
+        same of what is counted once, however often it is read, by its content. Raises SQLAlchemy's
+        OperationalError where the database is locked, full or away: then nothing is stored.
         """
         fields = {
             (each.version, path, kind) for each in calls for path, kind in fields_of(each.answered.value)
@@ -121,8 +128,9 @@ class Store:
             )
             known = self._known(connection, calls)
             new = (each for each in calls if each.source not in _IMPORTS or each.content not in known)
-            added = self._insert(connection, CALLS, (self._row(each) for each in new))
+            added = len(self._insert(connection, CALLS, (self._row(each) for each in new)))
             self._count(connection, passed or {})
+            self._count(connection, Counter(self._new_imports(connection, imports or {})))
         return added
 
     def _row(self, call: Call) -> dict[str, Any]:
@@ -140,14 +148,29 @@ class Store:
             found |= set(connection.scalars(select(CALLS.c.content).where(CALLS.c.content.in_(part))))
         return found
 
-    def _insert(self, connection: Connection, table: Table, rows: Iterable[dict[str, Any]]) -> int:
-        """Those that aren't there, in the order of their keys: two replicas then wait, and no more."""
+    def _new_imports(
+        self, connection: Connection, imports: Mapping[str, tuple[str, str]]
+    ) -> Iterator[tuple[str, str]]:
+        """Those that no import has counted before."""
+        if not imports:
+            return
+        if not inspect(connection).has_table(PASSED_IMPORTS.name):
+            self._lock(connection)
+            PASSED_IMPORTS.create(connection, checkfirst=True)
+        named = {self.fingerprint(content): each for content, each in imports.items()}
+        for name in self._insert(connection, PASSED_IMPORTS, ({"id": name} for name in named)):
+            yield named[name]
+
+    def _insert(self, connection: Connection, table: Table, rows: Iterable[dict[str, Any]]) -> list[Any]:
+        """Those that aren't there, in the order of their keys: two replicas then wait, and no more. Gives the
+        first column of their keys.
+        """
         keys = [column.name for column in table.primary_key]
         once = {tuple(row[key] for key in keys): row for row in rows}
         if not once:
-            return 0
+            return []
         inserting = self._insertion(table).on_conflict_do_nothing().returning(table.c[keys[0]])
-        return len(connection.execute(inserting, [once[key] for key in sorted(once)]).all())
+        return list(connection.execute(inserting, [once[key] for key in sorted(once)]).scalars())
 
     def _insertion(self, table: Table) -> Any:
         return sqlite.insert(table) if is_sqlite(self.engine) else postgresql.insert(table)
@@ -196,10 +219,9 @@ class Store:
         used = select(CALLS.c.version)
         left = select(VERSIONS.c.id).where(VERSIONS.c.id.in_(used))
         with self.engine.begin() as connection:
-            if not is_sqlite(self.engine):  # which lets nobody else write anyway
-                # Writers begin with their calls' sites, and wait: else one could add a call to a version
-                # that is going.
-                connection.execute(text(f"LOCK TABLE {SITES.name} IN SHARE ROW EXCLUSIVE MODE"))
+            # Writers begin with their calls' sites, and wait: else one could add a call to a version that is
+            # going.
+            self._lock(connection)
             fields = self._fields_of(connection, which)
             deleted = connection.execute(delete(CALLS).where(which)).rowcount
             if deleted:
@@ -208,6 +230,11 @@ class Store:
                 connection.execute(delete(VERSIONS).where(VERSIONS.c.id.not_in(used)))
                 connection.execute(delete(SITES).where(SITES.c.id.not_in(select(VERSIONS.c.site))))
         return int(deleted)
+
+    def _lock(self, connection: Connection) -> None:
+        """Until the transaction ends; SQLite lets nobody else write anyway."""
+        if not is_sqlite(self.engine):
+            connection.execute(text(f"LOCK TABLE {SITES.name} IN SHARE ROW EXCLUSIVE MODE"))
 
     def _fields_of(self, connection: Connection, which: ColumnElement[bool]) -> dict[str, set[_PathType]]:
         """By version, what calls have in their answers."""

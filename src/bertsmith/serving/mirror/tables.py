@@ -81,9 +81,14 @@ PASSED = Table(
     Column("reason", Text, primary_key=True),
     Column("calls", BigInteger, nullable=False),
 )
-MERGED = Table(  # may be missing in a store that nothing was learned from
+PASSED_IMPORTS = Table(  # what imports have counted there: fingerprints
+    "mirror_passed_imports", METADATA, Column("id", Text, primary_key=True)
+)
+MERGED = Table(
     "mirror_merged",
     METADATA,
     Column("version", Text, primary_key=True),
     Column("into", Text, nullable=False),  # the version that it counts as one with
 )
+# May be missing in a store that nothing was learned from, or imported into.
+OPTIONAL = (MERGED, PASSED_IMPORTS)
