@@ -5,6 +5,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -145,6 +146,25 @@ def test_importing_again_or_what_was_recorded_adds_none(tmp_path: Path, mirror: 
     first = import_files([log], mirror.store, mirror.app.settings.redactor)
     again = import_files([log], mirror.store, mirror.app.settings.redactor)
     assert (first.added, first.known, again.added, again.known) == (1, 2, 0, 3)
+
+
+def test_equal_calls_whose_answers_have_no_id_are_told_apart_by_their_times(
+    tmp_path: Path, store: Store
+) -> None:
+    """Of a text that was answered nine times alike and once otherwise two calls were left: as likely."""
+    body = REQUESTS["/v1/systemone"]
+    same = [{"request": body, "response": answer("/v1/systemone", body), "time": n} for n in range(9)]
+    other = {"request": body, "response": answer("/v1/systemone", body), "time": 5}
+    other["response"]["answers"]["q"]["noul"] = 1 - other["response"]["answers"]["q"]["noul"]
+    log = written(tmp_path / "log.jsonl", *same, other, *same[:2])
+    assert import_files([log], store, NOTHING).added == 10
+    assert [each.began for each in calls(store)] == [0, 1, 2, 3, 4, 5, 5, 6, 7, 8]
+    assert import_files([log], store, NOTHING).added == 0
+    recorded = Store(str(tmp_path / "recorded.sqlite"))
+    recorded.add([replace(calls(store)[0], source="relay", id="recorded", began=0.5)])
+    assert import_files([log], recorded, NOTHING).added == 1
+    for opened in (store, recorded):
+        opened.close()
 
 
 def test_what_cannot_be_mirrored_is_counted_once_however_often_it_is_imported(
@@ -498,11 +518,8 @@ def test_the_commands(
         (["serve", "--config", "none.toml"], "none.toml is not there"),
         (["import"], "at least one FILE"),
         (
-            [
-                *"label a.csv --upstream http://x --model m --prompt p --schema s.json --site".split(),
-                "my site",
-            ],
-            "--site: 'my site' is no name",
+            ["label", "a.csv", "--upstream=http://x", "--model=m", "--prompt=p", "--schema=s", "--site=a b"],
+            "--site: 'a b' is no name",
         ),
         (["import", "none.jsonl"], "none.jsonl is not there"),
         (["forget", "anna"], "mirror.sqlite is not there"),

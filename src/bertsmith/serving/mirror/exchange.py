@@ -12,7 +12,7 @@ from bertsmith.serving.mirror.call import IMPORTED, UNDATED, Answered, Asked, Ca
 from bertsmith.serving.mirror.call_routing import CallRouting
 from bertsmith.serving.mirror.formats.registry import model_of_path
 from bertsmith.serving.mirror.formats.wire_format import WireFormat
-from bertsmith.serving.mirror.identity import content_of, site_of, version_of
+from bertsmith.serving.mirror.identity import content_of, import_of, site_of, version_of
 from bertsmith.serving.mirror.redaction import Redactor
 from bertsmith.serving.mirror.streams import events_of
 
@@ -94,7 +94,8 @@ def make_call(
     weight: float | None = None,
 ) -> Call:
     """Redacted. `subjects` are whom it is about beside those of the request. `own` is its id; imported calls
-    are named by their content, so that a second import finds them there.
+    are named by their content, and by their time where the provider gave the answer no name, so that a second
+    import finds them there.
     """
     site, redaction = site_of(asked, named), redactor.begin()
     everyone = tuple(dict.fromkeys((*subjects, *asked.subjects)))
@@ -102,7 +103,11 @@ def make_call(
     answered = redaction.answered(answered)
     content = content_of(asked, answered)
     version = version_of(asked, site)
-    own = content if source in (IMPORTED, UNDATED) else own or uuid.uuid4().hex
+    if source == UNDATED or (source == IMPORTED and answered.response_id):
+        own = content
+    elif source == IMPORTED:
+        own = import_of(content, began)
+    own = own or uuid.uuid4().hex
     return Call(own, content, site, version, began, asked, answered, source, seconds, first_seconds, weight)
 
 

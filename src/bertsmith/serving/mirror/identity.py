@@ -35,8 +35,8 @@ def require_name(named: str, what: str) -> None:
     """For whoever can be told. Raises InputError for what `site_of` takes for no name."""
     if not _NAMED.fullmatch(named):
         raise InputError(
-            f"{what} {named[:80]!r} is no name. Expected at most 64 letters, digits, _, . and -, first one of "
-            "A to Z or a digit."
+            f"{what} {named[:80]!r} is no name. Expected at most 64 letters, digits, _, . and -, "
+            "the first one of A to Z or a digit."
         )
 
 
@@ -57,6 +57,11 @@ def _instructions(asked: Asked) -> dict[str, Any]:
         if isinstance(beside, dict) and "format" in beside:
             found[name] = beside["format"]
     return found
+
+
+def import_of(content: str, began: float) -> str:
+    """An imported call whose answer has no name of its own: the same may have been said at another time."""
+    return _fingerprint([content, began])[:32]
 
 
 def content_of(asked: Asked, answered: Answered) -> str:

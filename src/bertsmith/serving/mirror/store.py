@@ -127,7 +127,7 @@ class Store:
                 ({"version": version, "path": path, "type": kind} for version, path, kind in fields),
             )
             known = self._known(connection, calls)
-            new = (each for each in calls if each.source not in _IMPORTS or each.content not in known)
+            new = (each for each in calls if each.id not in known)
             added = len(self._insert(connection, CALLS, (self._row(each) for each in new)))
             self._count(connection, passed or {})
             self._count(connection, Counter(self._new_imports(connection, imports or {})))
@@ -140,13 +140,16 @@ class Store:
         return call_row(call, dict.fromkeys(map(self.fingerprint, subjects)))
 
     def _known(self, connection: Connection, calls: Sequence[Call]) -> set[str]:
-        """Contents of imported calls that were recorded, or imported before."""
-        contents = sorted({each.content for each in calls if each.source in _IMPORTS})
-        found = set[str]()
+        """Ids of imported calls that were recorded, or imported before."""
+        imports = [each for each in calls if each.source in _IMPORTS]
+        contents = sorted({each.content for each in imports})
+        found: dict[str, list[tuple[str, float]]] = {}
         for begin in range(0, len(contents), _AT_ONCE):
             part = contents[begin : begin + _AT_ONCE]
-            found |= set(connection.scalars(select(CALLS.c.content).where(CALLS.c.content.in_(part))))
-        return found
+            asking = select(CALLS.c.content, CALLS.c.source, CALLS.c.began).where(CALLS.c.content.in_(part))
+            for content, source, began in connection.execute(asking):
+                found.setdefault(content, []).append((source, began))
+        return {each.id for each in imports if any(_is_same(each, *of) for of in found.get(each.content, ()))}
 
     def _new_imports(
         self, connection: Connection, imports: Mapping[str, tuple[str, str]]
@@ -351,6 +354,14 @@ class Store:
         asking = _WHOLE.where(CALLS.c.id.in_(sorted(names)))
         with self._reading() as connection:
             return {row.id: call_of_row(row) for row in connection.execute(asking)}
+
+
+def _is_same(call: Call, source: str, began: float) -> bool:
+    """An imported call and one with its content that is there. Where the provider names no answer, equal
+    calls of two times are two.
+    """
+    has_time = call.source == source == IMPORTED and not call.answered.response_id
+    return not has_time or call.began == began
 
 
 def _fields_in(answer: str) -> Iterator[_PathType]:
