@@ -7,9 +7,9 @@ from scipy.stats import binomtest, ks_1samp, uniform
 
 from bertsmith.errors import InputError
 from bertsmith.mirroring.learn_settings import LearnSettings
-from bertsmith.mirroring.learned_calls import LABELLED, LearnedCall
+from bertsmith.mirroring.learned_calls import LearnedCall
 from bertsmith.mirroring.parts import AUDIT, as_they_came, by_ids, divide, uses
-from bertsmith.serving.mirror.call import UNDATED
+from bertsmith.serving.mirror.call import LABELLED, UNDATED
 from bertsmith.serving.mirror.fields import AnswerShape, Field
 
 SHAPE = AnswerShape(fields=(Field(keys=("x",), kind="enum", values=("a", "b")),), order=(("x",),))

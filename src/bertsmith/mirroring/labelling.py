@@ -12,11 +12,11 @@ from typing import Any
 from bertsmith.errors import InputError
 from bertsmith.files import read_json
 from bertsmith.mirroring.asking import Asking, Budget, ask_all
-from bertsmith.mirroring.learned_calls import LABELLED, part_of
+from bertsmith.mirroring.learned_calls import part_of
 from bertsmith.mirroring.understanding.understand import Understood
 from bertsmith.mirroring.upstream import Upstream
 from bertsmith.progress import Progress
-from bertsmith.serving.mirror.call import AGAIN, Answered, Asked, Call, Json
+from bertsmith.serving.mirror.call import AGAIN, LABELLED, Answered, Asked, Call, Json
 from bertsmith.serving.mirror.exchange import make_call
 from bertsmith.serving.mirror.identity import site_of, version_of
 from bertsmith.serving.mirror.redaction import Redactor

@@ -12,8 +12,6 @@ from bertsmith.serving.mirror.call import AGAIN
 from bertsmith.serving.mirror.fields import AnswerShape, Field, Values, written
 from bertsmith.serving.mirror.store import Store
 
-LABELLED = "label"  # the source of calls that we made ourselves to have a file labelled
-
 
 @dataclass(frozen=True)
 class LearnedCall:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from bertsmith.errors import InputError
 from bertsmith.mirroring.learn_settings import LearnSettings
-from bertsmith.mirroring.learned_calls import LABELLED, LearnedCall, once_each, part_of
-from bertsmith.serving.mirror.call import UNDATED
+from bertsmith.mirroring.learned_calls import LearnedCall, once_each, part_of
+from bertsmith.serving.mirror.call import LABELLED, UNDATED
 from bertsmith.serving.mirror.fields import AnswerShape
 
 FEWEST = 50  # calls to learn from

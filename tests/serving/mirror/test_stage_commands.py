@@ -418,6 +418,14 @@ def test_a_student_fails_where_it_was_asked_and_every_call_failed(
         site.stages.tally({(site.call.version, "the one before", "answered"): (9, 0.1)})
 
 
+def test_what_we_ask_ourselves_is_not_what_clients_wait_for(site: Site) -> None:
+    ours = [replace(call_of(n, source), seconds=60.0) for n, source in enumerate(("again", "label"), 20)]
+    site.store.add(ours)
+    means = site.stages.means()[site.call.version]
+    assert means.seconds == pytest.approx(site.call.seconds)
+    assert means.input_tokens == 11
+
+
 def test_audits_of_a_student_at_another_version_are_not_this_ones(site: Site) -> None:
     other = call_of(99, model="another")
     site.store.add([other])

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SYSTEM_ROLES = ("system", "developer")
-AGAIN = "again"  # the source of calls that asked a recorded input once more, which are no traffic
+# Sources of calls of ours: those that asked a recorded input once more, which are no traffic, and those that
+# had a file labelled.
+AGAIN, LABELLED = "again", "label"
 IMPORTED, UNDATED = "import", "undated"  # sources of calls that were recorded elsewhere
 QUEUE_FULL = "queue-full"  # why a call isn't recorded while the store can't be written
 Json = Any  # what json.loads gives

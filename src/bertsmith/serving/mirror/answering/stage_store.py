@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, Table, and_, false, func, inspect, or_, select, update
+from sqlalchemy import Connection, Table, and_, case, false, func, inspect, or_, select, update
 
 from bertsmith.serving.mirror.answering.agreement import keep_point
 from bertsmith.serving.mirror.answering.evidence import VOID, Batch, Evidence, evidence_of_row, first_evidence
 from bertsmith.serving.mirror.answering.stages import Stage, Student
-from bertsmith.serving.mirror.call import AGAIN
+from bertsmith.serving.mirror.call import AGAIN, LABELLED
 from bertsmith.serving.mirror.database import READING, is_sqlite
 from bertsmith.serving.mirror.stage_tables import (
     AUDITS,
@@ -307,10 +307,12 @@ class StageStore:
             return connection.execute(select(func.count()).select_from(CALLS).where(later)).scalar_one()
 
     def means(self) -> dict[str, Means]:
-        """Of each version's recorded calls."""
+        """Of each version's recorded calls. The seconds are those that clients waited: calls of ours wait for
+        an LLM that is busy, and ask it again.
+        """
         asking = select(
             CALLS.c.version,
-            func.avg(CALLS.c.seconds),
+            func.avg(case((CALLS.c.source.not_in((AGAIN, LABELLED)), CALLS.c.seconds))),
             func.avg(CALLS.c.input_tokens),
             func.avg(CALLS.c.output_tokens),
         ).group_by(CALLS.c.version)
