@@ -2,6 +2,8 @@
 
 import pytest
 
+from bertsmith.metrics.guarantees.power_law import fit_power_law
+from bertsmith.mirroring.call_curve import CallCurve
 from bertsmith.mirroring.claims_in_words import claim_sentence, percent, percent_at_most
 from bertsmith.mirroring.learned_calls import LearnedCall
 from bertsmith.mirroring.teacher import teacher_ceiling
@@ -37,6 +39,27 @@ def test_a_claim_is_said_with_all_its_digits(epsilon: float, delta: float, said:
         coverage_interval=(0.5, 1.0),
     )
     assert claim_sentence(Claims(epsilon=epsilon, delta=delta, whole=claim)).startswith(said)
+
+
+def test_a_forecast_is_of_calls_though_the_curve_is_of_the_texts_learned_from() -> None:
+    """Of 4,000 calls 2,000 texts were learned from; half of the disagreement takes four times as many."""
+    rows, wrong = (250, 500, 1000, 2000), [round(1e6 * 4 / texts**0.5) for texts in (250, 500, 1000, 2000)]
+    law = fit_power_law(rows, wrong, [10**6] * 4)
+    reached = 1 - 4 / 2000**0.5
+    curve = CallCurve(rows, (0.7, 0.8, 0.9, reached), 10**6, "tf-idf", reached, law, 4000)
+    assert curve.forecast(1 - 2 / 2000**0.5).startswith("About 12,000 more calls to reach")
+    assert curve.forecast(reached - 0.01).startswith("The calls recorded should be enough")
+
+
+def test_a_claim_says_that_calls_beside_the_template_are_in_none_of_its_shares() -> None:
+    claim = Claim(
+        threshold=0.5, epsilon=0.05, delta=0.05, calls=10, answered=9, risk=0.0, coverage_interval=(0.5, 1.0)
+    )
+    claims = Claims(epsilon=0.05, delta=0.05, whole=claim)
+    assert "It answers 90 % of the calls (" in claim_sentence(claims)
+    said = claim_sentence(claims, 1200)
+    assert "It answers 90 % of the calls that fit the template (" in said
+    assert said.endswith(" 1,200 recorded calls don't fit it: the LLM answers such calls.")
 
 
 def test_a_bound_is_never_rounded_down_and_a_share_never_to_none_or_all() -> None:

@@ -316,7 +316,7 @@ def _print_learned(learned: "Learned") -> None:
     if not learned.why:
         header = ("of", "from confidence", "answers", "of them differ", "claim")
         print_table(header, claim_rows(file.claims), "Proven")
-    console.print(claim_sentence(file.claims), markup=False)
+    console.print(claim_sentence(file.claims, learned.strange), markup=False)
     if learned.why:
         print_note(f"Not proven: {learned.why}.")
     for sentence in (ceiling_sentence(file.ceiling), *learned.notes):

@@ -12,6 +12,7 @@ import numpy as np
 
 from bertsmith.errors import InputError
 from bertsmith.metrics.guarantees.power_law import PowerLaw, fit_power_law
+from bertsmith.metrics.significance import Interval
 from bertsmith.mirroring.candidate import Judged
 from bertsmith.mirroring.learned_calls import LearnedCall, part_of
 from bertsmith.mirroring.targets import heads_of
@@ -25,7 +26,8 @@ _FEWEST = 20  # texts of the smallest part
 @dataclass(frozen=True)
 class CallCurve:
     """Agreement on dev's `calls` by the texts learned from, of the cheap tier; `tier` names whose forecast it
-    is and `reached` its agreement with all texts.
+    is and `reached` its agreement with all texts, which `recorded` calls hold, those kept to choose and prove
+    with among them.
     """
 
     rows: tuple[int, ...]
@@ -34,10 +36,15 @@ class CallCurve:
     tier: str
     reached: float
     law: PowerLaw
+    recorded: int
 
     def forecast(self, agreement: float) -> str:
-        """'About 1,400 more calls to reach 95 % (from 900 to 2,600).'"""
-        return self.law.rows_for(agreement).as_sentence()
+        """'About 1,400 more calls to reach 95 % (from 900 to 2,600).' So many go to a text as until now."""
+        texts = self.law.rows_for(agreement)
+        ratio = self.recorded / self.rows[-1]
+        low, high = (ratio * each for each in texts.interval)
+        calls = replace(texts, have=self.recorded, rows=ratio * texts.rows, interval=Interval(low, high))
+        return calls.as_sentence()
 
 
 def draw_curve(
@@ -48,9 +55,10 @@ def draw_curve(
     tier: str,
     floor: float,
     seed: int,
+    recorded: int,
 ) -> CallCurve | None:
     """None for too few texts, and for answers that the cheap tier can't give. `floor` is the least that the
-    teacher's own contradictions allow.
+    teacher's own contradictions allow; `recorded` are the calls that all texts come of.
     """
     if len(train) * _SHARES[0] < _FEWEST or any(field.kind == "spans" for field in shape.fields):
         return None
@@ -62,7 +70,7 @@ def draw_curve(
     counts = [each for each in wrong if each is not None]
     law = fit_power_law(rows, counts, [len(dev)] * len(rows), min(floor, 0.5), seed)
     agreements = tuple(1 - each / len(dev) for each in counts)
-    found = CallCurve(tuple(rows), agreements, len(dev), tier, reached.agreement, law)
+    found = CallCurve(tuple(rows), agreements, len(dev), tier, reached.agreement, law, recorded)
     return found if tier == "tf-idf" else replace(found, law=_moved(law, reached))
 
 

@@ -8,17 +8,21 @@ from bertsmith.serving.mirror.student_file import Claim, Claims, TeacherCeiling
 _NOT = "not proven"
 
 
-def claim_sentence(claims: Claims) -> str:
-    """'With 95 % confidence, the answers it gives differ from the LLM's in at most 5 %.'"""
+def claim_sentence(claims: Claims, strange: int = 0) -> str:
+    """'With 95 % confidence, the answers it gives differ from the LLM's in at most 5 %.' `strange` recorded
+    calls don't fit the template; no claim is about their like.
+    """
     if not claims.coverage:
         return "Nothing is proven, so the LLM goes on answering every call."
     share = f"at most {percent_at_most(claims.epsilon)}"
     which = "the answers it gives"
     if claims.by is not None:
         which = f"the answers it gives, whatever it says of {claims.by},"
+    calls = "the calls that fit the template" if strange else "the calls"
+    left = f" {strange:,} recorded calls don't fit it: the LLM answers such calls." if strange else ""
     return (
         f"With {_confidence(claims.delta)} confidence, {which} differ from the LLM's in {share}. "
-        f"It answers {percent(claims.coverage)} of the calls{_interval(claims.whole, claims.delta)}."
+        f"It answers {percent(claims.coverage)} of {calls}{_interval(claims.whole, claims.delta)}.{left}"
     )
 
 

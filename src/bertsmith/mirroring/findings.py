@@ -28,7 +28,7 @@ def findings(report: ReportParts) -> dict[str, Any]:
     return {
         "tier": file.tier,
         "created": file.created,
-        "claim": claim_sentence(file.claims),
+        "claim": claim_sentence(file.claims, report.strange),
         "why_not": report.why or None,
         "coverage": file.claims.coverage,
         "agreement": judged.agreement,

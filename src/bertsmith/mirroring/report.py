@@ -12,7 +12,13 @@ import numpy as np
 
 from bertsmith.mirroring.call_curve import CallCurve
 from bertsmith.mirroring.candidate import Judged
-from bertsmith.mirroring.claims_in_words import agreement_row, ceiling_sentence, claim_rows, claim_sentence
+from bertsmith.mirroring.claims_in_words import (
+    agreement_row,
+    ceiling_sentence,
+    claim_rows,
+    claim_sentence,
+    percent,
+)
 from bertsmith.mirroring.confusions import confusions_of
 from bertsmith.mirroring.learned_calls import LearnedCall
 from bertsmith.mirroring.parts import Parts
@@ -32,7 +38,7 @@ _FEWEST_SHOWN = 20  # answers, below which a risk is a matter of chance
 @dataclass(frozen=True)
 class ReportParts:
     """What the page is made of; `calibration` is None where the calls weren't looked at, `why` says why
-    nothing is proven.
+    nothing is proven, `strange` calls don't fit the template.
     """
 
     file: StudentFile
@@ -43,6 +49,7 @@ class ReportParts:
     tiers: Mapping[str, Judged]
     curve: CallCurve | None
     why: str
+    strange: int = 0
 
 
 def render_report(report: ReportParts) -> str:
@@ -56,7 +63,7 @@ def render_report(report: ReportParts) -> str:
         status=f"{file.tier}, {file.created}",
         headline=_headline(report),
         warnings=[f"Nothing is proven: {report.why}."] if report.why else [],
-        claim=claim_sentence(file.claims),
+        claim=claim_sentence(file.claims, report.strange),
         claims=Table(
             "", ["of", "from confidence", "answers", "of them differ", "claim"], claim_rows(file.claims)
         ),
@@ -78,9 +85,10 @@ def render_report(report: ReportParts) -> str:
 def _headline(report: ReportParts) -> list[tuple[str, str]]:
     claims = report.file.claims
     judged = report.calibration or report.dev
+    calls = "of the calls that fit the template" if report.strange else "of the calls"
     return [
-        ("of the calls it may answer", f"{claims.coverage:.1%}" if claims.coverage else "none"),
-        ("of all its answers agree", f"{judged.agreement:.1%}"),
+        (f"{calls} it may answer", percent(claims.coverage) if claims.coverage else "none"),
+        ("of all its answers agree", percent(judged.agreement)),
         ("calls learned from", f"{report.file.trained_on.calls:,}"),
         ("calls to prove with", f"{report.file.calibration.calls:,}"),
     ]

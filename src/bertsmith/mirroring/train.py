@@ -245,7 +245,10 @@ def _train(
     chosen, dev = candidates[verdict.chosen], devs[verdict.chosen]
     ceiling = teacher_ceiling(training.read.calls, training.read.again, shape, settings.delta)
     say("Learning curve")
-    curve = draw_curve(parts.train, parts.dev, shape, dev, chosen.tier, _floor(ceiling), settings.seed)
+    recorded = len(training.read.calls) + training.read.strange
+    curve = draw_curve(
+        parts.train, parts.dev, shape, dev, chosen.tier, _floor(ceiling), settings.seed, recorded
+    )
     file = student_file(training.understood, chosen, verdict.claims, parts, verdict.tried, ceiling)
     free = free_folder(records.store, out, file.claims)
     if free != out:
@@ -256,7 +259,8 @@ def _train(
     learned = Learned(
         out, file, parts, training.read.strange, dev, calibration, tiers, curve, verdict.why, tuple(notes)
     )
-    report = ReportParts(file, parts, shape, dev, calibration, tiers, curve, verdict.why)
+    strange = training.read.strange
+    report = ReportParts(file, parts, shape, dev, calibration, tiers, curve, verdict.why, strange)
     written = write_student(out, file, chosen, render_report(report))
     number = sha256(out / FILE)[:12]  # as the store names it once it serves
     keep_learned(records.store, number, training.understood.latest.version, findings(report))

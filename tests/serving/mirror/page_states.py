@@ -90,7 +90,8 @@ def learn(mirror: RunningMirror, call: Call, student: str) -> None:
     """What a training found."""
     rows, agreements, tested = (60, 120, 240, 480), (0.71, 0.82, 0.88, 0.915), 200
     wrong = [round((1 - each) * tested) for each in agreements]
-    curve = CallCurve(rows, agreements, tested, "tf-idf", 0.915, fit_power_law(rows, wrong, [tested] * 4))
+    law = fit_power_law(rows, wrong, [tested] * 4)
+    curve = CallCurve(rows, agreements, tested, "tf-idf", 0.915, law, rows[-1])
     found = {
         "tier": "tf-idf", "created": "now", "coverage": 0.62, "agreement": 0.915, "of": "calibration",
         "claim": "The answers it gives differ from the LLM's in at most 5 %.",
