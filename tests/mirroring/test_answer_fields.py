@@ -261,6 +261,25 @@ def test_an_optional_free_text_is_left_out_and_an_answer_that_has_it_differs() -
     assert not shape.differing({"$.a": "x"}, shape.read({"a": "x"}))
 
 
+def test_an_object_is_there_though_all_that_it_may_hold_is_left_out() -> None:
+    """A schema requires it, and an answer without it is another one."""
+    colour = of({"colour": {"enum": ["red", "blue"]}}, required=[])
+    schema = of({"a": {"type": "boolean"}, "filters": colour, "meta": of({"note": {"type": "string"}}, [])})
+    full = {"a": True, "filters": {"colour": "red"}, "meta": {}}
+    bare = {"a": True, "filters": {}, "meta": {}}
+    noted = [{"a": True, "filters": {}, "meta": {"note": f"because {n}"}} for n in range(30)]
+    shape = shape_of(schema, [Observation(each, "") for each in [full, bare, *noted]])
+    assert shape.is_mirrorable
+    for answer in (full, bare):
+        assert shape.compose(shape.read(answer)) == answer
+        assert not shape.differing(shape.read(answer), shape.read(shape.compose(shape.read(answer))))
+    assert shape.differing(shape.read(full), shape.read(bare)) == {"$.filters.colour"}
+    assert shape.differing(shape.read(bare), shape.read({"a": True, "meta": {}})) == {"$.filters"}
+    assert shape.differing(shape.read(bare), shape.read({"a": True, "filters": {}})) == {"$.meta"}
+    assert shape.differing(shape.read(bare), shape.read({**bare, "filters": "none"})) == {"$.filters"}
+    assert shape.differing(shape.read(bare), shape.read(noted[0])) == {"$.meta"}
+
+
 @pytest.mark.parametrize("other", [{"type": "boolean"}, {"const": True}, {"type": ["array", "boolean"]}])
 def test_keys_that_are_written_alike_are_refused(other: dict[str, Any]) -> None:
     """A field of one would have been answered with the value of the other, and counted as agreeing."""

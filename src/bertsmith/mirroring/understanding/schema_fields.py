@@ -116,7 +116,10 @@ class _Walk:
             if optional or node.nullable:
                 self.refuse(keys, "an object that may be missing", required=not optional)
             else:
+                count = len(self.fields) + len(self.constants)
                 self.object(node.schema, keys, depth)
+                if count == len(self.fields) + len(self.constants):  # it may hold free texts alone
+                    self.constants.append(Constant(keys=keys, value={}))
         elif node.values is not None and len(node.values) == 1 and not optional and not node.nullable:
             self.constants.append(Constant(keys=keys, value=node.values[0]))
         else:

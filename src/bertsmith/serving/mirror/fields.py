@@ -242,15 +242,21 @@ class AnswerShape(BaseModel):
         fields = {each.path: each.read(_at(answer, each.keys)) for each in self.fields}
         found: Values = dict(fields)
         constants = {each.keys: written(each.value) for each in self.constants}
-        known = {each.keys for each in self.fields}
+        known, objects = {each.keys for each in self.fields}, self._objects()
         for keys, value in _leaves(answer, (), known | constants.keys()):
-            if keys not in known and constants.get(keys) != written(value):
+            is_empty = keys in objects and value == {}  # all that it may hold is left out
+            if keys not in known and not is_empty and constants.get(keys) != written(value):
                 path = path_of(keys)
                 found[f"{path} (another)" if path in fields else path] = value
-        for keys in constants:
+        for keys in (*constants, *objects):
             if _at(answer, keys) is ABSENT:
                 found[path_of(keys)] = ABSENT
         return found
+
+    def _objects(self) -> set[tuple[str, ...]]:
+        """What fields and constants stand in, which is there though they be left out."""
+        parts = [each.keys for some in (self.fields, self.constants) for each in some]
+        return {keys[:length] for keys in parts for length in range(1, len(keys))}
 
     def holds(self, values: Values) -> bool:
         """Whether each field has a value, as `read` gives it, that may stand there."""
@@ -266,12 +272,11 @@ class AnswerShape(BaseModel):
         for keys in self.order:
             field = fields.get(keys)
             value = constants[keys] if field is None else values[field.path]
-            if value is ABSENT:
-                continue
             inner = answer
             for key in keys[:-1]:
                 inner = inner.setdefault(key, {})
-            inner[keys[-1]] = value if field is None else field.write(value)
+            if value is not ABSENT:
+                inner[keys[-1]] = value if field is None else field.write(value)
         return answer
 
     def differing(self, ours: Mapping[str, Any], taught: Mapping[str, Any]) -> frozenset[str]:
