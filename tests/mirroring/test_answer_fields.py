@@ -187,6 +187,15 @@ def test_null_and_missing_values_are_values() -> None:
         assert (never_a_text.kind, never_a_text.classes) == ("enum", (None,))
 
 
+@pytest.mark.parametrize("items", [{"type": "string"}, {"type": "number"}, of({"name": {"type": "string"}})])
+def test_a_list_that_was_never_filled_is_learned_as_empty(items: dict[str, Any]) -> None:
+    found = field_of({"type": "array", "items": items}, [[]] * 5)
+    assert (found.kind, found.values, found.nothing) == ("labels", (), ())
+    (filled,) = [found.read([{"name": "anna"}])]
+    assert not found.holds(filled) and not found.same(filled, ()) and found.same(found.read([]), ())
+    assert "never filled" in field_of({"type": "array", "items": {"type": "string"}}, [None] * 5)
+
+
 @pytest.mark.parametrize(
     ("more", "none", "nothing"),
     [

@@ -156,6 +156,9 @@ class _Walk:
         inner = [
             Seen(item, each.text) for each in seen if isinstance(each.value, list) for item in each.value
         ]
+        if not inner and any(each.value == [] for each in seen):
+            # Never filled so far: that is all there is to learn.
+            return {"kind": "labels", "is_observed": True}
         if node.schema.get("type") == "string":
             return _list_of_texts(inner)
         if _properties(node.schema):
