@@ -15,6 +15,7 @@ from tokenizer_samples import (
     vocab_txt,
     wordpiece_model,
 )
+from tokenizers import Tokenizer as Backend
 from transformers import BertTokenizer
 
 from bertsmith.errors import TokenizerError
@@ -195,6 +196,11 @@ def test_ids_with_holes_and_ids_twice(tmp_path: Path) -> None:
     assert "no piece has the id 5, though there are 6 pieces" in refusal(path)
     path = tokenizer_json(tmp_path / "tokenizer.json", model=wordpiece_model(vocab | {"a": 4}))
     assert "'[MASK]' and 'a' share the id 4" in refusal(path)
+    # The library numbers an added token behind the vocabulary: it had the id of "a".
+    model, filling = wordpiece_model(vocab | {"a": 6}), [added("<url>", 5)]
+    path = tokenizer_json(tmp_path / "tokenizer.json", model=model, added_tokens=filling)
+    assert Backend.from_file(str(path)).encode("<url> a").ids == [6, 6]
+    assert "'<url>' has the id 5 among those of the model's vocabulary" in refusal(path)
 
 
 def test_added_tokens_that_are_plain_are_kept(tmp_path: Path) -> None:
@@ -254,6 +260,33 @@ def test_tokens_added_beside_a_vocab_json_and_those_of_the_settings(tmp_path: Pa
 def test_added_tokens_that_are_none(tmp_path: Path, name: str, content: Any, complaint: str) -> None:
     vocab_txt(tmp_path / "vocab.txt")
     (tmp_path / name).write_text(json.dumps(content))
+    assert complaint in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text", "complaint"),
+    [
+        ([{"content": "\u0301", "normalized": True}], "\u00e9\u4e2da", "leave nothing of the added token"),
+        ([{"content": "\u200b", "normalized": True}], "\u4e2d", "leave nothing of the added token"),
+        ([{"content": "\n", "lstrip": True}, {"content": "<url>", "rstrip": True}], "<url>\n\n", "lstrip"),
+    ],
+)
+def test_added_tokens_at_which_the_library_panics_are_refused(
+    tmp_path: Path, tokens: list[dict[str, Any]], text: str, complaint: str
+) -> None:
+    count = len(SPECIAL) + len(WORDS)
+    flags = {"normalized": False, "special": False}
+    listed = [added("", number) | flags | token for number, token in enumerate(tokens, count)]
+    roles = [added(token, number) for number, token in enumerate(SPECIAL)]
+    path = tokenizer_json(tmp_path / "tokenizer.json", added_tokens=[*roles, *listed])
+    with pytest.raises(BaseException, match="bad split|not a char boundary") as panic:
+        Backend.from_file(str(path)).encode(text)
+    assert type(panic.value).__name__ == "PanicException"
+    assert complaint in refusal(path)
+    path.unlink()
+    vocab_txt(tmp_path / "vocab.txt")
+    settings = {str(token.pop("id")): token for token in listed}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": settings}))
     assert complaint in refusal(tmp_path)
 
 

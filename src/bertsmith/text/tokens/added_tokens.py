@@ -72,6 +72,28 @@ def add_tokens(backend: Backend, added: list[AddedToken], special: dict[str, str
     backend.add_tokens([tokenizers.AddedToken(**token.model_dump(exclude={"id"})) for token in others])
 
 
+def require_searchable(backend: Backend, path: Path) -> None:
+    """Raises TokenizerError for added tokens that the library cuts any text to bits by, or panics or hangs at."""
+    normalizer, tokens = backend.normalizer, backend.get_added_tokens_decoder().values()
+    taking = {token.normalized for token in tokens if token.rstrip}  # the two kinds are searched one by one
+    for token in tokens:
+        spelling = token.content
+        if token.normalized and normalizer is not None:
+            spelling = normalizer.normalize_str(spelling)
+        if not spelling:
+            raise TokenizerError(
+                f"{path}: the tokenizer's rules leave nothing of the added token {token.content!r}, which is "
+                "therefore found between any two characters of a text. Set its `normalized` to false, or "
+                "remove it."
+            )
+        if token.lstrip and not token.rstrip and token.normalized in taking and spelling.isspace():
+            raise TokenizerError(
+                f"{path}: the added token {token.content!r} is white space and takes that in front of it "
+                "(lstrip), which another takes that stands before it (rstrip): the tokenizers library stops "
+                "at some texts. Set one of them to false."
+            )
+
+
 def _of_older_versions(folder: Path, special: set[str]) -> list[AddedToken]:
     """added_tokens.json. Of an uncased tokenizer, text and a token that isn't special are compared in small
     letters.

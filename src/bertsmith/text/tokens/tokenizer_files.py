@@ -23,6 +23,7 @@ from bertsmith.text.tokens.added_tokens import (
     EXTRA_SPECIAL_TOKENS,
     add_tokens,
     read_added_tokens,
+    require_searchable,
 )
 from bertsmith.text.tokens.byte_level import byte_level_backend, read_byte_pairs, require_byte_symbols
 from bertsmith.text.tokens.template import Template, require_usable, template_of
@@ -232,6 +233,7 @@ def _read_added(backend: Backend, special: dict[str, str], config: dict[str, Any
     vocabulary = backend.get_vocab() | {token.content: token.id for token in added}
     _require_ids_without_holes(vocabulary, path.parent)
     add_tokens(backend, added, special)
+    require_searchable(backend, path.parent)
 
 
 def _flag(config: dict[str, Any], key: str) -> bool | None:
@@ -270,8 +272,16 @@ def _read_json(
         backend = Backend.from_str(json.dumps(content))
     except Exception as error:  # the library raises nothing narrower
         raise TokenizerError(f"{path} is not a usable tokenizer: {error}.") from error
+    moved = next((token for token in added if backend.token_to_id(token.content) != token.id), None)
+    if moved is not None:
+        raise TokenizerError(
+            f"{path}: the added token {moved.content!r} has the id {moved.id} among those of the model's "
+            f"vocabulary; the tokenizers library would give it {backend.token_to_id(moved.content)}, which "
+            "another piece has. Put it into the vocabulary (model.vocab), under its id."
+        )
     listed = {token.content for token in added}
     backend.add_special_tokens(sorted(set(special.values()) - listed, key=vocabulary.__getitem__))
+    require_searchable(backend, path)
     cls, sep = vocabulary[special["cls"]], vocabulary[special["sep"]]
     template = template_of(backend, cls, sep, path)
     require_usable(template, len(vocabulary), path)
