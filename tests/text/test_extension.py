@@ -199,12 +199,22 @@ def test_roberta_gets_words_that_transformers_reads_the_same(
     assert without_extension(extended, extension).sha256 == tokenizer.sha256
 
 
-def test_a_lower_casing_tokenizer_that_keeps_accents_gets_words_with_theirs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "normalizer",
+    [
+        normalizers.BertNormalizer(lowercase=True, strip_accents=False),
+        normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()]),
+    ],
+    ids=["BERT's", "other"],
+)
+def test_a_lower_casing_tokenizer_that_keeps_accents_gets_words_with_theirs(
+    tmp_path: Path, normalizer: normalizers.Normalizer
+) -> None:
     """Words were counted without accents, and so added in a spelling that no text has."""
     letters = "abcdefghijklmnopqrstuvwxyzäöü."
     pieces = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters)]
     tokenizer = Tokenizer.from_pieces(pieces, lowercase=True)
-    tokenizer.backend.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=False)
+    tokenizer.backend.normalizer = normalizer
     tokenizer.save(tmp_path / "old")
     (tmp_path / "text.txt").write_text(
         "\n\n".join(f"Prüfgerät zuverlässig {chr(97 + n % 26) * (1 + n // 26)}." for n in range(200))

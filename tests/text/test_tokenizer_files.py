@@ -279,7 +279,7 @@ def test_added_tokens_at_which_the_library_panics_are_refused(
     listed = [added("", number) | flags | token for number, token in enumerate(tokens, count)]
     roles = [added(token, number) for number, token in enumerate(SPECIAL)]
     path = tokenizer_json(tmp_path / "tokenizer.json", added_tokens=[*roles, *listed])
-    with pytest.raises(BaseException, match="bad split|not a char boundary") as panic:
+    with pytest.raises(BaseException, match=r"bad split|not a char boundary") as panic:
         Backend.from_file(str(path)).encode(text)
     assert type(panic.value).__name__ == "PanicException"
     assert complaint in refusal(path)

@@ -230,6 +230,43 @@ def test_rare_words_are_forgotten_and_frequent_ones_counted(
         assert bounded[word] >= 0.8 * count
 
 
+def test_words_of_ever_new_runs_are_all_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Japanese, where no two sentences are alike: but for the last ones their words were forgotten."""
+    random, kanji = Random(0), [chr(0x4E00 + number) for number in range(300)]
+    texts = [
+        "".join(random.choice(kanji) + random.choice(["ます", "から"]) for _ in range(8)) for _ in range(600)
+    ]
+    corpus = corpus_of(tmp_path / "c", iter(texts), heldout=0)
+    everything = count_words(corpus, lowercase=True, sample_bytes=2**40)
+    assert sum(everything.words.values()) == 600 * 8 * 2
+    monkeypatch.setattr(word_counts, "MAX_RUNS", 400)
+    monkeypatch.setattr(word_counts, "DOCUMENTS_AT_ONCE", 10)
+    assert count_words(corpus, lowercase=True, sample_bytes=2**40) == everything
+
+
+def test_of_words_that_stand_there_once_an_even_sample_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Thai, where a word by BERT's rules is a phrase; all but the last ones were forgotten."""
+    texts = [f"{letter}{number}" for letter in "abcdefghij" for number in range(100)]
+    corpus = corpus_of(tmp_path / "c", iter(texts), heldout=0)
+    monkeypatch.setattr(word_counts, "MAX_RUNS", 400)
+    monkeypatch.setattr(word_counts, "DOCUMENTS_AT_ONCE", 10)
+    found = count_words(corpus, lowercase=True, sample_bytes=2**40)
+    assert 200 <= len(found.words) <= 400
+    firsts = Counter(word[0] for word in found.words)
+    assert len(firsts) == 10 and max(firsts.values()) < 3 * min(firsts.values())
+    assert found.characters.occurrences["a"] == 100
+
+
+def test_merging_sees_words_of_every_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of equally frequent ones it saw those first in the alphabet."""
+    words = Counter({f"{a}{b}{c}{d}": 3 for a in "abcd" for b in "efgh" for c in "ijkl" for d in "mnop"})
+    monkeypatch.setattr(vocabulary, "MAX_WORDS", 128)
+    pieces = learn_pieces(WordCounts.of(words), VocabularySettings(vocab_size=150))
+    assert {piece[0] for piece in pieces if len(piece) > 1 and piece.isalpha()} == set("abcd")
+
+
 def test_the_report_counts_what_it_says(tmp_path: Path) -> None:
     corpus = corpus_of(
         tmp_path / "c", iter(["Hello un☃ hellothere, hello hello there hellohello."]), heldout=0

@@ -73,7 +73,7 @@ def add_tokens(backend: Backend, added: list[AddedToken], special: dict[str, str
 
 
 def require_searchable(backend: Backend, path: Path) -> None:
-    """Raises TokenizerError for added tokens that the library cuts any text to bits by, or panics or hangs at."""
+    """Raises TokenizerError for added tokens by which the library cuts texts to bits, or panics."""
     normalizer, tokens = backend.normalizer, backend.get_added_tokens_decoder().values()
     taking = {token.normalized for token in tokens if token.rstrip}  # the two kinds are searched one by one
     for token in tokens:

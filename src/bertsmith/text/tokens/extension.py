@@ -87,12 +87,16 @@ def extend_tokenizer(
     save anything.
     """
     settings = settings or ExtensionSettings()
-    own = tokenizer.backend.normalizer
+    normalizer = tokenizer.backend.normalizer
+    if not isinstance(normalizer, normalizers.BertNormalizer):
+        normalizer = normalizers.BertNormalizer(
+            lowercase=tokenizer.normalise("A") == "a", strip_accents=tokenizer.normalise("\u00e9") == "e"
+        )
     counts = count_words(
         corpus,
         lowercase=tokenizer.lowercase,
         sample_bytes=settings.sample_bytes,
-        normalizer=own if isinstance(own, normalizers.BertNormalizer) else None,
+        normalizer=normalizer,
         progress=progress,
     ).words
     candidates = [

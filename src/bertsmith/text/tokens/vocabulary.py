@@ -6,6 +6,7 @@ here that the library leaves open: the result is the same in every run, where th
 the order of a hash table; and memory has a ceiling, however much text there is.
 """
 
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -186,7 +187,9 @@ def _spelt_out(words: Counter[str], alphabet: set[str], progress: Progress | Non
 
     Words with characters outside the alphabet are left out: they will be [UNK] as a whole.
     """
-    frequent = sorted(sorted(words), key=words.__getitem__, reverse=True)[:MAX_WORDS]
+    # Of words as frequent as the last one those first by their hash: the first in the alphabet begin alike.
+    ranked = sorted(words, key=lambda word: (-words[word], zlib.crc32(word.encode()), word))
+    frequent = ranked[:MAX_WORDS]
     batch: list[str] = []
     size = 0
     for number, word in enumerate(frequent):
