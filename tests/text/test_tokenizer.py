@@ -187,6 +187,9 @@ def test_decode_joins_words_and_leaves_out_special_tokens(small: Tokenizer) -> N
     ids = [small.cls_id, *small.encode("Unaffable hello!").ids, small.sep_id]
     assert small.decode(ids) == "unaffable hello!"
     assert small.decode(ids, skip_special_tokens=False) == "[CLS] unaffable hello! [SEP]"
+    for strange in (-100, small.vocab_size, 2**40):  # such as labels, and ids of another vocabulary
+        with pytest.raises(TokenizerError, match=f"There is no piece {strange}"):
+            small.decode([*ids, strange])
 
 
 @pytest.mark.parametrize("lowercase", [True, False])

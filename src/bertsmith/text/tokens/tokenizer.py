@@ -169,13 +169,19 @@ class Tokenizer:
         return encode_in_parts(encoded, texts, self._where_to_cut, enough, offsets, trims)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Readable text of `ids`. What the normaliser took away (capitals, accents, spacing) stays lost."""
+        """Readable text of `ids`. What the normaliser took away (capitals, accents, spacing) stays lost.
+
+        Raises TokenizerError for an id that is not in 0 … V-1: the library would leave it out.
+        """
         if isinstance(ids, str | bytes):
             raise InputError(f"Expected the ids of pieces, found {found(ids)}.")
         try:
             numbers = [int(i) for i in ids]
         except (TypeError, ValueError) as error:
             raise InputError(f"Expected the ids of pieces, found {found(ids)}.") from error
+        strange = next((number for number in numbers if not 0 <= number < self.vocab_size), None)
+        if strange is not None:
+            self.id_to_token(strange)  # which says so
         return self.backend.decode(numbers, skip_special_tokens=skip_special_tokens)
 
     @door(token=text)
@@ -188,7 +194,7 @@ class Tokenizer:
 
     def id_to_token(self, number: int) -> str:
         """Raises TokenizerError when `number` is not in 0 … V-1."""
-        is_id = isinstance(number, int | np.integer) and number >= 0
+        is_id = isinstance(number, int | np.integer) and 0 <= number < self.vocab_size
         token = self.backend.id_to_token(int(number)) if is_id else None
         if token is None:
             raise TokenizerError(
