@@ -20,6 +20,7 @@ from bertsmith.errors import InputError
 from bertsmith.files import read_json, sha256, write_json
 from bertsmith.tasks.examples.held_out import hold_out
 from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.task import Task
 
 
@@ -262,6 +263,16 @@ def test_a_label_among_several_that_the_teacher_cannot_give_is_refused(
     train = rows(tmp_path / "train.jsonl", *found, {"text": "delo", "labels": ["a", "new"]})
     task = student_task(teacher.task, {})
     with pytest.raises(InputError, match=r"train.jsonl, line 41: the label 'new' is none of the teacher's 3"):
+        read(task, tmp_path, train=train)
+    assert read(task, tmp_path, train=rows(tmp_path / "known.jsonl", *found), dev=train).dev
+
+
+def test_numbers_of_another_scale_than_the_teachers_are_refused(tmp_path: Path) -> None:
+    task = Regression(Regression.Settings())
+    task.has_sigmoid = True
+    found = [{"text": f"bano {n}", "label": n % 3 / 2} for n in range(40)]
+    train = rows(tmp_path / "train.jsonl", *found, {"text": "delo", "label": 4.5})
+    with pytest.raises(InputError, match=r"train.jsonl, line 41: the label is 4.5, but the teacher's scores"):
         read(task, tmp_path, train=train)
     assert read(task, tmp_path, train=rows(tmp_path / "known.jsonl", *found), dev=train).dev
 

@@ -33,6 +33,7 @@ from bertsmith.model.manifest import read_manifest
 from bertsmith.tasks.heads.crf import legal_scores, viterbi
 from bertsmith.training import machine
 from bertsmith.training.machine import set_up_machine
+from sentence_folders import save_foreign
 
 QUICK = ("batch_size=16", "hardware.threads=1", "epochs=2")
 
@@ -379,6 +380,9 @@ def test_teachers_of_other_questions_do_not_teach_together(
     teachers = [str(make_teacher("classification")), str(make_teacher("regression"))]
     texts = [str(write_rows(tmp_path / "texts.jsonl", "classification", 30, labelled=False))]
     with pytest.raises(RecipeError, match=r"same question: .* does classification .* regression"):
+        distil_task(teachers, out=str(tmp_path / "out"), texts=texts)
+    teachers[0] = str(save_foreign(tmp_path / "other", outputs=1, num_labels=1))
+    with pytest.raises(RecipeError, match="only one puts its number through a sigmoid"):
         distil_task(teachers, out=str(tmp_path / "out"), texts=texts)
 
 

@@ -51,6 +51,19 @@ def test_a_head_that_says_nothing_answers_the_mean(tokenizer: Tokenizer) -> None
     assert float(mean.detach()) == pytest.approx(1.0, rel=1e-5)  # the variance, in deviations
 
 
+def test_scores_behind_a_sigmoid_are_learnt_as_they_are_answered() -> None:
+    """By a student of a cross-encoder: the loss is least where the answer is the label."""
+    task = Regression(PooledSettings())
+    task.has_sigmoid, task.mean, task.deviation = True, -2.0, 7.0
+    outputs = torch.tensor([[-8.0], [0.4], [3.0]], requires_grad=True)
+    answers = [each["score"] for each in task.decode([*outputs.detach().numpy()], [], [])]
+    task.loss(outputs, answers).backward()
+    assert outputs.grad is not None
+    torch.testing.assert_close(outputs.grad, torch.zeros(3, 1), rtol=0, atol=1e-6)
+    expected = -sum(np.log([1 - answers[0], 1 - answers[1], answers[2]]))  # cross-entropy of 0, 0 and 1
+    assert float(task.loss(outputs, [0.0, 0.0, 1.0]).detach()) == pytest.approx(expected)
+
+
 def test_equal_scores_are_nothing_to_learn() -> None:
     with pytest.raises(InputError, match="has the score 3, from rows, line 0"):
         learnt([3.0, 3.0])

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError, ModelError
@@ -95,8 +96,12 @@ class Regression(TextTask):
         return NumberHead(config, self.mean, self.deviation, self.settings.linear_pooling, self.column_width)
 
     def loss(self, outputs: Tensor, targets: Sequence[float]) -> Tensor:
-        """Squared error in deviations of the training scores."""
+        """Squared error in deviations of the training scores. Of a cross-encoder's, in [0, 1],
+        cross-entropy as sentence-transformers trains it: least where what is answered is the label.
+        """
         gold = to_device(np.array(targets, np.float64), outputs.device)
+        if self.has_sigmoid:
+            return F.binary_cross_entropy_with_logits(outputs.squeeze(1).double(), gold, reduction="sum")
         return (((outputs.squeeze(1) - gold) / self.deviation) ** 2).sum()
 
     def decode(

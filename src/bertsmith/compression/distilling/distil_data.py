@@ -17,6 +17,7 @@ from bertsmith.tasks.examples.held_out import hold_out, shared_with_train
 from bertsmith.tasks.examples.query_documents import QueryExample
 from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.multi_label import MultiLabel
+from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.task import Outputs, Task, TaskSettings, reading_columns, some_of
 from bertsmith.text.labelled.labelled_files import named_files
 from bertsmith.text.labelled.rows import are_lines, read_column_names
@@ -144,7 +145,16 @@ def _known_to_teacher(
 
 
 def _refuse_unknown_labels(task: Task[Any], labelled: Sequence[Any]) -> None:
-    """Several labels a text: those that the teacher can't give would be learned as absent."""
+    """Several labels a text: those that the teacher can't give would be learned as absent. Numbers of another
+    scale than the teacher's would be learned beside its own.
+    """
+    if isinstance(task, Regression) and task.has_sigmoid:
+        for example in labelled:
+            if not 0 <= example.label <= 1:
+                raise InputError(
+                    f"{example.where}: the label is {example.label:g}, but the teacher's scores lie between "
+                    "0 and 1. Bring the labels to that scale, or give the rows without them, as texts."
+                )
     if not isinstance(task, MultiLabel):
         return
     for example in labelled:

@@ -20,6 +20,7 @@ from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.heads.vector_head import VectorHead
 from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.tagging import TaggingHead
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.text.files.columns import listed
@@ -80,6 +81,11 @@ def open_teachers(names: Sequence[str], task: str | None, device: torch.device) 
                 f"The teachers must answer the same question: {names[0]} does {_described(first)}, {name} "
                 f"{_described(other)}. Leave one out."
             )
+        if _has_sigmoid(other) != _has_sigmoid(first):  # outputs are averaged before it
+            raise RecipeError(
+                f"The teachers must answer on one scale: of {names[0]} and {name} only one puts its number "
+                "through a sigmoid. Leave one out."
+            )
         columns, read = _columns(other), _columns(first)
         if columns and columns != read:  # cells are read once, and found by their place
             raise RecipeError(
@@ -101,6 +107,10 @@ def _columns(task: Task[Any]) -> tuple[str, ...]:
     """Those beside the text."""
     found: tuple[str, ...] = getattr(task, "column_names", ())
     return found
+
+
+def _has_sigmoid(task: Task[Any]) -> bool:
+    return isinstance(task, Regression) and task.has_sigmoid
 
 
 def _described(task: Task[Any]) -> str:
