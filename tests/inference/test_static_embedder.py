@@ -152,6 +152,19 @@ def moved_one_deeper(table: Path) -> Path:
     return table
 
 
+def test_a_service_cuts_a_long_text_of_a_table_where_an_embedder_does(table: Path) -> None:
+    """Behind its beginning, whatever side a tokenizer names that a table has from its teacher."""
+    (table / "bertsmith.json").unlink()
+    for name, said in (("config", {"max_length": 10}), ("tokenizer_config", {"truncation_side": "left"})):
+        path = table / f"{name}.json"
+        write_json(path, json.loads(path.read_text()) | said)
+    embed = open_model(ModelSettings(name="table", path=str(table)), 1, "cpu").operation("embed")
+    text = "red " * 8 + "bird cats old " * 6
+    (served,) = embed.prepare([text], Options(long_text="truncate")).answer()
+    np.testing.assert_allclose(served, Embedder(table).documents([text])[0], atol=1e-6)
+    np.testing.assert_allclose(served, Embedder(table).documents(["red " * 8])[0], atol=1e-6)
+
+
 def test_a_table_one_folder_deeper_opens(table: Path, tmp_path: Path) -> None:
     before = Embedder(table).documents(TEXTS)
     ours = Embedder(moved_one_deeper(table)).documents(TEXTS)

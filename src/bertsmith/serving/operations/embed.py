@@ -104,11 +104,11 @@ class TextEncoder:
         return made, owners, [cut and each for each in longer]
 
     def _ranges(self, ids: Sequence[int], options: Options) -> list[tuple[int, int]]:
-        """Of a text's windows; a static table, which has no positions, reads it whole."""
+        """Of a text's windows; a static table, which has no positions, reads it whole, or its beginning."""
+        if isinstance(self.encoder, StaticTable):
+            return [(0, len(ids) if options.long_text == "windows" else min(len(ids), self.windows.room))]
         if options.long_text != "windows":
             return windows(ids, self.windows.room, None, self.windows.tokenizer.truncation)
-        if isinstance(self.encoder, StaticTable):
-            return [(0, len(ids))]
         return windows(ids, self.windows.room, min(_STRIDE, self.windows.room // 4))
 
     def _ids(
