@@ -249,6 +249,11 @@ def test_sentences_of_a_document_stay_together_where_there_are_many(tmp_path: Pa
             )
             (tmp_path / name).write_text("".join(sentences))
             examples = task.read(tmp_path / name)
+            (tmp_path / f"moved {name}").write_bytes((tmp_path / name).read_bytes())
+            groups = [
+                [each.group for each in read] for read in (examples, task.read(tmp_path / f"moved {name}"))
+            ]
+            assert groups[0] == groups[1] and len({*groups[0]}) == (documents if is_kept else 1)
             document_of = {example.words: number // 6 for number, example in enumerate(examples)}
             train, dev = (
                 {document_of[each.words] for each in part} for part in hold_out(task, examples, 0.1)

@@ -31,6 +31,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, tag_errors
 from bertsmith.tasks.evaluating.tag_scores import tag_counts, tag_metrics
 from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens
+from bertsmith.tasks.examples.query_documents import text_number
 from bertsmith.tasks.examples.tagged_example import (
     TaggedExample,
     as_example,
@@ -143,12 +144,15 @@ class Tagging(Task[TaggedExample]):
         if not self.labels and self.settings.scheme is None:  # what the first file shows helps with the next
             self.settings = self.settings.model_copy(update={"scheme": scheme.name})
         examples = [as_example(each, scheme) for each in found]
-        documents = {each.document for each in found if isinstance(each, Sentence)}
-        if _FEWEST_DOCUMENTS <= len(documents) < len(found):
+        words: dict[int, list[str]] = {}
+        for each in found:
+            if isinstance(each, Sentence):
+                words.setdefault(each.document, []).extend(each.words)
+        if _FEWEST_DOCUMENTS <= len(words) < len(found):
+            # By what they say: a file that was moved, or named otherwise, is divided as before.
+            names = {number: f"document {text_number(' '.join(own))}" for number, own in words.items()}
             examples = [
-                replace(example, group=f"{path}, document {each.document}")
-                if isinstance(each, Sentence)
-                else example
+                replace(example, group=names[each.document]) if isinstance(each, Sentence) else example
                 for example, each in zip(examples, found, strict=True)
             ]
         keeps = self.settings.missing == "keep"
