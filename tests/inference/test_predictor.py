@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -395,6 +396,21 @@ def test_ids_and_blank_lines_keep_predictions_beside_their_rows(
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["text"] for line in lines] == ["bano", "", "delo"]
     assert "id" not in lines[0]
+
+
+def test_texts_that_pandas_quoted_in_tsv_are_told(classifier: Predictor, tmp_path: Path) -> None:
+    """They were read with their quotes in silence; where a quote is a letter, nothing is said."""
+    rows = [('he said "bano"', "a"), ("delo", "b"), ('"delo"', "a")]
+    path, warnings = tmp_path / "in.tsv", list[str]()
+    pandas.DataFrame(rows, columns=["text", "label"]).to_csv(path, sep="\t", index=False)
+    assert classifier.predict_file(path, tmp_path / "out.jsonl", warn=warnings.append) == 3
+    assert len(warnings) == 1 and f'{path}: 2 texts are quoted as in CSV, such as "he said' in warnings[0]
+    labelled = reading_columns(classifier.task, {})
+    labelled.read(path)
+    assert labelled.left_out == warnings
+    path.write_text("text\n" + "".join(f"{text}\n" for text, _ in rows))
+    assert classifier.predict_file(path, tmp_path / "out.jsonl", overwrite=True, warn=warnings.append) == 3
+    assert len(warnings) == 1
 
 
 def test_plain_lines_are_predicted_whatever_the_column_was_called(tmp_path: Path) -> None:

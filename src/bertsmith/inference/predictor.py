@@ -124,8 +124,8 @@ class Predictor:
 
         `columns` changes where the texts are found, as settings: text, text_pair, header, format,
         encoding. A row without a text has "error": "no text" in place of a prediction, unless training took
-        blank texts as they are (missing=keep); `warn` gets a sentence on such rows. Raises InputError where
-        `out` exists, unless `overwrite` says to replace it.
+        blank texts as they are (missing=keep); `warn` gets sentences on such rows, and on what may be
+        misread. Raises InputError where `out` exists, unless `overwrite` says to replace it.
         """
         require_output(out, overwrite, [path])
         task = reading_columns(self.task, columns)
@@ -135,10 +135,14 @@ class Predictor:
         blank = [
             example.where for example, has_answer in zip(examples, answered, strict=True) if not has_answer
         ]
-        if blank and warn is not None:
-            warn(
+        warnings = list(task.left_out)
+        if blank:
+            warnings.append(
                 f"{len(blank):,} of {len(examples):,} rows have no text and no prediction, from {blank[0]} on"
             )
+        if warn is not None:
+            for sentence in warnings:
+                warn(sentence)
         predictions = self._predictions([*compress(examples, answered)], progress)
         lines = (
             task.line(example, next(predictions) if has_answer else {"error": "no text"})

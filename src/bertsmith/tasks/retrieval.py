@@ -34,6 +34,7 @@ from bertsmith.tasks.heads.vector_head import VectorHead
 from bertsmith.tasks.losses.retrieval_losses import LossName, RetrievalLoss, Sought
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import ID, shown
+from bertsmith.text.labelled.rows import quoting_warnings
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -105,6 +106,8 @@ class Retrieval(Task[QueryExample]):
             labelled=labelled,
             group=settings.group if labelled else None,
         )
+        texts = (text for each in examples for text in (each.query, *each.documents))
+        self.left_out += quoting_warnings(path, texts, settings.format)
         gaps = ["" if self._may_be_learned(example) else "text" for example in examples]
         return self.complete(examples, gaps, path) if labelled else examples
 

@@ -126,7 +126,7 @@ class Task(ABC, Generic[E]):
 
     def __init__(self, settings: TaskSettings, labels: Sequence[str] = ()) -> None:
         self.settings, self.labels = settings, tuple(labels)
-        self.left_out: list[str] = []  # what reading left out, in sentences for the user
+        self.left_out: list[str] = []  # what reading left out, or may have misread, in sentences for the user
 
     @property
     def labels(self) -> tuple[str, ...]:

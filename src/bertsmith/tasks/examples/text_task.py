@@ -30,6 +30,7 @@ from bertsmith.text.labelled.rows import (
     LINES_HAVE,
     are_lines,
     are_objects,
+    quoting_warnings,
     read_column_names,
     read_keys,
     read_rows,
@@ -120,6 +121,8 @@ class TextTask(Task[TextExample]):
             if per_label:
                 row["label"] = [row.pop(number) for number in range(len(per_label))]
             examples.append(self._example(row, cells, where))
+        texts = (text for each in examples for text in (each.text, each.text_pair or ""))
+        self.left_out += quoting_warnings(path, texts, settings.format)
         return self.complete(examples, self.gaps(examples), path) if labelled else examples
 
     def read_files(self, paths: Sequence[Path | str]) -> list[TextExample]:

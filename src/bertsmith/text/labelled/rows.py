@@ -15,6 +15,7 @@ for. A byte-order mark settles the encoding and is no part of a column's name.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain, islice
@@ -41,6 +42,7 @@ FORMATS = {
     ".txt": "lines",
 }
 LINES_HAVE = ["text"]  # the one column of plain lines
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
 
 class LabelledRow(NamedTuple):
@@ -156,10 +158,31 @@ def read_column_names(
 
 def tells_format(path: str | Path) -> bool:
     """Whether a file's ending, before that of its compression, says by which format it is read."""
+    return _told_format(path) is not None
+
+
+def _told_format(path: str | Path) -> str | None:
     stem = Path(path).name.lower()
     for ending in COMPRESSIONS:
         stem = stem.removesuffix(ending)
-    return Path(stem).suffix in FORMATS
+    return FORMATS.get(Path(stem).suffix)
+
+
+def quoting_warnings(path: str | Path, texts: Iterable[str], format: str | None = None) -> list[str]:
+    """A sentence where the texts of a TSV file that hold quotes are all quoted, theirs doubled, as pandas and
+    spreadsheets write them. Of GLUE's files, where a quote is a letter, none has such a text.
+    """
+    if (format or _told_format(path)) != "tsv":
+        return []
+    quoted = [text for text in texts if '"' in text]
+    first = next((text for text in quoted if '"' in text[1:-1]), None)
+    if first is None or not all(map(_QUOTED.fullmatch, quoted)):
+        return []
+    shown = first if len(first) <= 60 else first[:57] + "..."
+    return [
+        f"{path}: {len(quoted):,} texts are quoted as in CSV, such as {shown}, and were read with their "
+        "quotes: in TSV these are letters. If they aren't meant, save the table as CSV or JSON lines"
+    ]
 
 
 def are_objects(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> bool:
