@@ -148,6 +148,15 @@ def test_what_stands_for_no_label_is_no_class(
     assert stand_in not in {example.label for example in task.read(path)}
 
 
+@pytest.mark.parametrize(("labels", "is_class"), [(["0", "1", "2"], False), (["yes"], True)])
+def test_a_blank_label_beside_them_changes_nothing(tmp_path: Path, labels: list[str], is_class: bool) -> None:
+    """It counted as a word: -1 was a class beside 0, 1, 2, and none beside a single word."""
+    rows = [{"text": f"text {n}", "label": label} for n, label in enumerate([*labels, "-1", ""])]
+    task = make_task("classification", missing="drop")
+    found = [example.label for example in task.read(write_table(tmp_path, "jsonl", rows))]
+    assert found == [*labels, *["-1"] * is_class]
+
+
 def test_a_test_file_is_read_as_the_training_file_was(tmp_path: Path) -> None:
     """Two classes, of which SNLI's -1 could be a third in training, but not afterwards."""
     task = make_task("classification", missing="drop")

@@ -145,7 +145,8 @@ class TextTask(Task[TextExample]):
     def gaps(self, examples: Sequence[TextExample]) -> list[str]:
         """What each lacks of text and label; "" for nothing."""
         keeps = getattr(self.settings, "missing", "refuse") == "keep"
-        stand_ins = () if keeps else self.stand_ins([example.label for example in examples])
+        labels = [example.label for example in examples if example.label is not None]
+        stand_ins = () if keeps else self.stand_ins(labels)
         return [
             "text"
             if not keeps and not self.has_text(example)
