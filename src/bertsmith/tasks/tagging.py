@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self
@@ -31,7 +32,6 @@ from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, tag_errors
 from bertsmith.tasks.evaluating.tag_scores import tag_counts, tag_metrics
 from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens
-from bertsmith.tasks.examples.query_documents import text_number
 from bertsmith.tasks.examples.tagged_example import (
     TaggedExample,
     as_example,
@@ -150,7 +150,10 @@ class Tagging(Task[TaggedExample]):
                 words.setdefault(each.document, []).extend(each.words)
         if _FEWEST_DOCUMENTS <= len(words) < len(found):
             # By what they say: a file that was moved, or named otherwise, is divided as before.
-            names = {number: f"document {text_number(' '.join(own))}" for number, own in words.items()}
+            names = {
+                number: blake2b(" ".join(own).encode("utf-8", "replace"), digest_size=8).hexdigest()
+                for number, own in words.items()
+            }
             examples = [
                 replace(example, group=names[each.document]) if isinstance(each, Sentence) else example
                 for example, each in zip(examples, found, strict=True)
