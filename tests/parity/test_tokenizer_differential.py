@@ -129,8 +129,9 @@ def same_as_the_library(content: str, texts: list[str]) -> None:
     library, tokenizer = Backend.from_str(content), Tokenizer(Backend.from_str(content), dict(ROLES))
     assume(is_searchable(library))
     texts = [text for text in texts if not spells_a_role(text)]
-    # A text past a part's size is itself so often, with a blank between.
-    texts += [" ".join([text] * (PART // max(len(text), 1) + 2)) for text in texts[:1] if len(text) > 8]
+    # A text past a part's size is itself so often, with a blank between or none.
+    blank = " " * (len("".join(texts)) % 2)
+    texts += [blank.join([text] * (PART // max(len(text), 1) + 2)) for text in texts[:1] if len(text) > 8]
     wholes = library.encode_batch(texts, add_special_tokens=False)
     cache_ids, lengths = WordCache(tokenizer).encode(texts)
     assert lengths.tolist() == [len(whole.ids) for whole in wholes]

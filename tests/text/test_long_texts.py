@@ -1,7 +1,7 @@
 """Long texts tokenised part by part have the ids and offsets of the whole, in a fraction of its memory."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -22,6 +22,10 @@ SAMPLES = [
     "...",
     "\U0001f389",
     "\u0301a",
+    "don't've!",
+    "!\u0301y",
+    "x<\u0338\u226e",
+    "1.5e-3",
 ]
 BLANKS = [" ", " ", " ", "  ", "\n", "\n\n", "\t", " \n", "\u00a0", "\u2003 ", "", "\r\n"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz,.'\u00e9"
@@ -51,10 +55,10 @@ def byte_level(prefix: bool, processor: bool = False) -> Tokenizer:
     return Tokenizer(backend, dict(zip(("pad", "unk", "cls", "sep", "mask"), special, strict=True)))
 
 
-def text_of(characters: int, seed: int) -> str:
+def text_of(characters: int, seed: int, blanks: Sequence[str] = BLANKS) -> str:
     draw, parts, size = random.Random(seed), list[str](), 0
     while size < characters:
-        parts += [draw.choice(SAMPLES), draw.choice(BLANKS)]
+        parts += [draw.choice(SAMPLES), draw.choice(blanks)]
         size += len(parts[-1]) + len(parts[-2])
     return "".join(parts)
 
@@ -69,6 +73,7 @@ def text_of(characters: int, seed: int) -> str:
 def test_parts_have_the_ids_and_offsets_of_the_whole(make: Callable[[], Tokenizer]) -> None:
     tokenizer = make()
     texts = [text_of(size, size) for size in (PART - 1, 3 * PART, 30, 6 * PART)]
+    texts.insert(0, text_of(3 * PART, 9, [""]))  # no blank
     wholes = tokenizer.backend.encode_batch(texts, add_special_tokens=False)
     for whole, pieces, ids in zip(
         wholes, tokenizer.encode_pieces(texts), tokenizer.encode_batch(texts), strict=True
@@ -86,9 +91,13 @@ def test_an_added_token_that_takes_the_blank_beside_it_does_so_in_a_long_text(si
     assert list(tokenizer.encode_batch([text])[0]) == whole.ids
 
 
+@pytest.mark.parametrize("blanks", [BLANKS, [""]], ids=["blanks", "none"])
+@pytest.mark.parametrize("make", [lambda: wordpiece(True), lambda: byte_level(False)])
 @pytest.mark.parametrize("enough", [1, 100, 5000])
-def test_a_text_is_read_no_further_than_enough(enough: int) -> None:
-    tokenizer, text = wordpiece(True), text_of(8 * PART, 1)
+def test_a_text_is_read_no_further_than_enough(
+    enough: int, make: Callable[[], Tokenizer], blanks: list[str]
+) -> None:
+    tokenizer, text = make(), text_of(8 * PART, 1, blanks)
     whole = tokenizer.backend.encode(text, add_special_tokens=False)
     for some in (tokenizer.encode_batch([text], enough)[0], tokenizer.encode_pieces([text], enough)[0].ids):
         assert list(some)[:enough] == whole.ids[:enough]

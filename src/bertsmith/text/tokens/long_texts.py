@@ -14,6 +14,7 @@ from typing import Protocol, overload
 import numpy as np
 
 from bertsmith.arrays import Int32s, Ints
+from bertsmith.text.tokens.bert_words import ASCII_PUNCTUATION
 
 PART = 1 << 14  # characters
 _CHARACTERS_OF_A_TOKEN = 16  # English has about 5
@@ -22,10 +23,13 @@ _NEAR_ITS_END = 1 << 10  # characters in which a part's last blank mostly is
 _WORDS_AT_ONCE = 1 << 12
 _NO_OFFSETS = np.zeros((0, 2), np.int32)
 
-#: Where a text may be cut: at one blank between two words, or where each Chinese character is one.
+#: Where a text may be cut: at one blank between two words, before BERT's marks, each of which is a word, and
+#: where each Chinese character is one. So base64 or JSON without blanks needn't be read whole for few ids.
 BLANK = re.compile(r"(?<=\S)[ \t\n\r](?=\S)")
-BLANK_OR_CHINESE = re.compile(r"(?<=\S)[ \t\n\r](?=\S)|(?=[\u4e00-\u9fff])")
+BLANK_OR_MARK = re.compile(rf"(?<=\S)[ \t\n\r](?=\S)|(?={ASCII_PUNCTUATION})")
+BLANK_OR_MARK_OR_CHINESE = re.compile(rf"{BLANK_OR_MARK.pattern}|(?=[\u4e00-\u9fff])")
 SPACE = re.compile(r"(?<=\S) (?=\S)")  # a byte-level piece may begin with it
+SPACE_OR_MARK = re.compile(rf"{SPACE.pattern}|(?<=[0-9A-Za-z])(?={ASCII_PUNCTUATION})")
 WHITE_SPACE = re.compile(r"\s")
 
 

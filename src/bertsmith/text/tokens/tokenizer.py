@@ -28,8 +28,10 @@ from bertsmith.files import atomic_write, write_json
 from bertsmith.text.tokens.byte_level import has_robertas_rules
 from bertsmith.text.tokens.long_texts import (
     BLANK,
-    BLANK_OR_CHINESE,
+    BLANK_OR_MARK,
+    BLANK_OR_MARK_OR_CHINESE,
     SPACE,
+    SPACE_OR_MARK,
     WHITE_SPACE,
     Pieces,
     WordPieces,
@@ -261,12 +263,16 @@ class Tokenizer:
             return None
         normalizer, pre_tokenizer = self.backend.normalizer, self.backend.pre_tokenizer
         if isinstance(pre_tokenizer, pre_tokenizers.ByteLevel) and pre_tokenizer.use_regex:
-            return SPACE
+            puts_blank = pre_tokenizer.add_prefix_space or self._keeps_first_blank
+            changes = normalizer is not None and not isinstance(normalizer, normalizers.NFC)
+            return SPACE if puts_blank or changes or self._searched else SPACE_OR_MARK
         if not isinstance(normalizer, normalizers.BertNormalizer) or not isinstance(
             pre_tokenizer, pre_tokenizers.BertPreTokenizer
         ):
             return None
-        return BLANK_OR_CHINESE if normalizer.handle_chinese_chars and not self._searched else BLANK
+        if self._searched:
+            return BLANK
+        return BLANK_OR_MARK_OR_CHINESE if normalizer.handle_chinese_chars else BLANK_OR_MARK
 
     @cached_property
     def _keeps_first_blank(self) -> bool:
