@@ -29,8 +29,8 @@ def check(
     Parameters
     ----------
     model
-        A folder such as runs/NAME/model, minilm, a model's name on the hub, or the folder of an exported
-        graph.
+        A folder such as runs/NAME/model, minilm, a model's name on the hub, the folder of an exported
+        graph, or an index.
     against
         Compare it with what transformers or sentence-transformers make of the same folder, if they are
         installed, instead of with its golden answers.

@@ -1,10 +1,12 @@
 """A model asked again for its golden answers, in float32 and as it is used here, or beside another tool."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from bertsmith.door import door, flag, kind, one_of, optional, place
@@ -12,6 +14,9 @@ from bertsmith.errors import InputError
 from bertsmith.inference.checking.oracles import Oracle, their_answers
 from bertsmith.inference.engine import autocasting, make_ready
 from bertsmith.inference.export.graph_answers import check_graph, is_exported
+from bertsmith.inference.index.golden_queries import Hits
+from bertsmith.inference.index.index import Index
+from bertsmith.inference.index.manifest import MANIFEST as INDEX
 from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import MANIFEST, stated_manifest
 from bertsmith.tasks.golden.comparison import Comparison, Difference, compare, compare_settings
@@ -68,6 +73,8 @@ def check_model(
     the folder, ModelError for one whose files aren't those of its manifest, and as loading does.
     """
     folder = locate_model(name).folder
+    if (folder / INDEX).is_file():
+        return _of_index(folder, against is not None or write)
     if is_exported(folder):
         return _of_graph(folder, against is not None or write)
     if against is not None:
@@ -91,6 +98,54 @@ def check_model(
     comparisons[used] = compare(golden.answers, now, TOLERANCES[dtype], told=False)
     settings = compare_settings(golden.settings, settings_of(folder))
     return Check(folder, f"its golden answers ({golden.created_by})", tuple(settings), comparisons)
+
+
+def _of_index(folder: Path, wants_more: bool) -> Check:
+    if wants_more:
+        raise InputError(
+            f"{folder} is an index, which is checked by its own golden queries. Leave --against and --write "
+            "out, or check the model that it was made with."
+        )
+    index = Index.open(folder)
+    index.verify()
+    asked = index.golden_queries()
+    if not asked:
+        raise InputError(
+            f"{folder} has no golden queries: a Bertsmith before 0.4 changed it last, or a change was "
+            "interrupted. Run the same `bertsmith index build` again."
+        )
+    now = index.embedder.queries([before.text for before, _ in asked])
+    tolerance = TOLERANCES[torch.bfloat16]  # of vectors of length 1, made in whatever is used here
+    far = [
+        Difference("vector of the query", repr(before.text), float(np.abs(before.vector - vector).max()))
+        for (before, _), vector in zip(asked, now, strict=True)
+    ]
+    comparisons = {"queries": _compared(far, tolerance)}
+    for name in ("by_vector", "by_words"):
+        hits = [
+            _of_hits(name, before.text, getattr(before, name), getattr(found, name))
+            for before, found in asked
+        ]
+        comparisons[f"hits {name.replace('_', ' ')}"] = _compared(hits, TOLERANCES[torch.float32])
+    return Check(folder, f"its golden queries ({index.info.created_by})", (), comparisons)
+
+
+def _of_hits(stage: str, text: str, before: Hits, now: Hits) -> Difference:
+    """The largest change of a score; infinite where a hit is missing that isn't as good as the last one."""
+    scores, least = dict(now), min((score for _, score in now), default=0.0)
+    size, detail = 0.0, ""
+    for id, score in before:
+        change = abs(scores.get(id, least) - score) / max(1.0, abs(score))
+        if change > size:
+            size, detail = change, f"{id} had {score:.4f}"
+    if len(before) != len(now):
+        size, detail = float("inf"), f"{len(now)} hits, and there were {len(before)}"
+    return Difference(stage.replace("_", " "), repr(text), size, detail)
+
+
+def _compared(found: Sequence[Difference], tolerance: float) -> Comparison:
+    differ = tuple(each for each in found if not each.size <= tolerance)
+    return Comparison(len(found), differ, max(found, key=lambda each: each.size), tolerance)
 
 
 def _of_graph(folder: Path, wants_more: bool) -> Check:

@@ -11,6 +11,7 @@ from typing import Any
 from bertsmith.errors import InputError, did_you_mean
 from bertsmith.inference.index.columns import MetadataColumns
 from bertsmith.inference.index.document_shards import embedded_shards
+from bertsmith.inference.index.golden_queries import QUERIES
 from bertsmith.inference.index.manifest import FOLDED_TEXT, IndexManifest
 from bertsmith.inference.index.plan import IndexUpdate, survey
 from bertsmith.inference.index.text_embedder import TextEmbedder
@@ -69,7 +70,7 @@ def update(
         embedded = _embed(writer, documents, plan, embedder, engine, progress)
     noted = {"complete": built and not left, "adding": built and bool(left), "to_add": left, **settled}
     noted |= {} if added else {"sources": tuple(sources)}
-    _settle(writer, noted)
+    _settle(writer, noted, embedder)
     return Changes(*plan.counts(), embedded, plan.skipped.sentence())
 
 
@@ -85,10 +86,11 @@ def remove_documents(writer: IndexWriter, ids: Sequence[str]) -> int:
     return len({part_of(id) for id in found})
 
 
-def _settle(writer: IndexWriter, noted: Mapping[str, Any]) -> None:
+def _settle(writer: IndexWriter, noted: Mapping[str, Any], embedder: TextEmbedder) -> None:
     """An index that was complete, and of which nothing has changed, isn't touched."""
-    if not writer.manifest.complete or writer.manifest != writer.manifest.model_copy(update=noted):
-        writer.finish(**noted)
+    manifest = writer.manifest
+    if not (manifest.complete and manifest.golden) or manifest != manifest.model_copy(update=noted):
+        writer.finish(embedder.queries(QUERIES), **noted)
 
 
 def _embed(

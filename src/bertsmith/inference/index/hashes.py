@@ -1,17 +1,20 @@
 """The hash of each file of an index's table, kept at every commit, so that a damaged one is found.
 
-hashes-….json   path -> SHA-256, of the files of one commit; its own hash stands in its name and in index.json
+hashes-….json   path -> SHA-256, of the files of one commit
+
+Its own hash stands in its name and in index.json, as that of golden-….json does.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_write, sha256
 from bertsmith.inference.index.manifest import MANIFEST, IndexManifest, stated_sha256
 
+HASHES = "hashes"
 _WAY_ON = "Take it from a copy, or remove the folder and build it again."
 
 
@@ -19,30 +22,32 @@ def read_hashes(folder: Path, digest: str) -> dict[str, str]:
     """Of the commit that names `digest`; empty where it names none, as in indexes of older versions. Raises
     InputError where the list itself was damaged.
     """
-    if not digest:
-        return {}
-    path = _path(folder, digest)
+    return dict(read_hashed(folder, HASHES, digest)) if digest else {}
+
+
+def read_hashed(folder: Path, kind: str, digest: str) -> Any:
+    """Raises InputError where the file was damaged or is missing."""
+    path = _path(folder, kind, digest)
     content = path.read_bytes() if path.is_file() else b""
     if hashlib.sha256(content).hexdigest() != digest:
         raise InputError(f"{path} was damaged or lost. {_WAY_ON}")
-    hashes: dict[str, str] = json.loads(content)
-    return hashes
+    return json.loads(content)
 
 
-def write_hashes(folder: Path, hashes: Mapping[str, str]) -> str:
-    """Beside the list of the commit before, which counts until index.json names this one. Returns its own
+def write_hashed(folder: Path, kind: str, value: object) -> str:
+    """Beside the file of the commit before, which counts until index.json names this one. Returns its own
     hash.
     """
-    content = json.dumps(hashes, indent=0, sort_keys=True).encode()
+    content = json.dumps(value, indent=0, sort_keys=True).encode()
     digest = hashlib.sha256(content).hexdigest()
-    atomic_write(_path(folder, digest), content)
+    atomic_write(_path(folder, kind, digest), content)
     return digest
 
 
-def forget_other_hashes(folder: Path, digest: str) -> None:
+def forget_others(folder: Path, kind: str, digest: str) -> None:
     """Those of earlier commits."""
-    for path in folder.glob("hashes-*.json"):
-        if path != _path(folder, digest):
+    for path in folder.glob(f"{kind}-*.json"):
+        if path != _path(folder, kind, digest):
             path.unlink(missing_ok=True)
 
 
@@ -57,5 +62,5 @@ def verify_hashes(folder: Path, manifest: IndexManifest) -> None:
             raise InputError(f"{path} {what} since it was committed: the index can't be trusted. {_WAY_ON}")
 
 
-def _path(folder: Path, digest: str) -> Path:
-    return folder / f"hashes-{digest[:16]}.json"
+def _path(folder: Path, kind: str, digest: str) -> Path:
+    return folder / f"{kind}-{digest[:16]}.json"

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from bertsmith.door import door, either, function, kind, optional, place, several, text, whole
 from bertsmith.errors import InputError
 from bertsmith.inference.index.build import Changes, remove_documents, update
+from bertsmith.inference.index.golden_queries import GoldenQuery, ask_golden, read_golden_queries
 from bertsmith.inference.index.hashes import verify_hashes
 from bertsmith.inference.index.manifest import MANIFEST, IndexManifest, IndexModel, read_index_manifest
 from bertsmith.inference.index.passage_table import PassageTable, require_lancedb
@@ -205,8 +206,22 @@ class Index:
         self.refresh()
         return self._read(self._verified)
 
+    def golden_queries(self) -> list[tuple[GoldenQuery, GoldenQuery]]:
+        """The golden queries as they were answered when the index was changed last, each beside what it finds
+        now; none in an index of an older Bertsmith. Raises InputError where they or the index are damaged.
+        """
+        self.refresh()
+        return self._read(self._asked_again)
+
+    def _asked_again(self, seen: _Committed) -> list[tuple[GoldenQuery, GoldenQuery]]:
+        kept = read_golden_queries(self.path, seen.manifest)
+        return [
+            (each, ask_golden(seen.table, seen.manifest, each.text, each.vector, each.words)) for each in kept
+        ]
+
     def _verified(self, seen: _Committed) -> int:
         verify_hashes(self.path, seen.manifest)
+        read_golden_queries(self.path, seen.manifest)
         rows: int = sum(batch.num_rows for batch in seen.table.scan(seen.table.table.schema.names))
         if rows != seen.manifest.rows:
             raise InputError(

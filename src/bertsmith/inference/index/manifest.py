@@ -75,8 +75,9 @@ class IndexManifest(Strict):
     of the same finishes (indexes of older versions don't name them: there any does); `approximate_from`: rows
     from which on there is an approximate index; `composed`: passages are stored, and words asked for, in
     Unicode's composed form NFC (in indexes of older versions as they came, and so they stay); `folded`:
-    full-text search reads a column of its own, where Latin letters have no accents; `hashes`: that of the
-    list of the files' hashes, `sha256`: of this file without it (both empty in older versions).
+    full-text search reads a column of its own, where Latin letters have no accents; `hashes` and `golden`:
+    that of the list of the files' hashes, and of the golden queries; `sha256`: of this file without it (all
+    three empty in older versions).
     """
 
     format_version: Literal[1] = 1
@@ -97,6 +98,7 @@ class IndexManifest(Strict):
     composed: bool = False
     folded: bool = False
     hashes: str = ""
+    golden: str = ""
     sha256: str = ""
 
     @property

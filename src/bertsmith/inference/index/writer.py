@@ -11,7 +11,8 @@ from uuid import uuid4
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_folder, flush, sha256
 from bertsmith.inference.index.approximate import LEAST_ROWS, build_approximate
-from bertsmith.inference.index.hashes import forget_other_hashes, read_hashes, write_hashes
+from bertsmith.inference.index.golden_queries import GOLDEN, read_golden_queries, write_golden_queries
+from bertsmith.inference.index.hashes import HASHES, forget_others, read_hashes, write_hashed
 from bertsmith.inference.index.manifest import (
     MANIFEST,
     Approximate,
@@ -67,6 +68,7 @@ class IndexWriter:
         if self.table.version != manifest.version:
             self.table.roll_back(manifest.version)
         self._hashes = read_hashes(folder, manifest.hashes)
+        self._golden = [each.vector for each in read_golden_queries(folder, manifest)]
         self.known: dict[str, Known] = self.table.documents()
         self._later_parts = Counter[str]()  # of each document: how many `known` has behind the first one
         self._count_parts(self.known, 1)
@@ -109,23 +111,27 @@ class IndexWriter:
     def commit(self, **changes: Any) -> None:
         """From here on readers see what was done, and a kill no longer takes it away."""
         counts = {"documents": self._documents(), "rows": self.table.rows(), "version": self.table.version}
-        self.manifest = self.manifest.model_copy(update=counts | changes)
+        self.manifest = self.manifest.model_copy(update=counts | {"golden": ""} | changes)
         self._force_to_disk()
-        digest = write_hashes(self.folder, self._hashes)
+        digest = write_hashed(self.folder, HASHES, self._hashes)
         self.manifest = self.manifest.model_copy(update={"hashes": digest})
         write_index_manifest(self.folder, self.manifest)
-        forget_other_hashes(self.folder, digest)
+        forget_others(self.folder, HASHES, digest)
+        forget_others(self.folder, GOLDEN, self.manifest.golden)
 
-    def finish(self, **changes: Any) -> None:
+    def finish(self, queries: Vectors | None = None, **changes: Any) -> None:
         """Takes new rows into the indexes, commits, and removes what no reader needs any more.
 
-        The index is complete then, unless `changes` say that it isn't.
+        The index is complete then, unless `changes` say that it isn't. `queries`: the vectors (E, D) of the
+        golden queries, by default those that the index has.
         """
         self.manifest = self.manifest.model_copy(update=changes)
         self.table.optimise()
         self.commit(**{"approximate": self._approximate(), "complete": True, "adding": False} | changes)
         self.table.forget_old_versions()
-        self.commit()  # without the hashes of what went
+        vectors = self._golden if queries is None else queries
+        golden = write_golden_queries(self.folder, self.table, self.manifest, vectors) if len(vectors) else ""
+        self.commit(golden=golden)  # and without the hashes of what went
 
     def _documents(self) -> int:
         """Kept by the way: counting all anew at each of many commits would take longer than embedding."""
