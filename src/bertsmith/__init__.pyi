@@ -35,6 +35,7 @@ from .inference.export.export import ExportResult as ExportResult
 from .inference.export.export import export_model as export_model
 from .inference.export.limits import ExportLimits as ExportLimits
 from .inference.features import Features as Features
+from .inference.importing import import_legacy as import_legacy
 from .inference.index.index import Index as Index
 from .inference.looking.look import Look as Look
 from .inference.looking.look import look as look
@@ -47,7 +48,6 @@ from .model.bert import Bert as Bert
 from .model.checkpoint import load_encoder as load_encoder
 from .model.config import BertConfig as BertConfig
 from .model.config import preset as preset
-from .model.legacy import import_legacy as import_legacy
 from .model.locate import locate_model as locate_model
 from .planning.plan import plan as plan
 from .tasks.pretraining.pretraining import PretrainingModel as PretrainingModel

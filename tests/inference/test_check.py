@@ -11,10 +11,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken
 
+from bertsmith import import_legacy
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.checking.check import check_model
+from bertsmith.model.adapter import save_adapter
+from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.cpu.kernel_layer import KernelLayer
+from bertsmith.model.lora import add_lora
 from bertsmith.model.manifest import MANIFEST, stated_manifest, write_manifest
 from bertsmith.tasks.golden.projection import project, signs
 from bertsmith.tasks.golden.records import GOLDEN, read_golden, write_golden
@@ -329,6 +333,36 @@ def test_a_folder_without_golden_answers_is_told_so_and_gets_them(
     assert main(["check", str(folder), "--write"]) == 0
     assert read_golden(folder) == read_golden(folders["classification"])
     assert "23 of 23 texts agree" in capsys.readouterr().out
+
+
+def test_an_imported_checkpoint_has_them(folders: dict[str, Path], tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    old.mkdir()
+    for name in ("config.json", TOKENIZER, "tokenizer_config.json", "vocab.txt"):
+        shutil.copy(folders["masked-language"] / name, old)
+    torch.save(load_file(folders["masked-language"] / "model.safetensors"), old / "pytorch_model.bin")
+    import_legacy(old, tmp_path / "new")
+    found = check_model(tmp_path / "new")
+    assert found.agrees and found.comparisons["float32"].texts == 23
+
+
+@pytest.mark.parametrize("write", [False, True])
+@pytest.mark.parametrize(
+    ("inside", "sentence"),
+    [
+        ("adapter", r"adapter \(LoRA\) alone.*Give the folder of the merged model"),
+        ("", "Did you mean .*model"),
+    ],
+)
+def test_an_adapter_and_a_run_are_told_which_folder_to_check(
+    folders: dict[str, Path], tmp_path: Path, inside: str, sentence: str, write: bool
+) -> None:
+    copied(folders["classification"], tmp_path)
+    encoder = load_encoder(folders["embedding"])
+    add_lora(encoder, 2, 4.0)
+    save_adapter(tmp_path / "adapter", encoder)
+    with pytest.raises(ModelError, match=sentence):
+        check_model(tmp_path / inside, write=write)
 
 
 def test_the_command_ends_with_1_where_something_differs(

@@ -1,30 +1,39 @@
 """`check --against` holds a folder against transformers and sentence-transformers, and names what differs."""
 
 import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from test_check import (
+    ENCODER,
+    POOLING,
+    PROMPTS,
     TOKENIZER,
+    flip,
+    no_segments,
     roll_positions,
+    scale_norm,
+    set_to,
     settings,
     shift_half,
     swap_layers,
     tensors,
     transpose,
+    without_sep,
 )
 
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
 from bertsmith.inference.checking import oracles
 from bertsmith.inference.checking.check import check_model
-from bertsmith.inference.checking.oracles import their_answers
+from bertsmith.inference.checking.oracles import Oracle, their_answers
 from bertsmith.tasks.golden.comparison import compare
 from bertsmith.tasks.golden.records import answers_of
-from bertsmith.tasks.golden.subject import open_subject
-from bertsmith.tasks.golden.texts import golden_inputs
+from bertsmith.tasks.golden.subject import Subject, open_subject
 from served_models import save_encoder, save_fine_tuned, save_pretrained
 
 pytest.importorskip("transformers")
@@ -39,6 +48,12 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made["masked-language"] = save_pretrained(place / "masked-language")
     made["embedding"] = save_encoder(place / "embedding")
     return made
+
+
+@pytest.fixture(scope="module")
+def subjects(sound: dict[str, Path]) -> Callable[[str], Subject]:
+    """The sound models opened, each once."""
+    return cache(lambda kind: open_subject(sound[kind]))
 
 
 @pytest.mark.parametrize("kind", [*HEADS, "masked-language", "embedding"])
@@ -56,30 +71,89 @@ def test_sentence_transformers_makes_the_same_vectors(sound: dict[str, Path]) ->
     assert found.texts >= 20
 
 
-def roll_head(found: dict[str, torch.Tensor]) -> None:
-    found["classifier.weight"] = found["classifier.weight"].roll(1, 0)
+def change(name: str, by: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A damage of one tensor."""
+    return tensors(lambda found: found.update({name: by(found[name])}))
 
 
-DAMAGES: dict[str, tuple[Any, str]] = {
-    "positions moved by one": (tensors(roll_positions), "embeddings"),
-    "layers swapped": (tensors(swap_layers), "layer 1"),
-    "a square weight transposed": (tensors(transpose), "layer 2"),
-    "the head's rows moved": (tensors(roll_head), "head"),
-    "half the vocabulary shifted": (settings(TOKENIZER, shift_half), "token ids"),
+def config(key: str, value: Any) -> Any:
+    return settings("config.json", set_to(key, value=value))
+
+
+def rolled(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.roll(1, 0)
+
+
+# Of what their copy of the folder is damaged, how, and the stage at which ours differs from it.
+DAMAGES: dict[str, tuple[str, Any, str]] = {
+    "half the vocabulary shifted": ("classification", settings(TOKENIZER, shift_half), "token ids"),
+    "capitals kept": (
+        "classification",
+        settings("tokenizer_config.json", set_to("do_lower_case", value=False)),
+        "normalised text",
+    ),
+    "no [SEP]": ("masked-language", without_sep, "pieces"),
+    "pairs without segments": (
+        "classification",
+        settings("tokenizer_config.json", set_to("model_input_names", value=["input_ids"])),
+        "segments",
+    ),
+    "pieces' vectors moved": (
+        "tagging",
+        change("bert.embeddings.word_embeddings.weight", rolled),
+        "embeddings",
+    ),
+    "positions moved by one": ("classification", tensors(roll_positions), "embeddings"),
+    "segments without embeddings": ("question-answering", tensors(no_segments), "embeddings"),
+    "the embeddings' norm": (
+        "regression",
+        change("bert.embeddings.LayerNorm.bias", lambda found: found + 0.01),
+        "embeddings",
+    ),
+    "epsilon of the norms": ("multi-label", config("layer_norm_eps", 1e-2), "embeddings"),
+    "a value's sign": ("classification", tensors(flip), "layer 1"),
+    "layers swapped": ("reranking", tensors(swap_layers), "layer 1"),
+    "another activation": ("tagging", config("hidden_act", "relu"), "layer 1"),
+    "another number of heads": ("classification", config("num_attention_heads", 4), "layer 1"),
+    "queries as keys": (
+        "masked-language",
+        change("bert.encoder.layer.0.attention.self.query.weight", rolled),
+        "layer 1",
+    ),
+    "a square weight transposed": ("classification", tensors(transpose), "layer 2"),
+    "the last norm": ("question-answering", tensors(scale_norm), "layer 2"),
+    "the pooler": ("classification", change("bert.pooler.dense.weight", rolled), "head"),
+    "classes moved": ("classification", change("classifier.weight", rolled), "head"),
+    "tags moved": ("tagging", change("classifier.bias", rolled), "head"),
+    "start and end swapped": ("question-answering", change("qa_outputs.weight", rolled), "head"),
+    "the masked words' norm": (
+        "masked-language",
+        change("cls.predictions.transform.LayerNorm.weight", lambda found: found * 1.01),
+        "head",
+    ),
+}
+OF_VECTORS: dict[str, tuple[Any, str]] = {
+    "another pooling": (settings(POOLING, set_to("pooling_mode", value="cls")), "pooled"),
+    "prompts dropped": (settings(PROMPTS, set_to("prompts", value={})), "normalised text"),
+    "a smaller longest text": (settings(ENCODER, set_to("max_seq_length", value=16)), "pieces"),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", [*DAMAGES, *OF_VECTORS])
 def test_the_stage_at_which_another_tool_differs_is_named(
-    sound: dict[str, Path], tmp_path: Path, damage: str
+    sound: dict[str, Path], subjects: Callable[[str], Subject], tmp_path: Path, damage: str
 ) -> None:
-    make, stage = DAMAGES[damage]
-    subject = open_subject(sound["classification"])
-    inputs = golden_inputs(subject.tokenizer, subject.max_length)
-    folder = Path(shutil.copytree(sound["classification"], tmp_path / "model"))
+    oracle: Oracle = "sentence-transformers" if damage in OF_VECTORS else "transformers"
+    pytest.importorskip(oracle.replace("-", "_"))
+    kind, make, stage = DAMAGES.get(damage) or ("embedding", *OF_VECTORS[damage])
+    folder = Path(shutil.copytree(sound[kind], tmp_path / "model"))
     make(folder)
-    theirs = their_answers("transformers", folder, subject, inputs)
-    found = compare(theirs, answers_of(subject, inputs), 1e-4, told=False)
+    subject = subjects(kind)
+    inputs = subject.inputs()
+    theirs = their_answers(oracle, folder, subject, [inputs[0], *inputs[-9:]])
+    found = compare(
+        theirs, answers_of(subject, [record.input for record in theirs.records]), 1e-4, told=False
+    )
     assert found.differences[0].stage == stage
 
 

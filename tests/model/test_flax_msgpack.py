@@ -13,7 +13,7 @@ from model_folders import SPECIAL, tiny_config
 from bertsmith.errors import ModelError
 from bertsmith.model.config_json import config_to_hugging_face
 from bertsmith.model.flax_msgpack import read_flax_tensors
-from bertsmith.model.legacy import import_legacy
+from bertsmith.model.legacy import convert_legacy
 from bertsmith.model.weights import to_hugging_face
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
@@ -81,7 +81,7 @@ def flax_folder(folder: Path) -> PretrainingModel:
 
 def test_an_imported_model_is_the_same_to_the_bit(tmp_path: Path) -> None:
     original = flax_folder(tmp_path / "old")
-    imported = import_legacy(tmp_path / "old", tmp_path / "new")
+    imported = convert_legacy(tmp_path / "old", tmp_path / "new")
     assert (imported.with_tokenizer, imported.notes) == (True, ())
     state = load_pretraining_model(tmp_path / "new")[0].state_dict()
     assert all(torch.equal(state[name], value) for name, value in original.state_dict().items())

@@ -23,7 +23,7 @@ from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.model.config_json import config_to_hugging_face
-from bertsmith.model.legacy import import_legacy, read_legacy_tensors
+from bertsmith.model.legacy import convert_legacy, read_legacy_tensors
 from bertsmith.model.weights import to_hugging_face
 from bertsmith.tasks.checkpoints.model_kind import model_kind
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
@@ -67,7 +67,7 @@ def make_legacy_folder(folder: Path, save: Save = save_zip, **extra: Any) -> Pre
 @both_formats
 def test_an_imported_model_is_the_same_to_the_bit(tmp_path: Path, save: Save) -> None:
     original = make_legacy_folder(tmp_path / "old", save)
-    imported = import_legacy(tmp_path / "old", tmp_path / "new")
+    imported = convert_legacy(tmp_path / "old", tmp_path / "new")
     assert (imported.with_tokenizer, imported.notes) == (True, ())
     again, _ = load_pretraining_model(tmp_path / "new")
     assert model_kind(tmp_path / "new") == "masked-language"
@@ -95,7 +95,7 @@ class RunsCode:
 def test_code_in_the_file_is_refused_and_not_run(tmp_path: Path, save: Save) -> None:
     make_legacy_folder(tmp_path / "old", save, payload=RunsCode(tmp_path / "ran"))
     with pytest.raises(ModelError, match="could run code, so it was refused"):
-        import_legacy(tmp_path / "old", tmp_path / "new")
+        convert_legacy(tmp_path / "old", tmp_path / "new")
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "new").exists()
 
@@ -121,7 +121,7 @@ def test_anything_but_dense_tensors_by_name_is_refused(
 ) -> None:
     make_legacy_folder(tmp_path / "old", **{name: value})
     with pytest.raises(ModelError, match=message):
-        import_legacy(tmp_path / "old", tmp_path / "new")
+        convert_legacy(tmp_path / "old", tmp_path / "new")
 
 
 def test_a_list_of_tensors_is_not_a_checkpoint(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_file_cut_anywhere_is_said_to_be_cut(tmp_path: Path, save: Save, share
     path = tmp_path / "old/pytorch_model.bin"
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
     with pytest.raises(ModelError, match=r"cut or altered|was refused"):
-        import_legacy(tmp_path / "old", tmp_path / "new")
+        convert_legacy(tmp_path / "old", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
@@ -181,7 +181,7 @@ def test_the_head_of_a_fine_tuned_model_is_kept_and_named(tmp_path: Path) -> Non
     labels = {"id2label": {"0": "O", "1": "PER", "2": "LOC"}, "label2id": {"O": 0, "PER": 1, "LOC": 2}}
     settings |= labels | {"architectures": ["BertForTokenClassification"]}
     (tmp_path / "old/config.json").write_text(json.dumps(settings))
-    imported = import_legacy(tmp_path / "old", tmp_path / "new")
+    imported = convert_legacy(tmp_path / "old", tmp_path / "new")
     assert imported.notes == (
         "the head classifier (BertForTokenClassification) was kept under its own names",
     )
@@ -213,7 +213,7 @@ def test_a_cross_encoder_keeps_what_becomes_of_its_scores(tmp_path: Path, said: 
     settings = json.loads((tmp_path / "old/config.json").read_text()) | said
     settings |= {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
     (tmp_path / "old/config.json").write_text(json.dumps(settings))
-    import_legacy(tmp_path / "old", tmp_path / "new")
+    convert_legacy(tmp_path / "old", tmp_path / "new")
     written = json.loads((tmp_path / "new/config.json").read_text())
     assert written == written | said
     assert load_task_model(tmp_path / "new")[1].name == "regression"
@@ -223,7 +223,7 @@ def test_a_vocabulary_larger_than_the_model_is_left_out_and_it_is_said(tmp_path:
     make_legacy_folder(tmp_path / "old")
     with (tmp_path / "old/vocab.txt").open("a") as file:
         file.writelines(f"piece{number}\n" for number in range(5))
-    imported = import_legacy(tmp_path / "old", tmp_path / "new")
+    imported = convert_legacy(tmp_path / "old", tmp_path / "new")
     assert not imported.with_tokenizer
     assert "12 pieces, the model 11 rows. Remove the pieces from 'piece4' on" in imported.notes[0]
     assert not (tmp_path / "new/vocab.txt").exists()
@@ -232,7 +232,7 @@ def test_a_vocabulary_larger_than_the_model_is_left_out_and_it_is_said(tmp_path:
 def test_a_folder_without_a_vocabulary_is_imported_without_one(tmp_path: Path) -> None:
     make_legacy_folder(tmp_path / "old")
     (tmp_path / "old/vocab.txt").unlink()
-    imported = import_legacy(tmp_path / "old", tmp_path / "new")
+    imported = convert_legacy(tmp_path / "old", tmp_path / "new")
     assert not imported.with_tokenizer
     assert imported.notes[0].startswith("no tokenizer was imported: ")
 
@@ -251,14 +251,14 @@ def test_other_formats_are_refused_with_the_way_on(tmp_path: Path, files: list[s
     for name in files:
         (tmp_path / "old" / name).write_bytes(b"")
     with pytest.raises(ModelError, match=message):
-        import_legacy(tmp_path / "old", tmp_path / "new")
+        convert_legacy(tmp_path / "old", tmp_path / "new")
 
 
 def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
     make_legacy_folder(tmp_path / "old")
     shutil.copytree(tmp_path / "old", tmp_path / "new")
     with pytest.raises(InputError, match="already exists"):
-        import_legacy(tmp_path / "old", tmp_path / "new")
+        convert_legacy(tmp_path / "old", tmp_path / "new")
     assert (tmp_path / "new/pytorch_model.bin").exists()
 
 
@@ -318,7 +318,7 @@ def test_an_encoder_that_is_named_by_its_family_is_found(tmp_path: Path) -> None
     modules[0] |= {"type": "sentence_transformers.models.BERT", "path": "0_BERT"}
     (old / "modules.json").write_text(json.dumps(modules))
     (old / "0_Transformer").rename(old / "0_BERT")
-    import_legacy(old, tmp_path / "imported")
+    convert_legacy(old, tmp_path / "imported")
     texts = ["a b c", "d e"]
     np.testing.assert_array_equal(
         Embedder(tmp_path / "imported").documents(texts), Embedder(new).documents(texts)
@@ -330,7 +330,7 @@ def test_an_imported_embedding_model_gives_the_same_vectors(
     tmp_path: Path, dense: bool, deeper: bool
 ) -> None:
     new, old = make_embedding_folders(tmp_path, dense=dense, deeper=deeper)
-    imported = import_legacy(old, tmp_path / "imported")
+    imported = convert_legacy(old, tmp_path / "imported")
     assert imported.with_tokenizer
     assert not [*(tmp_path / "imported").rglob("*.bin")]
     texts = ["A b c", "d e f a b c d e f a b c", "f"]
@@ -349,7 +349,7 @@ def test_an_imported_embedding_model_says_that_its_vectors_may_be_cut(
     _, old = make_embedding_folders(tmp_path, dense=False, deeper=True)
     config = old / "0_Transformer" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | said))
-    import_legacy(old, tmp_path / "imported")
+    convert_legacy(old, tmp_path / "imported")
     assert is_for_fewer_dimensions(tmp_path / "imported")
     written = json.loads((tmp_path / "imported" / "config.json").read_text())
     assert written == written | said
@@ -359,11 +359,11 @@ def test_a_part_that_cannot_be_carried_is_refused_by_name(tmp_path: Path) -> Non
     _, old = make_embedding_folders(tmp_path, dense=True, deeper=False)
     (old / "2_Dense" / "weights.npz").write_bytes(b"x")
     with pytest.raises(ModelError, match=r"weights\.npz belongs to a part of an embedding model"):
-        import_legacy(old, tmp_path / "imported")
+        convert_legacy(old, tmp_path / "imported")
     (old / "2_Dense" / "weights.npz").unlink()
     save_zip({"linear.weight": RunsCode(tmp_path / "ran")}, old / "2_Dense" / "pytorch_model.bin")
     with pytest.raises(ModelError, match="could run code, so it was refused"):
-        import_legacy(old, tmp_path / "imported")
+        convert_legacy(old, tmp_path / "imported")
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "imported").exists()
 
@@ -376,5 +376,5 @@ def test_an_imported_tokenizer_cuts_texts_where_the_old_one_did(tmp_path: Path, 
     for file in ("model.safetensors", "bertsmith.json"):
         (old / file).unlink()
     (old / "tokenizer_config.json").write_text(json.dumps({name: 16, "do_lower_case": True}))
-    import_legacy(old, tmp_path / "new")
+    convert_legacy(old, tmp_path / "new")
     assert read_sentence_settings(tmp_path / "new").max_length == 16

@@ -26,7 +26,7 @@ from tensorflow_bundles import (
 from bertsmith.cli.main import main
 from bertsmith.errors import ModelError
 from bertsmith.model.checkpoint import read_checkpoint
-from bertsmith.model.legacy import import_legacy, read_tensorflow_tensors
+from bertsmith.model.legacy import convert_legacy, read_tensorflow_tensors
 from bertsmith.model.tensorflow.bundle import read_bundle
 from bertsmith.model.tensorflow.crc32c import crc32c, unmasked
 from bertsmith.model.tensorflow.names import hugging_face_name, is_weight
@@ -105,7 +105,7 @@ GOOGLE_KEYS = {
 @pytest.mark.parametrize(("shards", "packed"), [(1, False), (3, False), (1, True)])
 def test_an_imported_model_is_the_same_to_the_bit(tmp_path: Path, shards: int, packed: bool) -> None:
     original = google_folder(tmp_path / "old", shards, packed)
-    imported = import_legacy(tmp_path / "old", tmp_path / "new")
+    imported = convert_legacy(tmp_path / "old", tmp_path / "new")
     assert (imported.with_tokenizer, imported.notes) == (True, ())
     assert imported.checkpoint.architecture == "BertForPreTraining"
     again, _ = load_pretraining_model(tmp_path / "new")
@@ -121,7 +121,7 @@ def test_a_real_checkpoint_has_the_numbers_of_a_plain_reader(shared_data: Path, 
     assert len(expected) == 139
     assert found.keys() == expected.keys()
     assert all(np.array_equal(found[name].numpy(), array) for name, array in expected.items())
-    import_legacy(source, tmp_path / "new")
+    convert_legacy(source, tmp_path / "new")
     model, _ = load_pretraining_model(tmp_path / "new")
     saved = to_hugging_face(model.state_dict(), model.config, bare=False)
     weights = {
@@ -144,7 +144,7 @@ def test_a_classifier_is_kept_with_its_labels_unnamed(tmp_path: Path) -> None:
     (tmp_path / "old/bert_config.json").write_text(json.dumps(config | {"id2label": names}))
     tensors = read_tensorflow_tensors(tmp_path / "old" / INDEX)
     assert torch.equal(tensors["classifier.weight"], torch.from_numpy(rows))
-    imported = import_legacy(tmp_path / "old", tmp_path / "new")
+    imported = convert_legacy(tmp_path / "old", tmp_path / "new")
     assert imported.checkpoint.architecture == "BertForSequenceClassification"
     assert read_checkpoint(tmp_path / "new").labels["id2label"] == names
     assert hugging_face_name("cls/squad/output_weights") == "qa_outputs.weight"
@@ -153,7 +153,7 @@ def test_a_classifier_is_kept_with_its_labels_unnamed(tmp_path: Path) -> None:
 def test_a_classifier_whose_config_names_no_labels_has_them_by_number(tmp_path: Path) -> None:
     rows = np.arange(12, dtype=np.float32).reshape(3, 4)
     google_folder(tmp_path / "old", head={"output_weights": rows, "output_bias": np.ones(3, np.float32)})
-    imported = import_legacy(tmp_path / "old", tmp_path / "new")
+    imported = convert_legacy(tmp_path / "old", tmp_path / "new")
     assert any("outputs are called LABEL_0 to LABEL_2" in note for note in imported.notes)
     model, task = load_task_model(tmp_path / "new")
     assert (task.name, task.labels) == ("classification", ("LABEL_0", "LABEL_1", "LABEL_2"))
@@ -167,8 +167,8 @@ def test_one_of_several_checkpoints_is_named(tmp_path: Path) -> None:
             tmp_path / "old" / name, tmp_path / "old" / name.replace("bert_model.ckpt", "model.ckpt-9")
         )
     with pytest.raises(ModelError, match=r"several checkpoints: bert_model\.ckpt, model\.ckpt-9\. Name one"):
-        import_legacy(tmp_path / "old", tmp_path / "new")
-    imported = import_legacy(tmp_path / "old/model.ckpt-9", tmp_path / "new")
+        convert_legacy(tmp_path / "old", tmp_path / "new")
+    imported = convert_legacy(tmp_path / "old/model.ckpt-9", tmp_path / "new")
     assert imported.with_tokenizer
     manifest = read_checkpoint(tmp_path / "new").manifest
     assert manifest is not None
@@ -327,7 +327,7 @@ def test_files_cut_anywhere_are_refused(tmp_path: Path, name: str, share: float)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * share)])
     with pytest.raises(ModelError, match="cut"):
-        import_legacy(tmp_path / "old", tmp_path / "new")
+        convert_legacy(tmp_path / "old", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
@@ -344,7 +344,7 @@ def test_a_config_of_another_model_is_refused(tmp_path: Path, change: dict[str, 
     path = tmp_path / "old/bert_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ModelError, match=message):
-        import_legacy(tmp_path / "old", tmp_path / "new")
+        convert_legacy(tmp_path / "old", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
@@ -352,11 +352,11 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     google_folder(tmp_path / "old")
     (tmp_path / "old/bert_config.json").rename(tmp_path / "config")
     with pytest.raises(ModelError, match=r"no bert_config\.json, which says the model's shape"):
-        import_legacy(tmp_path / "old", tmp_path / "new")
+        convert_legacy(tmp_path / "old", tmp_path / "new")
     (tmp_path / "config").rename(tmp_path / "old/bert_config.json")
     (tmp_path / "old" / DATA).unlink()
     with pytest.raises(ModelError, match=DATA):
-        import_legacy(tmp_path / "old", tmp_path / "new")
+        convert_legacy(tmp_path / "old", tmp_path / "new")
 
 
 def test_a_checkpoint_of_tensorflow_2_is_told_apart(tmp_path: Path) -> None:
@@ -372,7 +372,7 @@ def test_a_checkpoint_of_tensorflow_2_is_told_apart(tmp_path: Path) -> None:
 def test_a_tensor_of_another_architecture_is_named(tmp_path: Path) -> None:
     google_folder(tmp_path / "old", head={"electra/encoder/x": np.ones(2, np.float32)})
     with pytest.raises(ModelError, match="'electra/encoder/x', which is none of a BERT of Google's"):
-        import_legacy(tmp_path / "old", tmp_path / "new")
+        convert_legacy(tmp_path / "old", tmp_path / "new")
 
 
 @pytest.mark.parametrize(

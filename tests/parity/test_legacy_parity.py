@@ -8,7 +8,7 @@ import transformers
 from model_parity import assert_same, random_sample
 
 from bertsmith.model.checkpoint import load_encoder
-from bertsmith.model.legacy import import_legacy
+from bertsmith.model.legacy import convert_legacy
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_legacy_checkpoint_gives_transformers_numbers_after_import(
     tensors = torch.load(source / "pytorch_model.bin", weights_only=True)
     tensors.pop("bert.embeddings.position_ids", None)
     reference.load_state_dict(tensors, strict=True)
-    import_legacy(source, tmp_path / "model")
+    convert_legacy(source, tmp_path / "model")
 
     ours = load_encoder(tmp_path / "model")
     sample = random_sample(ours.config, seed=1)

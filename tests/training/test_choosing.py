@@ -22,6 +22,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from bertsmith.errors import InputError, RecipeError, TrainingStopped
+from bertsmith.inference.checking.check import check_model
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.machine.hardware import Hardware
@@ -493,6 +494,7 @@ def test_lora_as_a_method_has_its_usual_rank_or_yours_and_an_adapter(
     few_rows(encoder, tmp_path, f"method={LORA}", "epochs=1", *settings)
     adapter = json.loads((tmp_path / "run" / "adapter" / "adapter_config.json").read_text())
     assert adapter["r"] == rank
+    assert check_model(tmp_path / "run" / "model").agrees
 
 
 def test_the_upper_layers_are_half_of_all_or_what_you_leave(encoder: Path, tmp_path: Path) -> None:

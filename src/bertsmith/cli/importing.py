@@ -33,9 +33,7 @@ def import_checkpoint(folder: Path, *, out: Out) -> None:
     bertsmith pretrain adapt init=models/bert-base-cased corpus=corpora/law out=runs/law
     """
     from bertsmith.cli.screen import console, print_note
-    from bertsmith.inference.refused_use import refused_use
-    from bertsmith.model.legacy import import_legacy
-    from bertsmith.tasks.golden.records import write_golden
+    from bertsmith.inference.importing import import_legacy
 
     imported = import_legacy(folder, out)
     config = imported.checkpoint.config
@@ -47,7 +45,5 @@ def import_checkpoint(folder: Path, *, out: Out) -> None:
         markup=False,
         soft_wrap=True,
     )
-    refused = refused_use(out)
-    write_golden(out)
-    for note in (*imported.notes, *([refused] if refused else [])):
+    for note in imported.notes:
         print_note(note)

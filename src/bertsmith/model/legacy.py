@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertsmith.door import door, place
 from bertsmith.errors import ModelError, TokenizerError
 from bertsmith.files import sha256
 from bertsmith.model.checkpoint import CONFIG, WEIGHTS, Checkpoint, encoder_of, interpret, save_checkpoint
@@ -55,8 +54,7 @@ class Imported:
     notes: tuple[str, ...]
 
 
-@door(folder=place, out=place)
-def import_legacy(folder: Path | str, out: Path | str) -> Imported:
+def convert_legacy(folder: Path | str, out: Path | str) -> Imported:
     """Writes `out` from a folder with weights of old, their config.json and, if it has one, a vocabulary.
 
     The weights are a pytorch_model.bin, a flax_model.msgpack, or TensorFlow's PREFIX.index with its data

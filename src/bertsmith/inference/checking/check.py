@@ -77,8 +77,9 @@ def check_model(
         return _of_index(folder, against is not None or write)
     if is_exported(folder):
         return _of_graph(folder, against is not None or write)
+    subject = open_subject(folder, task)  # first: an adapter, or a run's folder, is told what it is
     if against is not None:
-        return _beside(against, folder, open_subject(folder, task))
+        return _beside(against, folder, subject)
     if write:
         _write(folder, task)
     golden = read_golden(folder)
@@ -88,7 +89,6 @@ def check_model(
             "it answers now with --write, if it has a bertsmith.json, or compare it with another tool: "
             "--against transformers"
         )
-    subject = open_subject(folder, task)
     tolerance = TOLERANCES[torch.float32]
     comparisons = {"float32": compare(golden.answers, _again(golden.answers, subject), tolerance)}
     device, dtype = make_ready(subject.model)

@@ -6,6 +6,7 @@ N tokens, H hidden size, R rows that a head reads, T texts of an example, D widt
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -190,7 +191,8 @@ class _SentenceTransformers:
             states["pooled"] = np.concatenate([each["sentence_embedding"].numpy() for each in pooled])
             stages = tuple(states)
             vectors = self.model.encode(texts, prompt="", normalize_embeddings=True)
-            records.append(_record(item, self.tokenizer, batches, states, vectors))
+            asked = replace(item, texts=tuple(texts))
+            records.append(_record(asked, self.tokenizer, batches, states, vectors))
         return Answers(stages, tuple(records))
 
     def _with_prompts(self, item: Item) -> list[str]:

@@ -1,13 +1,20 @@
-"""Whether a folder can be used for what it says it is for: tried, so that it is said before it is needed."""
+"""A checkpoint of old → a model folder with golden answers.
 
+Whether it can be used for what it says it is for is tried, so that it is said before it is needed.
+"""
+
+from dataclasses import replace
 from pathlib import Path
 
+from bertsmith.door import door, place
 from bertsmith.errors import BertsmithError
 from bertsmith.model.checkpoint import load_encoder
+from bertsmith.model.legacy import Imported, convert_legacy
 from bertsmith.tasks.checkpoints.model_kind import ModelKind, model_kind
 from bertsmith.tasks.checkpoints.sentence_projection import read_projection
 from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
+from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 
 _USES: dict[ModelKind, str] = {
@@ -17,7 +24,22 @@ _USES: dict[ModelKind, str] = {
 }
 
 
-def refused_use(folder: Path) -> str:
+@door(folder=place, out=place)
+def import_legacy(folder: Path | str, out: Path | str) -> Imported:
+    """Writes `out` from a folder with weights of old (pytorch_model.bin, flax_model.msgpack, TensorFlow's
+    PREFIX.index with its data), as `convert_legacy` reads them, with golden answers. A note says where the
+    result can't be used for what it is for.
+
+    Raises ModelError when a file holds anything but tensors, is cut, doesn't fit its config.json or can't be
+    kept; InputError when `out` exists.
+    """
+    imported = convert_legacy(folder, out)
+    refused = _refused_use(Path(out))
+    write_golden(out)
+    return replace(imported, notes=(*imported.notes, refused)) if refused else imported
+
+
+def _refused_use(folder: Path) -> str:
     """What the folder can't be used for, and why; empty where it can. Loads the model."""
     kind = model_kind(folder)
     try:
