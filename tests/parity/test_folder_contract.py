@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from bertsmith.errors import BertsmithError
+from bertsmith.inference.checking.check import check_model
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model import folder_keys
@@ -21,10 +22,12 @@ from bertsmith.model.config import make_config
 from bertsmith.model.config_json import config_keys
 from bertsmith.model.families import find_family
 from bertsmith.model.folder_keys import FileKeys
+from bertsmith.model.static_table import save_static
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from random_encoder import SPECIAL, randomise
 from sentence_folders import (
     POOLING,
+    READER,
     TEXTS,
     TRANSFORMER,
     WIDTH,
@@ -34,7 +37,9 @@ from sentence_folders import (
     save_sentence_folder,
     write,
 )
+from served_models import save_pretrained
 
+transformers = pytest.importorskip("transformers")
 sentence_transformers = pytest.importorskip("sentence_transformers")
 FAMILIES = ("bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert")
 PAIRS = [("red cat", text) for text in TEXTS]
@@ -138,8 +143,17 @@ PROBES: dict[str, list[Any]] = {
         {"5": {"content": "red", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False}}
     ],
     "extra_special_tokens": [["red"]],
-    "cls_token": ["[CLS]"],
+    "cls_token": ["red"],
     "model_input_names": [["input_ids", "attention_mask"], ["input_ids", "token_type_ids"]],
+}
+# As saved, classes are LABEL_0 and so on.
+PROBES |= {
+    "num_labels": [2, 3],
+    "id2label": [{"0": "a", "1": "b", "2": "c"}, {"0": "a", "1": "b"}],
+    "label2id": [{"a": 0, "b": 1, "c": 2}],
+    "problem_type": ["regression", "multi_label_classification"],
+    "normalize": [False],
+    "embedding_dtype": ["float16"],
 }
 USUAL_PROBES = [3, "other"]
 
@@ -234,6 +248,82 @@ def test_a_key_of_an_embedding_model_is_honoured_as_by_sentence_transformers_or_
 )
 def test_a_key_of_a_cross_encoder_is_honoured_or_refused(tmp_path: Path, file: str, table: FileKeys) -> None:
     assert violations(tmp_path, save_cross_encoder, file, table, our_scores, their_scores) == []
+
+
+def save_masked(folder: Path) -> Path:
+    save_pretrained(folder)
+    (folder / "bertsmith.json").unlink()
+    return folder
+
+
+# Where a folder with a head may differ from an encoder.
+OF_HEADS = (
+    *("architectures", "model_type", "num_labels", "id2label", "label2id", "problem_type", "hidden_act"),
+    *("layer_norm_eps", "is_decoder", "add_cross_attention", "pruned_heads"),
+)
+HEADS: dict[str, Callable[[Path], Path]] = {
+    "classification": lambda folder: save_foreign(folder, 3, num_labels=3),
+    "tagging": lambda folder: save_foreign(folder, 4, "BertForTokenClassification", num_labels=4),
+    "question-answering": lambda folder: save_foreign(folder, 2, READER),
+    "masked-language": save_masked,
+}
+
+
+def our_agreement(folder: Path) -> Any:
+    """Ids, hidden states and outputs beside transformers', and of classes the names as its pipeline says."""
+    agrees = check_model(folder, against="transformers").agrees
+    if (folder / "config.json").read_text().count("ForSequenceClassification"):
+        (answer,) = Predictor.load(folder, compute_dtype=torch.float32).predict(["red"])
+        pipeline = transformers.pipeline("text-classification", str(folder), top_k=None, device="cpu")
+        agrees &= set(answer["probabilities"]) == {each["label"] for each in pipeline(["red"])[0]}
+    return np.array([agrees])
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_key_of_a_head_s_folder_is_honoured_as_by_transformers_or_refused(
+    tmp_path: Path, kind: str
+) -> None:
+    table = config_keys(find_family("bert"))
+    assert set(OF_HEADS) <= table.known  # a line that is taken out of the table fails
+    table = FileKeys(table.file, dict.fromkeys(OF_HEADS, ""))
+    theirs = lambda folder: np.array([True])  # noqa: E731
+    assert violations(tmp_path, HEADS[kind], "config.json", table, our_agreement, theirs) == []
+
+
+def save_table(folder: Path) -> Path:
+    """A static table, whose special pieces have no vector."""
+    tokenizer = Tokenizer.from_pieces([*SPECIAL, *WORDS], lowercase=True)
+    torch.manual_seed(4)
+    table = torch.randn(tokenizer.vocab_size, WIDTH)
+    table[: len(SPECIAL)] = 0
+    save_static(folder, table, tokenizer, provenance={})
+    (folder / "bertsmith.json").unlink()
+    return folder
+
+
+def model2vecs_vectors(folder: Path) -> Any:
+    found = pytest.importorskip("model2vec").StaticModel.from_pretrained(folder).encode(list(TEXTS))
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+# Not max_length: model2vec cuts a text by characters first, as many as so many tokens usually have.
+MODEL2VEC = FileKeys(
+    "config.json", dict.fromkeys(("normalize", "hidden_dim", "seq_length", "embedding_dtype"), "")
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "table", "theirs"),
+    [
+        ("config.json", MODEL2VEC, model2vecs_vectors),
+        ("config_sentence_transformers.json", folder_keys.SENTENCE_TRANSFORMERS, their_vectors),
+        ("tokenizer_config.json", folder_keys.TOKENIZER_CONFIG, their_vectors),
+    ],
+)
+def test_a_key_of_a_static_table_is_honoured_or_refused(
+    tmp_path: Path, file: str, table: FileKeys, theirs: Callable[[Path], Any]
+) -> None:
+    assert violations(tmp_path, save_table, file, table, our_vectors, theirs) == []
 
 
 def harmless_values(table: FileKeys) -> Mapping[str, Any]:

@@ -16,9 +16,10 @@ import torch
 
 from bertsmith.errors import InputError
 from bertsmith.model.untrusted import plain_file, read_settings
-from bertsmith.tasks.examples.encoding import Encoded, Window
+from bertsmith.tasks.examples.encoding import Encoded, Window, special_tokens
 from bertsmith.tasks.golden.records import Answers, Record, record_of
 from bertsmith.tasks.golden.subject import Item, Subject, TaskSubject, VectorSubject
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 Oracle = Literal["transformers", "sentence-transformers"]
 
@@ -32,8 +33,8 @@ def their_answers(oracle: Oracle, folder: Path, subject: Subject, inputs: Sequen
     items = [item for each in inputs if (item := subject.item(each)) is not None]
     special = [subject.tokenizer.id_to_token(number) for number in subject.tokenizer.special_ids]
     items = [item for item in items if _in_one_piece(item) and not _spells(item, special)]
-    if _reads_words(subject):  # one without any piece is [UNK] to Bertsmith, and nothing to transformers
-        items = [item for item in items if all(subject.tokenizer.encode(word).ids for word in item.texts)]
+    if _reads_words(subject):
+        items = [item for item in items if _word_by_word(item, subject.tokenizer)]
     try:
         with torch.inference_mode():
             if oracle == "transformers":
@@ -55,6 +56,14 @@ def _spells(item: Item, tokens: Sequence[str]) -> bool:
 
 def _reads_words(subject: Subject) -> bool:
     return isinstance(subject, TaskSubject) and subject.task.is_pretokenized
+
+
+def _word_by_word(item: Item, tokenizer: Tokenizer) -> bool:
+    """Whether each word is read as its pieces, as by transformers. To Bertsmith one without any is [UNK], and
+    one that is [UNK] alone may be read letter by letter.
+    """
+    pieces = [tokenizer.encode(word).ids for word in item.texts]
+    return all(pieces) and sum(map(len, pieces)) == item.encoded.tokens - special_tokens(tokenizer, 1)
 
 
 def _imported(oracle: Oracle) -> Any:
