@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from bertsmith.errors import ModelError
 from bertsmith.inference.embedding.embedder import Embedder
-from bertsmith.model.legacy import import_legacy
+from bertsmith.model.legacy import convert_legacy
 from sentence_folders import POOLING, TRANSFORMER, WIDTH, save_sentence_folder, write
 
 DENSE = {"in_features": WIDTH, "out_features": 4}
@@ -68,4 +68,4 @@ def test_weights_in_several_files_say_how_they_become_one(tmp_path: Path, names:
     if names[0].endswith(".bin"):
         torch.save(load_file(folder / names[0]), folder / names[0])
         with pytest.raises(ModelError, match="in several files, which Bertsmith doesn't read yet"):
-            import_legacy(folder, tmp_path / "new")
+            convert_legacy(folder, tmp_path / "new")
