@@ -183,6 +183,27 @@ def test_what_a_hand_demotes_rises_by_a_hand_only(store: Store) -> None:
     assert after.mode == "canary"
 
 
+def test_a_student_is_no_candidate_beside_itself(store: Store) -> None:
+    """Each comparison would count twice in its evidence."""
+    store.add([call_of(1)])
+    stages = StageStore(store)
+    (stage,) = stages.stages().values()
+    both = in_mode(replace(stage, student="x", former="w", candidate="w"), "live", 1.0)
+    for move, student in (
+        (rolled_back, "w"),
+        (dismissed, "w"),
+        (lambda before: replace(before, candidate="x"), "x"),  # trained, and promoted by hand meanwhile
+        (lambda before: promoted(replace(before, mode="record", student=""), 0.2), "w"),
+    ):
+        (before,) = stages.stages().values()
+        assert stages.change(before, replace(both, revision=before.revision), "hand", "")
+        (before,) = stages.stages().values()
+        assert before.candidate == "w"
+        assert stages.change(before, move(before), "evidence", "")
+        (after,) = stages.stages().values()
+        assert (after.student, after.candidate) == (student, "")
+
+
 def test_a_change_of_the_stage_begins_a_new_count(store: Store) -> None:
     store.add([call_of(1)])
     stages = StageStore(store)

@@ -102,7 +102,8 @@ class StageStore:
             "share": after.share,
             "student": after.student,
             "former": after.former,
-            "candidate": after.candidate,
+            # Beside itself it would be compared twice.
+            "candidate": after.candidate if after.candidate != after.student else "",
             "revision": before.revision + 1,
             "changed": now,
             "is_held": int(after.is_held),

@@ -69,9 +69,7 @@ def promoted(stage: Stage, canary_share: float, to: str = "") -> Stage:
             f"Version {stage.version} of site {stage.site} has no student that could answer. "
             f"Train one: bertsmith mirror train --site {stage.site}"
         )
-    candidate = "" if stage.candidate == student else stage.candidate
-    after = replace(stage, student=student, candidate=candidate, is_held=False)
-    return in_mode(after, wanted, canary_share)
+    return in_mode(replace(stage, student=student, is_held=False), wanted, canary_share)
 
 
 def demoted(stage: Stage, canary_share: float, to: str = "") -> Stage:
