@@ -33,6 +33,8 @@ def test_the_latest_unused_calls_prove_and_nothing_is_for_two_ends() -> None:
 def test_a_file_that_was_labelled_proves_nothing_of_traffic() -> None:
     both = [call(number) for number in range(500)] + [call(500 + n, LABELLED) for n in range(500)]
     assert {each.source for each in divide(both, (), SHAPE, LearnSettings()).calibration} == {"relay"}
+    used = {each.id for each in both[:500]}  # nor where all of it has been used
+    assert divide(both, used, SHAPE, LearnSettings()).calibration == []
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -42,7 +42,7 @@ def divide(
     fresh = as_they_came(fresh, settings.seed)
     dated = [call for call in fresh if call.source != UNDATED]  # the others may be older than what was used
     traffic = [call for call in dated if call.source != LABELLED]
-    if not traffic:
+    if all(call.source in (LABELLED, UNDATED) for call in calls):
         traffic = sorted(dated, key=lambda call: part_of(call.id, settings.seed + 3))
     wanted = min(round(settings.calibration_share * len(calls)), settings.most_calibration)
     calibration = traffic[-wanted:] if wanted else []
