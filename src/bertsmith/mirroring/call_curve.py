@@ -41,10 +41,9 @@ class CallCurve:
     def forecast(self, agreement: float) -> str:
         """'About 1,400 more calls to reach 95 % (from 900 to 2,600).' So many go to a text as until now."""
         texts = self.law.rows_for(agreement)
-        ratio = self.recorded / self.rows[-1]
-        low, high = (ratio * each for each in texts.interval)
-        calls = replace(texts, have=self.recorded, rows=ratio * texts.rows, interval=Interval(low, high))
-        return calls.as_sentence()
+        # Divided first, so that as many texts as there are come to exactly the calls recorded.
+        needed, low, high = (self.recorded * (each / self.rows[-1]) for each in (texts.rows, *texts.interval))
+        return replace(texts, have=self.recorded, rows=needed, interval=Interval(low, high)).as_sentence()
 
 
 def draw_curve(
