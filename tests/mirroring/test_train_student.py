@@ -227,6 +227,7 @@ def test_a_training_that_was_ended_goes_on_with_the_same_calls(
         learned = train_student(store, tmp_path / "student", settings=WORDS)
         assert len(CallRecords(store).calibrated()) == 270
     assert len(learned.parts.calibration) == 270 and learned.why == ""
+    assert learned.curve is not None and learned.curve.recorded == 900
     assert not (tmp_path / "student.training").exists()
 
 

@@ -231,7 +231,7 @@ def _resumed(
                 shutil.rmtree(part)
         write_json(work / _PLAN, plan | {"calls": [call.id for call in calls]})
     parts = by_ids(calls, plan["calibration"], understood.shape, settings)
-    return _Training(settings, understood, read, parts, work, plan["name"])
+    return _Training(settings, understood, replace(read, calls=calls), parts, work, plan["name"])
 
 
 def _train(
