@@ -34,9 +34,11 @@ def test_the_page_shows_all_sides_and_escapes_what_it_is_given(
 
 def test_the_command_makes_the_same_recipe_again() -> None:
     words = ["temperature=4.0", "width=192", "epochs=2", "optimizer.learning_rate=0.001", "text=body"]
-    values = {"teacher": ["a", "b"], "texts": ["t"], "train": "x", "layers": [1, 3], "out": "o"}
+    values = {"teacher": ["a", "b"], "texts": ["t"], "train": ["x", "y"], "layers": [1, 3], "out": "o"}
     recipe = make_distil_recipe(values, words)
     found = command(recipe)
-    assert found.startswith("bertsmith distil a b --texts t --train x --layers 1,3 --out runs/again ")
+    assert found.startswith(
+        "bertsmith distil a b --texts t --train x --train y --layers 1,3 --out runs/again "
+    )
     given = [word for word in found.split() if "=" in word]
     assert make_distil_recipe(values, given) == recipe

@@ -60,9 +60,10 @@ def render_distil(out: Path, recipe: DistilRecipe, results: DistilResults, hashe
 def command(recipe: DistilRecipe) -> str:
     """What to type to get this run again."""
     words = ["bertsmith", "distil", *recipe.teacher]
-    for path in recipe.texts:
-        words += ["--texts", path]
-    for name in ("train", "dev", "test", "student", "task"):
+    for name, paths in (("texts", recipe.texts), ("train", recipe.train)):
+        for path in paths:
+            words += [f"--{name}", path]
+    for name in ("dev", "test", "student", "task"):
         if (value := getattr(recipe, name)) is not None:
             words += [f"--{name}", value]
     if recipe.layers is not None:
