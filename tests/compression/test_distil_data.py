@@ -194,13 +194,17 @@ def test_a_label_without_a_probability_is_refused(tmp_path: Path) -> None:
         read_answer_file(Path(path), "classification", {})
 
 
-def taught_by(teacher: Path, folder: Path, learned: Path, recipe: dict[str, Any], **given: Any) -> DistilData:
-    """What is read where the teacher learned from the file `learned` by that recipe."""
+def taught_by(
+    teacher: Path, folder: Path, learned: Path | list[Path], recipe: dict[str, Any], **given: Any
+) -> DistilData:
+    """What is read where the teacher learned from the files `learned` by that recipe."""
+    files = {f"train {n}": file for n, file in enumerate(learned, 1)} if isinstance(learned, list) else {}
+    files = files or {"train": learned}
     shutil.copytree(teacher, folder / "teacher")
     manifest = read_json(folder / "teacher" / "bertsmith.json")
     manifest["provenance"] = {
-        "recipe": {"train": str(learned)} | recipe,
-        "sha256": {"train": sha256(learned)},
+        "recipe": {"train": list(map(str, files.values()))} | recipe,
+        "sha256": {name: sha256(file) for name, file in files.items()},
     }
     write_json(folder / "teacher" / "bertsmith.json", manifest)
     opened = Teacher.open(str(folder / "teacher"), None, torch.device("cpu"))
@@ -245,13 +249,34 @@ def test_of_its_own_training_file_those_rows_are_dev_that_the_teacher_held_out(
     make_teacher: Callable[..., Path], tmp_path: Path
 ) -> None:
     train = write_rows(tmp_path / "train.jsonl", "classification", 120)
-    given = {"train": str(train), "dev_share": 0.4}
+    given: dict[str, Any] = {"train": str(train), "dev_share": 0.4}
     data = taught_by(make_teacher("classification"), tmp_path, train, {"dev_share": 0.2}, **given)
     kind = find_task("classification")
     held_out = hold_out(kind(kind.Settings()), kind(kind.Settings()).read(train), 0.2)[1]
     assert [each.text for each in data.dev] == [each.text for each in held_out] != []
     assert data.dev_share == 0.2  # which the student's provenance tells, for its own baselines
     assert not [warning for warning in data.warnings if "the teacher learned from" in warning]
+    files = [train, write_rows(tmp_path / "more.jsonl", "classification", 40, seed=1)]
+    (tmp_path / "several").mkdir()
+    given = {"train": [str(file) for file in reversed(files)], "dev_share": 0.4}
+    several = taught_by(
+        make_teacher("classification"), tmp_path / "several", files, {"dev_share": 0.2}, **given
+    )
+    assert several.dev_share == 0.2
+
+
+def test_what_a_teacher_learned_from_need_not_be_read_any_longer(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Of 0.3.0, which learned from blank texts: only a warning depends on them."""
+    learned = write_rows(tmp_path / "learned.jsonl", "classification", 12)
+    with learned.open("a") as file:
+        file.write('{"text": "", "label": "no"}\n')
+    train = str(write_rows(tmp_path / "train.jsonl", "classification", 60, seed=1))
+    data = taught_by(make_teacher("classification"), tmp_path, learned, {}, train=train)
+    assert len(data.labelled) + len(data.dev) == 60
+    (sentence,) = [warning for warning in data.warnings if "can't be read as it was" in warning]
+    assert "1 has no text" in sentence
 
 
 def test_a_label_among_several_that_the_teacher_cannot_give_is_refused(

@@ -408,6 +408,9 @@ def test_texts_that_pandas_quoted_in_tsv_are_told(classifier: Predictor, tmp_pat
     labelled = reading_columns(classifier.task, {})
     labelled.read(path)
     assert labelled.left_out == warnings
+    partly = reading_columns(classifier.task, {})
+    partly.read_partly_labelled(path)
+    assert partly.left_out == warnings
     path.write_text("text\n" + "".join(f"{text}\n" for text, _ in rows))
     assert classifier.predict_file(path, tmp_path / "out.jsonl", overwrite=True, warn=warnings.append) == 3
     assert len(warnings) == 1

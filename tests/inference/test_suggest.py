@@ -10,6 +10,7 @@ import pytest
 
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError, ModelError
+from bertsmith.files import read_json, write_json
 from bertsmith.inference.suggesting import suggest as module_of_suggest
 from bertsmith.inference.suggesting.answering import likeliest_answers
 from bertsmith.inference.suggesting.folder import write_suggestions
@@ -94,6 +95,12 @@ def test_the_rows_trained_on_are_read_by_their_own_columns(tiny_bert: Path, tmp_
     pool.write_text("body\n" + "\n".join(TEXTS[24:]) + "\n")
     found = suggest(run.model, pool, count=4, text="body")
     assert len(found.rows) == 4 and len(found.doubts) == 24
+    manifest = read_json(run.model / "bertsmith.json")
+    manifest["settings"]["settings"]["label"] = "kind"
+    write_json(run.model / "bertsmith.json", manifest)
+    found = suggest(run.model, pool, count=4, text="body")
+    assert len(found.rows) == 4 and found.doubts == []
+    assert "can't be read as it was" in found.notes[0] and "'kind'" in found.notes[0]
 
 
 def test_a_label_holds_from_the_threshold_of_the_model() -> None:

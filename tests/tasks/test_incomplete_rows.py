@@ -9,6 +9,7 @@ import pytest
 from small_tasks import make_task
 
 from bertsmith.errors import InputError
+from bertsmith.tasks.task import reading_columns
 from table_writers import WRITERS, write_table
 
 ROWS = [{"text": "one", "label": "a"}, {"text": None, "label": "b"}, {"text": "two", "label": "b"}]
@@ -237,3 +238,35 @@ def test_labels_between_other_separators_are_told(tmp_path: Path, separator: str
     split.fit(split.read(path))
     whole.fit(whole.read(path))
     assert (split.labels, whole.labels) == (("a", "b"), ("a", f"a{separator}b", "b"))
+
+
+@pytest.mark.parametrize("writer", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("classification", {"text": "one", "label": "a"}),
+        ("multi-label", {"text": "one", "labels": "a"}),
+        ("retrieval", {"query": "one", "positive": "two", "negative": "three"}),
+        ("reranking", {"query": "one", "document": "two", "label": 1}),
+        ("reranking", {"query": "one", "positive": "two", "negative": "three"}),
+        ("question-answering", {"question": "one?", "passage": "two", "answer": "two"}),
+    ],
+)
+def test_a_file_that_a_trained_model_is_measured_on_need_not_name_its_groups(
+    tmp_path: Path, name: str, row: dict[str, Any], writer: str
+) -> None:
+    """They divide the training file; evaluate, distil and export were refused, and have no option for it."""
+    if name == "question-answering" and writer != "jsonl":
+        return
+    (tmp_path / "with").mkdir()
+    path = write_table(tmp_path, writer, [row, row])
+    grouped = write_table(tmp_path / "with", writer, [row | {"source": "s1"}, row | {"source": "s2"}])
+    task = make_task(name, group="source")
+    with pytest.raises(InputError, match="no column 'source'"):
+        task.read(path)
+    trained = reading_columns(task, {})
+    assert [each.group for each in trained.read(grouped)] == [each.group for each in task.read(grouped)]
+    assert trained.left_out == []
+    assert {each.group for each in trained.read(path)} == {None}
+    (sentence,) = trained.left_out
+    assert f"{path} has no 'source'" in sentence

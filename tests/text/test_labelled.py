@@ -330,6 +330,9 @@ def test_a_blank_line_of_one_column_may_be_counted_too(tmp_path: Path, ending: s
         assert [row.values for row in found] == [*first, ("one",), ("",), ("two",), ("",)]
         assert [row.where.rpartition(" ")[2] for row in found][-3:] == ["3", "4", "5"]
     assert len(read_rows(path, ["text"])) == 2
+    path.write_text("\n\none\n")
+    found = read_rows(path, [1], header=False, blank_lines=True)
+    assert [row.values for row in found] == [("",), ("",), ("one",)]
     (tmp_path / "b.csv").write_text("text,label\none,x\n\ntwo,y\n\n")
     assert len(read_rows(tmp_path / "b.csv", ["text"], blank_lines=True)) == 2
 
@@ -340,3 +343,5 @@ def test_columns_of_one_name_hinder_no_others_in_parquet(tmp_path: Path) -> None
     assert [row.values for row in read_rows(tmp_path / "a.parquet", ["l"])] == [("c",)]
     with pytest.raises(InputError, match=r"a\.parquet: several columns are called 't'"):
         read_rows(tmp_path / "a.parquet", [2])
+    assert [row.values for row in read_rows(tmp_path / "a.parquet", [])] == [()]
+    assert [row.values for row in read_rows(tmp_path / "a.parquet", [], optional=["x"])] == [(None,)]

@@ -82,10 +82,14 @@ class QuestionAnswering(Task[Question]):
     def read(self, path: Path | str, *, labelled: bool = True) -> list[Question]:
         """SQuAD's JSON, or JSON lines with the keys that --text, --text-pair and --label name."""
         settings = self.settings
-        keys = Keys(settings.text, settings.text_pair, settings.label, settings.group)
-        return read_squad(
+        is_optional = self.optional_group is not None
+        keys = Keys(settings.text, settings.text_pair, settings.label, settings.group, not is_optional)
+        questions = read_squad(
             path, labelled=labelled, format=settings.format, keys=keys, encoding=settings.encoding
         )
+        if labelled:
+            self.tell_lost_groups(questions, path)
+        return questions
 
     def example(self, text: Sequence[str], where: str = "the input") -> Question:
         """From (question, passage)."""

@@ -88,12 +88,19 @@ class Reranking(TextTask):
         if columns is None:
             return super().read(path, labelled=labelled)
         layout = self.settings.model_dump(include={"format", "header", "encoding"})
-        rows = read_query_documents(path, replace(columns, scores=None), **layout, group=self.settings.group)
+        rows = read_query_documents(
+            path,
+            replace(columns, scores=None),
+            **layout,
+            group=self.settings.group,
+            optional_group=self.optional_group,
+        )
         examples = _each_once(
             MinedExample(row.query, document, 0.0 if place else 1.0, row.where, group=row.group)
             for row in rows
             for place, document in enumerate(row.documents)
         )
+        self.tell_lost_groups(examples, path)
         return self.complete(examples, self.gaps(examples), path)
 
     def read_files(self, paths: Sequence[Path | str]) -> list[TextExample]:

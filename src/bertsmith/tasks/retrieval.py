@@ -105,11 +105,15 @@ class Retrieval(Task[QueryExample]):
             most_negatives=settings.negatives,
             labelled=labelled,
             group=settings.group if labelled else None,
+            optional_group=self.optional_group if labelled else None,
         )
         texts = (text for each in examples for text in (each.query, *each.documents))
         self.left_out += quoting_warnings(path, texts, settings.format)
+        if not labelled:
+            return examples
+        self.tell_lost_groups(examples, path)
         gaps = ["" if self._may_be_learned(example) else "text" for example in examples]
-        return self.complete(examples, gaps, path) if labelled else examples
+        return self.complete(examples, gaps, path)
 
     def _may_be_learned(self, example: QueryExample) -> bool:
         return self.settings.missing == "keep" or self.has_text(example)

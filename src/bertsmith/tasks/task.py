@@ -122,6 +122,7 @@ class Task(ABC, Generic[E]):
     main_metric: ClassVar[str]  # what chooses the best of several: more is better
     is_pretokenized: ClassVar[bool] = False  # `texts` are the words of one sentence
     baselines_learn: ClassVar[bool] = True  # from training examples: without any there are no baselines
+    is_trained = False  # made `from_state`: what divided the training file, another file needn't have
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
 
     def __init__(self, settings: TaskSettings, labels: Sequence[str] = ()) -> None:
@@ -231,6 +232,20 @@ class Task(ABC, Generic[E]):
         """
         group = getattr(example, "group", None)
         return self.texts(example) if group is None else (group,)
+
+    @property
+    def optional_group(self) -> str | None:
+        """The column of groups, where a file may lack it; None where it must have one, or none is named."""
+        group = getattr(self.settings, "group", None)
+        return group if self.is_trained and isinstance(group, str) and not group.isdecimal() else None
+
+    def tell_lost_groups(self, examples: Sequence[E], path: Path | str) -> None:
+        """`left_out` gets a sentence where no labelled example of a file has the optional group."""
+        if self.optional_group and all(getattr(example, "group", None) is None for example in examples):
+            self.left_out.append(
+                f"{path} has no {self.optional_group!r}, by which rows of one source were kept together in "
+                "training: none are here"
+            )
 
     @abstractmethod
     def texts(self, example: E) -> Sequence[str]:
@@ -344,7 +359,9 @@ class Task(ABC, Generic[E]):
     @classmethod
     def from_state(cls, state: Mapping[str, Any], where: str) -> Self:
         """The inverse of `state`. Raises ModelError when the file `where` it comes from was altered."""
-        return cls(*read_state(state, cls.Settings, where))
+        task = cls(*read_state(state, cls.Settings, where))
+        task.is_trained = True
+        return task
 
     def config_labels(self) -> dict[str, Any]:
         """What transformers wants to know of labels, for config.json."""

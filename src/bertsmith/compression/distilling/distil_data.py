@@ -91,7 +91,11 @@ def read_distil_data(
         if path is not None and recipe.train:
             warnings += shared_with_train(task, labelled, examples, name, named_files(recipe.train))
     for teacher, source in known:
-        rows = source.rows(reading_columns(teacher.task, {}), source.paths)
+        try:
+            rows = source.rows(reading_columns(teacher.task, {}), source.paths)
+        except InputError as error:
+            warnings.append(f"what {teacher.folder} learned from can't be read as it was: {error}")
+            continue
         for name, examples in (("dev", [] if unlabelled else dev), ("test", test)):
             said = _known_to_teacher(task, rows, source.name, name, examples)
             warnings += [each for each in said if each not in warnings]  # teachers often learn from one file
@@ -125,8 +129,8 @@ def _learned_from(teacher: Teacher) -> TrainedOn | None:
 
 def _share_held_out(recipe: DistilRecipe, known: Sequence[TrainedOn]) -> float:
     """Of the rows as dev: of a teacher's own training file those that the teacher held out too."""
-    own = tuple(sha256(Path(file)) for file in recipe.train_files)
-    shares = [each.dev_share for each in known if each.sha256 == own and each.dev_share is not None]
+    own = sorted(sha256(Path(file)) for file in recipe.train_files)  # in any order they are divided alike
+    shares = [each.dev_share for each in known if sorted(each.sha256) == own and each.dev_share is not None]
     return min([recipe.dev_share, *shares]) if shares else recipe.dev_share
 
 

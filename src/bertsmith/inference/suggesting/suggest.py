@@ -175,7 +175,9 @@ def _task(trained: AnsweringModel | None, task: str, columns: dict[str, Any]) ->
         return found
     known = trained.task.settings.model_dump() | given
     settings = check(type(trained.task.settings), known, "suggest")
-    return type(trained.task)(settings, trained.task.labels)
+    again = type(trained.task)(settings, trained.task.labels)
+    again.is_trained = True
+    return again
 
 
 def _read(
@@ -220,7 +222,10 @@ def _rows_trained_on(
         return [], []
     if not source.are_at(source.paths):
         return [], [f"{source.name}, which the model was fine-tuned on, is not there, or was changed"]
-    return source.rows(trained.task, source.paths), []  # by the columns that it was trained on
+    try:
+        return source.rows(trained.task, source.paths), []  # by the columns that it was trained on
+    except InputError as error:
+        return [], [f"what the model was fine-tuned on can't be read as it was: {error}"]
 
 
 def _require_alike(rows: Sequence[TextExample]) -> None:

@@ -78,14 +78,19 @@ def read_query_documents(
     most_negatives: int | None = None,
     labelled: bool = True,
     group: Column | None = None,
+    optional_group: str | None = None,
 ) -> list[QueryExample]:
     """A row each; of its negatives the first `most_negatives`. `group` is the column of what rows of one
-    source have in common. Raises InputError naming file and line.
+    source have in common, or `optional_group`, which the file may lack. Raises InputError naming file and
+    line.
     """
+    if optional_group is not None:
+        group = None
     wanted: list[Column] = [columns.query, columns.positive]
     more = [*columns.negatives, *([] if columns.scores is None else [columns.scores])]
     layout: dict[str, Any] = {"format": format, "header": header, "encoding": encoding}
     layout["optional"] = [*(more if columns.by_key else []), *([] if labelled else [ID])]
+    layout["optional"] += [] if optional_group is None else [optional_group]
     if not columns.by_key:
         wanted += more
     if group is not None:
@@ -103,7 +108,8 @@ def read_query_documents(
         most = None if most_negatives is None else 1 + most_negatives
         kept = None if scores is None else scores[:most]
         id = None if labelled else as_id(values[-1])  # behind all others
-        source = None if group is None or is_blank(values[2]) else as_category(values[2])
+        given = values[-1] if optional_group is not None else None if group is None else values[2]
+        source = None if is_blank(given) else as_category(given)
         found.append(QueryExample(query, documents[:most], where, kept, labelled, id, source))
     return found
 

@@ -102,28 +102,32 @@ class TextTask(Task[TextExample]):
         if labelled:  # what the first file's names decided holds for the files that follow
             self.settings = self.settings.model_copy(update=roles)
         settings = self.settings
-        group = getattr(settings, "group", None) if labelled else None
+        more = self.optional_group if labelled else ID
+        group = getattr(settings, "group", None) if labelled and more is None else None
         beside = [*([] if group is None else [group]), *per_label]
+        optional = [] if more is None else [more]
         rows = read_rows(
             path,
             [*roles.values(), *self.column_names, *beside],
             format=settings.format,
             header=settings.header,
             encoding=settings.encoding,
-            optional=[] if labelled else [ID],
+            optional=optional,
             blank_lines=not labelled,
         )
         named = [*roles, *([] if group is None else ["group"]), *range(len(per_label))]
-        named += [] if labelled else [ID]
+        named += ["group" if labelled else ID for _ in optional]
         examples = []
         for values, where in rows:
             row, cells = self._divided(named, values, len(roles))
             if per_label:
                 row["label"] = [row.pop(number) for number in range(len(per_label))]
             examples.append(self._example(row, cells, where))
-        texts = (text for each in examples for text in (each.text, each.text_pair or ""))
-        self.left_out += quoting_warnings(path, texts, settings.format)
-        return self.complete(examples, self.gaps(examples), path) if labelled else examples
+        self.left_out += self._quoting_warnings(examples, path)
+        if not labelled:
+            return examples
+        self.tell_lost_groups(examples, path)
+        return self.complete(examples, self.gaps(examples), path)
 
     def read_files(self, paths: Sequence[Path | str]) -> list[TextExample]:
         """-1 in one file says that there is no label where another has 0, 1, 2."""
@@ -190,11 +194,16 @@ class TextTask(Task[TextExample]):
             if is_blank(named["label"]):
                 del named["label"]
             found.append(self._example(named, cells, where))
+        self.left_out += self._quoting_warnings(found, path)
         keeps = getattr(settings, "missing", "refuse") == "keep"
         if stand_ins := () if keeps else self.stand_ins({row.label for row in found} - {None}):
             found = [replace(row, label=None) if row.label in stand_ins else row for row in found]
         blank = [not keeps and row.label is not None and not self.has_text(row) for row in found]
         return self.complete(found, ["text" if is_one else "" for is_one in blank], path)
+
+    def _quoting_warnings(self, examples: Sequence[TextExample], path: Path | str) -> list[str]:
+        texts = (text for each in examples for text in (each.text, each.text_pair or ""))
+        return quoting_warnings(path, texts, self.settings.format)
 
     def _label_of_any_row(self, path: Path | str) -> str | int | None:
         """As the first row has it or, where rows are objects with keys of their own, one of the others."""

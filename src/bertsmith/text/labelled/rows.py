@@ -18,7 +18,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -220,16 +220,21 @@ def _opened(path: str | Path, format: str | None, encoding: str) -> AbstractCont
 
 def _separated(table: TableFile, wanted: _Wanted) -> Iterator[LabelledRow]:
     every = tables.separated_rows(table.whole_lines(), table.name, table.format)
-    first = next((row for row in every if row[1]), None)
-    if first is None:
+    before = list[tuple[int, list[str]]]()  # blank lines: cells too, where there is no header
+    for first in every:
+        if first[1]:
+            break
+        before.append(first)
+    else:
         return
     blank = [""] if wanted.blank_lines and len(first[1]) == 1 else []
-    rows = ((line, row or blank) for line, row in every if row or blank)
+    behind = every if wanted.header else chain(before, [first], every)
+    rows = ((line, row or blank) for line, row in behind if row or blank)
     names = _header(first[1]) if wanted.header else None
     picked = [_place(column, names, table.name) for column in wanted.columns]
     more = [names.index(name) if names and name in names else None for name in wanted.optional]
     needed = max(picked, default=-1) + 1
-    for line, row in rows if wanted.header else chain([first], rows):
+    for line, row in rows:
         where = f"{table.name}, line {line}"
         if len(row) < needed:
             raise _too_short(row, needed, where, table.format)
@@ -319,7 +324,8 @@ def _parquet(table: TableFile, wanted: _Wanted) -> Iterator[LabelledRow]:
             columns = (
                 tables.column_values(batch, name, table.name, row) if name else nothing for name in chosen
             )
-            for values in zip(*columns):
+            rows: Iterable[tuple[Any, ...]] = zip(*columns) if chosen else repeat((), batch.num_rows)
+            for values in rows:
                 row += 1
                 yield LabelledRow(values, f"{table.name}, row {row}")
 

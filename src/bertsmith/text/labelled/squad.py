@@ -54,13 +54,14 @@ class Question:
 
 class Keys(NamedTuple):
     """Which keys of a JSON line hold what; None: the usual ones, and no groups. In SQuAD's JSON `title` may
-    be the group.
+    be the group. A line may lack a group that isn't needed.
     """
 
     question: str | int | None = None
     passage: str | int | None = None
     answer: str | int | None = None
     group: str | int | None = None
+    needs_group: bool = True
 
 
 _USUAL = Keys()
@@ -97,11 +98,11 @@ def read_squad(
 
 
 def _refuse_keys(keys: Keys, name: str) -> None:
-    own = Keys("question", "context", "answers", "title")
+    own = Keys("question", "context", "answers", "title", keys.needs_group)
     if any(given not in (None, usual) for given, usual in zip(keys, own, strict=True)):
         raise InputError(
-            f"{name}: SQuAD's JSON has keys of its own ({', '.join(map(str, own))}). --text, --text-pair, "
-            "--label and group= are for JSON lines (--format jsonl)."
+            f"{name}: SQuAD's JSON has keys of its own ({', '.join(map(str, own[:4]))}). --text, "
+            "--text-pair, --label and group= are for JSON lines (--format jsonl)."
         )
 
 
@@ -137,9 +138,9 @@ def _json_lines(found: Iterable[Record], keys: Keys, labelled: bool) -> Iterator
         title = row["title"] if isinstance(row.get("title"), str) else ""
         question = _question(_with_answers(row, passage, where), name, passage, title, where, labelled)
         if keys.group is not None and labelled:
-            if keys.group not in fields:
+            if keys.needs_group and keys.group not in fields:
                 raise unknown_column(keys.group, list(fields), where)
-            group = fields[str(keys.group)]
+            group = fields.get(str(keys.group))
             question = replace(question, group=None if is_blank(group) else as_category(group))
         yield question
 
