@@ -54,10 +54,10 @@ def copy_sentence_files(source: Path, out: Path, read_weights: Callable[[Path], 
     todays = [_of_today(each) if _is_encoder(each) else each for each in modules]
     if todays != modules:
         write_json(out / MODULES, todays)
-    _keep_longest(encoder, out)
+    keep_longest(encoder, out)
 
 
-def _keep_longest(encoder: Path, out: Path) -> None:
+def keep_longest(encoder: Path, out: Path) -> None:
     """Where its tokenizer cuts, if the model has positions for more: as many are what was saved."""
     before, after = (folder / TOKENIZER_CONFIG.file for folder in (encoder, out))
     if not (before.exists() and after.exists()):

@@ -19,6 +19,7 @@ from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.masked_language import MaskedLanguageModel
 from bertsmith.model.checkpoint import encoder_of, load_encoder, read_checkpoint
 from bertsmith.model.student import kept_channels
+from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
 from bertsmith.text.corpus.corpus import Corpus, build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -81,12 +82,26 @@ def test_a_teacher_that_keeps_its_first_dimensions_is_imitated_in_these(
 
 
 def test_prompts_pooling_and_the_longest_text_are_the_teachers(store: Path, tmp_path: Path) -> None:
-    prompts = {"query": "bal ", "document": "ven dom "}
+    prompts = {"query": "bal ", "document": "ven dom ", "other": "fate "}
     teacher = save_embedder(tmp_path / "teacher", "cls", prompts)
+    (teacher / "bertsmith.json").unlink()
+    said = {"prompts": prompts, "default_prompt_name": "other"}
+    (teacher / "config_sentence_transformers.json").write_text(json.dumps(said))
     result = distil_encoder(recipe_of(teacher, store, tmp_path / "run", steps=4))
     ours = Embedder(result.model)
     assert (ours.pooling, ours.max_length) == ("cls", 32)
-    assert ours.prefixes == prompts
+    assert ours.prefixes == {name: prompts[name] for name in ("query", "document")}
+    found = read_sentence_settings(result.model)
+    assert (found.prompts, found.default_prompt) == (prompts, "fate ")
+
+
+def test_the_longest_text_is_a_plain_teacher_s(encoder: Path, store: Path, tmp_path: Path) -> None:
+    teacher = Path(shutil.copytree(encoder, tmp_path / "teacher"))
+    (teacher / "bertsmith.json").unlink()
+    path = teacher / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": 20}))
+    result = distil_encoder(recipe_of(teacher, store, tmp_path / "run", steps=2))
+    assert Embedder(result.model).max_length == Embedder(teacher).max_length == 20
 
 
 @pytest.mark.parametrize("length", [8, 12, 15])

@@ -30,11 +30,13 @@ def write_sentence_folder(
     *,
     normalise: bool = False,
     prompts: Mapping[str, str] | None = None,
+    default_prompt_name: str | None = None,
     projection: nn.Linear | None = None,
     dense: nn.Linear | None = None,
 ) -> None:
-    """Into the folder of a saved encoder; `prompts` are prefixes by name, "query" and "document". A
-    `projection` comes before vectors are normalised, `dense` behind.
+    """Into the folder of a saved encoder; `prompts` are prefixes by name, "query" and "document", the one
+    called `default_prompt_name` for texts of which nothing is said. A `projection` comes before vectors are
+    normalised, `dense` behind.
     """
     modules = [_module(0, "", "Transformer"), _module(1, "1_Pooling", "Pooling")]
     (folder / "1_Pooling").mkdir()
@@ -58,7 +60,11 @@ def write_sentence_folder(
         similarity = "cosine" if normalise else "dot"
         write_json(
             folder / "config_sentence_transformers.json",
-            {"prompts": dict(prompts), "default_prompt_name": None, "similarity_fn_name": similarity},
+            {
+                "prompts": dict(prompts),
+                "default_prompt_name": default_prompt_name,
+                "similarity_fn_name": similarity,
+            },
         )
 
 

@@ -19,7 +19,6 @@ from typing import Any, cast, get_args
 from bertsmith.errors import ModelError
 from bertsmith.model.cross_encoder import (
     makes_vectors,
-    read_default_prompt,
     read_prompts,
     read_sentence_config,
 )
@@ -61,7 +60,7 @@ class SentenceSettings:
     that makes vectors of other dimensions of what was pooled (`read_projection`); `by_dot` says that vectors
     were trained to be compared by dot products, in which their lengths count; `truncate_dim` how many of
     their first dimensions are kept, before they are brought to length 1. `prompts` are all that the folder
-    names, `default_prompt` what stands before a text of which nothing is said.
+    names, `default_prompt_name` that of the one before a text of which nothing is said.
     """
 
     encoder: Path
@@ -73,7 +72,12 @@ class SentenceSettings:
     by_dot: bool = False
     truncate_dim: int | None = None
     prompts: Mapping[str, str] = field(default_factory=_no_prompts)
-    default_prompt: str = ""
+    default_prompt_name: str | None = None
+
+    @property
+    def default_prompt(self) -> str:
+        """Empty where there is none."""
+        return self.prompts.get(self.default_prompt_name or "", "")
 
 
 def read_sentence_settings(folder: Path) -> SentenceSettings:
@@ -94,7 +98,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         _is_by_dot(folder),
         read_truncate_dim(folder),
         {**_no_prompts(), **prompts},
-        read_default_prompt(folder),
+        read_sentence_config(folder).get("default_prompt_name"),
     )
 
 
@@ -135,7 +139,7 @@ def _of_table(folder: Path) -> SentenceSettings:
         by_dot=_is_by_dot(folder),
         truncate_dim=read_truncate_dim(folder) if (folder / _MODULES).exists() else None,
         prompts={**_no_prompts(), **prompts},
-        default_prompt=read_default_prompt(folder),
+        default_prompt_name=read_sentence_config(folder).get("default_prompt_name"),
     )
 
 

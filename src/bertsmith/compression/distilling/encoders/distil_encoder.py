@@ -21,6 +21,7 @@ from bertsmith.door import door, flag, kind, optional
 from bertsmith.machine.hardware import Hardware
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.reporting.run_report import RunReport, write_report
+from bertsmith.tasks.checkpoints.sentence_settings import encoder_folder
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.training.distributed import leave, wait
 from bertsmith.training.environment import environment
@@ -109,7 +110,7 @@ def _run(
     if first:
         provenance = _provenance(recipe, prepared, loop.progress.step, metrics)
         saved = out / "model", opened.config, weights | prepared.pooler, opened.subject
-        save_student(*saved, opened.tokenizer, provenance)
+        save_student(*saved, opened.tokenizer, provenance, encoder_folder(opened.folder))
         write_golden(out / "model")
         _write_report(out, recipe, prepared, before, metrics, hardware)
     wait()

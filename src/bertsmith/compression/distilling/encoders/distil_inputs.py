@@ -67,7 +67,8 @@ class Opened:
         sentences = self.subject.sentences
         if "vectors" not in self.subject.weights or sentences is None:
             return []
-        texts = dict.fromkeys((sentences.query_prefix, sentences.document_prefix))
+        query, document = sentences.query_prefix, sentences.document_prefix
+        texts = dict.fromkeys((query, document, sentences.default_prompt or document))
         return [list(self.tokenizer.encode(text).ids) for text in texts]
 
     @property

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from bertsmith.compression.distilling.encoders.kinds import Subject
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import BertConfig
+from bertsmith.model.sentence_files import keep_longest
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -20,8 +21,10 @@ def save_student(
     subject: Subject,
     tokenizer: Tokenizer,
     provenance: Mapping[str, Any],
+    teacher: Path,
 ) -> None:
-    """Of the `weights` of a `Student` what belongs into a model; replaces what a killed run left.
+    """Of the `weights` of a `Student` what belongs into a model; replaces what a killed run left. `teacher`
+    is the folder of the teacher's encoder, by which longer texts are cut.
 
     Raises as `save_checkpoint` does.
     """
@@ -30,13 +33,23 @@ def save_student(
     words = any(name.startswith(parts[1]) for name in tensors)
 
     def write_modules(partial: Path) -> None:
+        keep_longest(teacher, partial)
         found = subject.sentences
         if found is not None and not words:
-            prompts = {"query": found.query_prefix, "document": found.document_prefix}
             longest = min(found.max_length or config.max_length, config.max_length)
-            dense = _dense(weights)
             write_sentence_folder(
-                partial, config, found.pooling, longest, normalise=True, prompts=prompts, projection=dense
+                partial,
+                config,
+                found.pooling,
+                longest,
+                normalise=True,
+                prompts={
+                    **found.prompts,
+                    "query": found.query_prefix,
+                    "document": found.document_prefix,
+                },
+                default_prompt_name=found.default_prompt_name,
+                projection=_dense(weights),
             )
 
     save_checkpoint(

@@ -26,8 +26,8 @@ class TextStream(PretrainingStream):
     """Batches of texts in the order of `PretrainingStream`; `labels` of their sequences are the numbers of
     the texts' first sentences in the store, which name them.
 
-    `prefixes` are token ids that stand before a text, by turns: those of queries and of documents. A text
-    that is longer than `max_length` with them is cut.
+    `prefixes` are token ids that stand before a text, by turns: those of queries, of documents, and of
+    texts of which nothing is said. A text that is longer than `max_length` with them is cut.
     """
 
     prefixes: Sequence[Sequence[int]] = ((),)
