@@ -64,14 +64,14 @@ class Embedder:
 
     Opens our own checkpoints, folders of sentence-transformers, plain encoders, and static tables (see
     docs/static.md), whose vectors are looked up and summed on a processor in float32. A prefix stands before
-    each query or document; None means what the folder says. max_length counts tokens with special ones;
-    longer texts are cut, or read as windows whose hidden states are pooled together. `dimensions` keeps the
-    first D of H, for models trained for that (Matryoshka); None means as many as the folder says. Batches are
-    texts of like length with at most `batch_tokens` tokens, nothing padded: 640 by default, on a processor
-    one for each core at a time; 32,768 on a GPU. Vectors are float32; products are in `compute_dtype`, by
-    default in int16 by the compiled kernels, which gives float32's vectors to a cosine of 0.99999, in
-    bfloat16 on a GPU that has it, and else in float32. By the kernels, or with batch_tokens=1, a text's
-    vector is the same to the bit whatever the other texts are.
+    each query or document; None means what the folder says. max_length counts tokens with special ones (of a
+    static table without); longer texts are cut, or read as windows whose hidden states are pooled together.
+    `dimensions` keeps the first D of H, for models trained for that (Matryoshka); None means as many as the
+    folder says. Batches are texts of like length with at most `batch_tokens` tokens, nothing padded: 640 by
+    default, on a processor one for each core at a time; 32,768 on a GPU. Vectors are float32; products are in
+    `compute_dtype`, by default in int16 by the compiled kernels, which gives float32's vectors to a cosine of
+    0.99999, in bfloat16 on a GPU that has it, and else in float32. By the kernels, or with batch_tokens=1, a
+    text's vector is the same to the bit whatever the other texts are.
     """
 
     @door(
@@ -134,6 +134,7 @@ class Embedder:
             self.max_length,
             min(_STRIDE, (self.max_length - 2) // 4) if long_texts == "windows" else None,
             self.pooling == "cls",
+            isinstance(self.encoder, StaticTable),
         )
         self._reader = self._table_reader()
 

@@ -38,18 +38,20 @@ class Chunk:
 @dataclass(frozen=True)
 class TextWindows:
     """`max_length` in tokens, special ones included. Longer texts are cut, or with a `stride` become windows
-    that share so many tokens. `first_row_only`: [CLS] is all that the pooling reads.
+    that share so many tokens. `first_row_only`: [CLS] is all that the pooling reads. `of_table`: a static
+    table's limit counts a text's own tokens, for special ones are none of its vector.
     """
 
     tokenizer: Tokenizer
     max_length: int
     stride: int | None
     first_row_only: bool = False
+    of_table: bool = False
 
     @property
     def room(self) -> int:
         """Tokens of a window without special ones."""
-        return self.max_length - special_tokens(self.tokenizer, 1)
+        return self.max_length - (0 if self.of_table else special_tokens(self.tokenizer, 1))
 
     def chunks(self, texts: Iterable[str], prefix: str, size: int) -> Iterator[Chunk]:
         """`size` texts at a time, in order; the last chunk has fewer. Long texts come in several chunks that
