@@ -71,6 +71,26 @@ def test_sentence_transformers_makes_the_same_vectors(sound: dict[str, Path]) ->
     assert found.texts >= 20
 
 
+@pytest.mark.parametrize(
+    ("kind", "file", "said"),
+    [
+        ("embedding", "tokenizer_config.json", {"truncation_side": "left"}),
+        ("masked-language", "tokenizer_config.json", {"truncation_side": "left"}),
+        ("embedding", PROMPTS, {"truncate_dim": 5}),
+    ],
+)
+def test_the_same_end_of_texts_and_vectors_is_compared(
+    sound: dict[str, Path], tmp_path: Path, kind: str, file: str, said: dict[str, Any]
+) -> None:
+    oracle: Oracle = "sentence-transformers" if kind == "embedding" else "transformers"
+    pytest.importorskip(oracle.replace("-", "_"))
+    folder = Path(shutil.copytree(sound[kind], tmp_path / "model"))
+    settings(file, lambda content: content | said)(folder)
+    (folder / "bertsmith.json").unlink()
+    found = check_model(folder, against=oracle).comparisons["float32"]
+    assert found.agrees, found.differences
+
+
 def change(name: str, by: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """A damage of one tensor."""
     return tensors(lambda found: found.update({name: by(found[name])}))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
+from bertsmith.data.windows import windows
 from bertsmith.errors import BertsmithError
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
@@ -36,6 +37,7 @@ from bertsmith.tasks.examples.encoding import (
     join_segments,
     pack_examples,
     pair_windows,
+    single_windows,
     special_tokens,
 )
 from bertsmith.tasks.finetuning import encode_examples
@@ -45,6 +47,7 @@ from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.truncation import USUAL_TRUNCATION
 from bertsmith.text.tokens.value_tokenizer import require_text
 
 _TOP = 5  # pieces for a mask
@@ -191,10 +194,13 @@ class VectorSubject(Subject):
             if isinstance(text, str)
             else (said.query_prefix + text[0], said.document_prefix + text[1])
         )
-        room = self.max_length - special_tokens(self.tokenizer, 1)
+        is_table = isinstance(self.encoder, StaticTable)
+        room = self.max_length - (0 if is_table else special_tokens(self.tokenizer, 1))
+        side = USUAL_TRUNCATION if is_table else self.tokenizer.truncation
         made = []
         for number, ids in enumerate(self.tokenizer.encode_batch(texts, room)):
-            token_ids, segment_ids = join_segments(self.tokenizer, ids[:room])
+            ((start, end),) = windows(ids, room, None, side)
+            token_ids, segment_ids = join_segments(self.tokenizer, ids[start:end])
             made.append(Window(token_ids, segment_ids, every_row(len(token_ids)), number))
         return Item(given, texts, Encoded(tuple(made)))
 
@@ -205,7 +211,7 @@ class VectorSubject(Subject):
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:
             pooled = self.pooled(self.encoder(batch).float(), layout)
             vectors = pooled if self.projection is None else self.projection(pooled)
-            return nn.functional.normalize(vectors, dim=1)
+            return nn.functional.normalize(vectors[:, : self.sentences.truncate_dim], dim=1)
 
         encoded = [item.encoded for item in items]
         for numbers, layout, vectors in forward_passes(compute, encoded, self.device):
@@ -231,8 +237,13 @@ class MaskSubject(Subject):
     def item(self, given: GoldenInput) -> Item | None:
         texts = (given.given,) if isinstance(given.given, str) else given.given
         room = self.max_length - special_tokens(self.tokenizer, len(texts))
-        ids = self.tokenizer.encode_batch(texts, room)
-        parts = pair_windows(ids[0], ids[1], room, None)[0] if len(ids) == 2 else (ids[0][:room],)
+        first, *second = self.tokenizer.encode_batch(texts, room)
+        side = self.tokenizer.truncation
+        (parts,) = (
+            pair_windows(first, second[0], room, None, side)
+            if second
+            else single_windows(first, room, None, side)
+        )
         if not len(parts[0]):
             return None
         token_ids, segment_ids = join_segments(self.tokenizer, *parts)
