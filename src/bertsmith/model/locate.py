@@ -87,6 +87,7 @@ _SAFE_FILES = (
     "config.json",
     "model.safetensors",
     "bertsmith.json",
+    "golden.json",
     *_TOKENIZER_FILES,
     # how sentence-transformers pools: without these, vectors would silently be others
     "modules.json",
@@ -95,6 +96,8 @@ _SAFE_FILES = (
     "2_Dense/model.safetensors",
     "3_Dense/config.json",
     "3_Dense/model.safetensors",
+    "2_Normalize/config.json",
+    "3_Normalize/config.json",
     *SENTENCE_SETTINGS,
     "config_sentence_transformers.json",
     *(
