@@ -16,6 +16,7 @@ from tokenizer_samples import (
     wordpiece_model,
 )
 from tokenizers import Tokenizer as Backend
+from tokenizers import pre_tokenizers
 from transformers import BertTokenizer
 
 from bertsmith.errors import TokenizerError
@@ -312,7 +313,24 @@ def test_byte_level_files_that_do_not_fit(tmp_path: Path) -> None:
     pieces = json.loads(vocab.read_text())
     pieces["zz"] = pieces.pop("!")
     vocab.write_text(json.dumps(pieces))
-    assert "1 of the 256 byte symbols are missing, '!' among them" in refusal(tmp_path / "d")
+    assert "1 of the 243 symbols for the bytes of texts are missing, '!' among them" in refusal(
+        tmp_path / "d"
+    )
+
+
+def test_bytes_that_no_text_has_need_no_symbol(tmp_path: Path) -> None:
+    """Those of GPT-NeoX and ModernBERT have none: with the 243 others UTF-8 writes these characters."""
+    text = "".join(
+        map(chr, [*range(1 << 12), *range(1 << 12, 0xD800, 1 << 12), *range(0xE000, 0x110000, 1 << 12)])
+    )
+    splitter = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    symbols = set(splitter.pre_tokenize_str(text)[0][0])
+    vocab = byte_level_files(tmp_path) / "vocab.json"
+    pieces = [piece for piece in json.loads(vocab.read_text()) if len(piece) > 1 or piece in symbols]
+    vocab.write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.vocab_size == 243 + 7
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
 
 def test_cased_or_uncased_cannot_be_chosen_for_byte_level(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from bertsmith.text.tokens.tokenizer_json import read_object, read_text, require
 
 #: The 256 characters by which a byte-level vocabulary writes the 256 bytes.
 BYTE_SYMBOLS = frozenset(pre_tokenizers.ByteLevel.alphabet())
+#: Those of bytes that no UTF-8 has (RFC 3629, section 1): vocabularies of GPT-NeoX and ModernBERT lack them.
+_IN_NO_TEXT = frozenset(map(chr, (0xC0, 0xC1, *range(0xF5, 0x100))))
 
 
 def read_byte_pairs(path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
@@ -65,11 +67,12 @@ def add_special_tokens(backend: Backend, special: dict[str, str]) -> None:
 
 def require_byte_symbols(vocabulary: dict[str, int], path: Path) -> None:
     """A byte without a symbol would vanish from the text without a trace."""
-    missing = sorted(BYTE_SYMBOLS - vocabulary.keys())
+    needed = BYTE_SYMBOLS - _IN_NO_TEXT
+    missing = sorted(needed - vocabulary.keys())
     if missing:
         raise TokenizerError(
-            f"{path}: {len(missing)} of the 256 byte symbols are missing, {missing[0]!r} among them. "
-            "A byte-level vocabulary needs all of them."
+            f"{path}: {len(missing)} of the {len(needed)} symbols for the bytes of texts are missing, "
+            f"{missing[0]!r} among them. A byte-level vocabulary needs all of them."
         )
 
 
