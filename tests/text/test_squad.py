@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 
 from bertsmith.errors import InputError
@@ -207,6 +208,14 @@ def test_files_may_be_packed(tmp_path: Path, name: str) -> None:
     plain = squad(tmp_path, row()) if "jsonl" not in name else lines(tmp_path, row(context=PASSAGE))
     (tmp_path / name).write_bytes(gzip.compress(plain.read_bytes()))
     assert [each.answers for each in read_squad(tmp_path / name)] == [(("Brno", 12),)]
+
+
+def test_json_lines_of_pandas_have_fractions_beside_a_question_without_an_answer(tmp_path: Path) -> None:
+    columns = {"question": ["a?", "b?"], "passage": ["in Brno"] * 2, "answer": ["Brno", None]}
+    table = pandas.DataFrame(columns | {"answer_start": [3, None]})
+    table.to_json(tmp_path / "a.jsonl", orient="records", lines=True)
+    found = read_squad(tmp_path / "a.jsonl")
+    assert [(each.answers, each.impossible) for each in found] == [((("Brno", 3),), False), ((), True)]
 
 
 def test_other_keys_of_json_lines_are_named(tmp_path: Path) -> None:

@@ -169,7 +169,10 @@ def _with_answers(row: dict[str, Any], passage: str, where: str) -> dict[str, An
         answers = _joined(row["answers"], where) if isinstance(row["answers"], dict) else row["answers"]
     elif row.get("answer", "") not in (None, ""):
         text = _field(row, "answer", str, where)
-        answers = [{"text": text, "answer_start": row.get("answer_start", max(passage.find(text), 0))}]
+        start = row.get("answer_start", max(passage.find(text), 0))
+        if isinstance(start, float) and start.is_integer():  # pandas makes 4.0 of 4 beside a null
+            start = int(start)
+        answers = [{"text": text, "answer_start": start}]
     elif "answer" in row:
         answers = []
     else:
