@@ -231,5 +231,5 @@ def _parts(text: str, max_length: int) -> Iterator[str]:
         end = text.rfind(" ", start + size - shared // 2, start + size)
         end = start + size if end < 0 else end
         yield text[start:end]
-        start = max(text.find(" ", end - shared, end), end - shared)
+        start = max(text.find(" ", end - shared, end - shared // 2), end - shared)
     yield text[start:]

@@ -4,6 +4,7 @@ policy, and the log has every decision without its text.
 
 import asyncio
 import json
+import re
 import resource
 import threading
 import time
@@ -318,7 +319,8 @@ def test_a_text_of_any_length_is_read_in_parts_that_share_what_a_window_shows(
     read.clear()
     monkeypatch.setattr(predictor, "_CHARACTERS_OF_WINDOWS", 1024)
     words = [f"{number}" for number in range(1500)]
-    for text in (" ".join(words), "".join(words)):
+    rare = re.sub(r"(\d{900})(\d{9})", r"\1 \2 ", "".join(words))
+    for text in (" ".join(words), "".join(words), rare):
         list(made.predict_windows([text]))
         assert len(read) > 5
         assert all(any(text[at : at + 100] in part for part in read) for at in range(0, len(text), 7))
