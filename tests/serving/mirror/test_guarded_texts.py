@@ -264,10 +264,14 @@ STREAMS: dict[str, list[dict[str, Any]]] = {
         {"choices": [{"index": 0, "message": {"content": MARK[:size]}}]} for size in (3, 9, len(MARK))
     ],
     "unknown field with pieces that begin alike": [
-        {"choices": [{"index": 0, "text": piece}]} for piece in ("ignore a", "l", "l", " that was s", "aid")
+        {"choices": [{"index": 0, "said": piece}]} for piece in ("ignore a", "l", "l", " that was s", "aid")
     ],
     "whole calls without an index": [
         _delta(tool_calls=[{"function": {"arguments": arguments}}]) for arguments in ('{"b": 1}', ESCAPED)
+    ],
+    "beside padding": [  # as Mistral's
+        _delta(content=letter) | {"p": "abcdefghijklmnopqrstuvwxyz"[place:]}
+        for place, letter in enumerate(MARK)
     ],
     "what each chunk repeats": [_delta(content="a") | {"provider": MARK} for _ in range(3)],
 }
@@ -289,6 +293,15 @@ def test_repeated_facts_of_a_stream_are_one_text() -> None:
         b"{}", b"".join(b"data: %b\n\n" % orjson.dumps(each) for each in facts), "", is_stream=True
     )
     assert (found.texts, found.reason) == (["safe", "low", "safelow"], "")
+
+
+def test_pieces_beside_a_delta_are_one_text() -> None:
+    """As Together's: a word of an answer, judged by itself, isn't what was said."""
+    chunks = [_delta(content=piece) for piece in (" kill", " the", " process", "", " the", " end")]
+    for chunk in chunks:
+        chunk["choices"][0]["text"] = chunk["choices"][0]["delta"]["content"]
+    stream = "".join(f"data: {json.dumps(each)}\n\n" for each in chunks).encode()
+    assert answer_texts(b"{}", stream, "", is_stream=True).texts == [" kill the process the end"]
 
 
 def test_what_stands_beside_the_events_is_judged() -> None:
@@ -454,6 +467,52 @@ def test_keys_of_a_tools_arguments_are_the_applications_own() -> None:
         assert (found.reason, {"a cat", "notes.txt"} <= set(found.texts)) == ("", True)
 
 
+SCHEMA = {
+    "type": "object",
+    "properties": {"file": {"type": "string", "enum": [f"file{place}" for place in range(60)]}},
+    "required": ["file"],
+}
+SAYS_NOTHING_ELSE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what was asked, and answered
+    "tools": (
+        {"tools": [{"type": "function", "name": "f", "parameters": SCHEMA}]},
+        _responses(type="message", content=[{"text": MARK}]),
+    ),
+    "format": (
+        {"text": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+        _responses(type="message", content=[{"text": MARK}]),
+    ),
+    "tools of a server": (
+        {},
+        _responses(type="mcp_list_tools", tools=[{"description": MARK, "input_schema": SCHEMA}]),
+    ),
+    "options of images": (
+        {"image": {"context_compression": "auto"}},
+        _responses(type="message", content=[{"text": MARK}]) | {"image": {"context_compression": "disabled"}},
+    ),
+    "cited file": (
+        {},
+        _claude(type="text", text="yes", citations=[{"cited_text": MARK, "file_id": "file_1"}]),
+    ),
+}
+
+
+@pytest.mark.parametrize("place", SAYS_NOTHING_ELSE)
+def test_names_of_fields_and_options_are_no_files(place: str) -> None:
+    asked, answer = SAYS_NOTHING_ELSE[place]
+    found = answer_texts(json.dumps(asked).encode(), json.dumps(asked | answer).encode(), "", is_stream=False)
+    assert (MARK in found.texts, found.reason) == (True, "")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"guided_json": SCHEMA}, {"guided_choice": SCHEMA["properties"]["file"]["enum"]}, {"image": {}}],
+)
+def test_a_request_for_a_schema_or_a_choice_has_no_file(more: dict[str, Any]) -> None:
+    """As vLLM's."""
+    found = request_texts(BY_NAME["openai-chat"], json.dumps({"messages": [USER], **more}).encode())
+    assert ("hello" in found.texts, found.reason) == (True, "")
+
+
 def test_an_answer_may_repeat_the_applications_own_words_but_the_model_may_not_say_them() -> None:
     asked = json.dumps({"instructions": MARK, "tools": [{"name": "f", "description": MARK}]}).encode()
     repeated = {
@@ -478,11 +537,14 @@ def test_words_of_the_protocol_are_not_judged() -> None:
     """As in each answer of Responses and of Anthropic's messages, whatever the request said."""
     for answer in (
         _responses(type="message", content=[{"type": "output_text", "text": "yes"}])
-        | {"tool_choice": "auto", "prompt_cache_retention": "in_memory", "truncation": "disabled"},
+        | {"tool_choice": "auto", "prompt_cache_retention": "in_memory", "truncation": "disabled"}
+        | {"billing": {"payer": "developer"}, "prompt_cache_options": {"mode": "implicit"}},
+        _choice(native_finish_reason="end_turn"),
         _claude(type="text", text="yes") | {"usage": {"inference_geo": "global", "speed": "standard"}},
     ):
         assert answer_texts(b"{}", json.dumps(answer).encode(), "", is_stream=False).texts == ["yes"]
     part = {"type": "text", "text": "hello", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    part["prompt_cache_breakpoint"] = {"mode": "explicit"}
     body = {"messages": [{"role": "user", "content": [part]}], "inference_geo": "us", "workspace_id": "w_1"}
     assert request_texts(BY_NAME["anthropic"], json.dumps(body).encode()).texts == ["hello"]
 

@@ -35,14 +35,15 @@ _OF_APPLICATION = frozenset((
 _SPOKEN = frozenset(("choices", "content", "delta", "output"))  # whatever it repeats, the model says it
 # Keys whose values are words of the protocol, as long as they are words; and what only the provider reads.
 _WORDS = frozenset((
-    "call_id", "container_id", "detail", "effort", "finish_reason", "format", "id", "inference_geo",
-    "item_id", "media_type", "mime_type", "model", "object", "phase", "previous_response_id",
-    "prompt_cache_key", "prompt_cache_retention", "response_id", "role", "service_tier", "speed", "status",
-    "stop_reason", "system_fingerprint", "tool_call_id", "tool_choice", "tool_use_id", "truncation", "ttl",
-    "type", "user_profile_id", "verbosity", "workspace_id",
+    "call_id", "container_id", "context_compression", "detail", "effort", "finish_reason", "format", "id",
+    "inference_geo", "item_id", "media_type", "mime_type", "mode", "model", "native_finish_reason", "object",
+    "payer", "phase", "previous_response_id", "prompt_cache_key", "prompt_cache_retention", "response_id",
+    "role", "service_tier", "speed", "status", "stop_reason", "system_fingerprint", "tool_call_id",
+    "tool_choice", "tool_use_id", "truncation", "ttl", "type", "user_profile_id", "verbosity", "workspace_id",
 ))  # fmt: skip
+# `p` is Mistral's `obfuscation`.
 _SEALED = frozenset((
-    "encrypted_content", "encrypted_index", "encrypted_stdout", "obfuscation", "signature",
+    "encrypted_content", "encrypted_index", "encrypted_stdout", "obfuscation", "p", "signature",
     "thought_signature",
 ))  # fmt: skip
 _SEALED_TYPES = ("reasoning.encrypted", "redacted_thinking")  # of blocks whose `data` is
@@ -54,6 +55,7 @@ _MEDIA = frozenset((
     "input_file", "input_image", "input_video", "item_reference", "output_audio", "output_image",
     "partial_image_b64", "video", "video_url",
 ))  # fmt: skip
+_IMAGE_OPTIONS = frozenset(("context_compression",))  # of Responses' `image`, which holds none
 _CONTENTS = frozenset(("data", "url"))
 _BASE64_URL = re.compile(r"data:[^,\s]*;base64,\S*", re.ASCII)
 _BASE64 = re.compile(rf"{_BASE64_URL.pattern}|[A-Za-z0-9+/_-]{{200,}}={{0,2}}", re.ASCII)
@@ -61,9 +63,11 @@ _BASE64_LINE_END = re.compile(r"(?<=[A-Za-z0-9+/_=-]{60})\s+", re.ASCII)  # line
 _BEGINS_JSON = re.compile(r'[{\["]')
 _FOLLOWS, _IN_A_FENCE = re.compile(r"\s*(?=[{\[])"), re.compile(r"\w*\s*(?=[{\[])")  # objects and lists
 _OF_TOOLS = frozenset(("arguments", "input", "json"))  # objects of the application's: their keys are its own
+_DEFINITIONS = frozenset(("properties", "schema", "tools"))  # of calls and answers: their keys name fields
 # In a stream: where pieces of a text stand, and what comes whole beside them.
 _OF_PIECES = frozenset(("delta", "logprobs"))
 _WHOLE = frozenset(("annotations", "citation", "citations"))
+_DEPTH_OF_A_CHOICE = 4  # of its fields' addresses, with its place and its index
 # Characters without a shape, by Unicode's Default_Ignorable_Code_Point: BERT's cleaning leaves most of them
 # out. Tags (U+E0020 … U+E007E) are ASCII that LLMs can read.
 _UNSEEN = re.compile(
@@ -276,17 +280,18 @@ class _Texts:
             self._pieces.setdefault(("delta", "parts"), []).append(text)  # clients show blocks as one
 
     def _add_object(self, value: dict[str, Json], address: _Address, with_keys: bool) -> None:
-        kind, is_of_tool = value.get("type"), not _OF_TOOLS.isdisjoint(address)
+        kind, is_own = value.get("type"), not (_OF_TOOLS | _DEFINITIONS).isdisjoint(address)
         is_media = isinstance(kind, str) and (
             kind in _MEDIA or (kind == "url" and "sources" not in address)  # a document's, not a search's
         )
         # Events of a stream are told apart by their types; a part's type comes with its first piece alone.
         places = _PLACES if not address or is_media else _PLACES[1:]
         address += tuple(str(value[key]) for key in places if isinstance(value.get(key), str | int))
-        is_cited = str(kind).endswith("citation") or "text" in value
+        is_cited = str(kind).endswith("citation") or "text" in value or "cited_text" in value
         for key, each in value.items():
-            is_other = is_media if key == "type" else each and key in _MEDIA
-            if is_other and not is_of_tool and not (key == "file_id" and is_cited):
+            is_option = key == "image" and isinstance(each, dict) and each.keys() <= _IMAGE_OPTIONS
+            is_other = is_media if key == "type" else each and key in _MEDIA and not is_option
+            if is_other and not is_own and not (key == "file_id" and is_cited):
                 self.has_other = True
             if with_keys or not _WORD.fullmatch(key):
                 self._pieces.setdefault((*address, key, "key"), [key])
@@ -306,7 +311,9 @@ class _Texts:
             number = each.get("index", place) if isinstance(each, dict) else place
             self.add(each, address if is_tokens else (*address, str(number)), with_keys=with_keys)
         texts = [text for text in map(_text_of, values) if text]
-        if len(texts) > 1 and not is_tokens and _OF_TOOLS.isdisjoint(address):  # clients show them as one
+        are_words = all(isinstance(each, str) and _WORD.fullmatch(each) for each in values)  # joined: no text
+        # Clients show them as one.
+        if len(texts) > 1 and not (is_tokens or are_words) and _OF_TOOLS.isdisjoint(address):
             self._pieces.setdefault((*address, "parts"), []).append("".join(texts))
 
     def texts(self) -> Iterator[str]:
@@ -362,6 +369,9 @@ def _joined(address: _Address, pieces: list[str]) -> list[str]:
     if len(pieces) == 1 or (not _OF_PIECES.isdisjoint(address) and _WHOLE.isdisjoint(address)):
         return [text]
     others = [piece for piece, after in pairwise(pieces) if not after.startswith(piece)]
+    is_of_choice = address[:1] == ("choices",) and len(address) <= _DEPTH_OF_A_CHOICE
+    if others and is_of_choice and address[-1] == "text":  # as Together's, beside `delta`
+        return [text]
     whole = list(dict.fromkeys((*others, pieces[-1])))
     if len(whole) > 1:  # words without a blank between, each repeated, are no text
         whole.append("".join(whole) if _WORD.fullmatch(text) else text)
