@@ -147,6 +147,12 @@ def test_characters_beyond_the_limit_take_their_words_with_them() -> None:
     assert Tokenizer.from_pieces(pieces, lowercase=True).encode("a☃ab ab").tokens == ["[UNK]", "ab"]
 
 
+def test_a_limit_that_is_not_reached_leaves_the_coverage_its_effect() -> None:
+    words = Counter(map(chr, range(0x4E00, 0x4E00 + 1_200)))  # of which the first 1,000 cover the half
+    settings = VocabularySettings(vocab_size=2_000, alphabet_coverage=0.5, limit_alphabet=1_100)
+    assert len(learn_pieces(WordCounts.of(words), settings)) == 5 + 1_000
+
+
 def test_counts_are_those_of_the_slow_rules(tmp_path: Path) -> None:
     texts = ["Don't panic, Café-goers! 漢字 is (very) old… naïve 50%.", "x_y a.b.c ÀÉÎ d’être «oui» don't"]
     corpus = corpus_of(tmp_path / "c", iter(texts), heldout=0)

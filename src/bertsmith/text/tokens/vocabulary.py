@@ -177,7 +177,7 @@ def _alphabet(characters: Characters, settings: VocabularySettings) -> list[str]
     ranked = sorted(occurrences, key=lambda character: (-occurrences[character], character))
     covered = np.cumsum([occurrences[character] for character in ranked])
     needed = int(np.searchsorted(covered, settings.alphabet_coverage * covered[-1:].sum())) + 1
-    limit = settings.limit_alphabet or max(needed, _ALWAYS_KEPT)
+    limit = min(settings.limit_alphabet or len(ranked), max(needed, _ALWAYS_KEPT))
     kept = sorted(ranked[:limit])
     return kept + [f"##{character}" for character in kept if character in characters.inside]
 
