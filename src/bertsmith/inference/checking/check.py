@@ -131,7 +131,7 @@ def _of_index(folder: Path, wants_more: bool) -> Check:
 
 
 def _of_hits(stage: str, text: str, before: Hits, now: Hits) -> Difference:
-    """The largest change of a score; infinite where a hit is missing that isn't as good as the last one."""
+    """The largest change of a score: a hit that is missing now has that of the last one at most."""
     scores, least = dict(now), min((score for _, score in now), default=0.0)
     size, detail = 0.0, ""
     for id, score in before:
