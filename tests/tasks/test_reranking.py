@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from bertsmith.errors import InputError, ModelError
 from bertsmith.tasks.reranking import Candidate, Reranking
+from bertsmith.tasks.task import reading_columns
 
 ROWS = [
     ("who?", "ann", 0),
@@ -54,6 +55,18 @@ def test_mined_rows_become_candidates_and_an_answer_is_never_a_negative(tmp_path
     labelled = tmp_path / "dev.tsv"
     labelled.write_text("query\tdocument\tlabel\tnegative\nwho?\tann\t1\tx\nwho?\tbob\t0\tx\n")
     assert [(e.text_pair, e.label) for e in task.read(labelled)] == [("ann", 1), ("bob", 0)]
+
+
+def test_a_query_is_not_scored_without_a_document(tmp_path: Path) -> None:
+    """Mined rows say nothing of the columns to predict from, and `positive` is no usual name of a pair's."""
+    path = tmp_path / "mined.jsonl"
+    path.write_text('{"query": "who?", "positive": "ann", "negative": "bob"}\n')
+    task = make_task("reranking")
+    task.read(path)
+    with pytest.raises(InputError, match="line 1: the model reads a pair of texts; found 'who\\?'"):
+        task.read(path, labelled=False)
+    named = reading_columns(task, {"text": "query", "text_pair": "positive"})
+    assert [each.text_pair for each in named.read(path, labelled=False)] == ["ann"]
 
 
 def test_mined_files_are_read_as_one(tmp_path: Path) -> None:

@@ -279,10 +279,11 @@ class TextTask(Task[TextExample]):
 
     def _example(self, values: dict[str, Any], cells: Sequence[Any], where: str) -> TextExample:
         pair = as_text(values["text_pair"], where) if "text_pair" in values else None
-        if self.pairs is not None and self.pairs != (pair is not None):
+        reads = self.reads_pairs
+        if reads not in (None, pair is not None):
             given = values["text"] if pair is None else (values["text"], pair)
             raise InputError(
-                f"{where}: the model reads {_KINDS[self.pairs]}; found {shown(given)}. Name the columns with "
+                f"{where}: the model reads {_KINDS[reads]}; found {shown(given)}. Name the columns with "
                 "--text and, for pairs, --text-pair."
             )
         given = values.get("label")
