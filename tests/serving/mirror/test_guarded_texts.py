@@ -528,9 +528,32 @@ def test_an_answer_may_repeat_the_applications_own_words_but_the_model_may_not_s
     assert MARK not in answer_texts(None, kept, "gzip", is_stream=False).texts
     asked = json.dumps({"metadata": {"a": MARK}, "user": MARK}).encode()
     assert answer_texts(asked, asked, "", is_stream=False).texts == []
+    asked = json.dumps({"tools": [{"server_label": "wiki"}], "stop_sequences": ["END"]}).encode()
+    for said in (_responses(type="mcp_list_tools", server_label="wiki"), {"delta": {"stop_sequence": "END"}}):
+        assert answer_texts(asked, json.dumps(said).encode(), "", is_stream=False).texts == []
     one = {"questions": {"q": {"type": "choice", "criteria": {MARK: "…"}}}}
     answer = json.dumps({"answers": {"q": {"choice": MARK, "probabilities": {MARK: 1.0}}}}).encode()
     assert answer_texts(json.dumps(one).encode(), answer, "", is_stream=False).texts == []
+
+
+# By openai 3.57's and anthropic 2.14's types.
+MODERATED = {
+    side: {
+        "type": "moderation_results",
+        "model": "omni-moderation-latest",
+        "results": [
+            {"categories": {"violence": False}, "category_applied_input_types": {"violence": ["text"]}}
+        ],
+    }
+    for side in ("input", "output")
+}
+SEARCH = {
+    "type": "server_tool_use",
+    "name": "web_search",
+    "input": {},
+    "caller": {"type": "code_execution_20250825", "tool_id": "srvtoolu_1"},
+    "content": {"type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"},
+}
 
 
 def test_words_of_the_protocol_are_not_judged() -> None:
@@ -541,6 +564,12 @@ def test_words_of_the_protocol_are_not_judged() -> None:
         | {"billing": {"payer": "developer"}, "prompt_cache_options": {"mode": "implicit"}},
         _choice(native_finish_reason="end_turn"),
         _claude(type="text", text="yes") | {"usage": {"inference_geo": "global", "speed": "standard"}},
+        _responses(type="message", content=[{"type": "output_text", "text": "yes"}])
+        | {"reasoning": {"summary": "detailed"}, "incomplete_details": {"reason": "max_output_tokens"}}
+        | {"tools": [{"type": "web_search", "user_location": {"country": "US"}}], "moderation": MODERATED},
+        _choice() | {"moderation": MODERATED},
+        {"error": {"message": "yes", "type": "requests", "param": "model", "code": "rate_limit_exceeded"}},
+        {"content": [SEARCH, {"type": "text", "text": "yes"}], "container": {"expires_at": "2026-01-01"}},
     ):
         assert answer_texts(b"{}", json.dumps(answer).encode(), "", is_stream=False).texts == ["yes"]
     part = {"type": "text", "text": "hello", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
@@ -614,6 +643,12 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], bool]] = {  # protocol, body, whe
         {"input": [{"role": "user", "content": MARK}, {"type": "function_call"}, USER]},
         False,
     ),
+    "responses before an approval": (
+        "openai-responses",
+        {"input": [{"content": MARK}, {"type": "mcp_approval_request"}, {"type": "mcp_approval_response"}]},
+        False,
+    ),
+    "prediction": ("openai-chat", {"messages": [USER], "prediction": {"content": MARK}}, False),
     "responses instructions": ("openai-responses", {"input": [USER], "instructions": MARK}, False),
     "anthropic": ("anthropic", {"messages": [{"role": "user", "content": MARK}], "system": "s"}, True),
     "anthropic result": (

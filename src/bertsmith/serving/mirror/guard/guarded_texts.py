@@ -10,7 +10,7 @@ The pieces of a stream are joined by where they stand: the same field of the sam
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from bertsmith.serving.mirror.call import SYSTEM_ROLES, Json, NotMirrored
@@ -27,26 +27,38 @@ _Address = tuple[str | int, ...]
 _OF_APPLICATION = frozenset((
     "audio", "betas", "container", "context_management", "conversation", "function_call", "functions",
     "include", "instructions", "mcp_servers", "metadata", "modalities", "model", "moderation",
-    "output_config", "output_format", "previous_response_id", "prompt_cache_key", "prompt_cache_options",
-    "prompt_cache_retention", "questions", "reasoning", "reasoning_effort", "response_format",
-    "safety_identifier", "service_tier", "stop", "stop_sequences", "stream_options", "system", "text",
-    "thinking", "tool_choice", "tools", "truncation", "user", "verbosity", "web_search_options",
+    "output_config", "output_format", "prediction", "previous_response_id", "prompt_cache_key",
+    "prompt_cache_options", "prompt_cache_retention", "questions", "reasoning", "reasoning_effort",
+    "response_format", "safety_identifier", "service_tier", "stop", "stop_sequences", "stream_options",
+    "system", "text", "thinking", "tool_choice", "tools", "truncation", "user", "verbosity",
+    "web_search_options",
 ))  # fmt: skip
 _SPOKEN = frozenset(("choices", "content", "delta", "output"))  # whatever it repeats, the model says it
+# Beside names that the application gave, and that the model can but choose from.
+_NAMES = frozenset(("name", "namespace", "server_label", "stop_sequence", "tool_name", "toolset_name"))
 # Keys whose values are words of the protocol, as long as they are words; and what only the provider reads.
 _WORDS = frozenset((
-    "call_id", "container_id", "context_compression", "detail", "effort", "finish_reason", "format", "id",
-    "inference_geo", "item_id", "media_type", "mime_type", "mode", "model", "native_finish_reason", "object",
-    "payer", "phase", "previous_response_id", "prompt_cache_key", "prompt_cache_retention", "response_id",
-    "role", "service_tier", "speed", "status", "stop_reason", "system_fingerprint", "tool_call_id",
-    "tool_choice", "tool_use_id", "truncation", "ttl", "type", "user_profile_id", "verbosity", "workspace_id",
+    "button", "category", "context_compression", "created_by", "detail", "effort", "error_code", "execution",
+    "file_type", "fingerprint", "finish_reason", "format", "id", "inference_geo", "media_type", "mime_type",
+    "mode", "model", "native_finish_reason", "object", "payer", "phase", "prompt_cache_key",
+    "prompt_cache_retention", "role", "service_tier", "speed", "status", "stop_reason", "system_fingerprint",
+    "tool_choice", "truncation", "ttl", "type", "verbosity", "version",
+))  # fmt: skip
+_ENDS_OF_WORDS = ("_at", "_id")  # of such keys
+_WORDS_OF_ERRORS = frozenset(("code", "param"))
+# Settings and facts, beside what is spoken: each single word in them is the provider's.
+_FACTS = frozenset((
+    "access_programs", "background_options", "incomplete_details", "input_transformations", "moderation",
+    "prompt_cache_diagnostics", "reasoning", "tools",
 ))  # fmt: skip
 # `p` is Mistral's `obfuscation`.
 _SEALED = frozenset((
     "encrypted_content", "encrypted_index", "encrypted_stdout", "obfuscation", "p", "signature",
     "thought_signature",
 ))  # fmt: skip
-_SEALED_TYPES = ("reasoning.encrypted", "redacted_thinking")  # of blocks whose `data` is
+_WORDS_OF_TYPES = (  # of blocks, each with such a field: sealed, or a name of the provider's
+    ("reasoning.encrypted", "data"), ("redacted_thinking", "data"), ("server_tool_use", "name"),
+)  # fmt: skip
 _WORD = re.compile(r"[\w.:/@+=~|-]*", re.ASCII)
 # Types of parts, and keys, of what isn't text.
 _MEDIA = frozenset((
@@ -76,6 +88,7 @@ _UNSEEN = re.compile(
     "\U000e0000-\U000e0fff]"
 )
 _TAGS = {0xE0000 + code: code for code in range(0x20, 0x7F)}
+_OF_MODEL = ("mcp_approval_request", "mcp_list_tools", "program", "reasoning")  # types of items, as …_call
 _PLACES = ("type", "index", "output_index", "content_index", "summary_index", "annotation_index")
 
 
@@ -129,7 +142,7 @@ def _role(item: Json) -> Json:
 
 def _is_of_model(item: Json) -> bool:
     kind, role = item.get("type") if isinstance(item, dict) else None, _role(item)
-    return role == "assistant" or (role is None and (kind == "reasoning" or str(kind).endswith("_call")))
+    return role == "assistant" or (role is None and (kind in _OF_MODEL or str(kind).endswith("_call")))
 
 
 def answer_texts(
@@ -168,7 +181,8 @@ def _own_words(asked: bytes) -> set[str]:
     body = _parsed(asked)
     words = _Texts()
     if isinstance(body, dict):
-        words.add({key: body[key] for key in body.keys() & _OF_APPLICATION}, (), with_keys=True)
+        given = {key: body[key] for key in body.keys() & _OF_APPLICATION}
+        words.add(given, ("content",), with_keys=True)  # single words too, as if they were spoken
     return set(words.texts())
 
 
@@ -295,10 +309,11 @@ class _Texts:
                 self.has_other = True
             if with_keys or not _WORD.fullmatch(key):
                 self._pieces.setdefault((*address, key, "key"), [key])
-            is_of_application = key in _OF_TOOLS or (kind == "input_json" and key == "data")
+            is_of_application = key in _OF_TOOLS and "moderation" not in address  # which has an `input` too
+            is_of_application |= kind == "input_json" and key == "data"
             if is_of_application and each and isinstance(each, dict | list) and not with_keys:
                 self._add_text(json.dumps(each, ensure_ascii=False), (*address, key))
-            elif not (kind in _SEALED_TYPES and key == "data" and _WORD.fullmatch(str(each))):
+            elif not ((kind, key) in _WORDS_OF_TYPES and _WORD.fullmatch(str(each))):
                 self.add(each, (*address, key), with_keys=with_keys)
 
     def _add_list(self, values: list[Json], address: _Address, with_keys: bool) -> None:
@@ -329,7 +344,7 @@ class _Texts:
     def _texts(self) -> Iterator[str]:
         for address, pieces in self._pieces.items():
             for text in _joined(address, pieces):
-                if text in self.own_words and (address[-1] == "name" or not _SPOKEN & set(address)):
+                if text in self.own_words and (address[-1] in _NAMES or not _SPOKEN & set(address)):
                     continue
                 if self._is_text(text, address):
                     yield text
@@ -339,7 +354,7 @@ class _Texts:
 
     def _is_text(self, text: str, address: _Address) -> bool:
         key = address[-1] if address else ""
-        if key in _WORDS | _SEALED and _WORD.fullmatch(text) and _OF_TOOLS.isdisjoint(address):
+        if _WORD.fullmatch(text) and _has_word(address):
             return False
         if _BASE64.fullmatch(_BASE64_LINE_END.sub("", text.strip())):
             self.has_other = True
@@ -359,6 +374,16 @@ class _Texts:
         except RecursionError:  # brackets in brackets: who reads it as JSON may find more than we do
             inner.has_other = True
         self.has_other = self.has_other or inner.has_other
+
+
+def _has_word(address: _Address) -> bool:
+    """Whether a single word that stands there is one of the protocol, or of the provider."""
+    key = str(address[-1]) if address else ""
+    outside = tuple(takewhile(lambda each: each not in _FACTS, address[:-1]))
+    if len(outside) + 1 < len(address) and (_SPOKEN | _OF_TOOLS).isdisjoint(outside):
+        return True
+    is_word = key in _WORDS | _SEALED or key.endswith(_ENDS_OF_WORDS)
+    return (is_word or (key in _WORDS_OF_ERRORS and "error" in address)) and _OF_TOOLS.isdisjoint(address)
 
 
 def _joined(address: _Address, pieces: list[str]) -> list[str]:
