@@ -291,15 +291,21 @@ def test_added_tokens_at_which_the_library_panics_are_refused(
     assert complaint in refusal(tmp_path)
 
 
-def test_a_vocab_txt_of_other_rules_than_berts_is_refused(tmp_path: Path) -> None:
-    vocab_txt(tmp_path / "vocab.txt")
-    settings = tmp_path / "tokenizer_config.json"
-    settings.write_text('{"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}')
-    sentence = refusal(tmp_path)
-    assert "tokenizer_config.json: the tokenizer is a 'BertJapaneseTokenizer', whose rules" in sentence
-    for name in ("BertTokenizer", "BertTokenizerFast", "ElectraTokenizer", "MobileBertTokenizer"):
-        settings.write_text(json.dumps({"tokenizer_class": name}))
-        assert Tokenizer.load(tmp_path).encode("hello a").ids == [8, 9]
+@pytest.mark.parametrize("place", ["tokenizer_config.json", "config.json"])
+def test_a_vocabulary_file_of_another_classs_rules_is_refused(tmp_path: Path, place: str) -> None:
+    """As published: tohoku-nlp/bert-base-japanese names its class in config.json, KoBERT one of its own."""
+    roberta = byte_level_files(tmp_path / "roberta")
+    bert = vocab_txt(tmp_path / "vocab.txt").parent
+    named = ("BertJapaneseTokenizer", "KoBertTokenizer", "XLMRobertaTokenizerFast", "PreTrainedTokenizerFast")
+    for folder, other in ((bert, "RobertaTokenizer"), (roberta, "GPT2Tokenizer")):
+        for name in (*named, other):
+            (folder / place).write_text(json.dumps({"tokenizer_class": name, "model_type": "bert"}))
+            assert f"{place}: the tokenizer is a {name!r}, whose rules" in refusal(folder)
+    for name in ("BertTokenizer", "BertTokenizerFast", "ElectraTokenizer", "DPRQuestionEncoderTokenizer"):
+        (bert / place).write_text(json.dumps({"tokenizer_class": name, "model_type": "bert"}))
+        assert Tokenizer.load(bert).encode("Hello a").ids == [8, 9]
+    (roberta / place).write_text(json.dumps({"tokenizer_class": "RobertaTokenizerFast"}))
+    assert Tokenizer.load(roberta).family == "byte-level"
 
 
 def test_byte_level_files_that_do_not_fit(tmp_path: Path) -> None:

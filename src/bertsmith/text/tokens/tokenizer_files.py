@@ -46,13 +46,14 @@ TOKENIZER_FILES = (
     *("special_tokens_map.json", ADDED_TOKENS),
 )
 
-# Classes of transformers that read a vocab.txt by other rules than BERT's: a dictionary's, or byte pairs'.
-_BY_OTHER_RULES = ("BertJapaneseTokenizer", "BertweetTokenizer", "PhobertTokenizer")
-# Those that take cased or uncased, and the blank before a text, from the settings and their own defaults,
-# whatever tokenizer.json says. All others follow that.
+# Classes of transformers that take cased or uncased, and the blank before a text, from the settings and their
+# own defaults, whatever tokenizer.json says. All others follow that.
 _BERTS = frozenset(
     f"{name}Tokenizer"
-    for name in ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert", "LayoutLM")
+    for name in (
+        *("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert", "LayoutLM", "Lxmert"),
+        *("DPRQuestionEncoder", "DPRContextEncoder"),
+    )
 )
 _ROBERTAS = frozenset(f"{name}Tokenizer" for name in ("Roberta", "Longformer", "Bart", "LED", "Mvp"))
 # What reads the files of a model's kind where the settings name no class.
@@ -151,14 +152,18 @@ def _reading_class(config: dict[str, Any], folder: Path) -> str:
     """The class of transformers that reads a folder: the settings name it, or else the model's kind has one.
     "" where it is unknown, or follows tokenizer.json anyway.
     """
-    path = folder / "config.json"
-    model = read_object(path, "a model's settings") if path.exists() else {}
+    model = _model_settings(folder)
     if model.get("model_type") in _BY_THE_FILE:
         return ""
     name = config.get("tokenizer_class") or model.get("tokenizer_class")
     if name is None:
         name = _CLASS_OF_KIND.get(str(model.get("model_type")), "")
     return str(name).removesuffix("Fast")
+
+
+def _model_settings(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    return read_object(path, "a model's settings") if path.exists() else {}
 
 
 def reads_one_segment(folder: Path, *, by_class: bool) -> bool:
@@ -184,7 +189,7 @@ def _read_wordpiece(
     """Cased or uncased: what the caller says, else the settings, else the default of the class that reads it
     in transformers, which is uncased, else whether a piece has a capital.
     """
-    _refuse_other_rules(config, path)
+    _require_class(config, path, _BERTS)
     pieces = read_vocabulary(path)
     special = find_special_tokens(set(pieces), config, path)
     if lowercase is None:
@@ -203,13 +208,18 @@ def _read_wordpiece(
     return backend, special
 
 
-def _refuse_other_rules(config: dict[str, Any], path: Path) -> None:
-    """Raises TokenizerError where the settings name such a class."""
-    name = config.get("tokenizer_class")
-    if name in _BY_OTHER_RULES:
+def _require_class(config: dict[str, Any], path: Path, classes: frozenset[str]) -> None:
+    """Raises TokenizerError where the settings name another class, which reads the vocabulary file by other
+    rules (a dictionary's, Unigram's), or not at all.
+    """
+    place, name = "tokenizer_config.json", config.get("tokenizer_class")
+    if not name:
+        place, name = "config.json", _model_settings(path.parent).get("tokenizer_class")
+    if name and str(name).removesuffix("Fast") not in classes:
+        usual = "BertTokenizer" if classes is _BERTS else "RobertaTokenizer"
         raise TokenizerError(
-            f"{path.with_name('tokenizer_config.json')}: the tokenizer is a {name!r}, whose rules Bertsmith "
-            "doesn't have: a vocab.txt is read as BertTokenizer does. Use another model."
+            f"{path.with_name(place)}: the tokenizer is a {name!r}, whose rules Bertsmith doesn't have: a "
+            f"{path.name} is read as {usual} does. Use the tokenizer.json of this model, or another model."
         )
 
 
@@ -217,6 +227,7 @@ def _read_byte_level(
     path: Path, config: dict[str, Any], lowercase: bool | None
 ) -> tuple[Backend, dict[str, str]]:
     _refuse_choice_of_case(lowercase)
+    _require_class(config, path, _ROBERTAS)
     vocabulary, merges = read_byte_pairs(path)
     _require_ids_without_holes(vocabulary, path)
     require_byte_symbols(vocabulary, path)
