@@ -9,6 +9,7 @@ import resource
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,10 @@ from test_mirrored_clients import openai_at
 from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.inference import predictor
 from bertsmith.inference.predictor import Predictor
+from bertsmith.serving.mirror.guard import app as guard_app
 from bertsmith.serving.mirror.guard.app import GuardApp, _Guarded
 from bertsmith.serving.mirror.guard.audit_log import AuditLog
+from bertsmith.serving.mirror.guard.guarded_texts import request_texts
 from bertsmith.serving.mirror.guard.judge import CantJudge, Judge, Verdict
 from bertsmith.serving.mirror.guard.policy import Costs, SidePolicy, read_policy
 from bertsmith.serving.mirror.relay_server import RelayServer, listening
@@ -346,6 +349,31 @@ def test_what_nobody_waits_for_any_more_is_not_computed(
     assert {str(each) for each in asyncio.run(judge_many())} == {"guard-slow"}
     judge._threads.shutdown(wait=True)
     assert len(computed) <= 4  # by two threads, in a fifth of a second
+
+
+def test_a_body_that_is_long_to_read_keeps_nobody_waiting(
+    tmp_path: Path, model: Path, words: Any, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, _, _, good_text = words
+    begun, may_end = threading.Event(), threading.Event()
+
+    def read(*given: Any) -> Any:
+        begun.set()
+        assert may_end.wait(PATIENCE)
+        return request_texts(*given)
+
+    monkeypatch.setattr(guard_app, "request_texts", read)
+    with (
+        guarding(tmp_path, model, upstream.url, request=f"block = [{bad!r}]") as guard,
+        ThreadPoolExecutor() as threads,
+    ):
+        answer = threads.submit(guard.chat, good_text)
+        assert begun.wait(PATIENCE)
+        try:
+            assert ask(guard.port, "/bertsmith/status").status == 200
+        finally:
+            may_end.set()
+        assert answer.result().status == 200
 
 
 @pytest.mark.parametrize("url", ["http://[::1]:8080/v1", "https://[2001:db8::1]/v1", "https://x.org:443"])

@@ -288,7 +288,7 @@ def test_pieces_of_a_stream_are_judged_as_the_texts_that_they_make(place: str, e
 def test_repeated_facts_of_a_stream_are_one_text() -> None:
     stream = "".join(f"data: {json.dumps(_delta(content='a') | {'provider': 'A B'})}\n\n" for _ in range(9))
     assert answer_texts(b"{}", stream.encode(), "", is_stream=True).texts == ["a" * 9, "A B"]
-    facts = [{"filter": {"severity": severity}} for severity in ("safe",) * 60 + ("low",) * 60]  # as Azure's
+    facts = [{"filter": {"level": level}} for level in ("safe",) * 60 + ("low",) * 60]
     found = answer_texts(
         b"{}", b"".join(b"data: %b\n\n" % orjson.dumps(each) for each in facts), "", is_stream=True
     )
@@ -567,7 +567,10 @@ def test_words_of_the_protocol_are_not_judged() -> None:
         _responses(type="message", content=[{"type": "output_text", "text": "yes"}])
         | {"reasoning": {"summary": "detailed"}, "incomplete_details": {"reason": "max_output_tokens"}}
         | {"tools": [{"type": "web_search", "user_location": {"country": "US"}}], "moderation": MODERATED},
-        _choice() | {"moderation": MODERATED},
+        _choice() | {"moderation": MODERATED, "provider": "OpenAI"},  # OpenRouter's
+        _choice(content_filter_results={"hate": {"filtered": False, "severity": "safe"}}),  # Azure's
+        _choice() | {"usage": {"search_context_size": "low"}},  # Perplexity's
+        _choice() | {"metadata": {"weight_version": "default"}},  # SGLang's
         {"error": {"message": "yes", "type": "requests", "param": "model", "code": "rate_limit_exceeded"}},
         {"content": [SEARCH, {"type": "text", "text": "yes"}], "container": {"expires_at": "2026-01-01"}},
     ):

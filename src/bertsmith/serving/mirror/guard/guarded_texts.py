@@ -41,15 +41,15 @@ _WORDS = frozenset((
     "button", "category", "context_compression", "created_by", "detail", "effort", "error_code", "execution",
     "file_type", "fingerprint", "finish_reason", "format", "id", "inference_geo", "media_type", "mime_type",
     "mode", "model", "native_finish_reason", "object", "payer", "phase", "prompt_cache_key",
-    "prompt_cache_retention", "role", "service_tier", "speed", "status", "stop_reason", "system_fingerprint",
-    "tool_choice", "truncation", "ttl", "type", "verbosity", "version",
+    "prompt_cache_retention", "provider", "role", "service_tier", "severity", "speed", "status",
+    "stop_reason", "system_fingerprint", "tool_choice", "truncation", "ttl", "type", "verbosity", "version",
 ))  # fmt: skip
-_ENDS_OF_WORDS = ("_at", "_id")  # of such keys
+_ENDS_OF_WORDS = ("_at", "_id", "_version")  # of such keys
 _WORDS_OF_ERRORS = frozenset(("code", "param"))
 # Settings and facts, beside what is spoken: each single word in them is the provider's.
 _FACTS = frozenset((
     "access_programs", "background_options", "incomplete_details", "input_transformations", "moderation",
-    "prompt_cache_diagnostics", "reasoning", "tools",
+    "prompt_cache_diagnostics", "reasoning", "tools", "usage",
 ))  # fmt: skip
 # `p` is Mistral's `obfuscation`.
 _SEALED = frozenset((
