@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def colour(text: str) -> str:
     return text.split()[1]
 
 
-def write(path: Path, rows: list[tuple[str, str]], names: tuple[str, ...] = ("text", "label")) -> Path:
+def write(path: Path, rows: Sequence[tuple[str, ...]], names: tuple[str, ...] = ("text", "label")) -> Path:
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([names, *rows])
     return path
@@ -392,6 +393,14 @@ def test_a_row_trained_on_counts_once_with_the_label_of_the_file(tiny_bert: Path
     path = tmp_path / "pool.jsonl"
     path.write_text("\n".join(map(json.dumps, objects)))
     assert len(suggest(run.model, path, count=3).doubts) == 25
+
+
+def test_a_column_for_each_label_says_which_rows_have_labels(tmp_path: Path) -> None:
+    """They were all taken for rows without a label, to be labelled again."""
+    path = write(tmp_path / "rows.csv", [("x", "1", "0"), ("y", "", ""), ("z", "0", "0")], ("text", "a", "b"))
+    task = MultiLabel(MultiLabelSettings(labels=("a", "b")))
+    found = [(row.text, row.label) for row in task.read_partly_labelled(path)]
+    assert found == [("x", ("a",)), ("y", None), ("z", ())]
 
 
 def test_what_stands_for_no_label_is_none(tmp_path: Path) -> None:

@@ -82,6 +82,8 @@ def test_blank_texts_are_kept_where_the_settings_say_so(tmp_path: Path) -> None:
     assert [row.text for row in task.read(write_table(tmp_path, "jsonl", ROWS))] == ["one", "", "two"]
     with pytest.raises(InputError, match="1 has no label"):
         task.read(write_table(tmp_path, "jsonl", [*ROWS, {"text": "three", "label": ""}]))
+    with pytest.raises(InputError, match="1 has no label"):  # -1 beside words says so
+        task.read(write_table(tmp_path, "jsonl", [*ROWS, {"text": "three", "label": -1}]))
 
 
 @pytest.mark.parametrize("task", ["classification", "similarity", "reranking", "retrieval"])

@@ -149,8 +149,7 @@ class TextTask(Task[TextExample]):
     def gaps(self, examples: Sequence[TextExample]) -> list[str]:
         """What each lacks of text and label; "" for nothing."""
         keeps = getattr(self.settings, "missing", "refuse") == "keep"
-        labels = [example.label for example in examples if example.label is not None]
-        stand_ins = () if keeps else self.stand_ins(labels)
+        stand_ins = self.stand_ins([example.label for example in examples if example.label is not None])
         return [
             "text"
             if not keeps and not self.has_text(example)
@@ -167,36 +166,40 @@ class TextTask(Task[TextExample]):
         """
         settings = self.settings
         lines = are_lines(path, format=settings.format, encoding=settings.encoding)
-        label = None if lines else self._label_of_any_row(path)
+        per_label = () if lines else self.label_columns(path)
+        label = None if lines or per_label else self._label_of_any_row(path)
         if needs_label and label is None and settings.label is not None:
             raise unknown_column(settings.label, self._names(path), str(path))
         if label is not None:
             self.settings = settings.model_copy(update={"label": label})
-        columns = self._columns(path, label is not None)
+        columns = self._columns(path, label is not None, per_label)
         if settings.text is None:
             self.settings = self.settings.model_copy(update=columns)
-        if label is None:
+        if label is None and not per_label:
             return self.read(path, labelled=False)
         by_key = are_objects(path, format=settings.format, encoding=settings.encoding)
         by_key = by_key and not str(label).isdecimal()  # objects have no numbers: an error says so
         needed = [column for role, column in columns.items() if role != "label" or not by_key]
         rows = read_rows(
             path,
-            [*needed, *self.column_names],
+            [*needed, *self.column_names, *per_label],
             format=settings.format,
             header=settings.header,
             encoding=settings.encoding,
-            optional=[str(label)] if by_key else [],
+            optional=[str(label)] if by_key and not per_label else [],
         )
         found = []
         for values, where in rows:
-            named, cells = self._divided([*columns], values, len(needed))
+            named, cells = self._divided([*columns, *range(len(per_label))], values, len(needed))
+            if per_label:
+                hot = [named.pop(number) for number in range(len(per_label))]
+                named["label"] = None if all(map(is_blank, hot)) else hot
             if is_blank(named["label"]):
                 del named["label"]
             found.append(self._example(named, cells, where))
         self.left_out += self._quoting_warnings(found, path)
         keeps = getattr(settings, "missing", "refuse") == "keep"
-        if stand_ins := () if keeps else self.stand_ins({row.label for row in found} - {None}):
+        if stand_ins := self.stand_ins({row.label for row in found} - {None}):
             found = [replace(row, label=None) if row.label in stand_ins else row for row in found]
         blank = [not keeps and row.label is not None and not self.has_text(row) for row in found]
         return self.complete(found, ["text" if is_one else "" for is_one in blank], path)
