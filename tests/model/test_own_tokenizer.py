@@ -57,9 +57,9 @@ def test_a_saved_tokenizer_without_a_class_of_its_own_keeps_its_segments_in_tran
 ) -> None:
     """Folders of version 0.3 listed no token_type_ids, and their models were trained with them."""
     folder = save_foreign(tmp_path / "model", 2, CLASSIFIER)
-    path = folder / "tokenizer.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"normalizer": {"type": "Lowercase"}}))
-    Tokenizer.load(path).save(folder)
+    content = json.loads((folder / "tokenizer.json").read_text())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content | {"normalizer": {"type": "Lowercase"}}))
+    Tokenizer.load(tmp_path).save(folder)
     assert their_segments(folder) == our_segments(read_own_tokenizer(folder)) == [0, 0, 0, 0, 1, 1, 1]
     rewrite(folder / "tokenizer_config.json", model_input_names=None)
     if is_ours:

@@ -11,14 +11,16 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
-from tokenizers import models, pre_tokenizers, processors
+from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from bertsmith.errors import ModelError, TokenizerError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.tasks.examples.encoding import join_segments, special_tokens
+from bertsmith.text.tokens.byte_level import byte_level_backend
 from bertsmith.text.tokens.template import Template
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.wordpiece import wordpiece_backend
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 SPECIAL = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
@@ -103,6 +105,55 @@ def test_a_template_that_the_folders_class_doesnt_follow_is_refused(pair: str, t
     assert (theirs["input_ids"], theirs["token_type_ids"]) == ([1, 5, 2, 6, 2], [0, 0, 0, 1, 1])
     with pytest.raises(TokenizerError, match="than BertTokenizer, transformers"):
         Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "changes"),
+    [
+        ("BERT's", {"normalizer": normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])}),
+        ("BERT's", {"pre_tokenizer": pre_tokenizers.Whitespace()}),  # leaves "!!" one
+        ("RoBERTa's", {"normalizer": normalizers.Lowercase()}),
+        ("RoBERTa's", {"pre_tokenizer": pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)}),
+    ],
+)
+def test_a_division_of_texts_that_the_folders_class_doesnt_follow_is_refused(
+    scheme: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Oracles: the tokenizers library on the file, transformers on the folder."""
+    special = dict(zip(("unk", "cls", "sep", "pad", "mask"), SPECIAL, strict=True))
+    if scheme == "BERT's":
+        backend, name = wordpiece_backend([*SPECIAL, "a", "é", "!", "!!"], special, lowercase=False), "Bert"
+    else:
+        vocabulary = {piece: number for number, piece in enumerate([*SPECIAL, *BYTES, "aĠ"])}
+        backend = byte_level_backend(vocabulary, [("a", "Ġ")], special, add_prefix_space=False)
+        name = "Roberta"
+    name += "Tokenizer"
+    settings = {f"{role}_token": token for role, token in special.items()} | {"tokenizer_class": name}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    for part, value in changes.items():
+        setattr(backend, part, value)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    text = "A a é !!"
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)(text)["input_ids"]
+    assert theirs != backend.encode(text).ids
+    with pytest.raises(TokenizerError, match=f"divides texts otherwise than {name}, transformers"):
+        Tokenizer.load(tmp_path)
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # as the refusal says
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)(text, add_special_tokens=False)
+    assert Tokenizer.load(tmp_path).encode(text).ids == theirs["input_ids"]
+
+
+def test_small_letters_before_an_uncased_tokenizer_change_nothing(tmp_path: Path) -> None:
+    """As sentence-transformers saves do_lower_case; transformers' class reads the folder as without them."""
+    special = dict(zip(("unk", "cls", "sep", "pad", "mask"), SPECIAL, strict=True))
+    backend = wordpiece_backend([*SPECIAL, "a", "b"], special, lowercase=True)
+    backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), backend.normalizer])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)("A b Á", add_special_tokens=False)
+    assert Tokenizer.load(tmp_path).encode("A b Á").ids == theirs["input_ids"] == [5, 6, 5]
 
 
 PARTS = st.tuples(st.sampled_from(["[CLS]", "[SEP]"]), st.integers(0, 1))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
-from tokenizers import processors
+from tokenizers import models, processors
 
 from bertsmith.errors import TokenizerError
 from bertsmith.text.tokens.added_tokens import (
@@ -25,11 +25,16 @@ from bertsmith.text.tokens.added_tokens import (
     read_added_tokens,
     require_searchable,
 )
-from bertsmith.text.tokens.byte_level import byte_level_backend, read_byte_pairs, require_byte_symbols
+from bertsmith.text.tokens.byte_level import (
+    byte_level_backend,
+    has_robertas_rules,
+    read_byte_pairs,
+    require_byte_symbols,
+)
 from bertsmith.text.tokens.template import Template, require_usable, template_of
 from bertsmith.text.tokens.tokenizer_json import read_object, read_tokenizer_json
 from bertsmith.text.tokens.truncation import Truncation, truncation_of
-from bertsmith.text.tokens.wordpiece import read_vocabulary, wordpiece_backend
+from bertsmith.text.tokens.wordpiece import has_berts_rules, read_vocabulary, wordpiece_backend
 
 #: The names BERT and RoBERTa give to the five special tokens, in this order of preference.
 SPECIAL_TOKENS = {
@@ -300,7 +305,7 @@ def _read_json(
         # Whoever opens the saved file is to join texts as this library does.
         offsets = _offset_processors(content.get("post_processor"))
         backend.post_processor = processors.Sequence([*offsets, _template_processor(backend, template)])
-    _require_template_of_class(template, reading_class, model["type"], cls, sep, path)
+    _require_rules_of_class(backend, template, reading_class, cls, sep, path)
     return backend, special
 
 
@@ -329,23 +334,31 @@ def _template_processor(backend: Backend, template: Template) -> processors.Temp
     )
 
 
-def _require_template_of_class(
-    template: Template, reading_class: str, scheme: str, cls: int, sep: int, path: Path
+def _require_rules_of_class(
+    backend: Backend, template: Template, reading_class: str, cls: int, sep: int, path: Path
 ) -> None:
-    """Raises TokenizerError where transformers' class puts other tokens around texts than the file says."""
-    if reading_class in _BERTS and scheme == "WordPiece":
+    """Raises TokenizerError where transformers' class puts other tokens around texts than the file says, or
+    divides texts otherwise.
+    """
+    if reading_class in _BERTS and isinstance(backend.model, models.WordPiece):
         segments = template.segments if reading_class == "DistilBertTokenizer" else (0, 1)  # it has one
-        own = Template((cls,), (sep,), (sep,), segments)
-    elif reading_class in _ROBERTAS and scheme == "BPE":
+        own, has_rules = Template((cls,), (sep,), (sep,), segments), has_berts_rules(backend)
+    elif reading_class in _ROBERTAS and isinstance(backend.model, models.BPE):
         own = Template((cls,), (sep, sep), (sep,), template.segments)  # its models have one segment
+        has_rules = has_robertas_rules(backend)
     else:
         return
-    if template != own:
-        raise TokenizerError(
-            f"{path}: its post-processor puts other special tokens or segments around two texts than "
-            f"{reading_class}, transformers' class for this folder, which doesn't follow it. If the file is "
-            'right, set tokenizer_class to "PreTrainedTokenizerFast" in tokenizer_config.json.'
-        )
+    if template == own and has_rules:
+        return
+    what = (
+        "its normalizer, pre_tokenizer or model divides texts otherwise"
+        if template == own
+        else "its post-processor puts other special tokens or segments around two texts"
+    )
+    raise TokenizerError(
+        f"{path}: {what} than {reading_class}, transformers' class for this folder, which doesn't follow it. "
+        'If the file is right, set tokenizer_class to "PreTrainedTokenizerFast" in tokenizer_config.json.'
+    )
 
 
 def _follow_settings(content: dict[str, Any], config: dict[str, Any], reading_class: str) -> None:
@@ -354,6 +367,12 @@ def _follow_settings(content: dict[str, Any], config: dict[str, Any], reading_cl
     """
     named = bool(config.get("tokenizer_class"))
     normalizer, pre_tokenizer = content.get("normalizer") or {}, content.get("pre_tokenizer") or {}
+    match normalizer:
+        # as sentence-transformers saves do_lower_case, which the second part does anyway
+        case {
+            "normalizers": [{"type": "Lowercase"}, {"type": "BertNormalizer", "lowercase": True} as second]
+        }:
+            content["normalizer"] = normalizer = second
     if reading_class in _BERTS and normalizer.get("type") == "BertNormalizer":
         if named:
             normalizer.update(lowercase=True, strip_accents=None, handle_chinese_chars=True)
