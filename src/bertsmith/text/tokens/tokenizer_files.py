@@ -386,6 +386,8 @@ def _follow_settings(content: dict[str, Any], config: dict[str, Any], reading_cl
     is_byte_level = pre_tokenizer.get("type") == "ByteLevel"
     if reading_class in _ROBERTAS and is_byte_level and (named or prefix_space is not None):
         pre_tokenizer["add_prefix_space"] = prefix_space is True
+        if (content.get("post_processor") or {}).get("type") in ("RobertaProcessing", "ByteLevel"):
+            content["post_processor"]["add_prefix_space"] = prefix_space is True  # by which offsets are made
 
 
 def _choose_case(content: dict[str, Any], lowercase: bool) -> None:
