@@ -59,7 +59,7 @@ def _wrong(confidence: Floats, differs: Bools) -> Ints:
 
 def _thresholds(confidence: Floats) -> Floats:
     """Of dev, the last of them 0: it answers all that is ever given."""
-    return np.unique(np.maximum(threshold_sequence(confidence), 0.0))[::-1]
+    return np.unique(np.maximum(threshold_sequence(np.maximum(confidence, 0.0)), 0.0))[::-1]
 
 
 def epsilon_of(settings: LearnSettings) -> float:

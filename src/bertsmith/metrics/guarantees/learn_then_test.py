@@ -86,7 +86,8 @@ def certify(
 
 def threshold_sequence(confidence: npt.ArrayLike, most: int = 50) -> Floats:
     """At most `most` thresholds from strict to lax: evenly spaced quantiles of these confidences (E,), and
-    last the lowest number, which answers every call.
+    last the lowest number, which answers every call. Each is half-way between a confidence and the next lower
+    one, so that rounding moves no call to the other side: one of these may be frequent in the calibration.
 
     The confidences are of data that the calibration doesn't use: dev data, or earlier traffic without labels.
     """
@@ -94,7 +95,10 @@ def threshold_sequence(confidence: npt.ArrayLike, most: int = 50) -> Floats:
     if most < 1:
         raise InputError(f"Expected at least one threshold, found most={most}.")
     steps = np.quantile(confidence, 1 - np.arange(1, most) / most, method="higher")
-    return np.append(np.unique(steps)[::-1], -np.inf)
+    values = np.unique(confidence)
+    places = np.searchsorted(values, np.unique(steps))
+    between = (values[places] + values[np.maximum(places - 1, 0)]) / 2
+    return np.append(np.unique(between)[::-1], -np.inf)
 
 
 def fixed_sequence_test(p_values: npt.ArrayLike, delta: float, starts: int = STARTS) -> Bools:
