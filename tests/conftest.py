@@ -11,8 +11,10 @@ from unittest.mock import Mock, patch
 import hypothesis
 import pytest
 import torch
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 from bertsmith.model.cpu import kernels
+from bertsmith.tasks.heads import linear_start
 from bertsmith.training import machine
 from chromium import Browser, chromium
 
@@ -45,6 +47,22 @@ def _one_thread() -> Iterator[None]:
 def _speed_measured_once() -> Iterator[None]:
     """Each training measures the machine's speed, which takes half a second."""
     with patch.object(machine, "matmul_flops", cache(machine.matmul_flops)):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _in_a_hurry(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Most modules ask what becomes of a linear model and of a picture, not how good they are. Those that do
+    are marked as thorough.
+    """
+    if request.node.get_closest_marker("thorough"):
+        yield
+        return
+    with (
+        patch.object(linear_start.minimise, "__defaults__", (12,)),  # of 100 steps
+        patch.object(linear_start, "_STRENGTHS", (1.0, 0.06)),
+        patch.object(FigureCanvasSVG, "print_svg", lambda _, file, **given: file.write("<svg></svg>")),
+    ):
         yield
 
 

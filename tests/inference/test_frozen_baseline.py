@@ -17,6 +17,8 @@ from bertsmith.tasks.heads.linear_start import FROZEN
 from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings
 from random_encoder import random_encoder
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("named", ["somebody/bert", "", "missing/folder"])
 def test_the_hub_is_never_asked_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:

@@ -18,6 +18,8 @@ from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, fit_lin
 from bertsmith.tasks.tagging import TaggingHead
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.thorough
+
 LINEAR = ["classification", "multi-label", "regression", "tagging", "reranking"]
 POOLED = ["classification", "multi-label", "regression"]
 

@@ -26,6 +26,8 @@ from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.table_reconstruction import TableReconstruction
 from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 
+pytestmark = pytest.mark.thorough
+
 SHORT = (
     *("steps=6", "data.sequence_lengths=[8]", "data.batch_size=8", "masking.mask_rate=0.5"),
     *("evaluation.every=3", "checkpoint.every=3", "model.hidden_size=32", "model.intermediate_size=64"),

@@ -21,6 +21,7 @@ SMALL_RUN = (
     "dropout=0",
     "hardware.threads=1",
 )
+SHORT_RUN = (*SMALL_RUN, "epochs=5")  # of the usual 10
 Draw = np.random.Generator
 
 
@@ -90,4 +91,4 @@ def run(task: str, model: Path, folder: Path, *overrides: str, **files: Any) -> 
     train = files.pop("train", None) or write_rows(folder / "train.jsonl", task, 96)
     dev = files.pop("dev", None) or write_rows(folder / "dev.jsonl", task, 40, seed=1)
     places = {"model": str(model), "train": str(train), "dev": str(dev), "out": str(folder / "run")}
-    return finetune(task, *SMALL_RUN, *overrides, **(places | files))
+    return finetune(task, *SHORT_RUN, *overrides, **(places | files))

@@ -7,9 +7,8 @@ import shlex
 import shutil
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from finetune_toys import SMALL_RUN, run, tiny_encoder, write_rows
+from finetune_toys import SHORT_RUN, SMALL_RUN, run, tiny_encoder, write_rows
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -32,7 +31,6 @@ from bertsmith.reporting import formatting
 from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.examples.folds import CROSS_VALIDATION, folds_of
 from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, encode_examples
-from bertsmith.tasks.heads import linear_start
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.heads.linear_start import FROZEN, LinearProbe
 from bertsmith.tasks.registry import find_task
@@ -75,10 +73,8 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_peak() -> Iterator[None]:
-    """And linear models that are good enough to be compared."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertsmith.training.machine.matmul_flops", lambda *given, **named: 1e9)
-        patch.setattr(linear_start, "minimise", partial(linear_start.minimise, iterations=12))
         yield
 
 
@@ -89,12 +85,19 @@ def _no_report(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(finetune, "write_finetune_report", lambda *given: None)
 
 
-def few_rows(encoder: Path, folder: Path, *overrides: str, task: str = "classification", **files: Any) -> Any:
+def few_rows(
+    encoder: Path,
+    folder: Path,
+    *overrides: str,
+    task: str = "classification",
+    usual: Sequence[str] = SHORT_RUN,
+    **files: Any,
+) -> Any:
     """Over 40 rows without a dev."""
     folder.mkdir(parents=True, exist_ok=True)
     train = files.pop("train", None) or write_rows(folder / "train.jsonl", task, 40)
     places = {"model": str(encoder), "train": str(train), "out": str(folder / "run")}
-    return finetune.finetune(task, *SMALL_RUN, *overrides, **(places | files))
+    return finetune.finetune(task, *usual, *overrides, **(places | files))
 
 
 def results_of(result: Any) -> dict[str, Any]:
@@ -717,7 +720,7 @@ def test_rows_that_are_not_few_are_trained_within_the_same_work_and_it_says_so(
     monkeypatch.setattr(finetune, "FLOP_A_MINUTE", 3.9e7)
     monkeypatch.setattr(FinetuneSession, "speed", lambda *given: 1e6)
     out = io.StringIO()
-    result = few_rows(encoder, tmp_path / "many", console=Console(file=out, width=200))
+    result = few_rows(encoder, tmp_path / "many", usual=SMALL_RUN, console=Console(file=out, width=200))
     trained = tomllib.loads((tmp_path / "many" / "run" / "recipe.toml").read_text())["epochs"]
     assert list(result.results.evaluations) == ["dev"] and result.results.method == FULL
     assert 0.5 < trained < 10
@@ -727,11 +730,11 @@ def test_rows_that_are_not_few_are_trained_within_the_same_work_and_it_says_so(
         r"The usual 10 epochs of \d+ rows take about [\d:]+: (minutes=\d+) allows them\.", said[1]
     )
     assert minutes is not None
-    few_rows(encoder, tmp_path / "more", minutes[1])
+    few_rows(encoder, tmp_path / "more", minutes[1], usual=SMALL_RUN)
     assert tomllib.loads((tmp_path / "more" / "run" / "recipe.toml").read_text())["epochs"] == 10
-    none = few_rows(encoder, tmp_path / "none", "minutes=0").results
+    none = few_rows(encoder, tmp_path / "none", "minutes=0", usual=SMALL_RUN).results
     assert none.method == LINEAR and list(none.evaluations) == ["dev"]
-    few_rows(encoder, tmp_path / "asked", "dev_share=0.2")
+    few_rows(encoder, tmp_path / "asked", "dev_share=0.2", usual=SMALL_RUN)
     assert tomllib.loads((tmp_path / "asked" / "run" / "recipe.toml").read_text())["epochs"] == 10
 
 

@@ -19,6 +19,8 @@ from bertsmith.text.corpus.manifest import CorpusManifest, Counts, Skipped, Sour
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.vocabulary_report import SplitWord, VocabularyReport
 
+pytestmark = pytest.mark.thorough
+
 ATTACK = "</style><script>alert(1)</script><img src=x onerror=alert(1)>"
 
 

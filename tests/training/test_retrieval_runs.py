@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from finetune_toys import FILLERS, SMALL_RUN, tiny_encoder
+from finetune_toys import FILLERS, SHORT_RUN, tiny_encoder
 from safetensors.torch import load_file
 from torch import nn
 
@@ -60,7 +60,7 @@ def run(
     task: str, encoder: Path, folder: Path, train: Path, *settings: str, **options: Any
 ) -> FinetuneResult:
     places = {"model": str(encoder), "train": str(train), "out": str(folder / "run"), "dev_share": 0.25}
-    return finetune(task, *SMALL_RUN, *settings, **(places | options))
+    return finetune(task, *SHORT_RUN, *settings, **(places | options))
 
 
 @pytest.mark.parametrize("task", ["retrieval", "similarity"])

@@ -56,7 +56,8 @@ class Gradients:
         this rank was asked to stop, and `clock` the seconds of training.
         """
         ranks = self.machine.ranks
-        torch.manual_seed(seed)
+        # For GPUs that nobody uses, torch.manual_seed keeps a traceback: a millisecond each step.
+        (torch.default_generator if self.machine.device.type == "cpu" else torch).manual_seed(seed)
         counts = {name: count or 1 for name, count in self.task.counts(sequences).items()}
         division = divide(sequences, ranks.count, self.machine.micro_batch_tokens)
         if self.task.needs_global_batch:

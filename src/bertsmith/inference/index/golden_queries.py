@@ -11,7 +11,7 @@ import numpy as np
 from bertsmith.inference.index.hashes import read_hashed, write_hashed
 from bertsmith.inference.index.manifest import IndexManifest
 from bertsmith.inference.index.passage_table import PassageTable, Vectors
-from bertsmith.inference.index.search import Mode, Question, Vector, find
+from bertsmith.inference.index.search import Hit, Question, find
 from bertsmith.tasks.golden.texts import FIXED
 from bertsmith.validation import Strict
 
@@ -39,17 +39,16 @@ def ask_golden(
     table: PassageTable, manifest: IndexManifest, text: str, vector: Sequence[float], words: str | None = None
 ) -> GoldenQuery:
     """Without `words` those are chosen. Raises InputError where the table can't be read."""
-    row = np.array(vector, np.float32)
-    by_vector = _hits(table, manifest, text, row, "vector")
+    by_vector = find(table, manifest, Question(text, np.array(vector, np.float32), HITS, "vector", None))
     if words is None:
-        best = find(table, manifest, Question(text, row, 1, "vector", None))
-        words = best[0].text[:_WORDS] if best else text
+        words = by_vector[0].text[:_WORDS] if by_vector else text
+    by_words = find(table, manifest, Question(words, None, HITS, "text", None))
     return GoldenQuery(
         text=text,
         vector=tuple(vector),
         words=words,
-        by_vector=by_vector,
-        by_words=_hits(table, manifest, words, None, "text"),
+        by_vector=_scores(by_vector),
+        by_words=_scores(by_words),
     )
 
 
@@ -71,8 +70,5 @@ def read_golden_queries(folder: Path, manifest: IndexManifest) -> list[GoldenQue
     return [GoldenQuery.model_validate(each) for each in read_hashed(folder, GOLDEN, manifest.golden)]
 
 
-def _hits(
-    table: PassageTable, manifest: IndexManifest, query: str, vector: Vector | None, mode: Mode
-) -> Hits:
-    found = find(table, manifest, Question(query, vector, HITS, mode, None))
-    return tuple((f"{hit.document_id}@{hit.start}", hit.score) for hit in found)
+def _scores(hits: Sequence[Hit]) -> Hits:
+    return tuple((f"{hit.document_id}@{hit.start}", hit.score) for hit in hits)
