@@ -79,7 +79,7 @@ def changed(content: dict[str, Any], part: str, value: Any) -> None:
     ("part", "value", "name"),
     [
         ("version", "1.0", "RobertaTokenizer"),
-        ("pre_tokenizer", BYTES | {"add_prefix_space": True}, "RobertaTokenizer"),
+        ("pre_tokenizer", BYTES | {"add_prefix_space": True}, "TokenizersBackend"),  # other offsets
         ("model.continuing_subword_prefix", None, "RobertaTokenizer"),
         ("normalizer", {"type": "Lowercase"}, "TokenizersBackend"),
         ("pre_tokenizer", BYTES | {"use_regex": False}, "TokenizersBackend"),

@@ -357,16 +357,23 @@ def test_a_vocab_txt_is_cased_or_not_as_transformers_reads_it(
 def test_the_blank_before_a_text_is_as_the_class_of_transformers_has_it(
     tmp_path: Path, name: str | None, setting: bool | None, in_file: bool
 ) -> None:
+    """And the offsets, which that class makes itself, whatever the file's post-processor does."""
     Tokenizer.load(byte_level_files(tmp_path / "files")).save(tmp_path)
     content = json.loads((tmp_path / "tokenizer.json").read_text())
-    for part in ("pre_tokenizer", "post_processor"):
-        content[part]["add_prefix_space"] = in_file
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    settings_beside(tmp_path, name, {} if setting is None else {"add_prefix_space": setting}, None)
-    theirs = AutoTokenizer.from_pretrained(tmp_path)
-    expected = theirs("he he", add_special_tokens=False, return_offsets_mapping=True)
-    encoding = Tokenizer.load(tmp_path).encode("he he")
-    assert (encoding.ids, encoding.offsets) == (expected["input_ids"], expected["offset_mapping"])
+    content["pre_tokenizer"]["add_prefix_space"] = in_file
+    flags = {} if setting is None else {"add_prefix_space": setting}
+    for trims, blank, own in ((None, in_file, True), (False, not in_file, True), (True, in_file, False)):
+        content["post_processor"] |= {"add_prefix_space": blank, "trim_offsets": own}
+        (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+        settings_beside(tmp_path, name, flags if trims is None else flags | {"trim_offsets": trims}, None)
+        theirs = AutoTokenizer.from_pretrained(tmp_path)
+        opened = Tokenizer.load(tmp_path)
+        for text in ("he he", " he  he"):
+            expected = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
+            found = opened.encode(text)
+            assert (found.ids, found.offsets) == (expected["input_ids"], expected["offset_mapping"])
+        opened.save(tmp_path / "saved")
+        assert Tokenizer.load(tmp_path / "saved").sha256 == opened.sha256
 
 
 def test_padding_and_truncation_of_a_file_are_dropped(tmp_path: Path) -> None:

@@ -153,6 +153,7 @@ TOKENIZER_CONFIG = FileKeys(
         "truncation_side": "the end at which a longer text is cut",
         "model_input_names": "whether the second text of a pair has a segment of its own: token_type_ids",
         "add_prefix_space": "a blank before a text, of byte-level tokenizers",
+        "trim_offsets": "whether pieces leave out the blank before them, of byte-level ones",
         **_keys(
             "which token has which role",
             *("cls_token", "mask_token", "pad_token", "sep_token", "unk_token"),
@@ -178,7 +179,6 @@ TOKENIZER_CONFIG = FileKeys(
         **_keys("a caller's, which a call doesn't read", "max_length", "stride", "truncation_strategy"),
         **_keys("of ids → text", "clean_up_tokenization_spaces", "errors", "spaces_between_special_tokens"),
         **_keys("of ids → text", "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"),
-        **_keys("offsets alone", "trim_offsets"),
         **_keys("the template of tokenizer.json holds", "add_bos_token", "add_eos_token"),
         **_keys("of chats", "chat_template", "chat_control_tokens", "response_schema", "response_template"),
     },

@@ -29,6 +29,7 @@ def byte_level_backend(
     special: dict[str, str],
     *,
     add_prefix_space: bool,
+    trim_offsets: bool = True,
 ) -> Backend:
     """RoBERTa's tokenizer. Raises TokenizerError when a merge makes a piece that the vocabulary lacks."""
     try:
@@ -38,12 +39,22 @@ def byte_level_backend(
     backend = Backend(model)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     backend.decoder = decoders.ByteLevel()
-    sep, cls = special["sep"], special["cls"]
-    backend.post_processor = processors.RobertaProcessing(
-        (sep, vocabulary[sep]), (cls, vocabulary[cls]), add_prefix_space=add_prefix_space
-    )
+    backend.post_processor = robertas_processor(backend, special, trim_offsets=trim_offsets)
     add_special_tokens(backend, special)
     return backend
+
+
+def robertas_processor(
+    backend: Backend, special: dict[str, str], *, trim_offsets: bool
+) -> processors.RobertaProcessing:
+    """Of a text that was split by byte-level rules: special tokens, and offsets without blanks."""
+    vocabulary, sep, cls = backend.get_vocab(), special["sep"], special["cls"]
+    return processors.RobertaProcessing(
+        (sep, vocabulary[sep]),
+        (cls, vocabulary[cls]),
+        trim_offsets=trim_offsets,
+        add_prefix_space=backend.pre_tokenizer.add_prefix_space,
+    )
 
 
 def has_robertas_rules(backend: Backend) -> bool:

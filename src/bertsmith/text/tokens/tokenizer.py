@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import AddedToken, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 from bertsmith.door import door, flag, found, optional, place, several, text
@@ -380,7 +380,14 @@ class Tokenizer:
                 "strip_accents": normalizer.strip_accents,
                 "tokenize_chinese_chars": normalizer.handle_chinese_chars,
             }
-        if has_robertas_rules(self.backend) and template == Template(cls, sep * 2, sep, (0, 0)):
+        processor = self.backend.post_processor
+        if (
+            has_robertas_rules(self.backend)
+            and template == Template(cls, sep * 2, sep, (0, 0))
+            and isinstance(processor, processors.RobertaProcessing)
+            and processor.add_prefix_space == pre_tokenizer.add_prefix_space
+        ):
+            settings |= {} if processor.trim_offsets else {"trim_offsets": False}
             return settings | {
                 "tokenizer_class": "RobertaTokenizer",
                 "add_prefix_space": pre_tokenizer.add_prefix_space,

@@ -30,6 +30,7 @@ from bertsmith.text.tokens.byte_level import (
     has_robertas_rules,
     read_byte_pairs,
     require_byte_symbols,
+    robertas_processor,
 )
 from bertsmith.text.tokens.template import Template, require_usable, template_of
 from bertsmith.text.tokens.tokenizer_json import read_object, read_tokenizer_json
@@ -237,8 +238,13 @@ def _read_byte_level(
     _require_ids_without_holes(vocabulary, path)
     require_byte_symbols(vocabulary, path)
     special = find_special_tokens(set(vocabulary), config, path)
-    add_prefix_space = _flag(config, "add_prefix_space") is True
-    backend = byte_level_backend(vocabulary, merges, special, add_prefix_space=add_prefix_space)
+    backend = byte_level_backend(
+        vocabulary,
+        merges,
+        special,
+        add_prefix_space=_flag(config, "add_prefix_space") is True,
+        trim_offsets=_flag(config, "trim_offsets") is not False,
+    )
     _read_added(backend, special, config, path)
     return backend, special
 
@@ -306,6 +312,10 @@ def _read_json(
         offsets = _offset_processors(content.get("post_processor"))
         backend.post_processor = processors.Sequence([*offsets, _template_processor(backend, template)])
     _require_rules_of_class(backend, template, reading_class, cls, sep, path)
+    if reading_class in _ROBERTAS and has_robertas_rules(backend):
+        backend.post_processor = robertas_processor(
+            backend, special, trim_offsets=_flag(config, "trim_offsets") is not False
+        )
     return backend, special
 
 
@@ -363,7 +373,7 @@ def _require_rules_of_class(
 
 def _follow_settings(content: dict[str, Any], config: dict[str, Any], reading_class: str) -> None:
     """The rules are tokenizer.json's. Flags of the settings win over it only where transformers' class takes
-    them from there: its defaults too, if the settings name it.
+    them from there: BERT's own defaults too, if the settings name it, and RoBERTa's always.
     """
     named = bool(config.get("tokenizer_class"))
     normalizer, pre_tokenizer = content.get("normalizer") or {}, content.get("pre_tokenizer") or {}
@@ -382,12 +392,8 @@ def _follow_settings(content: dict[str, Any], config: dict[str, Any], reading_cl
             "handle_chinese_chars": _flag(config, "tokenize_chinese_chars"),
         }
         normalizer.update({key: value for key, value in wanted.items() if value is not None})
-    prefix_space = _flag(config, "add_prefix_space")
-    is_byte_level = pre_tokenizer.get("type") == "ByteLevel"
-    if reading_class in _ROBERTAS and is_byte_level and (named or prefix_space is not None):
-        pre_tokenizer["add_prefix_space"] = prefix_space is True
-        if (content.get("post_processor") or {}).get("type") in ("RobertaProcessing", "ByteLevel"):
-            content["post_processor"]["add_prefix_space"] = prefix_space is True  # by which offsets are made
+    if reading_class in _ROBERTAS and pre_tokenizer.get("type") == "ByteLevel":
+        pre_tokenizer["add_prefix_space"] = _flag(config, "add_prefix_space") is True
 
 
 def _choose_case(content: dict[str, Any], lowercase: bool) -> None:
