@@ -203,7 +203,7 @@ def same_as_transformers(
         assert [part.tolist() for part in pair] == [both["input_ids"][0], both["token_type_ids"][0]]
 
 
-FEW = settings(derandomize=True, max_examples=60, deadline=None)
+FEW = settings(derandomize=True, max_examples=30, deadline=None)
 MANY = settings(derandomize=True, max_examples=10_000, deadline=None)
 SEVERAL = st.lists(TEXTS, min_size=1, max_size=3)
 wordpieces = given(st.sampled_from(NORMALIZERS), ADDED, SEVERAL)
@@ -217,7 +217,7 @@ of_roberta = st.fixed_dictionaries({}, optional={"add_prefix_space": st.booleans
 places = st.sampled_from([*OF_SETTINGS, "added_tokens.json"])
 vocab_txts = given(st.builds(wordpiece), of_bert, places, ADDED, SEVERAL)
 vocab_jsons = given(st.builds(byte_pairs), of_roberta, places, ADDED, SEVERAL)
-FEWER = settings(FEW, max_examples=40)
+FEWER = settings(FEW, max_examples=20)
 test_a_folder_with_vocab_txt_is_read_as_by_transformers = FEWER(vocab_txts(same_as_transformers))
 test_a_folder_with_vocab_json_is_read_as_by_transformers = FEWER(vocab_jsons(same_as_transformers))
 hours = pytest.mark.timeout(3 * 3600)

@@ -181,8 +181,8 @@ def test_no_field_of_any_protocol_is_a_failure_of_the_service(
 ) -> None:
     paths = [path for path, methods in app.openapi()["paths"].items() if "post" in methods]
     others = json.dumps({other: value for other, value in NAMED.items() if other != name})[1:]
-    for path in paths:
-        for number, strange in enumerate(STRANGE):
+    for turn, path in enumerate(paths):
+        for number, strange in list(enumerate(STRANGE))[turn % 2 :: 2]:
             body = f'{{"{name}": {strange}' + ("}" if number % 3 == 0 else f", {others}")
             place = path.replace("{model}", "masked").replace("{name}", "masked")
             answer = client.post(place, content=body.encode(), headers=JSON)

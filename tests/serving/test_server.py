@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from bertsmith.cli.main import main
 from live_server import START, LiveServer, Load, live_server
 from served_models import save_fine_tuned
 
@@ -95,7 +96,9 @@ class Versions:
         new.replace(self.link)
 
 
-def test_a_pid_file_names_its_own_service_among_several(tmp_path: Path) -> None:
+def test_a_pid_file_names_its_own_service_among_several(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     versions, pid_file = Versions(tmp_path), tmp_path / "serve.pid"
     pid_file.write_text("1\n")  # left by one that was killed
     with (
@@ -107,9 +110,8 @@ def test_a_pid_file_names_its_own_service_among_several(tmp_path: Path) -> None:
         subprocess.run(["sh", "-c", f'kill -HUP "$(cat {pid_file})"'], check=True)
         server.said("intents: version 2 is served")
         assert other.ask("/v1/models/intents").json()["version"] == 1
-        command = [sys.executable, "-m", "bertsmith", "serve", f"intents={versions.link}", "--port", "0"]
-        second = subprocess.run([*command, "--pid-file", str(pid_file)], capture_output=True, text=True)
-        assert second.returncode == 2 and "is that of another service that runs" in second.stderr
+        assert main(["serve", f"intents={versions.link}", "--port", "0", "--pid-file", str(pid_file)]) == 2
+        assert "is that of another service that runs" in capsys.readouterr().err
         assert int(pid_file.read_text()) == server.process.pid
         server.process.send_signal(signal.SIGTERM)
         server.process.wait(START)
@@ -293,29 +295,27 @@ def test_after_sigkill_minilm_is_ready_again_within_three_seconds() -> None:
     assert min(took) < 3
 
 
-def test_a_port_in_use_and_a_missing_model_are_one_sentence_each(folder: Path, tmp_path: Path) -> None:
+def test_a_port_in_use_and_a_missing_model_are_one_sentence_each(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        status, said = refused(f"intents={folder}", "--port", port)
-        assert status == 2
-        assert said == (
+        assert main(["serve", f"intents={folder}", "--port", str(port)]) == 2
+        assert capsys.readouterr().err.strip() == (
             f"Error: 127.0.0.1:{port} can't be listened on: Address already in use. Choose another --port or "
             "--host; --port 0 takes a free one."
         )
-    status, said = refused(f"intents={tmp_path / 'absent'}", "--port", 0)
-    assert (status, said.count("\n"), "absent" in said) == (2, 0, True)
+    assert main(["serve", f"intents={tmp_path / 'absent'}", "--port", "0"]) == 2
+    sentence = capsys.readouterr().err.strip()
+    assert "absent" in sentence and "\n" not in sentence
 
 
-def test_a_wrong_file_of_keys_is_one_sentence_before_models_are_opened(tmp_path: Path) -> None:
+def test_a_wrong_file_of_keys_is_one_sentence_before_models_are_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     keys = tmp_path / "keys"
     keys.write_text("web\n")
-    status, said = refused(f"intents={tmp_path / 'absent'}", "--port", 0, "--keys-file", keys)
-    assert (status, said) == (2, f"Error: {keys}, line 1: expected NAME KEY, or NAME KEY admin.")
-
-
-def refused(*arguments: object) -> tuple[int, str]:
-    command = [sys.executable, "-m", "bertsmith", "serve", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=START)
-    return done.returncode, done.stderr.strip()
+    assert main(["serve", f"intents={tmp_path / 'absent'}", "--port", "0", "--keys-file", str(keys)]) == 2
+    assert capsys.readouterr().err == f"Error: {keys}, line 1: expected NAME KEY, or NAME KEY admin.\n"
