@@ -22,6 +22,10 @@ SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 WAYS = ("torch", "avx2", "avx512", "avx512_vnni")
 
+# Tiny models gain nothing from more threads, and wait for them on a busy machine; so do commands under test.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+torch.set_num_threads(1)
+
 # A machine with other work on it is slow, not wrong.
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
@@ -32,15 +36,6 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> Iterator[None]:
-    """Tiny models gain nothing from more threads, and wait for them on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True, scope="session")
