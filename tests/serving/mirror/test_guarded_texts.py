@@ -131,6 +131,13 @@ ANSWERS: dict[str, dict[str, Any]] = {
         reasoning_details=[{"type": "reasoning.encrypted", "data": IMAGE, "format": "openai-responses-v1"}],
         tool_calls=[{"id": "1", "extra_content": {"google": {"thought_signature": IMAGE}}}],
     ),
+    "beside what litellm passes on": _chat(
+        content=MARK,
+        provider_specific_fields={
+            "thought_signatures": [IMAGE],
+            "reasoningContentBlocks": [{"redactedContent": IMAGE}],
+        },
+    ),
     "anthropic search": _claude(
         type="text", text="yes", citations=[{"title": MARK, "encrypted_index": IMAGE}]
     ),
@@ -528,8 +535,13 @@ def test_an_answer_may_repeat_the_applications_own_words_but_the_model_may_not_s
     assert MARK not in answer_texts(None, kept, "gzip", is_stream=False).texts
     asked = json.dumps({"metadata": {"a": MARK}, "user": MARK}).encode()
     assert answer_texts(asked, asked, "", is_stream=False).texts == []
-    asked = json.dumps({"tools": [{"server_label": "wiki"}], "stop_sequences": ["END"]}).encode()
-    for said in (_responses(type="mcp_list_tools", server_label="wiki"), {"delta": {"stop_sequence": "END"}}):
+    asked = json.dumps({"tools": [{"server_label": "wiki"}], "stop_sequences": ["END", MARK]}).encode()
+    for said in (
+        _responses(type="mcp_list_tools", server_label="wiki"),
+        _claude(type="mcp_tool_use", server_name="wiki"),
+        {"delta": {"stop_sequence": "END"}},
+        {"choices": [{"stop_reason": MARK, "matched_stop": MARK}]},  # vLLM's and SGLang's
+    ):
         assert answer_texts(asked, json.dumps(said).encode(), "", is_stream=False).texts == []
     one = {"questions": {"q": {"type": "choice", "criteria": {MARK: "…"}}}}
     answer = json.dumps({"answers": {"q": {"choice": MARK, "probabilities": {MARK: 1.0}}}}).encode()
@@ -649,6 +661,16 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], bool]] = {  # protocol, body, whe
     "responses before an approval": (
         "openai-responses",
         {"input": [{"content": MARK}, {"type": "mcp_approval_request"}, {"type": "mcp_approval_response"}]},
+        False,
+    ),
+    "responses before a reference": (
+        "openai-responses",
+        {"input": [{"content": MARK}, {"type": "item_reference", "id": "rs_1"}, USER]},
+        False,
+    ),
+    "responses before a compaction": (
+        "openai-responses",
+        {"input": [{"content": MARK}, {"type": "compaction", "encrypted_content": IMAGE}, USER]},
         False,
     ),
     "prediction": ("openai-chat", {"messages": [USER], "prediction": {"content": MARK}}, False),

@@ -35,7 +35,10 @@ _OF_APPLICATION = frozenset((
 ))  # fmt: skip
 _SPOKEN = frozenset(("choices", "content", "delta", "output"))  # whatever it repeats, the model says it
 # Beside names that the application gave, and that the model can but choose from.
-_NAMES = frozenset(("name", "namespace", "server_label", "stop_sequence", "tool_name", "toolset_name"))
+_NAMES = frozenset((
+    "matched_stop", "name", "namespace", "server_label", "server_name", "stop_reason", "stop_sequence",
+    "tool_name", "toolset_name",
+))  # fmt: skip
 # Keys whose values are words of the protocol, as long as they are words; and what only the provider reads.
 _WORDS = frozenset((
     "button", "category", "context_compression", "created_by", "detail", "effort", "error_code", "execution",
@@ -53,8 +56,8 @@ _FACTS = frozenset((
 ))  # fmt: skip
 # `p` is Mistral's `obfuscation`.
 _SEALED = frozenset((
-    "encrypted_content", "encrypted_index", "encrypted_stdout", "obfuscation", "p", "signature",
-    "thought_signature",
+    "encrypted_content", "encrypted_index", "encrypted_stdout", "obfuscation", "p", "redactedContent",
+    "signature", "thought_signature", "thought_signatures",
 ))  # fmt: skip
 _WORDS_OF_TYPES = (  # of blocks, each with such a field: sealed, or a name of the provider's
     ("reasoning.encrypted", "data"), ("redacted_thinking", "data"), ("server_tool_use", "name"),
@@ -88,7 +91,9 @@ _UNSEEN = re.compile(
     "\U000e0000-\U000e0fff]"
 )
 _TAGS = {0xE0000 + code: code for code in range(0x20, 0x7F)}
-_OF_MODEL = ("mcp_approval_request", "mcp_list_tools", "program", "reasoning")  # types of items, as …_call
+_OF_MODEL = (  # types of items, as …_call; what a client refers to by its id is what the model said
+    "compaction", "item_reference", "mcp_approval_request", "mcp_list_tools", "program", "reasoning",
+)  # fmt: skip
 _PLACES = ("type", "index", "output_index", "content_index", "summary_index", "annotation_index")
 
 
@@ -382,7 +387,8 @@ def _has_word(address: _Address) -> bool:
     outside = tuple(takewhile(lambda each: each not in _FACTS, address[:-1]))
     if len(outside) + 1 < len(address) and (_SPOKEN | _OF_TOOLS).isdisjoint(outside):
         return True
-    is_word = key in _WORDS | _SEALED or key.endswith(_ENDS_OF_WORDS)
+    is_word = key in _WORDS or key.endswith(_ENDS_OF_WORDS)
+    is_word |= not _SEALED.isdisjoint(address[-2:])  # in a list too
     return (is_word or (key in _WORDS_OF_ERRORS and "error" in address)) and _OF_TOOLS.isdisjoint(address)
 
 
