@@ -113,6 +113,38 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(
     assert sorted(desk.rglob("*")) == before
 
 
+# Whatever is read, as --out: with --overwrite too, where a command has it.
+OUT_IS_AN_INPUT = [
+    [*BUILD, "texts.jsonl"],
+    ["tokenizer", "extend", "model", "c", "--out", "model"],
+    ["finetune", "classification", *TUNED, "model"],
+    ["finetune", "classification", *TUNED, "rows.csv"],
+    ["tune", "classification", *TUNED, "model"],
+    ["pretrain", "adapt", "init=model", "corpus=c", "out=model"],
+    ["distil", "model", "--texts", "rows.csv", "--out", "model"],
+    ["distil", "model", "--static", "--out", "model"],
+    ["shrink", "model", "--train", "rows.csv", "--dev", "rows.csv", "--out", "model"],
+    ["export", "model", "--gate", "rows.csv", "--out", "model", "--overwrite"],
+    ["export", "model", "--gate", "rows.csv", "--out", "rows.csv", "--overwrite"],
+    ["import", "model", "--out", "model"],
+    *(
+        [command, "model", "rows.csv", "--out", out, "--overwrite"]
+        for command in ("embed", "predict", "mine")
+        for out in ("rows.csv", "model", "model/config.json")
+    ),
+    *(["suggest", "model", "rows.csv", "--out", out, "--overwrite"] for out in ("rows.csv", "model")),
+    *([*INDEX, out] for out in ("model", "texts.jsonl")),
+]
+
+
+@pytest.mark.parametrize("words", OUT_IS_AN_INPUT, ids=" ".join)
+def test_what_a_command_reads_is_never_written_over(desk: Path, words: list[str]) -> None:
+    (desk / "rows.csv").write_text("query,positive,text,label\nred cat,cat runs,cat,a\nblue,dog,dog,b\n")
+    before = {path: path.read_bytes() for path in desk.rglob("*") if path.is_file()}
+    assert main(words) == 2
+    assert {path: path.read_bytes() for path in desk.rglob("*") if path.is_file()} == before
+
+
 @pytest.mark.parametrize(
     "prompt", ["Which intent?", "positiv/negativ:{text}", "判断情感", "Be brief.\nSee a.txt"]
 )
