@@ -17,6 +17,8 @@ from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.corpus.minhash import signature
 from bertsmith.training import machine
 
+pytestmark = pytest.mark.thorough
+
 
 @given(st.floats(-3, 3), st.floats(0.01, 100))
 def test_the_exponent_of_a_power_is_found(power: float, factor: float) -> None:

@@ -24,6 +24,8 @@ from bertsmith.training import machine
 from bertsmith.training.log import RunLog
 from pretraining_sides import OURS, PLAIN, Plain, shape_beside, weights
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def store(small_corpus: Corpus, tiny_model: Path, tmp_path: Path) -> Path:

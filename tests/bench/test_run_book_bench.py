@@ -10,6 +10,8 @@ from bench_runs import RunScript
 import harness
 import run_book
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:

@@ -18,8 +18,6 @@ from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, fit_lin
 from bertsmith.tasks.tagging import TaggingHead
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
-pytestmark = pytest.mark.thorough
-
 LINEAR = ["classification", "multi-label", "regression", "tagging", "reranking"]
 POOLED = ["classification", "multi-label", "regression"]
 
@@ -43,6 +41,11 @@ def mean_loss(task: Any, model: TaskModel, train: Any) -> float:
     return float(task.loss(joined, targets)) / task.count(targets)
 
 
+@pytest.fixture
+def fitted_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear_start.minimise, "__defaults__", (100,))
+
+
 @pytest.mark.parametrize("name", LINEAR)
 def test_it_beats_a_head_that_has_not_seen_the_rows(tokenizer: Tokenizer, name: str) -> None:
     task, model, train, start = start_of(name, tokenizer)
@@ -54,6 +57,7 @@ def test_it_beats_a_head_that_has_not_seen_the_rows(tokenizer: Tokenizer, name: 
     assert mean_loss(task, model, train) < before
 
 
+@pytest.mark.usefixtures("fitted_to_the_end")
 @pytest.mark.parametrize("pooling", [None, "mean", "cls", "max"])
 def test_classes_are_those_of_scikit_learns_logistic_regression(
     tokenizer: Tokenizer, pooling: str | None
@@ -70,6 +74,7 @@ def test_classes_are_those_of_scikit_learns_logistic_regression(
     np.testing.assert_allclose(found, expected, atol=5e-3)
 
 
+@pytest.mark.usefixtures("fitted_to_the_end")
 def test_numbers_are_those_of_scikit_learns_ridge_regression(tokenizer: Tokenizer) -> None:
     _, model, train, start = start_of("regression", tokenizer, pooling="mean")
     features = torch.stack(features_of(model, train.encoded)).numpy()
