@@ -94,6 +94,33 @@ def test_columns_of_other_names_are_found_by_them(task: Task[Any], tmp_path: Pat
     assert len(data.labelled) + len(data.dev) == 30 and not data.dev_is_unlabelled
 
 
+@pytest.mark.parametrize(
+    ("teachers", "found", "said"),
+    [
+        ({"text": "text"}, "question,answer", "the model reads a text; found"),
+        ({"text": "text"}, "review,other", ""),
+        ({"text": "premise", "text_pair": "hypothesis"}, "question,reply", "reads a pair of texts; found"),
+        ({"text": "premise", "text_pair": "hypothesis"}, "sentence1,sentence2", ""),
+    ],
+)
+def test_a_teacher_of_single_texts_is_asked_no_pairs_and_the_other_way_round(
+    teachers: dict[str, str], found: str, said: str, tmp_path: Path
+) -> None:
+    """Whatever names the columns of a file have that lacks the teacher's."""
+    kind = find_task("classification")
+    task = kind(kind.Settings(**teachers, label="label"), ("no", "yes"))
+    lines = [f"{found},label", *(f"a{n},b{n},{'no' if n % 2 else 'yes'}" for n in range(40))]
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    for given in ({"texts": [str(tmp_path / "rows.csv")]}, {"train": str(tmp_path / "rows.csv")}):
+        if said:
+            with pytest.raises(InputError, match=said):
+                read(task, tmp_path, **given)
+        else:
+            data = read(task, tmp_path, **given)
+            rows = [*data.labelled, *data.texts]
+            assert {row.text_pair is not None for row in rows} == {"text_pair" in teachers}
+
+
 def test_labelled_rows_of_several_files_and_folders(task: Task[Any], tmp_path: Path) -> None:
     """As in fine-tuning: what else is named is left out of a folder."""
     (tmp_path / "data").mkdir()

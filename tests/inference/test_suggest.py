@@ -102,6 +102,12 @@ def test_the_rows_trained_on_are_read_by_their_own_columns(tiny_bert: Path, tmp_
     found = suggest(run.model, pool, count=4, text="body")
     assert len(found.rows) == 4 and found.doubts == []
     assert "can't be read as it was" in found.notes[0] and "'kind'" in found.notes[0]
+    manifest["settings"] |= {"pairs": False}  # as the estimators write it: single texts, of no column
+    manifest["settings"]["settings"]["text"] = None
+    write_json(run.model / "bertsmith.json", manifest)
+    pool.write_text("question,answer\n" + "\n".join(f"{text},yes" for text in TEXTS))
+    with pytest.raises(InputError, match=r"pool\.csv, line 2: the model reads a text; found"):
+        suggest(run.model, pool)
 
 
 def test_a_label_holds_from_the_threshold_of_the_model() -> None:

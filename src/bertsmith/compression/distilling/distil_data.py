@@ -200,7 +200,7 @@ def _labelled(
 
 def _reader(task: Task[Any], columns: dict[str, Any], path: Path) -> Task[Any]:
     """For a file that needn't be laid out as the teacher's were: where it lacks a column of theirs, the names
-    in it decide, unless one was given.
+    in it decide, unless one was given. They don't decide whether texts come alone or in pairs.
     """
     reader = reading(task, columns)
     layout = reader.settings.model_dump(include={"format", "encoding"})
@@ -212,7 +212,10 @@ def _reader(task: Task[Any], columns: dict[str, Any], path: Path) -> Task[Any]:
         columns = {"text": None, "text_pair": None} | columns
     if "label" not in columns and isinstance(settings.label, str) and settings.label not in names:
         columns = {"label": None} | columns
-    return reading(task, columns)
+    found = reading(task, columns)
+    if isinstance(found, TextTask) and found.settings.text is None:
+        found.pairs = task.reads_pairs
+    return found
 
 
 def _fresh(

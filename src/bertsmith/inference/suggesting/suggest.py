@@ -176,7 +176,7 @@ def _task(trained: AnsweringModel | None, task: str, columns: dict[str, Any]) ->
     known = trained.task.settings.model_dump() | given
     settings = check(type(trained.task.settings), known, "suggest")
     again = type(trained.task)(settings, trained.task.labels)
-    again.is_trained = True
+    again.is_trained, again.pairs = True, trained.task.pairs
     return again
 
 
