@@ -323,6 +323,36 @@ def test_pairs_that_share_a_text_with_the_other_side_are_told(tmp_path: Path, fo
     assert grouped.warnings == ()
 
 
+@pytest.mark.parametrize("group", ["topic", 2])
+def test_a_group_is_not_taken_for_the_label(group: str | int, tmp_path: Path) -> None:
+    """By the names alone `topic` would be the label, and not `stars`."""
+    (tmp_path / "rows.csv").write_text("text,topic,stars\na,x,1\nb,y,2\n")
+    kind = find_task("classification")
+    with pytest.raises(InputError, match="is the group: it can't be the label too"):
+        kind(kind.Settings(group=group)).read(tmp_path / "rows.csv")
+    assert kind(kind.Settings(group=group, label="stars")).read(tmp_path / "rows.csv")[0].label == "1"
+
+
+@pytest.mark.parametrize("folds", [False, True])
+def test_equal_texts_of_two_groups_are_told(tmp_path: Path, folds: bool) -> None:
+    """As the short turns of conversations: groups decide, so that such texts may stand on both sides."""
+    rows = [{"text": f"turn {n}", "source": n // 4, "label": "ab"[n % 2]} for n in range(200)]
+    share: dict[str, Any] = {} if folds else {"dev_share": 0.3}
+    kind, path = find_task("classification"), tmp_path / "rows.jsonl"
+    for copies in (0, 40):
+        path.write_text(
+            "\n".join(
+                json.dumps(row | {"text": "Yes."} if n % 5 == 0 and copies else row)
+                for n, row in enumerate(rows)
+            )
+        )
+        recipe = recipe_of("classification", path, **share)
+        data = read_labelled_data(kind(kind.Settings(group="source")), recipe, folds=folds)
+        assert len(data.warnings) == bool(copies)
+    (sentence,) = data.warnings
+    assert "have a text" in sentence and "group=COLUMN" not in sentence
+
+
 def test_a_dev_file_that_has_the_passages_of_train_is_told(tmp_path: Path) -> None:
     def write(name: str, numbers: range) -> str:
         rows = [

@@ -8,7 +8,7 @@ from bertsmith.metrics.shared_texts import shared_texts
 from bertsmith.tasks.task import Task
 
 _FEW_SHARED = 0.05  # of the rows: less flatters no score that anybody would notice
-_GROUPS = "Name a column that says which rows belong together (group=COLUMN), or give --dev of other sources"
+_GROUPS = "Name a column that says which rows belong together (group=COLUMN), or give"
 
 
 def hold_out(task: Task[Any], examples: Sequence[Any], share: float) -> tuple[list[Any], list[Any]]:
@@ -35,46 +35,58 @@ def hold_out(task: Task[Any], examples: Sequence[Any], share: float) -> tuple[li
 
 
 def shared_sources(task: Task[Any], train: Sequence[Any], examples: Sequence[Any], name: str) -> list[str]:
-    """Parts of one source on both sides: examples whose group is in train and, where the file names no
-    groups, pairs that have one of their texts in common with pairs of train.
+    """Parts of one source on both sides: examples whose group is in train; where the file names no groups,
+    pairs that have one of their texts in common with pairs of train, else equal texts of another group.
     """
     groups = {tuple(task.group_key(example)) for example in train}
-    texts = {text for example in train for text in _texts_of_pair(task, example)}
+    texts = {text for example in train for text in _texts_apart(task, example)}
     shared = [
         example
         for example in examples
-        if tuple(task.group_key(example)) in groups or not texts.isdisjoint(_texts_of_pair(task, example))
+        if tuple(task.group_key(example)) in groups or not texts.isdisjoint(_texts_apart(task, example))
     ]
     if len(shared) < _FEW_SHARED * len(examples) or not shared:
         return []
     return [
         f"{len(shared):,} of the {len(examples):,} rows of {name} have a text or a source in common with "
-        f"train, the first in {shared[0].where}: the score on {name} is flattered by them. {_GROUPS}"
+        f"train, the first in {shared[0].where}: the score on {name} is flattered by them. {_way_out(task)}"
     ]
 
 
 def divided_sources(task: Task[Any], rows: Sequence[Any]) -> list[str]:
-    """The same of rows that judge in turn: pairs that have one of their texts in common."""
-    pairs: dict[str, set[tuple[str, ...]]] = {}
+    """The same of rows that judge in turn."""
+    having: dict[str, set[tuple[str, ...]]] = {}
     for row in rows:
-        for text in _texts_of_pair(task, row):
-            pairs.setdefault(text, set()).add(tuple(task.group_key(row)))
-    shared = [row for row in rows if any(len(pairs[text]) > 1 for text in _texts_of_pair(task, row))]
+        for text in _texts_apart(task, row):
+            having.setdefault(text, set()).add(tuple(task.group_key(row)))
+    shared = [row for row in rows if any(len(having[text]) > 1 for text in _texts_apart(task, row))]
     if len(shared) < _FEW_SHARED * len(rows) or not shared:
         return []
     return [
-        f"{len(shared):,} of the {len(rows):,} pairs have a text in common with others, the first in "
-        f"{shared[0].where}: cross-validation is flattered by them. {_GROUPS}"
+        f"{len(shared):,} of the {len(rows):,} rows have a text in common with others that judge them, the "
+        f"first in {shared[0].where}: cross-validation is flattered by them. {_way_out(task)}"
     ]
 
 
-def _texts_of_pair(task: Task[Any], example: Any) -> Sequence[str]:
-    """Where nobody says what belongs together. A single text falls on one side anyway; documents of a search
-    are the same for all queries.
+def _texts_apart(task: Task[Any], example: Any) -> Sequence[str]:
+    """What may stand on both sides though it shouldn't: of pairs each text, where nobody says what belongs
+    together; of a group's rows the whole, which another group may have. A single text falls on one side
+    anyway; documents of a search are the same for all queries.
     """
-    named = getattr(example, "group", None) is not None or type(task).group_key is not Task.group_key
-    texts = () if named or task.is_pretokenized else task.texts(example)
-    return texts if len(texts) > 1 else ()
+    if task.is_pretokenized:
+        return ()
+    texts = task.texts(example)
+    if _names_groups(task):
+        return (" ".join(texts),)
+    return texts if len(texts) > 1 and type(task).group_key is Task.group_key else ()
+
+
+def _names_groups(task: Task[Any]) -> bool:
+    return getattr(task.settings, "group", None) is not None
+
+
+def _way_out(task: Task[Any]) -> str:
+    return f"{'Give' if _names_groups(task) else _GROUPS} --dev of other sources"
 
 
 def shared_with_train(

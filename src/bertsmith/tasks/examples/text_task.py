@@ -271,6 +271,9 @@ class TextTask(Task[TextExample]):
         if by_number and not names and str(path) != "-":
             names = self._names(path)
         require_apart(asked, names, str(path))
+        group = getattr(settings, "group", None)
+        if "label" in found and group is not None:  # the names may have made it the label
+            require_apart([(found["label"], "the label"), (group, "the group")], names, str(path))
         return found
 
     def _names(self, path: Path | str) -> Sequence[str]:
