@@ -323,10 +323,10 @@ class Redaction:
             )
             system = tuple(Message(each.role, parts) for each, parts in zip(system, settling, strict=True))
         digest = hashlib.sha256(orjson.dumps([shared, [each.parts for each in system]])).digest()
-        is_clean, before = digest in self._clean, self.count
-        if is_clean:
-            self._labels = self._clean[digest]
-        else:
+        before = self.count
+        try:
+            self._labels = self._clean[digest]  # looked up once: another thread may clear it
+        except KeyError:
             self._labels = self._labels_of([asked.schema, asked.parameters], system)
             shared, system = self.json(shared), tuple(map(self._message, system))
         if self.count == before:
