@@ -416,6 +416,11 @@ def test_a_student_answers_the_versions_that_were_merged(
     assert calm.app.reconciler.open_students.is_merged(two.version)
     wait_until(lambda: len(calm.stages.tallies()) == 4)
     assert {each[0] for each in calm.stages.tallies() if each[1]} == {one.version}
+    # After a while nobody uses the first prompt any more, and its calls are too old.
+    calm.store.expire(time.time())
+    wait_until(lambda: not calm.app.reconciler.open_students.answers)
+    assert say("Two.", "a card").startswith("recorded")
+    assert wait_until(lambda: say("Two.", "a card").startswith("answered"), 10)
 
 
 def test_two_replicas_on_one_postgresql_agree(upstream: Upstream, tmp_path: Path, server: str) -> None:

@@ -192,16 +192,20 @@ class Reconciler:
         for number in wanted:
             if self._open.get(number) is None and self._is_due(number):
                 self._open[number] = self._opened(number)
-        facts = self.store.versions(version for version, stage in stages.items() if stage.answers)
+        students = with_merged(
+            {
+                version: VersionStudents(
+                    stage, self._open.get(stage.student), self._open.get(stage.candidate)
+                )
+                for version, stage in stages.items()
+            }
+        )
+        # Merged ones too: of the version that a student was trained for, all calls may be deleted by now.
+        facts = self.store.versions(version for version, each in students.items() if each.stage.answers)
         answering: dict[str, list[VersionFacts]] = {}
-        for version, stage in stages.items():
-            if stage.answers and version in facts:
-                answering.setdefault(stage.site, []).append(facts[version])
-        students = {
-            version: VersionStudents(stage, self._open.get(stage.student), self._open.get(stage.candidate))
-            for version, stage in stages.items()
-        }
-        self.open_students = OpenStudents(with_merged(students), answering)
+        for version, known in facts.items():
+            answering.setdefault(students[version].stage.site, []).append(known)
+        self.open_students = OpenStudents(students, answering)
         for number in self._open.keys() - wanted:
             if (old := self._open.pop(number)) is not None:
                 old.close()
