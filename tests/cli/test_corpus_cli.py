@@ -108,6 +108,20 @@ def test_a_single_file_read_as_one_document_gets_a_hint(
     assert "--format blank-lines" in capsys.readouterr().out
 
 
+def test_the_layout_that_was_taken_for_files_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in (("a.txt", "One.\nTwo.\n\nThree.\nFour.\n"), ("b.txt", "One.\n"), ("c.txt", "Two.\n")):
+        (tmp_path / name).write_text(text)
+    build = ["corpus", "build", *map(str, tmp_path.iterdir()), "--out"]
+    assert main([*build, str(tmp_path / "corpus")]) == 0
+    screen = " ".join(capsys.readouterr().out.split())
+    assert "(--format names another)" in screen and "file 2 files: a file is one document" in screen
+    assert "lines 1 file: a sentence per line, blank lines between documents" in screen
+    assert main([*build, str(tmp_path / "named"), "--format", "file"]) == 0
+    assert "Read as" not in capsys.readouterr().out
+
+
 def test_verify_accepts_what_is_whole_and_names_what_is_not(
     corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,6 +23,12 @@ from bertsmith.text.labelled.rows import read_rows
 from bertsmith.text.prose.sentences import RawDocument
 
 LINES = "First sentence here.\nSecond one.\n\nAnother document.\nIt goes on.\n"
+ARTICLE = (
+    "Danake\n\nThe danake was a coin of Persia. It was of silver.\nThe term is vague. It is of no use.\n"
+    "In Persia it was a weight.\n"
+)
+POEM = "The sea is calm tonight,\nThe tide is full;\n\nThe moon lies fair\nUpon the straits.\n"
+JAPANESE = "これは文です。\n次の文です。\n\n別の文書です。\n終わり。\n"
 FOLDED = (
     "A paragraph that someone folded by\nhand in an editor. It\n\ngoes on in the next paragraph\nand ends.\n"
 )
@@ -45,7 +51,18 @@ def texts(path: Path, **settings: object) -> list[str]:
         ("One paragraph\nover lines.\n", "file"),
         ("", "file"),
         (LINES, "lines"),
+        (LINES.replace("\n\n", "\n \t\n"), "lines"),
+        ("Dr. Who came in 1999. \n“It is late.”\n\nShe left at 5 p.m.\nNo. 7 is hers!\n", "lines"),
+        (LINES + "\nOne sentence alone.\n", "lines"),
+        (JAPANESE, "lines"),
         (FOLDED, "file"),
+        (ARTICLE, "file"),
+        (ARTICLE.replace(". It", "; it"), "file"),  # the title alone says it
+        (ARTICLE.removeprefix("Danake\n\n") * 2 + "\n" + ARTICLE.removeprefix("Danake\n\n"), "file"),
+        ("Heading.\n\nA line.\nAnother line.\nA third line.\n", "file"),
+        (JAPANESE.replace("。\n次", "。次").replace("。\n終", "。終"), "file"),
+        (POEM, "file"),
+        ("A document.\nThe next document. It is longer.\n", "file"),
         ("# Title\n\nOne line a paragraph.\n\nAnother.\n", "file"),
         ("Some text.\n\n" * (COLLECTION // 10), "blank-lines"),
     ],
@@ -68,6 +85,20 @@ def test_forcing_a_format_overrides_what_the_file_looks_like(tmp_path: Path) -> 
     assert len(texts(path)) == 2
     assert len(texts(path, format="file")) == 1
     assert [d.layout for d in documents(path, format="blank-lines")] == ["folded", "folded"]
+
+
+def test_a_folder_has_one_layout_where_nearly_all_of_its_files_look_so(tmp_path: Path) -> None:
+    """A shard of a single document has no blank line to tell it by, nor a short article two paragraphs."""
+    for folder, usual, other in (("shards", LINES, "One here.\nTwo.\n"), ("articles", ARTICLE, LINES)):
+        (tmp_path / folder).mkdir()
+        for number in range(4):
+            (tmp_path / folder / f"{number}.txt").write_bytes(usual.replace("\n", "\r\n").encode())
+        (tmp_path / folder / "other.txt").write_text(other)
+    assert {document.layout for document in documents(tmp_path / "shards")} == {"sentence-lines"}
+    assert {document.layout for document in documents(tmp_path / "articles")} == {"folded"}
+    assert len(documents(tmp_path / "articles")) == 5
+    (tmp_path / "articles" / "another.txt").write_text(LINES)  # four of six agree on nothing
+    assert len(documents(tmp_path / "articles")) == 4 + 2 + 2
 
 
 def test_wikiextractor_keeps_ids_drops_titles_and_mends_brackets(tmp_path: Path) -> None:

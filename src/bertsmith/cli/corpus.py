@@ -1,5 +1,6 @@
 """`bertsmith corpus`: build one, look at it, check it against test files, make tokens of it, verify it."""
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 BIGGEST_SOURCES = 15
 EXAMPLES = 3
 EXAMPLE_CHARACTERS = 500
+LAYOUTS = {  # of text, which is looked at; a table's ending names its format
+    "file": "a file is one document",
+    "lines": "a sentence per line, blank lines between documents",
+    "blank-lines": "blank lines between documents",
+    "wikiextractor": "articles between <doc> and </doc>",
+}
 FEW_WORDS = 5000  # held out: of 750 masked ones the share told right moves by a point by chance
 
 app = App(name="corpus", help="Build a corpus from raw text, look at it, check it, and tokenize it.")
@@ -207,6 +214,14 @@ def _print_summary(corpus: "Corpus") -> None:
         ]
     ]
     print_table(("split", "documents", "sentences", "words", "text"), rows, title=f"Corpus {corpus.path}")
+    formats = Counter(source.format for source in manifest.sources if source.format in LAYOUTS)
+    if manifest.settings.format == "auto" and formats:
+        layouts = {
+            name: f"{formatting.counted(formats[name], 'file')}: {layout}"
+            for name, layout in LAYOUTS.items()
+            if formats[name]
+        }
+        print_facts("Read as, by their looks (--format names another)", layouts)
     dropped, skipped = manifest.dropped, manifest.skipped
     print_facts(
         "Left out",

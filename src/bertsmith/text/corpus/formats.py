@@ -4,8 +4,9 @@ A name ending in .jsonl, .ndjson, .json, .csv, .tsv or .parquet (before .gz or .
 file is text, and its beginning decides:
 1. `<doc ` first: WikiExtractor's output.
 2. No blank line between two lines: one document.
-3. Blank lines, blocks of two lines and more on average, and four lines in five that end as sentences do:
-   Google's convention, one sentence a line and a blank line between documents.
+3. Google's convention, one sentence a line and a blank line between documents, where four lines in five end
+   as sentences do, at most one in four holds two of them, as paragraphs do, and most blocks have two lines
+   and more. What begins with a title is an article, and so are its kind: see `of_folder`.
 4. Otherwise the blank lines separate paragraphs of one document, unless the file is longer than
    4 million characters. War and Peace has 3.3 million: so long a file is a collection, and they separate
    documents.
@@ -13,8 +14,9 @@ file is text, and its beginning decides:
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, groupby, islice
 
 from bertsmith.text.corpus_settings import CorpusSettings, Format
 from bertsmith.text.files import plain, tables
@@ -35,7 +37,12 @@ LAYOUTS: dict[Format, LineLayout] = {
 }  # others: folded
 COLLECTION = 4_000_000  # characters; longer than any one book
 LOOKED_AT = 2_000  # lines whose ends are looked at
+NEIGHBOURS = 20  # files of a folder that are looked at, evenly spread
 _SENTENCE_END = re.compile(r"[.!?:;…。！？।؟۔][\"'”’»)\]]*\s*$")
+# behind the end of a sentence another one, which begins neither in lower case nor with a digit
+_NEXT_SENTENCE = re.compile(
+    r"[.!?…।؟۔][\"'”’»)\]]*\s+[\"'“‘«(\[]*(?![0-9a-zà-öø-ÿа-яё])\w|[。！？][”’」』）]*\w"
+)
 
 
 def format_by_name(file: SourceFile, settings: CorpusSettings) -> Format:
@@ -43,8 +50,12 @@ def format_by_name(file: SourceFile, settings: CorpusSettings) -> Format:
     return settings.format if settings.format != "auto" else BY_SUFFIX.get(file.suffix, "auto")
 
 
-def read_texts(stream: SourceStream, settings: CorpusSettings) -> tuple[Format, Iterator[plain.Text]]:
-    """The format of a file that isn't Parquet, and its documents as (id within the file, text)."""
+def read_texts(
+    stream: SourceStream, settings: CorpusSettings, folder: Callable[[], Format | None]
+) -> tuple[Format, Iterator[plain.Text]]:
+    """The format of a file that isn't Parquet, and its documents as (id within the file, text). `folder`
+    gives what `of_folder` says of the files beside it.
+    """
     name, column = stream.file.name, settings.text_column
     format = format_by_name(stream.file, settings)
     if format == "jsonl":
@@ -55,6 +66,8 @@ def read_texts(stream: SourceStream, settings: CorpusSettings) -> tuple[Format, 
     if format == "auto":
         sample = _sample(lines)
         format, lines = detect(sample), chain(sample, lines)
+        if format in ("file", "lines") and sum(map(len, sample)) < COLLECTION:
+            format = folder() or format
     return format, _PLAIN_READERS[format](lines)
 
 
@@ -72,19 +85,39 @@ def detect(sample: Sequence[str]) -> Format:
     first = next((line for line in lines if line), "")
     if plain.DOC_OPENING.match(first):
         return "wikiextractor"
-    blocks = _block_count(lines[:LOOKED_AT])
-    if blocks < 2:
+    blocks = [list(block) for is_filled, block in groupby(lines[:LOOKED_AT], bool) if is_filled]
+    if len(blocks) < 2:
         return "file"
-    filled = [line for line in lines[:LOOKED_AT] if line]
-    like_sentences = sum(1 for line in filled if _SENTENCE_END.search(line))
-    if len(filled) >= 2 * blocks and like_sentences >= 0.8 * len(filled):
+    if _has_sentence_lines(blocks):
         return "lines"
     return "blank-lines" if sum(map(len, sample)) >= COLLECTION else "file"  # counted as `_sample` does
 
 
-def _block_count(lines: Sequence[str]) -> int:
-    """Runs of lines that are not blank."""
-    return sum(1 for before, line in zip(["", *lines], lines) if line and not before)
+def _has_sentence_lines(blocks: Sequence[Sequence[str]]) -> bool:
+    filled = list(chain.from_iterable(blocks))
+    ends = sum(1 for line in filled if _SENTENCE_END.search(line))
+    paragraphs = sum(1 for line in filled if _NEXT_SENTENCE.search(line))
+    single = sum(1 for block in blocks if len(block) == 1)
+    has_title = len(blocks[0]) == 1 and not _SENTENCE_END.search(blocks[0][0])
+    return (
+        ends >= 0.8 * len(filled)
+        and paragraphs <= 0.25 * len(filled)
+        and single < 0.5 * len(blocks)
+        and not has_title
+    )
+
+
+def of_folder(files: Sequence[SourceFile], settings: CorpusSettings) -> Format | None:
+    """`file` or `lines`, where four in five of a folder's text files are so: the others look different by
+    chance, such as a short article. None where they differ. WikiExtractor's and long files don't count.
+    """
+    formats = list[Format]()
+    for file in files[:: -(-len(files) // NEIGHBOURS)]:
+        with SourceStream(file, settings) as stream:
+            if not stream.looks_binary:
+                formats.append(detect(list(islice(stream.lines(plain.LONGEST), LOOKED_AT))))
+    counts = Counter[Format](format for format in formats if format in ("file", "lines"))
+    return next((format for format, count in counts.items() if count >= 0.8 * counts.total()), None)
 
 
 def _sample(lines: Iterator[str]) -> list[str]:

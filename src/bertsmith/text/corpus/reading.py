@@ -5,10 +5,11 @@ that costs little beside what follows, and lets a single large file keep all wor
 packages only the paths are handed on, because parsing them is the work.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from bertsmith.text.corpus.formats import LAYOUTS, format_by_name, read_texts
+from bertsmith.text.corpus.formats import LAYOUTS, format_by_name, of_folder, read_texts
 from bertsmith.text.corpus_settings import CorpusSettings, Format
 from bertsmith.text.files import tables
 from bertsmith.text.files.plain import LONGEST, Text
@@ -74,6 +75,13 @@ class Reader:
         self._before = 0  # bytes of the sources already finished
         self.position = 0  # bytes read so far
         self.origins = [Origin() for _ in sources]
+        self._texts_of: defaultdict[str, list[SourceFile]] = defaultdict(
+            list
+        )  # by folder, those to look into
+        for source in sources:
+            if isinstance(source, SourceFile) and format_by_name(source, settings) == "auto":
+                self._texts_of[_folder(source)].append(source)
+        self._folders: dict[str, Format | None] = {}
 
     def __iter__(self) -> Iterator[Batch]:
         batch = Batch()
@@ -120,17 +128,27 @@ class Reader:
             if stream.looks_binary:
                 self.origins[index].is_binary = True
                 return
-            format, texts = read_texts(stream, self._settings)
+            format, texts = read_texts(stream, self._settings, lambda: self._format_of_folder(file))
             for document in self._raw_documents(index, format, texts):
                 self.position = self._before + stream.position
                 yield document
             self.origins[index] = Origin(format, stream.sha256)
+
+    def _format_of_folder(self, file: SourceFile) -> Format | None:
+        folder = _folder(file)
+        if folder not in self._folders:
+            self._folders[folder] = of_folder(self._texts_of[folder], self._settings)
+        return self._folders[folder]
 
     def _raw_documents(self, index: int, format: Format, texts: Iterator[Text]) -> Iterator[RawDocument]:
         name, layout = self._sources[index].name, LAYOUTS.get(format, "folded")
         for id, text in texts:
             for part, piece in enumerate(_pieces(text)):
                 yield RawDocument(index, f"{name}#{id}" + (f"/{part}" if part else ""), piece, layout)
+
+
+def _folder(file: SourceFile) -> str:
+    return file.path.rpartition("/")[0]
 
 
 def _pieces(text: str) -> Iterator[str]:
