@@ -461,3 +461,11 @@ def test_a_row_without_text_is_answered_so(classifier: Predictor, tmp_path: Path
     (sentence,) = warnings
     place = {"csv": "line 3", "jsonl": "line 2", "txt": "line 2"}[ending]
     assert sentence == f"1 of 3 rows have no text and no prediction, from {path}, {place} on"
+
+
+def test_a_blank_text_that_is_given_is_answered(classifier: Predictor) -> None:
+    """As transformers' pipelines do, by [CLS] and [SEP] alone; only in a file it is a missing cell."""
+    empty, blank = classifier.predict(["", " "])
+    assert empty == blank and sum(empty["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+    with pytest.raises(InputError, match="input 2"):
+        classifier.predict(["", None])
