@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -56,6 +57,22 @@ def test_parquet_holds_lists_of_negatives_and_of_scores(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
     (found,) = make_task("retrieval").read(tmp_path / "a.parquet")
     assert (found.documents, found.scores) == (("ann", "bob"), (9.5, 1.0))
+
+
+@pytest.mark.parametrize("negatives", [["bob", "it's"], []])
+def test_a_list_of_negatives_that_pandas_printed_into_a_cell_is_refused(
+    negatives: list[str], tmp_path: Path
+) -> None:
+    """It would be one text. In JSON a text is one, whatever it looks like."""
+    table = pandas.DataFrame({"query": ["who?"], "positive": ["ann"], "negatives": [negatives]})
+    table.to_csv(tmp_path / "a.csv", index=False)
+    for name in ("retrieval", "reranking"):
+        with pytest.raises(InputError, match=r"line 2: expected a negative .*, found a printed list, '\["):
+            make_task(name).read(tmp_path / "a.csv")
+    table["negatives"] = table["negatives"].astype(str)
+    table.to_json(tmp_path / "a.jsonl", orient="records", lines=True)
+    (found,) = make_task("retrieval").read(tmp_path / "a.jsonl")
+    assert found.documents == ("ann", str(negatives))
 
 
 def test_files_of_another_encoding_are_read_when_it_is_named(tmp_path: Path) -> None:

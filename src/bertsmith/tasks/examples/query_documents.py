@@ -20,13 +20,15 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.text.files.columns import guess_columns
-from bertsmith.text.files.values import ID, as_category, as_id, as_number, as_text, is_blank
+from bertsmith.text.files.values import ID, as_category, as_id, as_number, as_text, is_blank, shown
 from bertsmith.text.labelled.rows import are_objects, read_column_names, read_keys, read_rows
 
 Column = str | int
 QUERIES = ("query", "question", "anchor")
 POSITIVES = ("positive", "document", "passage", "answer", "sentence")
 _NEGATIVE = re.compile(r"negatives?[ _-]?\d*", re.IGNORECASE)
+# A list of texts. Braces aren't looked at: a document may be code.
+_PRINTED = re.compile(r"""\[\s*(?:['"].*['"]\s*)?\]""", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def read_query_documents(
     for values, where in read_rows(path, wanted, **layout):
         query, positive = (as_text(value, where) for value in values[:2])
         cells = values[own:scores_at]
-        negatives = [text for cell in cells for text in _texts(cell, where)]
+        negatives = [text for cell in cells for text in _texts(cell, where, columns.by_key)]
         documents = (positive, *negatives)
         has_scores = columns.scores is not None and not (columns.by_key and values[scores_at] is None)
         scores = _scores(values[scores_at], len(documents), where) if has_scores else None
@@ -163,10 +165,17 @@ def _pair(
     return guessed.text, guessed.text_pair
 
 
-def _texts(cell: Any, where: str) -> list[str]:
-    """Negatives out of a cell: none, one text, or a list of them."""
+def _texts(cell: Any, where: str, of_objects: bool) -> list[str]:
+    """Negatives out of a cell: none, one text, or a list of them. Raises InputError for a list that was
+    printed into a table's cell, which would be one text.
+    """
     if is_blank(cell):
         return []
+    if isinstance(cell, str) and not of_objects and _PRINTED.fullmatch(cell.strip()):
+        raise InputError(
+            f"{where}: expected a negative or a list of them, found a printed list, {shown(cell)}. Save the "
+            "table as JSON lines or Parquet, which hold lists, or give each a column: negative_1, negative_2."
+        )
     return [as_text(each, where) for each in (cell if isinstance(cell, list | tuple) else [cell])]
 
 
