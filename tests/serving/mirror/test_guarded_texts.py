@@ -300,6 +300,11 @@ def test_repeated_facts_of_a_stream_are_one_text() -> None:
         b"{}", b"".join(b"data: %b\n\n" % orjson.dumps(each) for each in facts), "", is_stream=True
     )
     assert (found.texts, found.reason) == (["safe", "low", "safelow"], "")
+    call = {"index": 0, "function": {"name": "f", "arguments": ""}}  # as Gemini's calls, all of index 0
+    chunks = [_delta(content="ha", channel="analysis", tool_calls=[call]) for _ in range(150)]  # and Groq's
+    stream = "".join(f"data: {json.dumps(each)}\n\n" for each in chunks).encode()
+    found = answer_texts(b'{"tools": [{"name": "f"}]}', stream, "", is_stream=True)
+    assert (found.texts, found.reason) == (["ha" * 150], "")
 
 
 def test_pieces_beside_a_delta_are_one_text() -> None:
@@ -591,6 +596,9 @@ def test_words_of_the_protocol_are_not_judged() -> None:
     part["prompt_cache_breakpoint"] = {"mode": "explicit"}
     body = {"messages": [{"role": "user", "content": [part]}], "inference_geo": "us", "workspace_id": "w_1"}
     assert request_texts(BY_NAME["anthropic"], json.dumps(body).encode()).texts == ["hello"]
+    for role, name in (("tool", []), ("function", []), ("user", ["f"])):  # of a tool, as many clients send it
+        body = {"messages": [{"role": role, "name": "f", "content": "hello"}]}
+        assert request_texts(BY_NAME["openai-chat"], json.dumps(body).encode()).texts == [*name, "hello"]
 
 
 USER = {"role": "user", "content": "hello"}

@@ -41,9 +41,9 @@ _NAMES = frozenset((
 ))  # fmt: skip
 # Keys whose values are words of the protocol, as long as they are words; and what only the provider reads.
 _WORDS = frozenset((
-    "button", "category", "context_compression", "created_by", "detail", "effort", "error_code", "execution",
-    "file_type", "fingerprint", "finish_reason", "format", "id", "inference_geo", "media_type", "mime_type",
-    "mode", "model", "native_finish_reason", "object", "payer", "phase", "prompt_cache_key",
+    "button", "category", "channel", "context_compression", "created_by", "detail", "effort", "error_code",
+    "execution", "file_type", "fingerprint", "finish_reason", "format", "id", "inference_geo", "media_type",
+    "mime_type", "mode", "model", "native_finish_reason", "object", "payer", "phase", "prompt_cache_key",
     "prompt_cache_retention", "provider", "role", "service_tier", "severity", "speed", "status",
     "stop_reason", "system_fingerprint", "tool_choice", "truncation", "ttl", "type", "verbosity", "version",
 ))  # fmt: skip
@@ -62,6 +62,7 @@ _SEALED = frozenset((
 _WORDS_OF_TYPES = (  # of blocks, each with such a field: sealed, or a name of the provider's
     ("reasoning.encrypted", "data"), ("redacted_thinking", "data"), ("server_tool_use", "name"),
 )  # fmt: skip
+_ROLES_OF_TOOLS = ("function", "tool")  # a message's `name` is then that of the application's tool
 _WORD = re.compile(r"[\w.:/@+=~|-]*", re.ASCII)
 # Types of parts, and keys, of what isn't text.
 _MEDIA = frozenset((
@@ -75,6 +76,7 @@ _CONTENTS = frozenset(("data", "url"))
 _BASE64_URL = re.compile(r"data:[^,\s]*;base64,\S*", re.ASCII)
 _BASE64 = re.compile(rf"{_BASE64_URL.pattern}|[A-Za-z0-9+/_-]{{200,}}={{0,2}}", re.ASCII)
 _BASE64_LINE_END = re.compile(r"(?<=[A-Za-z0-9+/_=-]{60})\s+", re.ASCII)  # lines have 64 or 76 characters
+_LONGEST_REPEATED = 40  # characters, of what is repeated all through a text
 _BEGINS_JSON = re.compile(r'[{\["]')
 _FOLLOWS, _IN_A_FENCE = re.compile(r"\s*(?=[{\[])"), re.compile(r"\w*\s*(?=[{\[])")  # objects and lists
 _OF_TOOLS = frozenset(("arguments", "input", "json"))  # objects of the application's: their keys are its own
@@ -316,9 +318,10 @@ class _Texts:
                 self._pieces.setdefault((*address, key, "key"), [key])
             is_of_application = key in _OF_TOOLS and "moderation" not in address  # which has an `input` too
             is_of_application |= kind == "input_json" and key == "data"
+            is_name = key == "name" and value.get("role") in _ROLES_OF_TOOLS
             if is_of_application and each and isinstance(each, dict | list) and not with_keys:
                 self._add_text(json.dumps(each, ensure_ascii=False), (*address, key))
-            elif not ((kind, key) in _WORDS_OF_TYPES and _WORD.fullmatch(str(each))):
+            elif not ((is_name or (kind, key) in _WORDS_OF_TYPES) and _WORD.fullmatch(str(each))):
                 self.add(each, (*address, key), with_keys=with_keys)
 
     def _add_list(self, values: list[Json], address: _Address, with_keys: bool) -> None:
@@ -348,8 +351,11 @@ class _Texts:
 
     def _texts(self) -> Iterator[str]:
         for address, pieces in self._pieces.items():
+            is_name = not _NAMES.isdisjoint(address[-1:])
+            if is_name and all(piece in self.own_words for piece in pieces):  # of calls without an index
+                continue
             for text in _joined(address, pieces):
-                if text in self.own_words and (address[-1] in _NAMES or not _SPOKEN & set(address)):
+                if text in self.own_words and (is_name or not _SPOKEN & set(address)):
                     continue
                 if self._is_text(text, address):
                     yield text
@@ -361,7 +367,8 @@ class _Texts:
         key = address[-1] if address else ""
         if _WORD.fullmatch(text) and _has_word(address):
             return False
-        if _BASE64.fullmatch(_BASE64_LINE_END.sub("", text.strip())):
+        one_line = _BASE64_LINE_END.sub("", text.strip())
+        if _BASE64.fullmatch(one_line) and not _repeats(one_line):
             self.has_other = True
         # Bytes and addresses of what isn't text; a word in their place elsewhere is judged.
         is_of_media = not _MEDIA.isdisjoint(address) and _OF_TOOLS.isdisjoint(address)
@@ -379,6 +386,15 @@ class _Texts:
         except RecursionError:  # brackets in brackets: who reads it as JSON may find more than we do
             inner.has_other = True
         self.has_other = self.has_other or inner.has_other
+
+
+def _repeats(text: str) -> bool:
+    """Whether a text of many characters is a few ones again and again: laughter, or a word that each chunk of
+    a stream says. No file is.
+    """
+    sizes = range(1, _LONGEST_REPEATED + 1)
+    begins = [size for size in sizes if text.startswith(text[size : 3 * size])]  # of megabytes a glance
+    return any(text[size:] == text[:-size] for size in begins)
 
 
 def _has_word(address: _Address) -> bool:
