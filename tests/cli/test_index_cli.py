@@ -159,6 +159,10 @@ def test_what_is_not_said_of_passages_is_as_usual_or_as_it_was(
     small = ("--passage-tokens", "10", "--passage-overlap", "2")
     assert said in printed(capsys, *to, "--model", str(model), *small)
     assert said in printed(capsys, *to, "--language", "en")
+    to = ("index", "build", str(docs), "--out", str(tmp_path / "of a fifth"))
+    for _ in range(2):
+        said = printed(capsys, *to, "--model", str(model), "--passage-tokens", "15")
+        assert "15 tokens at most, overlap 3, language en" in said
 
 
 def test_a_language_that_there_is_not_is_refused_and_an_older_index_of_one_still_opens(

@@ -40,21 +40,24 @@ class PassageSettings(UserSettings):
 
     tokens: int = Field(default=200, ge=8, description="of a passage at most, special tokens not counted")
     overlap: int = Field(
-        default=40, ge=0, description="tokens that a passage repeats of the one before, at most"
+        default_factory=lambda given: min(40, given["tokens"] // 5),
+        ge=0,
+        description="tokens that a passage repeats of the one before, at most",
     )
     language: Language = Field(default="en", description="two-letter code: sentences, words and stems")
 
     def changed(self, values: Mapping[str, Any]) -> "PassageSettings":
-        """The same with other values. Raises InputError for one that can't be."""
+        """The same with other values; an overlap that nobody chose follows the tokens. Raises InputError for
+        a value that can't be.
+        """
         try:
-            return PassageSettings.model_validate(self.model_dump() | dict(values))
+            return PassageSettings.model_validate(self.model_dump(exclude_unset=True) | dict(values))
         except ValidationError as error:
             raise InputError(f"passages: {first_problem(error, PassageSettings)}") from error
 
     def within(self, room: int) -> "PassageSettings":
         """The same for a model that reads `room` tokens, if that is less; a fifth is left for the title."""
-        tokens = max(8, min(self.tokens, room * 4 // 5))
-        return self.model_copy(update={"tokens": tokens, "overlap": min(self.overlap, tokens // 5)})
+        return self.changed({"tokens": max(8, min(self.tokens, room * 4 // 5))})
 
     def checked(self) -> "PassageSettings":
         """Raises InputError when a passage would hold little but what it repeats."""
