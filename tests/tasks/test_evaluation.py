@@ -12,16 +12,19 @@ from bertsmith.tasks.finetuning import EncodedExamples
         (0.5, ["no better than the baseline 'majority' (0.5000): it has learned nothing"]),
         (0.4, ["no better than the baseline 'majority' (0.5000): it has learned nothing"]),
         (0.6, ["on dev TF-IDF has accuracy 0.7000, the model 0.6000"]),
-        (0.7, ["on dev TF-IDF has accuracy 0.7000, the model 0.7000"]),
+        (0.69994, ["on dev TF-IDF has accuracy 0.7000, the model 0.6999"]),
+        (0.69996, []),
+        (0.7, []),
         (0.71, []),
     ],
 )
-def test_a_model_that_a_baseline_equals_is_named(model: float, said: list[str]) -> None:
+def test_a_model_that_a_baseline_beats_is_named_and_no_tie(model: float, said: list[str]) -> None:
     baselines = {"majority": {"accuracy": 0.5}, "TF-IDF": {"accuracy": 0.7}}
     evaluation = Evaluation({"accuracy": model}, baselines, [], EncodedExamples([], []))
     found = evaluation.warnings("dev", "accuracy")
     assert len(found) == len(said)
     assert all(part in sentence for part, sentence in zip(said, found, strict=True))
+    assert (evaluation.best("accuracy") == "the model") is (said == [])
 
 
 @pytest.mark.parametrize("model", [0.95, 1.0])

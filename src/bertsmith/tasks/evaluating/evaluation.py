@@ -34,13 +34,13 @@ class Evaluation:
         return {THE_MODEL: self.model, **self.baselines}
 
     def best(self, metric: str) -> str:
-        """Which of them is the best; of equals the model."""
-        scores = {name: figures.get(metric, math.nan) for name, figures in self.by_name.items()}
+        """Which of them is the best; the model, if it is best as figures are shown."""
+        scores = {name: _as_shown(figures.get(metric, math.nan)) for name, figures in self.by_name.items()}
         return max(scores, key=lambda name: -math.inf if math.isnan(scores[name]) else scores[name])
 
     def warnings(self, name: str, metric: str) -> list[str]:
         """Those of the data, and a sentence when the model does no better than the first baseline, which
-        knows nothing, or than another one; or when nothing can be better.
+        knows nothing, or worse than another one, as figures are shown; or when nothing can be better.
         """
         ours, scores = self.model[metric], {by: given.get(metric) for by, given in self.baselines.items()}
         simplest, simple = next(iter(scores.items()), ("", None))
@@ -59,12 +59,17 @@ class Evaluation:
                 f"{simplest!r} ({simple:.4f}): it has learned nothing",
             ]
         beaten = [
-            f"on {name} {by} has {metric} {score:.4f}, the model {ours:.4f}: train longer, or at a higher "
-            "rate; on few rows the simpler one may be the better choice"
+            f"on {name} {by} has {metric} {score:.4f}, the model {ours:.4f}: on few rows the simpler one "
+            "may be the better choice; an encoder that is trained may need more epochs, or a higher rate"
             for by, score in scores.items()
-            if score is not None and score >= ours
+            if score is not None and _as_shown(score) > _as_shown(ours)
         ]
         return [*self.data_warnings, *beaten]
+
+
+def _as_shown(score: float) -> float:
+    """As tables and sentences have it: two scores that look alike there are told as equal."""
+    return round(score, 4)
 
 
 def is_always_right(baseline: Metrics, metric: str) -> bool:
