@@ -15,6 +15,7 @@ import pytest
 from cyclopts import App
 
 import bertsmith
+from bertsmith.cli import failures
 from bertsmith.cli import main as frame
 from bertsmith.errors import RecipeError
 
@@ -313,6 +314,27 @@ def test_a_stopped_command_says_so_in_one_line_and_leaves_nothing_half_written(
     assert complaint.startswith("Stopped by")
     assert complaint.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "way_on"),
+    [
+        *((command, failures._KEPT.format("")) for command in failures._GO_ON_AGAIN),
+        ("finetune classification --train a.csv", failures._KEPT.format(" with --resume")),
+        ("benchmark glue --resume", failures._KEPT.format(" with --resume")),
+        ("embed m a.csv --out v", failures._KEPT.format(" with --resume")),
+        ("index", failures._LEFT_NOTHING),
+        ("corpus build a --out b", failures._LEFT_NOTHING),
+        ("--version", failures._LEFT_NOTHING),
+    ],
+)
+def test_a_stopped_command_says_how_it_goes_on(
+    words: str, way_on: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = words.split()
+    app = frame.build_app(frame._command_in(typed))
+    assert failures.exit_status(KeyboardInterrupt(), app, typed) == 130
+    assert capsys.readouterr().err == f"Stopped by Ctrl-C. {way_on}\n"
 
 
 def test_nohup_is_respected(tmp_path: Path) -> None:

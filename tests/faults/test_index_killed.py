@@ -43,6 +43,8 @@ DEATHS_OF_FIRST_BUILDS = {
     "before a folder gets its name": 1,
     "before passages are written": 1,
     "after passages were written": 2,
+    "before a commit": 2,
+    "after a commit": 3,
     "while files are forced to disk": 2,
 }
 
@@ -123,6 +125,12 @@ def answers_like_new(index: Path) -> None:
 def test_a_first_build_killed(place: str, tmp_path: Path, docs: Path, expected: Rows) -> None:
     job = Job("build", tmp_path / "index", (str(docs),))
     assert IndexAttempt(job, IndexFault(place, DEATHS_OF_FIRST_BUILDS[place])).wait() == [-SIGKILL]
+    if job.index.exists():
+        opened = Index.open(job.index, embedder=Counting())
+        with pytest.warns(
+            UserWarning, match="isn't complete.*Repeat the same `bertsmith index build`: it goes"
+        ):
+            opened.search("silver", mode="text")
     finish_update(job)
     assert rows_of(job.index) == expected
     assert [path.name for path in tmp_path.iterdir()] == ["index"], "nothing is left beside it"

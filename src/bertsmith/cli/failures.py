@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 
+from cyclopts import App
 from cyclopts.exceptions import CycloptsError, MissingArgumentError, UnknownOptionError
 
 from bertsmith.errors import BertsmithError, InputError
@@ -27,7 +28,17 @@ _OUT_OF_MEMORY = (
     "model or sample. `bertsmith doctor` shows what this machine has."
 )
 _DISK_FULL = "The disk is full. Free some space, or write to another disk, and run the command again."
-_STOPPED = "Stopped by {}. Nothing half-written is left; what has --resume goes on with it."
+_LEFT_NOTHING = "Nothing half-written is left."
+_KEPT = "What is finished is kept: the same command{} goes on from there."
+_GO_ON_AGAIN = (
+    "quickstart",
+    "index build",
+    "index add",
+    "mirror import",
+    "mirror label",
+    "mirror relabel",
+    "mirror train",
+)
 _OF_PRETRAINING, _OF_DISTILLING = ("pretrain", "plan"), ("distil", "shrink")
 _OF_FINETUNING = (
     "finetune",
@@ -74,20 +85,36 @@ def require_open_streams() -> None:
         raise InputError("Standard output is closed. Leave it open, or redirect it with >/dev/null.")
 
 
-def exit_status(failure: BaseException) -> int:
-    """Prints what the user needs to know of `failure` to stderr and returns the exit status."""
+def exit_status(failure: BaseException, app: App | None = None, words: Sequence[str] = ()) -> int:
+    """Prints what the user needs to know of `failure` to stderr and returns the exit status. `app` with the
+    `words` of the command line tells how the command is taken up again.
+    """
     if isinstance(failure, SystemExit):
         return failure.code if isinstance(failure.code, int) else int(failure.code is not None)
     if isinstance(failure, KeyboardInterrupt):
-        return _complain(_STOPPED.format("Ctrl-C"), 130)
+        return _complain(f"Stopped by Ctrl-C. {_way_on(app, words) or _LEFT_NOTHING}", 130)
     if isinstance(failure, Terminated):
-        return _complain(_STOPPED.format(failure.signal.name), 128 + failure.signal)
+        stopped = f"Stopped by {failure.signal.name}. {_way_on(app, words) or _LEFT_NOTHING}"
+        return _complain(stopped, 128 + failure.signal)
     if isinstance(failure, BrokenPipeError):
         return _reader_gone()
     sentence = _sentence(failure)
     if sentence is not None:
         return _complain(f"Error: {sentence}", 2)
     return _complain(f"{''.join(traceback.format_exception(failure))}\n{_BUG}", 1)
+
+
+def _way_on(app: App | None, words: Sequence[str]) -> str:
+    """How the command is taken up again when it was stopped; '' for one that begins anew."""
+    if app is None:
+        return ""
+    command, apps, _ = app.parse_commands(words)
+    if " ".join(command) in _GO_ON_AGAIN:
+        return _KEPT.format("")
+    if apps[-1].default_command is None or command[0].startswith("-"):  # --help and --version
+        return ""
+    options = (name for argument in apps[-1].assemble_argument_collection() for name in argument.names)
+    return _KEPT.format(" with --resume") if "--resume" in options else ""
 
 
 def _sentence(failure: BaseException) -> str | None:

@@ -233,10 +233,8 @@ def _print_info(index: "Index") -> None:
         "filters on": ", ".join([*_columns(noted), *(name for name in OWN if name != "vector")]),
         "sources": ", ".join(noted.sources) or "none: documents were added",
     }
-    if not noted.complete:
-        facts["interrupted"] = "yes: run the same `bertsmith index build` or `add` again, it goes on"
-    if noted.to_add:
-        facts["still to add"] = ", ".join(noted.to_add)
+    if noted.to_repeat:
+        facts["interrupted"] = f"yes, or running still: repeat {noted.to_repeat}, it goes on"
     print_facts(f"Index {index.path}", facts)
 
 

@@ -109,6 +109,7 @@ _FORMAT_WARNING = warnings.formatwarning
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status (see bertsmith.cli.failures)."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    app = None
     gc.set_threshold(*_OBJECTS)
     atexit.register(gc.freeze)  # or the interpreter's end looks for cycles in all that torch has made
     try:
@@ -116,13 +117,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         require_open_streams()
         _print_all_characters()
         warnings.formatwarning = _as_line
-        result = build_app(_command_in(arguments))(
-            arguments, exit_on_error=False, print_error=False, result_action="return_value"
-        )
+        app = build_app(_command_in(arguments))
+        result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         # Here rather than at the interpreter's end, where a closed pipe could only be complained about.
         sys.stdout.flush()
     except BaseException as failure:
-        return exit_status(failure)
+        return exit_status(failure, app, arguments)
     return result if isinstance(result, int) else 0
 
 

@@ -158,6 +158,7 @@ def _open_index(
     embedder = Embedder(files.weights, device=device, compute_dtype=wanted)
     index = Index.open(files.folder, embedder)
     index.require_same_model()
+    index.warn_if_unfinished()
     found = text_encoder(settings.name, embedder)
     embed = Embed(found)
     operations: dict[str, Operation] = {"search": Search(index, embed), "embed": embed}

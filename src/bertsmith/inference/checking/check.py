@@ -108,11 +108,12 @@ def _of_index(folder: Path, wants_more: bool) -> Check:
         )
     index = Index.open(folder)
     index.verify()
+    index.warn_if_unfinished()
     asked = index.golden_queries()
     if not asked:
         raise InputError(
             f"{folder} has no golden queries: a Bertsmith before 0.4 changed it last, or a change was "
-            "interrupted. Run the same `bertsmith index build` again."
+            f"interrupted. Repeat {index.info.to_repeat or 'the same `bertsmith index build`'}."
         )
     now = index.embedder.queries([before.text for before, _ in asked])
     tolerance = TOLERANCES[torch.bfloat16]  # of vectors of length 1, made in whatever is used here

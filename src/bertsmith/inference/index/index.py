@@ -1,6 +1,7 @@
 """Index: a folder of passages to be searched by meaning and by words, kept in step with its sources."""
 
 import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -158,6 +159,7 @@ class Index:
         mode: vector (meaning), text (words, BM25), hybrid (both, by reciprocal rank fusion). where: SQL on
         the columns of `info`, such as "year >= 2015 AND source LIKE 'docs/%'". reranker: a model trained on
         pairs, or a callable (query, passages) -> scores, that orders the 50 best anew.
+        Warns where a build or an `add` was interrupted: only what was committed is searched.
         Raises InputError for an empty query, a filter that can't be used, and a damaged index.
         """
         query = without_surrogates(query)  # what a terminal makes of bytes that are no UTF-8
@@ -169,6 +171,7 @@ class Index:
 
     def find(self, question: Question, reranker: Reranker | None = None) -> list[Hit]:
         """As `search`, of a question whose vector was made by `embedder` already."""
+        self.warn_if_unfinished()
         return self._read(lambda seen: find(seen.table, seen.manifest, question, reranker))
 
     def texts(self) -> dict[str, str]:
@@ -192,6 +195,16 @@ class Index:
         before = self._committed
         self._committed = _last_commit(self.path, before)
         return self._committed is not before
+
+    def warn_if_unfinished(self) -> None:
+        """Warns that documents are missing or old, and says which command finishes the index."""
+        if to_repeat := self._committed.manifest.to_repeat:
+            warnings.warn(
+                f"The index {self.path} isn't complete: what made or changed it was interrupted, or runs"
+                " still, and documents may be missing. Only what was committed is searched. Repeat "
+                f"{to_repeat}: it goes on.",
+                stacklevel=1,  # this line: a command prints our own warnings as one line, and once
+            )
 
     @property
     def info(self) -> IndexManifest:

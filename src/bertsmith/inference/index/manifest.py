@@ -102,6 +102,16 @@ class IndexManifest(Strict):
     sha256: str = ""
 
     @property
+    def to_repeat(self) -> str:
+        """The commands that finish what isn't complete; '' for a complete index."""
+        if self.complete:
+            return ""
+        added = " of " + ", ".join(self.to_add) if self.to_add else ""
+        commands = [] if self.adding else ["`bertsmith index build`"]
+        commands += [f"`bertsmith index add`{added}"] if self.adding or added else []
+        return "the same " + " and ".join(commands)
+
+    @property
     def commit(self) -> tuple[str, int]:
         """Which content of which index: wherever it is the same, so are the rows."""
         return self.id, self.version
