@@ -15,6 +15,7 @@ from .data.store import TokenStore as TokenStore
 from .data.tokenizing import tokenize_corpus as tokenize_corpus
 from .errors import BertsmithError as BertsmithError
 from .errors import CorpusError as CorpusError
+from .errors import DiskFull as DiskFull
 from .errors import ExportRefused as ExportRefused
 from .errors import FilterError as FilterError
 from .errors import InputError as InputError

@@ -10,6 +10,7 @@
     ├── ModelError        a checkpoint is unsafe, incomplete or mis-shaped
     │   └── NotFinite         what a model computes overflows
     ├── ResourceError     too little disk or memory
+    │   └── DiskFull          too little disk; what was finished stays
     ├── ExportRefused     an exported graph does not answer as its model does
     ├── MissingExtra      an optional package is not installed; prints the install command
     └── TrainingStopped   a run stopped by its guard: loss not finite, or a spike
@@ -61,6 +62,10 @@ class NotFinite(ModelError):
 
 class ResourceError(BertsmithError):
     """Too little disk or memory for what was asked."""
+
+
+class DiskFull(ResourceError):
+    """Too little disk for what was asked; what was finished stays."""
 
 
 class TrainingStopped(BertsmithError):

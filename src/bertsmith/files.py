@@ -20,7 +20,7 @@ try:
 except ImportError:  # a checkout on a machine without; the sums are the same
     from zlib import crc32 as crc32
 
-from bertsmith.errors import InputError, ResourceError
+from bertsmith.errors import DiskFull, InputError, ResourceError
 
 
 @contextlib.contextmanager
@@ -279,15 +279,16 @@ def can_open_folders() -> bool:
 
 
 def require_free_space(folder: Path, needed: int, purpose: str) -> None:
-    """Raises ResourceError unless the disk of `folder`, or of its nearest parent, has `needed` bytes."""
+    """Raises DiskFull unless the disk of `folder`, or of its nearest parent, has `needed` bytes."""
     existing = Path(folder).absolute()
     while not existing.exists():
         existing = existing.parent
     free = shutil.disk_usage(existing).free
     if free < needed:
-        raise ResourceError(
-            f"{purpose} needs about {needed / 1e9:.1f} GB in {existing}, but {free / 1e9:.1f} GB are free. "
-            "Free some space or choose another folder."
+        unit, size = ("GB", 1e9) if needed >= 1e9 else ("MB", 1e6)
+        raise DiskFull(
+            f"{purpose} needs about {needed / size:.1f} {unit} in {existing}, but {free / size:.1f} {unit} "
+            "are free. Free some space or choose another folder."
         )
 
 
@@ -296,7 +297,7 @@ def _as_resource_error(error: OSError, path: Path) -> Exception:
     import errno
 
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return ResourceError(f"The disk is full: {path} was not written. Free some space and run this again.")
+        return DiskFull(f"The disk is full: {path} was not written. Free some space and run this again.")
     if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         return ResourceError(f"No permission to write {path}. Choose a folder you may write to.")
     return error

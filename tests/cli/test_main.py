@@ -17,7 +17,7 @@ from cyclopts import App
 import bertsmith
 from bertsmith.cli import failures
 from bertsmith.cli import main as frame
-from bertsmith.errors import RecipeError
+from bertsmith.errors import DiskFull, RecipeError
 
 
 class AnyCommand:
@@ -328,13 +328,16 @@ def test_a_stopped_command_says_so_in_one_line_and_leaves_nothing_half_written(
         ("--version", failures._LEFT_NOTHING),
     ],
 )
-def test_a_stopped_command_says_how_it_goes_on(
+def test_a_command_that_was_stopped_or_had_no_room_says_how_it_goes_on(
     words: str, way_on: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed = words.split()
     app = frame.build_app(frame._command_in(typed))
     assert failures.exit_status(KeyboardInterrupt(), app, typed) == 130
     assert capsys.readouterr().err == f"Stopped by Ctrl-C. {way_on}\n"
+    for failure in (DiskFull("The disk is full."), OSError(errno.ENOSPC, "No space left on device")):
+        assert failures.exit_status(failure, app, typed) == 2
+        assert capsys.readouterr().err.endswith(f" {way_on}\n") is (way_on != failures._LEFT_NOTHING)
 
 
 def test_nohup_is_respected(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """An encoder as a static table: closer than without texts, the same again, opened by others."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from bertsmith.cli.distilled import show_table
 from bertsmith.compression.static import distil_static as module
 from bertsmith.compression.static.distil_static import distil_static
 from bertsmith.compression.static.sampled_sentences import sample_sentences
-from bertsmith.errors import InputError, ModelError, RecipeError
+from bertsmith.errors import DiskFull, InputError, ModelError, RecipeError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.model.manifest import read_manifest
 from bertsmith.text.corpus.corpus import build_corpus
@@ -107,6 +109,9 @@ def test_what_is_asked_wrongly_is_one_sentence_and_leaves_nothing(
         distil_static(teacher, out, str(texts), dimensions=16)
     with pytest.raises(ModelError, match="no model"):
         distil_static(tmp_path / "nowhere", out)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(DiskFull, match=r"but 0\.0 MB are free"):
+        patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+        distil_static(teacher, out, [str(texts)], dimensions=16)
     assert not out.exists()
     made = distil_static(teacher, out, [str(texts)], dimensions=16)
     with pytest.raises(InputError, match="already exists"):

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from own_task import Species
 from safetensors.torch import load_file
 from static_samples import PIECES, save_table_of_classes, save_teacher
 
+from bertsmith.compression.distilling.distil_task import distil_task
 from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.compression.shrinking import shrink as module
 from bertsmith.compression.shrinking import trying
@@ -24,7 +26,7 @@ from bertsmith.compression.shrinking.shrink_report import render_shrink
 from bertsmith.compression.shrinking.tried import LeftOut, OnTest, Shrunk, Tried, choose, doubts
 from bertsmith.data.sequences.building import SequenceSettings, build_sequences
 from bertsmith.data.sequences.encoding import encode_sequences
-from bertsmith.errors import InputError, ModelError, RecipeError
+from bertsmith.errors import DiskFull, InputError, ModelError, RecipeError
 from bertsmith.files import read_json, write_json
 from bertsmith.inference.attribution import Explainer
 from bertsmith.inference.export.export import export_model
@@ -344,6 +346,18 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(parts: dict[str, str], tmp
     with pytest.raises(ModelError, match="is a static table of vectors, which has no layers"):
         search(parts | {"model": str(save_table_of_classes(tmp_path / "table"))}, out, prune=False)
     assert not out.exists()
+
+
+def test_a_model_that_finds_no_room_on_the_disk_is_refused_before_anything_is_learned(
+    parts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    expected = r"^Saving the model needs about 0\.\d MB in .*, but 0\.0 MB are free"
+    with pytest.raises(DiskFull, match=expected):
+        search(parts, tmp_path / "out")
+    with pytest.raises(DiskFull, match=expected):
+        distil_task([parts["model"]], train=parts["train"], dev=parts["dev"], out=str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

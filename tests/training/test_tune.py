@@ -2,8 +2,11 @@
 
 import json
 import shlex
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +15,9 @@ from finetune_toys import tiny_encoder, write_rows
 from safetensors.torch import load_file
 
 from bertsmith.cli.main import main
-from bertsmith.errors import MissingExtra, RecipeError
+from bertsmith.errors import DiskFull, MissingExtra, RecipeError
 from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.heads.linear_start import LinearProbe
 from bertsmith.training import finetune_recipe, machine
 from bertsmith.training.finetuning import report as finetune_report
 from bertsmith.training.finetuning.finetune import finetune
@@ -402,6 +406,23 @@ def test_more_frozen_layers_than_the_model_has_are_refused_before_anything_is_wr
     with pytest.raises(RecipeError, match=expected):
         search(files, tmp_path / "search", "search.freeze_layers=[0,12]")
     assert not (tmp_path / "search").exists()
+
+
+@pytest.mark.parametrize("learn", [tune, finetune])
+@pytest.mark.parametrize("judge", ["dev", "folds"])
+def test_a_model_that_finds_no_room_on_the_disk_is_refused_before_anything_is_trained(
+    learn: Callable[..., object],
+    judge: str,
+    files: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = files if judge == "dev" else {name: path for name, path in files.items() if name != "dev"}
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    monkeypatch.setattr(LinearProbe, "of", None)
+    with pytest.raises(DiskFull, match=r"^Saving the model needs about 0\.\d MB in .*, but 0\.0 MB are free"):
+        learn("classification", "max_length=32", **given, out=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("given", ["freeze_layers=2", "search.freeze_layers=[0,2]"])

@@ -20,7 +20,7 @@ from types import FrameType
 from cyclopts import App
 from cyclopts.exceptions import CycloptsError, MissingArgumentError, UnknownOptionError
 
-from bertsmith.errors import BertsmithError, InputError
+from bertsmith.errors import BertsmithError, DiskFull, InputError
 from bertsmith.terminal import printable
 
 _OUT_OF_MEMORY = (
@@ -99,6 +99,8 @@ def exit_status(failure: BaseException, app: App | None = None, words: Sequence[
     if isinstance(failure, BrokenPipeError):
         return _reader_gone()
     sentence = _sentence(failure)
+    if isinstance(failure, DiskFull) or _is_disk_full(failure):
+        sentence = f"{sentence} {_way_on(app, words)}".rstrip()
     if sentence is not None:
         return _complain(f"Error: {sentence}", 2)
     return _complain(f"{''.join(traceback.format_exception(failure))}\n{_BUG}", 1)
@@ -129,7 +131,7 @@ def _sentence(failure: BaseException) -> str | None:
         return f"{_missing(failure, command) or _said(failure)}{_as_setting(failure)} See `{command} --help`."
     if _is_out_of_memory(failure):
         return _OUT_OF_MEMORY
-    if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
+    if _is_disk_full(failure):
         return _DISK_FULL
     if isinstance(failure, OSError) and failure.filename and failure.errno in _OF_THE_PLACE:
         return (
@@ -199,6 +201,10 @@ def _settings_of(command: str, words: Sequence[str]) -> list[str]:
         return setting_names(EncoderDistilRecipe) if on_a_corpus else finetune_settings(DistilRecipe)
     task = next((find_task(word).Settings for word in words if word in TASKS), TaskSettings)
     return finetune_settings(FinetuneRecipe, *task.model_fields)
+
+
+def _is_disk_full(failure: BaseException) -> bool:
+    return isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _is_out_of_memory(failure: BaseException) -> bool:

@@ -3,6 +3,8 @@
 import contextlib
 from pathlib import Path
 
+from torch import nn
+
 from bertsmith.errors import ResourceError
 from bertsmith.files import require_free_space
 from bertsmith.machine.hardware import Hardware
@@ -17,7 +19,7 @@ _CHECKPOINT_BYTES = 12  # a weight's, and of its two moments
 def require_resources(
     model: PretrainedModel, recipe: Recipe, machine: Machine, hardware: Hardware, out: Path
 ) -> None:
-    """Raises ResourceError with what is needed and what there is."""
+    """Raises ResourceError with what is needed and what there is, DiskFull where that is disk."""
     weights = sum(parameter.numel() for parameter in model.parameters())
     checkpoint = _CHECKPOINT_BYTES * weights
     lacking = (recipe.checkpoint.keep + 1) * checkpoint - _size_of(out / "checkpoints")
@@ -34,6 +36,12 @@ def require_resources(
             f"{machine.micro_batch_tokens:,} tokens at a time), but {where} {available / 1e9:.1f} GB. "
             "Choose a smaller model.size or data.micro_batch_tokens."
         )
+
+
+def require_room_to_save(model: nn.Module, out: Path) -> None:
+    """Raises DiskFull where the weights wouldn't find room in `out`, known before they are trained."""
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    require_free_space(out, 4 * weights, "Saving the model")
 
 
 def _size_of(folder: Path) -> int:

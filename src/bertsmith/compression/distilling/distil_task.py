@@ -42,6 +42,7 @@ from bertsmith.training.distributed import leave, wait
 from bertsmith.training.finetuning.results import Restart, Results
 from bertsmith.training.log import json_value
 from bertsmith.training.machine import set_up_machine
+from bertsmith.training.resources import require_room_to_save
 from bertsmith.training.run_folder import begin_folder, open_folder, require_same_data
 from bertsmith.training.run_lock import sole_run
 from bertsmith.training.settings import read_toml
@@ -134,6 +135,7 @@ def _run(recipe: DistilRecipe, work: Work) -> DistilResult:
     steps = session.steps_per_epoch(recipe)
     recipe = recipe.completed(session.config.hidden_size, session.config.num_hidden_layers, steps)
     recipe.as_finetuning().resolved(steps, recipe.seed)  # refuses, before anything is written
+    require_room_to_save(session.empty(recipe), out)
     hashes = data_hashes(recipe) | {f"teacher {n}": each.sha256 for n, each in enumerate(session.teachers, 1)}
     if recipe.student is not None:
         hashes["student"] = hash_of(session.source.folder)

@@ -46,6 +46,7 @@ from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
 from bertsmith.training.distributed import leave
 from bertsmith.training.machine import set_up_machine
+from bertsmith.training.resources import require_room_to_save
 
 KEEP = 0.98  # as --keep has it too
 _OWN = ("layers", "width", "feed_forward", "student", "teacher", "out", "compare")
@@ -121,6 +122,7 @@ def shrink(
         whole = Teacher.open(str(model), task, machine.device)
         data = read_distil_data(whole.task, recipe, [whole])
         encode_examples(whole.task, data.test or (), whole.tokenizer)  # refuses a cell that can't be read
+        require_room_to_save(whole.model, folder)  # which is the one chosen where no smaller one will do
         begin_search(folder, asked_for(whole, recipe, overrides, values, prune))
         with sole_writer(folder):
             judge = Judge(whole, data.dev, machine.device)

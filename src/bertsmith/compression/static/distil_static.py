@@ -32,7 +32,7 @@ from bertsmith.compression.static.token_vectors import (
 )
 from bertsmith.door import door, flag, function, optional, place, several, text, whole
 from bertsmith.errors import InputError
-from bertsmith.files import make_folder, read_json, require_free, write_json
+from bertsmith.files import make_folder, read_json, require_free, require_free_space, write_json
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.job import Count, embed_file
 from bertsmith.inference.embedding.vector_file import read_vectors
@@ -113,6 +113,7 @@ def distil_static(
         require_free(out)
     embedder = _opened(teacher)
     dimensions = _dimensions(dimensions, embedder)
+    require_free_space(out, 4 * embedder.tokenizer.vocab_size * dimensions, "Saving the model")
     asked = {
         "teacher": embedder.model_sha256,
         "texts": sources,

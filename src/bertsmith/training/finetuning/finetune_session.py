@@ -81,6 +81,7 @@ from bertsmith.training.finetuning.task_run import train_silently
 from bertsmith.training.finetuning.work import Work, epoch_work, pass_work, training_speed
 from bertsmith.training.log import json_value
 from bertsmith.training.machine import Machine
+from bertsmith.training.resources import require_room_to_save
 from bertsmith.training.whole_rows import learned_row_length, rows_provenance
 
 _UNUSED = (
@@ -232,6 +233,8 @@ class FinetuneSession:
         require_negatives(task, recipe, data.train)
         choose_pooling(task, source)
         start = start_model(recipe, task, source)
+        if recipe.out:  # empty for an estimator, which saves nothing
+            require_room_to_save(start.model, Path(recipe.out))
         tokenizer = load_own_tokenizer(source, start.model.config)
         train, dev = (encode_examples(task, examples, tokenizer) for examples in (data.train, data.dev))
         test = None if data.test is None else encode_examples(task, data.test, tokenizer)
