@@ -15,6 +15,7 @@ from made_student import DELTA, EPSILON, make_student
 from test_call_store import call_of
 
 from bertsmith.cli.main import main
+from bertsmith.mirroring.call_records import CallRecords
 from bertsmith.serving.mirror.answering.accounts import accounts
 from bertsmith.serving.mirror.answering.evidence import Batch, Comparison
 from bertsmith.serving.mirror.answering.guarantee_check import check_guarantees
@@ -424,6 +425,19 @@ def test_what_we_ask_ourselves_is_not_what_clients_wait_for(site: Site) -> None:
     means = site.stages.means()[site.call.version]
     assert means.seconds == pytest.approx(site.call.seconds)
     assert means.input_tokens == 11
+
+
+def test_merged_versions_cost_what_their_calls_together_cost(site: Site) -> None:
+    other = call_of(99, model="another")
+    answered = replace(other.answered, input_tokens=31, output_tokens=None)
+    site.store.add([replace(other, answered=answered, seconds=1.5)])
+    alone = site.stages.means()
+    assert (alone[site.call.version].input_tokens, alone[other.version].input_tokens) == (11, 31)
+    CallRecords(site.store).merge(site.call.site, [site.call.version, other.version])
+    both = {name: site.stages.means()[name] for name in (site.call.version, other.version)}
+    assert set(both.values()) == {((10 * 0.5 + 1.5) / 11, (10 * 11 + 31) / 11, 7)}
+    site.store.expire(50.0)  # nobody uses the first one any more
+    assert site.stages.means()[site.call.version] == (1.5, 31, None)
 
 
 def test_audits_of_a_student_at_another_version_are_not_this_ones(site: Site) -> None:

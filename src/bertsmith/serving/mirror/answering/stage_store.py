@@ -7,7 +7,20 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, Table, and_, case, false, func, inspect, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    FromClause,
+    Table,
+    and_,
+    case,
+    false,
+    func,
+    inspect,
+    or_,
+    select,
+    update,
+)
 
 from bertsmith.serving.mirror.answering.agreement import keep_point
 from bertsmith.serving.mirror.answering.evidence import VOID, Batch, Evidence, evidence_of_row, first_evidence
@@ -308,20 +321,31 @@ class StageStore:
             return connection.execute(select(func.count()).select_from(CALLS).where(later)).scalar_one()
 
     def means(self) -> dict[str, Means]:
-        """Of each version's recorded calls. The seconds are those that clients waited: calls of ours wait for
-        an LLM that is busy, and ask it again.
+        """Of each version's recorded calls; of merged versions, which one student answers, of all of theirs.
+        The seconds are those that clients waited: calls of ours wait for a busy LLM, and ask it again.
         """
-        asking = select(
-            CALLS.c.version,
-            func.avg(case((CALLS.c.source.not_in((AGAIN, LABELLED)), CALLS.c.seconds))),
-            func.avg(CALLS.c.input_tokens),
-            func.avg(CALLS.c.output_tokens),
-        ).group_by(CALLS.c.version)
+        into = self.merged()
+        name: ColumnElement[str] = CALLS.c.version
+        calls: FromClause = CALLS
+        if into:
+            name = func.coalesce(MERGED.c.into, CALLS.c.version)
+            calls = CALLS.outerjoin(MERGED, CALLS.c.version == MERGED.c.version)
+        asking = (
+            select(
+                name,
+                func.avg(case((CALLS.c.source.not_in((AGAIN, LABELLED)), CALLS.c.seconds))),
+                func.avg(CALLS.c.input_tokens),
+                func.avg(CALLS.c.output_tokens),
+            )
+            .select_from(calls)
+            .group_by(name)
+        )
         with self._reading() as connection:
-            return {
+            found = {
                 row[0]: Means(*(None if each is None else float(each) for each in row[1:]))
                 for row in connection.execute(asking)
             }
+        return found | {version: found[target] for version, target in into.items() if target in found}
 
     def _insertion(self, table: Table) -> Any:
         from sqlalchemy.dialects import postgresql, sqlite
