@@ -9,7 +9,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -229,13 +229,39 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Raises InputError naming the file when it is missing, a folder, or isn't JSON."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return parse_json(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError(f"{path} does not exist.") from error
     except IsADirectoryError as error:
         raise InputError(f"{path} is a folder. Expected a file of JSON.") from error
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits, a list 100,000 deep
         raise InputError(f"{path} is not valid JSON ({error}). It may have been cut or altered.") from error
+
+
+def parse_json(text: str, to_object: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """As json.loads, but a comma too many is called that: Python complains of what stands behind it.
+    `to_object` makes an object of its keys and values.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=to_object)
+    except json.JSONDecodeError as error:
+        before, behind = text[: error.pos].rstrip(), text[error.pos :].strip()
+        if before.endswith(",") and behind.startswith(("]", "}")):
+            raise json.JSONDecodeError("A comma behind the last item", text, len(before) - 1) from error
+        if behind == ",":
+            raise json.JSONDecodeError("A comma at the end", text, error.pos) from error
+        raise
+
+
+def with_distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For `parse_json`: raises ValueError for a key that stands twice in an object, as pyarrow and so
+    Hugging Face's datasets refuse it: one of the two values would be lost.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {max(keys, key=keys.count)[:80]!r} stands twice in one object")
+    return found
 
 
 def sha256(path: Path) -> str:

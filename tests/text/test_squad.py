@@ -138,6 +138,8 @@ def test_two_questions_of_one_id_are_refused(tmp_path: Path) -> None:
     ("name", "content", "complaint"),
     [
         ("a.json", '{"data": [', "not valid JSON"),
+        ("a.json", '{"data": [],}', "A comma behind the last item: line 1 column 12"),
+        ("a.json", '{"data": [], "data": []}', "the key 'data' stands twice in one object"),
         ("a.json", "[]", "expected an object with 'data', found a list"),
         ("a.json", '{"data": []}', "expected at least one question, found none"),
         ("a.jsonl", "", "expected at least one question, found none"),

@@ -3,7 +3,6 @@
 Names and sizes are checked before a byte is parsed, so that a small hostile file can't cost much memory.
 """
 
-import json
 import stat
 from collections.abc import Iterable
 from math import prod
@@ -14,6 +13,7 @@ import safetensors
 from torch import Tensor
 
 from bertsmith.errors import ModelError
+from bertsmith.files import parse_json
 
 MAX_SETTINGS_BYTES = 4 << 20  # a config.json with 100,000 labels has 3 MB
 LARGE = 1 << 18  # values of a tensor that is worth a mapping of its own
@@ -64,7 +64,7 @@ def read_small_json(path: Path) -> Any:
             f"{path} has {size:,} bytes; settings of a model have at most {MAX_SETTINGS_BYTES:,}."
         )
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{path} is not valid JSON ({error}). It may have been cut or altered.") from error
 

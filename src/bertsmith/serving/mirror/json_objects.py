@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from bertsmith.errors import InputError
+from bertsmith.files import parse_json
 from bertsmith.text.files.streams import BYTE_ORDER_MARKS, COMPRESSIONS
 from bertsmith.text.files.table_file import open_table
 
@@ -147,7 +148,7 @@ def _parsed(content: bytes) -> Any:
 def _fault(raw: bytes) -> str:
     """In words, without what stands there."""
     try:
-        json.loads(raw.decode("utf-8"))
+        parse_json(raw.decode("utf-8"))
     except UnicodeDecodeError:
         return "it isn't UTF-8."
     except json.JSONDecodeError as error:

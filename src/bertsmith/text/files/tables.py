@@ -5,7 +5,6 @@ Every reader yields (row number from 0, text); a null is an empty document.
 
 import contextlib
 import csv
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertsmith.errors import InputError
+from bertsmith.files import parse_json, with_distinct_keys
 from bertsmith.text.files.plain import Text
 
 LONGEST_LINE = 1 << 26  # characters of one line of JSON or CSV: a bound on memory, far beyond real rows
@@ -36,7 +36,7 @@ def json_records(lines: Iterable[str], name: str, advice: str) -> Iterator[tuple
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = parse_json(line, with_distinct_keys)
         except (ValueError, RecursionError) as error:  # too many digits or brackets are errors of their own
             raise InputError(
                 f"{name}, line {number}: expected one JSON object, but it is not valid JSON ({error}). "

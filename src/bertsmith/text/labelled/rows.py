@@ -14,7 +14,6 @@ given. Blank lines are passed over, unless those of plain lines, and of a CSV or
 for. A byte-order mark settles the encoding and is no part of a column's name.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from bertsmith.errors import InputError
+from bertsmith.files import parse_json, with_distinct_keys
 from bertsmith.text.files import tables
 from bertsmith.text.files.columns import column_number, find_column, guess_columns, unknown_column
 from bertsmith.text.files.streams import COMPRESSIONS
@@ -295,7 +295,7 @@ def records(table: TableFile) -> Iterator[Record]:
 
 def _listed_records(text: str, name: str) -> Iterator[Record]:
     try:
-        found = json.loads(text)
+        found = parse_json(text, with_distinct_keys)
     except (ValueError, RecursionError) as error:
         raise InputError(
             f"{name}: expected one JSON list of objects, but it is not valid JSON ({error})."

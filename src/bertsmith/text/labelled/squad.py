@@ -10,13 +10,13 @@ in place of both: a list as in SQuAD, or the two lists of the `datasets` library
 | json | any other: SQuAD's JSON |
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
+from bertsmith.files import parse_json, with_distinct_keys
 from bertsmith.text.files.columns import unknown_column
 from bertsmith.text.files.table_file import TableFile, open_table
 from bertsmith.text.files.values import as_category, is_blank
@@ -108,7 +108,7 @@ def _refuse_keys(keys: Keys, name: str) -> None:
 
 def _json(table: TableFile) -> Any:
     try:
-        return json.loads(table.stream.text())
+        return parse_json(table.stream.text(), with_distinct_keys)
     except (ValueError, RecursionError) as error:
         raise InputError(
             f"{table.name}: expected SQuAD's JSON, but it is not valid JSON ({error}). JSON lines have the "

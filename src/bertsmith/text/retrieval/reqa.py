@@ -5,11 +5,11 @@ question the places of its sentences among the candidates, from 0. A training fi
 "answers": [...]}: here the collection is all of its answers.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
+from bertsmith.files import parse_json, with_distinct_keys
 from bertsmith.text.files.table_file import open_table
 from bertsmith.text.retrieval.retrieval_data import Gathering, RetrievalData
 
@@ -43,7 +43,7 @@ def read_reqa(path: Path, encoding: str = "utf-8") -> RetrievalData:
 def _read(path: Path, encoding: str) -> Any:
     with open_table(path, "json", encoding, {".json": "json"}, None) as table:
         try:
-            return json.loads(table.stream.text())
+            return parse_json(table.stream.text(), with_distinct_keys)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path.name} is not valid JSON ({error}). It may have been cut.") from error
 

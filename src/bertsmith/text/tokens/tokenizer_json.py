@@ -6,7 +6,6 @@ key that isn't listed here, no randomness (`dropout`). Everything is checked bef
 sees it.
 """
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bertsmith.errors import TokenizerError
+from bertsmith.files import parse_json
 from bertsmith.validation import first_problem
 
 _WHAT_IS_READ = (
@@ -280,7 +280,7 @@ def _refuse_unigram(model: Any, path: Path) -> None:
 
 def _parse_object(text: str, path: Path, what: str) -> dict[str, Any]:
     try:
-        value = json.loads(text, object_pairs_hook=lambda pairs: _without_repeats(pairs, path))
+        value = parse_json(text, lambda pairs: _without_repeats(pairs, path))
     except (ValueError, RecursionError) as error:  # too many digits or brackets are errors of their own
         raise TokenizerError(
             f"{path} is not valid JSON ({error}). It may have been cut or altered."
