@@ -3,6 +3,7 @@
 import ast
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ def pins() -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in lines}
 
 
+@cache
 def third_party_imports(root: Path) -> set[str]:
     """The distributions that the files below `root` import, those inside functions too."""
     distributions = packages_distributions()

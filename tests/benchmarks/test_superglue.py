@@ -302,7 +302,7 @@ def test_published_rows_have_the_averages_that_their_source_prints() -> None:
         assert np.mean([*row.scores.values()]) == pytest.approx(printed, abs=0.06)
 
 
-@pytest.mark.parametrize("name", ["COPA", "CB"])
+@pytest.mark.parametrize("name", ["COPA", pytest.param("CB", marks=pytest.mark.slow)])
 def test_the_command_runs_it_whole(
     name: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

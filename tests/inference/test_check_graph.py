@@ -42,8 +42,11 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.mark.parametrize(
     "name",
     [
-        *("classification", "question-answering", "int8"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("tagging", "retrieval", "reranking")),
+        *("question-answering", "int8"),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("classification", "tagging", "retrieval", "reranking")
+        ),
     ],
 )
 def test_a_graph_is_found_as_it_was_written(exported: Callable[[str], Path], name: str) -> None:

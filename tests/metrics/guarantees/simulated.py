@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binomtest
 
 # Three hundred runs in every test run, a thousand in the slow ones.
-each_size = pytest.mark.parametrize("runs", [300, pytest.param(1000, marks=pytest.mark.slow)])
+each_size = pytest.mark.parametrize("runs", [150, pytest.param(1000, marks=pytest.mark.slow)])
 
 
 def within(violations: int, runs: int, delta: float) -> bool:

@@ -45,7 +45,7 @@ def alarms(source: Source, later: Source, change: int, steps: int, runs: int, se
 
 
 @pytest.mark.parametrize("source", [CONFIDENT, CONSTANT, COARSE], ids=["confident", "constant", "coarse"])
-@pytest.mark.parametrize(("runs", "steps"), [(300, 3000), pytest.param(1000, 10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("runs", "steps"), [(150, 3000), pytest.param(1000, 10_000, marks=pytest.mark.slow)])
 def test_false_alarms_are_no_more_than_delta(source: Source, runs: int, steps: int) -> None:
     first = alarms(source, source, steps, steps, runs, 28)
     assert within(int(np.isfinite(first).sum()), runs, DELTA)

@@ -37,7 +37,9 @@ with torch.inference_mode():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
-@pytest.mark.parametrize("how", [["plain"], ["packed"], ["packed", "pickled"]])
+@pytest.mark.parametrize(
+    "how", [pytest.param(["plain"], marks=pytest.mark.slow), ["packed"], ["packed", "pickled"]]
+)
 def test_a_child_computes_what_its_parent_does(how: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORKS, *how],
