@@ -111,6 +111,13 @@ def test_a_column_beside_negatives_may_be_the_label(tmp_path: Path) -> None:
             make_task("reranking", **columns).read(path)
     found = make_task("reranking", label="grade").read(path)
     assert [(each.text_pair, each.label) for each in found] == [("cat", 2.0), ("old", 0.0)]
+    for group in ("grade", 4):  # or say which rows belong together
+        found = make_task("reranking", group=group).read(path)
+        assert [(each.text_pair, each.group) for each in found[:3]] == [
+            ("cat", "2"),
+            ("dog", "2"),
+            ("old", "0"),
+        ]
 
 
 @pytest.mark.parametrize("header", ["query\tdocument\tnegative\tsource\tq_id", "q\td\tnegative\ttitle\t_id"])

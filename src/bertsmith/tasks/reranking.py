@@ -39,7 +39,7 @@ from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.losses import contrastive
 from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
-from bertsmith.text.files.columns import find_column, guess_label
+from bertsmith.text.files.columns import find_column, guess_label, named_column
 from bertsmith.text.files.values import as_number
 from bertsmith.text.labelled.rows import read_column_names, stream_rows
 from bertsmith.text.tokens.long_texts import Pieces
@@ -114,12 +114,14 @@ class Reranking(TextTask):
             return None
         layout = settings.model_dump(include={"format", "header", "encoding"})
         names = read_column_names(path, **layout)
-        if not any(map(is_negative, names)) or guess_label(names, str(path)) is not None:
+        group = named_column(settings.group, names)
+        others = [name for name in names if name != group]
+        if not any(map(is_negative, names)) or guess_label(others, str(path)) is not None:
             return None
         columns = find_query_columns(path, settings.text, settings.text_pair, None, **layout)
         roles = (columns.query, columns.positive, columns.scores, *columns.negatives)
         used = {find_column(column, names, str(path)) for column in roles if column is not None}
-        spare = [name for place, name in enumerate(names) if place not in used and not name.endswith("id")]
+        spare = [name for name in others if names.index(name) not in used and not name.endswith("id")]
         first = next(stream_rows(path, spare, **layout))
         for name, value in zip(spare, first.values, strict=True):
             if _is_number(value):
