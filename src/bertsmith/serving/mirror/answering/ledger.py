@@ -80,12 +80,14 @@ class Ledger:
             if is_refusal(outcome.reason):
                 stage = open_students.stage_version(outcome.version)
                 folded.count(stage, "", REFUSED + outcome.reason)
-        for version in outcomes.keys() - open_students.by_version.keys():
-            for each in outcomes[version]:
-                if each.routing is not None and each.routing.audit:
-                    _settle_without_evidence(each, each.routing, folded)
-        for version in outcomes.keys() & open_students.by_version.keys():
-            students, of_version = open_students.by_version[version], outcomes[version]
+        # In their order: evidence that two versions share depends on it.
+        for version, of_version in outcomes.items():
+            students = open_students.by_version.get(version)
+            if students is None:
+                for each in of_version:
+                    if each.routing is not None and each.routing.audit:
+                        _settle_without_evidence(each, each.routing, folded)
+                continue
             for begin in range(0, len(of_version), _AT_ONCE):
                 some = of_version[begin : begin + _AT_ONCE]
                 folded.add(_one_by_one(some, _ByStudent(version, students)))
