@@ -173,6 +173,7 @@ def test_a_null_is_an_empty_document(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": 3}\n', r"line 1: expected text under 'text', found int"),
         ("a.csv", "n,text\n1,a\n2\n", r"a\.csv, line 3: expected 2 columns, found 1"),
         ("a.csv", "n,text\n1,a\n2,b, c\n", r"a\.csv, line 3: expected 2 columns as in the header, found 3"),
+        ("a.csv", "n\ttext\n1\ta\n", r"no column 'text'.* separated by tabs: --format tsv reads it"),
         ("a.csv", "text,text\na,b\n", r"a\.csv: several columns are called 'text'"),
         ("a.csv", 'text\n"never closed\n', r"a\.csv, line 2: not valid CSV"),
         ("a.parquet", "no parquet", r"a\.parquet: not a whole Parquet file"),

@@ -155,7 +155,16 @@ def test_any_text_survives_csv(tmp_path_factory: pytest.TempPathFactory, rows: l
             ["t", "l"],
             r"a\.csv, line 2: expected 2 columns as in the header, found 3",
         ),
-        ("a.csv", b"t,l\na\tb\n", ["l"], r"line 2: .*looks tab-separated: try --format tsv"),
+        (
+            "a.csv",
+            b"t\tl\na, b\tc\n",
+            ["t"],
+            r"no column 't'\. There are: t\tl\. It looks separated by tabs: --format",
+        ),
+        ("a.csv", b"t|l\na|b\n", ["l"], r"looks separated by vertical bars: save it with commas or tabs"),
+        ("a.csv", b"t;l\na;b\n", ["l"], r"looks separated by semicolons: save it with commas or tabs"),
+        ("a.tsv", b"t,l\na,b\n", [2], r"looks separated by commas: --format csv reads it"),
+        ("a.csv", b"t,l\na\tb\n", ["l"], r"line 2: .*looks separated by tabs: --format tsv reads it"),
         ("a.csv", b't\nb\n"c\n', ["t"], r"a\.csv, line 3: not valid CSV"),
         ("a.csv", b"t\nb\xe9\n", ["t"], r"a\.csv: expected utf-8 text, found 0xe9 at byte 3, in line 2"),
         ("a.csv", b"t\0\n", ["t"], r"a\.csv: expected csv text, found binary data"),
@@ -245,6 +254,8 @@ def test_a_guess_is_never_a_choice() -> None:
         guess_columns(["text", "review"], "a.csv")
     with pytest.raises(InputError, match=r"no column has a name .* There are: a, b"):
         guess_columns(["a", "b"], "a.csv")
+    with pytest.raises(InputError, match="looks separated by tabs"):  # "reviewtext" would be one column
+        guess_columns(["review\ttext"], "a.csv")
     with pytest.raises(InputError, match=r"label, score could all be the label\. Name one with --label"):
         guess_columns(["text", "label", "score"], "a.csv")
     with pytest.raises(InputError, match=r"text could be headline or title\. .* --text"):

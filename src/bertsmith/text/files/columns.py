@@ -39,6 +39,12 @@ LESSER_LABELS = (
 
 _LONGEST_SHOWN = 80  # characters
 BY_SEMICOLONS = "It looks separated by semicolons: save it with commas or tabs."
+_SEPARATORS = {
+    "\t": "It looks separated by tabs: --format tsv reads it.",
+    ";": BY_SEMICOLONS,
+    "|": "It looks separated by vertical bars: save it with commas or tabs.",
+    ",": "It looks separated by commas: --format csv reads it.",
+}
 
 
 class Columns(NamedTuple):
@@ -100,6 +106,9 @@ def _text_columns(known: Mapping[str, Sequence[str]], where: str, partner: str |
     pairs = [pair for pair in PAIRS if known.keys() >= set(pair)]
     in_pairs = {name for pair in pairs for name in pair}
     single = known.keys() - in_pairs
+    names = [*chain(*known.values())]
+    if separator_advice(names):  # also where it vanishes from the plain name: "review\ttext"
+        raise unknown_column("text", names, where)
     texts = [(name,) for name in TEXTS if name in single]
     if not pairs and not texts:
         texts = [(name,) for name in LESSER_TEXTS if name in single]
@@ -110,9 +119,6 @@ def _text_columns(known: Mapping[str, Sequence[str]], where: str, partner: str |
         readings = [reading for reading in readings if len(reading) == 1]
     if len(readings) == 1:
         return readings[0]
-    names = [*chain(*known.values())]
-    if len(names) == 1 and ";" in names[0]:
-        raise unknown_column("text", names, where)
     found = " or ".join(" with ".join(reading) for reading in readings)
     problem = f"the text could be {found}" if found else "no column has a name that says it holds the text"
     raise InputError(
@@ -164,10 +170,14 @@ def unknown_column(column: str | int, names: Sequence[str], where: str) -> Input
     """Says which columns there are, and for which of them `column` may be a slip."""
     if isinstance(column, str) and len(column) > _LONGEST_SHOWN:
         column = column[:_LONGEST_SHOWN] + "…"
-    meant = did_you_mean(str(column), names)
-    if len(names) == 1 and ";" in names[0]:
-        meant = f" {BY_SEMICOLONS}"
+    meant = separator_advice(names) or did_you_mean(str(column), names)
     return InputError(f"{where}: no column {column!r}. There are: {listed(names)}.{meant}")
+
+
+def separator_advice(names: Sequence[str]) -> str:
+    """Behind a message: how to read a table whose only name has another separator in it; else empty."""
+    separator = next((each for each in _SEPARATORS if len(names) == 1 and each in names[0]), None)
+    return "" if separator is None else f" {_SEPARATORS[separator]}"
 
 
 def plain_name(name: str) -> str:

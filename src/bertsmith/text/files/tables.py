@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from bertsmith.errors import InputError
 from bertsmith.files import parse_json, with_distinct_keys
+from bertsmith.text.files.columns import separator_advice
 from bertsmith.text.files.plain import Text
 
 LONGEST_LINE = 1 << 26  # characters of one line of JSON or CSV: a bound on memory, far beyond real rows
@@ -221,10 +222,9 @@ def require_different(names: Sequence[str], read: Iterable[str], where: str) -> 
 
 
 def _missing_column(where: str, column: str, columns: Iterable[str]) -> InputError:
-    listed = ", ".join(columns) or "none"
-    return InputError(
-        f"{where}: no column {column!r}. There are: {listed}. Choose one with --text-column (distil: --text)."
-    )
+    names = list(columns)
+    advice = separator_advice(names) or " Choose one with --text-column (distil: --text)."
+    return InputError(f"{where}: no column {column!r}. There are: {', '.join(names) or 'none'}.{advice}")
 
 
 def _text(value: Any, where: str, column: str) -> str:

@@ -26,7 +26,13 @@ import pyarrow as pa
 from bertsmith.errors import InputError
 from bertsmith.files import parse_json, with_distinct_keys
 from bertsmith.text.files import tables
-from bertsmith.text.files.columns import column_number, find_column, guess_columns, unknown_column
+from bertsmith.text.files.columns import (
+    column_number,
+    find_column,
+    guess_columns,
+    separator_advice,
+    unknown_column,
+)
 from bertsmith.text.files.streams import COMPRESSIONS
 from bertsmith.text.files.table_file import TableFile, open_table
 from bertsmith.text.files.values import as_text, is_blank
@@ -264,7 +270,7 @@ def _place(column: str | int, names: Sequence[str] | None, where: str) -> int:
 def _too_short(row: Sequence[str], needed: int, where: str, format: str) -> InputError:
     hint = ""
     if format == "csv" and "\t" in "".join(row):
-        hint = " It looks tab-separated: try --format tsv."
+        hint = separator_advice(["\t"])
     return InputError(
         f"{where}: expected {needed} columns or more, found {len(row)}. Mend the row or remove it.{hint}"
     )
