@@ -7,8 +7,10 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+import export_samples
 import numpy as np
 import pytest
+import torch
 from export_samples import FAMILIES, NAMES, gate_file, random_texts, saved_model
 from tokenizers import Tokenizer as Backend
 
@@ -97,6 +99,26 @@ def test_a_taggers_windows_overlap_by_what_the_facts_say(
     pieces = source.tokenizer.encode_pieces(source.task.texts(sentence))
     first, second, *_ = source.task.encode(sentence, pieces, source.tokenizer).windows
     assert list(first.token_ids[-1 - overlap : -1]) == list(second.token_ids[1 : 1 + overlap])
+
+
+def test_a_model_that_is_not_told_two_texts_apart_has_a_graph_that_is_not_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has the folder alone feeds the type_ids of tokenizer.json, 1 in the second text."""
+    tokenizer = export_samples.tiny_tokenizer()
+    tokenizer.one_segment = True
+    monkeypatch.setattr(export_samples, "tiny_tokenizer", lambda: tokenizer)
+    source = open_source(saved_model(tmp_path / "model", "reranking"))
+    assert source.task is not None
+    assert source.padded.inputs == ("input_ids", "attention_mask")
+    pair = source.task.example(("bano delo", "fuma"))
+    pieces = source.tokenizer.encode_pieces(source.task.texts(pair))
+    (window,) = source.task.encode(pair, pieces, source.tokenizer).windows
+    ids = torch.from_numpy(window.token_ids)[None].long()
+    assert ids.tolist() == [source.tokenizer.backend.encode("bano delo", "fuma").ids]
+    with torch.inference_mode():
+        (logits,) = source.padded(ids, torch.ones_like(ids))
+    np.testing.assert_allclose(logits[0].numpy(), source.answers([window])[0], atol=1e-5)
 
 
 def test_the_graph_says_nothing_of_the_machine_and_names_its_products(desk: Path) -> None:

@@ -122,13 +122,15 @@ class SpanLogits(TokenLogits):
 
 
 class PaddedModel(nn.Module):
-    """The module that is traced."""
+    """The module that is traced. With `one_segment` its tokenizer tells no texts apart, whatever
+    tokenizer.json says to those who read the folder: then the graph isn't told either.
+    """
 
-    def __init__(self, encoder: Bert, head: PaddedHead) -> None:
+    def __init__(self, encoder: Bert, head: PaddedHead, *, one_segment: bool) -> None:
         super().__init__()
         self.padded = PaddedEncoder(encoder)
         self.head = head
-        self.has_segments = encoder.config.type_vocab_size > 1
+        self.has_segments = encoder.config.type_vocab_size > 1 and not one_segment
         self.max_length = encoder.config.max_length
 
     @property

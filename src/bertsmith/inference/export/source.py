@@ -131,9 +131,9 @@ def _require_known_task(folder: Path) -> None:
 
 def _task_source(name: str, folder: Path) -> Source:
     model, task = load_task_model(folder)
-    padded = PaddedModel(model.encoder, padded_head(model.head, model.encoder, task.name))
+    head = padded_head(model.head, model.encoder, task.name)
     notes: tuple[str, ...] = ()
-    if task.settings.stride is not None and not padded.head.per_token:
+    if task.settings.stride is not None and not head.per_token:
         notes = (
             "Of a longer text the graph reads the first window; Bertsmith's own predictions join several.",
         )
@@ -141,6 +141,7 @@ def _task_source(name: str, folder: Path) -> Source:
     packed = deepcopy(model)
     task.bind(packed.head)
     engine = start_engine(packed, folder, _CPU, torch.float32)
+    padded = PaddedModel(model.encoder, head, one_segment=engine.tokenizer.one_segment)
     return Source(name, folder, padded, packed, engine.tokenizer, task, None, task.settings.max_length, notes)
 
 
@@ -157,7 +158,7 @@ def _encoder_source(name: str, folder: Path) -> Source:
     return Source(
         name,
         folder,
-        PaddedModel(encoder, head),
+        PaddedModel(encoder, head, one_segment=engine.tokenizer.one_segment),
         engine.model,
         engine.tokenizer,
         None,
