@@ -16,6 +16,9 @@ from export_samples import gate_file, random_texts, saved_model
 
 from bertsmith.inference.export.export import export_model
 from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.finetuning import pieces_of
+from bertsmith.tasks.tagging import Tagging
+from bertsmith.text.tokens.byte_level import BYTE_SYMBOLS, byte_level_backend
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 pytest.importorskip("onnxruntime", reason="needs the extra export")
@@ -92,3 +95,14 @@ def test_tags_of_words_are_bertsmiths(tmp_path: Path, settings: dict[str, bool])
     found = answers(tmp_path / "out", f"[tag(words) for words in {sentences!r}]")
     assert found == [each["tags"] for each in Predictor.load(folder).predict(sentences)]
     assert len({tag for tags in found for tag in tags}) == 3
+
+
+def test_words_are_given_to_a_byte_level_vocabulary_as_bertsmith_reads_them() -> None:
+    assert "every word, the first too, with a blank" in " ".join(PAGE.read_text(encoding="utf-8").split())
+    special = dict(zip(ROLES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
+    vocabulary = {piece: number for number, piece in enumerate([*special.values(), *sorted(BYTE_SYMBOLS)])}
+    tokenizer = Tokenizer(byte_level_backend(vocabulary, [], special, add_prefix_space=False), special)
+    task = Tagging(Tagging.Settings())
+    (words,) = pieces_of(task, [task.example(["red", "cat", "."])], tokenizer)
+    theirs = tokenizer.backend.encode([" red", " cat", " ."], is_pretokenized=True, add_special_tokens=False)
+    assert [number for word in words for number in word.ids] == theirs.ids
