@@ -2,6 +2,7 @@
 
     BertsmithError
     ├── InputError        a source, a file or a text is not what was expected
+    │   ├── EncodingError     bytes that the text's encoding doesn't have
     │   ├── CorpusError       a corpus folder is missing, altered, or lacks what the command needs
     │   ├── TokenizerError    a vocabulary is broken or does not fit
     │   ├── FilterError       a filter of a search that isn't one, or names what there isn't
@@ -30,6 +31,19 @@ class BertsmithError(Exception):
 
 class InputError(BertsmithError):
     """A source, a file or a text is not what was expected."""
+
+
+class EncodingError(InputError):
+    """Bytes that the text's encoding doesn't have. `problem` says which and where, `likely` names an encoding
+    that may have them; the command line adds the options that its command has for it.
+    """
+
+    def __init__(self, problem: str, likely: str) -> None:
+        super().__init__(problem, likely)
+        self.problem, self.likely = problem, likely
+
+    def __str__(self) -> str:
+        return f"{self.problem} Save it as UTF-8, or give its encoding ({self.likely!r}, for one)."
 
 
 class CorpusError(InputError):

@@ -122,6 +122,24 @@ def test_the_layout_that_was_taken_for_files_is_told(
     assert "Read as" not in capsys.readouterr().out
 
 
+def test_another_encoding_is_named_by_the_options_of_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build = ["corpus", "build", str(tmp_path / "a.txt"), "--out", str(tmp_path / "corpus")]
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9 au lait")
+    assert main(build) == 2
+    assert capsys.readouterr().err.endswith(
+        "Save it as UTF-8, or name its encoding (--encoding latin-1, for one), or put U+FFFD for such bytes "
+        "(--encoding-errors replace).\n"
+    )
+    (tmp_path / "a.txt").write_text("A sentence.", encoding="utf-16-le")
+    assert main(build) == 2
+    assert "looks like utf-16-le without a byte-order mark. Save it as UTF-8, or name its encoding" in (
+        capsys.readouterr().err
+    )
+    assert main([*build, "--encoding", "utf-16-le"]) == 0
+
+
 def test_verify_accepts_what_is_whole_and_names_what_is_not(
     corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,7 +140,7 @@ def test_mistakes_get_a_sentence(
 def test_a_table_in_another_encoding(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (desk / "old.csv").write_bytes("id,text\n\u00e9,red cat\n".encode("latin-1"))
     assert main(["embed", "model", "old.csv", "--out", "o.parquet"]) == 2
-    assert "--encoding latin-1" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith("UTF-8, or name its encoding (--encoding latin-1, for one).\n")
     assert main(["embed", "model", "old.csv", "--out", "o.parquet", "--encoding", "latin-1"]) == 0
     assert read_vectors(desk / "o.parquet").ids == ["\u00e9"]
 

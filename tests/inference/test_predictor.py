@@ -378,7 +378,7 @@ def test_texts_that_were_trained_on_are_told(classifier: Predictor, tmp_path: Pa
 def test_a_file_in_another_encoding_is_read_as_said(classifier: Predictor, tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_bytes("text\nbano\ncaf\xe9\n".encode("latin-1"))
-    with pytest.raises(InputError, match=r"in\.csv: expected utf-8 .* in line 3 .*--encoding latin-1"):
+    with pytest.raises(InputError, match=r"in\.csv: expected utf-8 .* in line 3 .*'latin-1'"):
         classifier.predict_file(path, tmp_path / "out.jsonl")
     assert classifier.predict_file(path, tmp_path / "out.jsonl", encoding="latin-1") == 2
     assert "caf\xe9" in (tmp_path / "out.jsonl").read_text(encoding="utf-8")

@@ -79,7 +79,7 @@ def test_files_of_another_encoding_are_read_when_it_is_named(tmp_path: Path) -> 
     (tmp_path / "a.csv").write_bytes("query,positive\nwo?,Århus\n".encode("latin-1"))
     (found,) = make_task("retrieval", encoding="latin-1").read(tmp_path / "a.csv")
     assert found.documents == ("Århus",)
-    with pytest.raises(InputError, match="--encoding latin-1"):
+    with pytest.raises(InputError, match="'latin-1'"):
         make_task("retrieval").read(tmp_path / "a.csv")
 
 

@@ -168,8 +168,8 @@ def test_a_source_without_text_is_an_error_that_names_it(tmp_path: Path) -> None
     good = write(tmp_path, random_documents(5))
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "binary").write_bytes(b"\0")
-    for name, complaint in (("empty.txt", "yielded no text"), ("binary", "is binary, not text")):
-        with pytest.raises(InputError, match=rf"{name} {complaint}"):
+    for name, complaint in (("empty.txt", "yielded no text"), ("binary", "found binary data")):
+        with pytest.raises(InputError, match=rf"{name}.* {complaint}"):
             build_corpus([str(good), str(tmp_path / name)], tmp_path / "corpus")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["binary", "empty.txt", "texts.txt"]
 

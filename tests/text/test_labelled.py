@@ -167,7 +167,14 @@ def test_any_text_survives_csv(tmp_path_factory: pytest.TempPathFactory, rows: l
         ("a.csv", b"t,l\na\tb\n", ["l"], r"line 2: .*looks separated by tabs: --format tsv reads it"),
         ("a.csv", b't\nb\n"c\n', ["t"], r"a\.csv, line 3: not valid CSV"),
         ("a.csv", b"t\nb\xe9\n", ["t"], r"a\.csv: expected utf-8 text, found 0xe9 at byte 3, in line 2"),
-        ("a.csv", b"t\0\n", ["t"], r"a\.csv: expected csv text, found binary data"),
+        ("a.csv", b"t\0\n", ["t"], r"a\.csv: expected csv text, found a NUL character at byte 1"),
+        ("a.csv", b"t,l\nok,b\nno\0,c\n", ["t"], r"found a NUL character at byte 11, in line 3\. Remove it"),
+        *(
+            ("a.csv", content.encode(name), ["t"], rf"found what looks like {name} without a .* \('{name}',")
+            for name in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
+            for content in ("t,l\nok,b\n", "t,l\n世界,こ\n" * 3000)
+        ),
+        ("a.csv", bytes(range(256)) * 40, ["t"], r"a\.csv: expected csv text, found binary data"),
         ("a.jsonl", b'{"t": 1}\n{"t"\n', ["t"], r"a\.jsonl, line 2: expected one JSON object"),
         ("a.jsonl", b'{"t": 1}\n{"u": 1}\n', ["t"], r"a\.jsonl, line 2: no column 't'\. There are: u"),
         ("a.json", b'[{"t": 1}, 2]', ["t"], r"a\.json, item 2: expected a JSON object, found int"),

@@ -271,7 +271,7 @@ def test_reqa_in_another_encoding(tmp_path: Path) -> None:
     path = tmp_path / "test.json"
     path.write_bytes(json.dumps(values, ensure_ascii=False).encode("latin-1"))
     assert read_retrieval_data(path, encoding="latin-1").documents == {"0": "M\u00fcnchen", "1": "K\u00f6ln"}
-    with pytest.raises(InputError, match=r"test.json: expected utf-8 text, found 0xfc .*--encoding latin-1"):
+    with pytest.raises(InputError, match=r"test.json: expected utf-8 text, found 0xfc .*'latin-1'"):
         read_retrieval_data(path)
     path.write_text('{"questions": [')
     with pytest.raises(InputError, match=r"test.json is not valid JSON"):

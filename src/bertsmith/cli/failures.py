@@ -20,7 +20,7 @@ from types import FrameType
 from cyclopts import App
 from cyclopts.exceptions import CycloptsError, MissingArgumentError, UnknownOptionError
 
-from bertsmith.errors import BertsmithError, DiskFull, InputError
+from bertsmith.errors import BertsmithError, DiskFull, EncodingError, InputError
 from bertsmith.terminal import printable
 
 _OUT_OF_MEMORY = (
@@ -98,7 +98,7 @@ def exit_status(failure: BaseException, app: App | None = None, words: Sequence[
         return _complain(stopped, 128 + failure.signal)
     if isinstance(failure, BrokenPipeError):
         return _reader_gone()
-    sentence = _sentence(failure)
+    sentence = _encoding_sentence(failure, app, words) or _sentence(failure)
     if isinstance(failure, DiskFull) or _is_disk_full(failure):
         sentence = f"{sentence} {_way_on(app, words)}".rstrip()
     if sentence is not None:
@@ -115,8 +115,24 @@ def _way_on(app: App | None, words: Sequence[str]) -> str:
         return _KEPT.format("")
     if apps[-1].default_command is None or command[0].startswith("-"):  # --help and --version
         return ""
-    options = (name for argument in apps[-1].assemble_argument_collection() for name in argument.names)
-    return _KEPT.format(" with --resume") if "--resume" in options else ""
+    return _KEPT.format(" with --resume") if "--resume" in _options_of(apps[-1]) else ""
+
+
+def _options_of(command: App) -> set[str]:
+    return {name for argument in command.assemble_argument_collection() for name in argument.names}
+
+
+def _encoding_sentence(failure: BaseException, app: App | None, words: Sequence[str]) -> str:
+    """By the options that the command has; '' for other failures."""
+    if app is None or not isinstance(failure, EncodingError):
+        return ""
+    options = _options_of(app.parse_commands(words)[1][-1])
+    sentence = f"{failure.problem} Save it as UTF-8"
+    if "--encoding" in options:
+        sentence += f", or name its encoding (--encoding {failure.likely}, for one)"
+    if "--encoding-errors" in options and not failure.likely.startswith("utf"):
+        sentence += ", or put U+FFFD for such bytes (--encoding-errors replace)"
+    return f"{sentence}."
 
 
 def _sentence(failure: BaseException) -> str | None:

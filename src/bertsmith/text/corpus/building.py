@@ -32,7 +32,7 @@ from bertsmith.text.corpus.reading import Batch, Reader
 from bertsmith.text.corpus.shards import ShardWriter
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.sources import Found, find_sources
-from bertsmith.text.files.streams import SourceFile
+from bertsmith.text.files.streams import SourceFile, SourceStream
 from bertsmith.text.ray_engine import Engine, ordered_by_ray
 from bertsmith.text.workers import ordered, usable_cores
 
@@ -59,7 +59,7 @@ def build(
     signatures = SignatureFiles(scratch)
     prepare_each = _on_a_cluster if engine == "ray" else partial(_here, _worker_count(workers, found))
     prospect = _prepare_all(found, settings, signatures, scratch, prepare_each, report)
-    _require_text(prospect)
+    _require_text(prospect, settings)
     choice = choose(prospect.facts, signatures, settings, report)
     shards = _write(prospect, choice, folder, report)
     shutil.rmtree(scratch)
@@ -148,7 +148,7 @@ def _require_space(folder: Path, found: Found) -> None:
     require_free_space(folder, found.size + 4 * packed, "Building this corpus")
 
 
-def _require_text(prospect: Prospect) -> None:
+def _require_text(prospect: Prospect, settings: CorpusSettings) -> None:
     """Raises InputError for the first SOURCE without a single document that holds text."""
     filled = set(np.unique(prospect.facts["source"]).tolist())
     by_origin: dict[str, bool] = {}
@@ -156,15 +156,17 @@ def _require_text(prospect: Prospect) -> None:
         by_origin[source.origin] = by_origin.get(source.origin, False) or index in filled
     for origin, has_text in by_origin.items():
         if not has_text:
-            raise InputError(_nothing_found(prospect, origin))
+            raise _nothing_found(prospect, origin, settings)
 
 
-def _nothing_found(prospect: Prospect, origin: str) -> str:
+def _nothing_found(prospect: Prospect, origin: str, settings: CorpusSettings) -> InputError:
     indices = [index for index, source in enumerate(prospect.found.sources) if source.origin == origin]
-    if all(prospect.origins[index].is_binary for index in indices):
-        return f"The source {origin} is binary, not text. Expected text, JSON lines, CSV, TSV or Parquet."
+    first = prospect.found.sources[indices[0]]
+    if isinstance(first, SourceFile) and all(prospect.origins[index].is_binary for index in indices):
+        with SourceStream(first, settings) as stream:
+            return stream.binary_error("text, JSON lines, CSV or TSV")
     documents = sum(prospect.empty[index] for index in indices)
-    return (
+    return InputError(
         f"The source {origin} yielded no text: {len(indices)} files read, {documents} documents, all empty. "
         "Check --format and --text-column, or leave the source out."
     )

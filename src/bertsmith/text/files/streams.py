@@ -7,13 +7,14 @@ import codecs
 import contextlib
 import hashlib
 import io
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from bertsmith.errors import InputError
+from bertsmith.errors import EncodingError, InputError
 from bertsmith.text.corpus_settings import CorpusSettings
 
 CHUNK = 1 << 20  # bytes decompressed at a time
@@ -26,6 +27,9 @@ BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+
+
+_WIDE = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")  # encodings that a file may have without a mark
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,27 @@ class SourceStream:
         """A NUL byte near the beginning, and neither a byte-order mark nor the encoding explains it."""
         return b"\0" in self.head[:8192] and self._marked_encoding() is None and not self._is_wide
 
+    def binary_error(self, expected: str) -> InputError:
+        """What a file that `looks_binary` may be, where `expected` was to be read."""
+        found = f"{self.file.name}: expected {expected}, found"
+        head = self.head[:8192]
+        text = _as_text(head.replace(b"\0", b""), self._settings.encoding)
+        if text and text.isprintable() and head.count(0) <= 1 + len(head) // 500:  # a tar has more
+            at = head.index(0)
+            line = 1 + head[:at].count(b"\n")
+            return InputError(f"{found} a NUL character at byte {at:,}, in line {line:,}. Remove it.")
+        texts = {name: _as_text(head, name) for name in _WIDE if len(self.head) % (int(name[4:6]) // 8) == 0}
+        ascii_characters = {
+            name: sum(map(str.isascii, text)) for name, text in texts.items() if text.isprintable()
+        }
+        likely = max(ascii_characters, key=ascii_characters.__getitem__, default="")
+        if ascii_characters.get(likely):
+            return EncodingError(f"{found} what looks like {likely} without a byte-order mark.", likely)
+        return InputError(
+            f"{found} binary data. Is it Parquet (--format parquet), or compressed without the ending .gz or "
+            ".zst?"
+        )
+
     def lines(self, limit: int) -> Iterator[str]:
         """Lines without their ends; one longer than `limit` characters is cut at a space.
 
@@ -155,11 +180,10 @@ class SourceStream:
         where = "decompressed byte" if self.file.compression else "byte"
         # Latin-1 has control characters there, and takes any byte without complaint.
         likely = "cp1252" if 0x80 <= error.object[error.start] < 0xA0 else "latin-1"
-        return InputError(
+        return EncodingError(
             f"{self.file.name}: expected {encoding} text, found 0x{error.object[error.start]:02x} "
-            f"at {where} {at:,}, in line {line:,} ({error.reason}). Save it as UTF-8, or name "
-            f"its encoding where the command has --encoding (--encoding {likely}, for one); corpus and index "
-            "build also have --encoding-errors replace."
+            f"at {where} {at:,}, in line {line:,} ({error.reason}).",
+            likely,
         )
 
     @property
@@ -219,6 +243,15 @@ def _with_ends(chunk: str) -> list[str]:
     """Its lines, the last one without an end."""
     lines = list(io.StringIO(chunk, newline=""))
     return [*lines, ""] if not lines or lines[-1].endswith(("\n", "\r")) else lines
+
+
+def _as_text(head: bytes, encoding: str) -> str:
+    """The beginning of a file without line ends and tabs; empty if it isn't in this encoding."""
+    try:
+        text = codecs.getincrementaldecoder(encoding)().decode(head)
+    except UnicodeDecodeError:
+        return ""
+    return re.sub(r"[\s\u200b-\u200f\ufeff]", "", text)
 
 
 def _require_encoding(name: str) -> None:

@@ -62,10 +62,7 @@ def open_table(
     chosen = _format_of(file, format, by_ending, otherwise)
     with SourceStream(file, settings) as stream:
         if chosen != "parquet" and stream.looks_binary:
-            raise InputError(
-                f"{file.name}: expected {chosen} text, found binary data. Is it Parquet (--format parquet), "
-                "or compressed without the ending .gz or .zst?"
-            )
+            raise stream.binary_error(f"{chosen} text")
         yield TableFile(stream, chosen)
 
 
