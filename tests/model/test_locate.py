@@ -17,6 +17,7 @@ from bertsmith.model.checkpoint import CONFIG, WEIGHTS
 from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import Located, locate_model, locate_tokenizer
 from bertsmith.model.manifest import MANIFEST
+from bertsmith.model.untrusted import plain_file
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.checkpoints.task_checkpoint import HEAD
 from bertsmith.tasks.golden.records import GOLDEN
@@ -176,6 +177,25 @@ def test_what_does_not_look_like_a_hub_name_never_asks_the_network(hub: FakeHub,
     with pytest.raises(ModelError, match="There is no model"):
         locate_model(name)
     assert hub.asked == []
+
+
+@pytest.mark.parametrize(
+    ("recipe", "again"),
+    [
+        ('objective = "masked-language"\n', r"bertsmith pretrain \S+recipe\.toml --resume\."),
+        ('task = "classification"\n', "repeat the command that began it with --resume"),
+        ("cut = [", "repeat the command that began it with --resume"),
+    ],
+)
+def test_a_run_without_a_model_yet_is_gone_on_with(tmp_path: Path, recipe: str, again: str) -> None:
+    (tmp_path / "recipe.toml").write_text(recipe)
+    with pytest.raises(ModelError, match=rf"no model .* yet\. The run in .* was interrupted.*: {again}"):
+        locate_model(tmp_path / "model")
+    with pytest.raises(ModelError, match=rf"not a whole one\. The run in .* was interrupted.*: {again}"):
+        plain_file(tmp_path, "config.json")
+    (tmp_path / "model").mkdir()
+    with pytest.raises(ModelError, match=r"not a whole one\.$"):
+        plain_file(tmp_path, "config.json")
 
 
 @pytest.mark.usefixtures("no_network")

@@ -188,6 +188,11 @@ def _not_found(name: str) -> str:
         return (
             f"There is no folder {name!r}, and the hub calls that model {_OLD_NAMES[name]}: give this name."
         )
+    from bertsmith.model.untrusted import unfinished_run  # here, for it imports torch
+
+    path = Path(name).expanduser()
+    if path.name == "model" and (unfinished := unfinished_run(path.parent)):
+        return f"There is no model {name!r} yet.{unfinished}"
     meant = did_you_mean(Path(name).name, _neighbours(Path(name)), count=3)
     return (
         f"There is no model {name!r}: no such folder, and not a name of the hub (organisation/name)."

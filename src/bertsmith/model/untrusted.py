@@ -3,7 +3,9 @@
 Names and sizes are checked before a byte is parsed, so that a small hostile file can't cost much memory.
 """
 
+import contextlib
 import stat
+import tomllib
 from collections.abc import Iterable
 from math import prod
 from pathlib import Path
@@ -20,6 +22,18 @@ LARGE = 1 << 18  # values of a tensor that is worth a mapping of its own
 MAX_HEADER_BYTES = 16 << 20  # names and shapes of BERT-large's tensors take 0.1 MB
 
 
+def unfinished_run(folder: Path) -> str:
+    """Behind a message: how to go on, where `folder` is that of a run that has no model yet; else empty."""
+    recipe = folder / "recipe.toml"
+    if not recipe.is_file() or (folder / "model").exists():
+        return ""
+    again = "repeat the command that began it with --resume"
+    with contextlib.suppress(OSError, ValueError):
+        if "objective" in tomllib.loads(recipe.read_text(encoding="utf-8")):
+            again = f"bertsmith pretrain {recipe} --resume"
+    return f" The run in {folder} was interrupted, or still goes on. To go on with it: {again}."
+
+
 def plain_file(folder: Path, name: str) -> Path:
     """The path of a regular file in a model folder.
 
@@ -32,7 +46,7 @@ def plain_file(folder: Path, name: str) -> Path:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         inside = folder / "model"
-        meant = f" Did you mean {inside}?" if (inside / name).is_file() else ""
+        meant = f" Did you mean {inside}?" if (inside / name).is_file() else unfinished_run(folder)
         raise ModelError(
             f"{folder} has no {name}: it is not a model folder, or not a whole one.{meant}"
         ) from None
