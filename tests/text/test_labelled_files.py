@@ -39,6 +39,26 @@ def test_what_is_kept_to_choose_and_to_test_by_is_not_learned_from(tmp_path: Pat
     assert [Path(file).name for file in found] == ["contest.csv", "latest.csv", "train.csv"]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "val.jsonl",
+        "eng.testa",
+        "eng.testb",
+        "testing.csv",
+        "evaluation.tsv",
+        "test/0.csv",
+        "a/Validation/0.csv",
+    ],
+)
+def test_published_names_of_what_is_not_learned_from_are_known(tmp_path: Path, name: str) -> None:
+    put(tmp_path / "test", "train.csv", name)  # the name of the folder itself says nothing
+    with pytest.raises(InputError, match="data by its name"):
+        labelled_files([tmp_path / "test"], format="csv")
+    found = labelled_files([tmp_path / "test"], besides=[tmp_path / "test" / name], format="csv")
+    assert [Path(file).name for file in found] == ["train.csv"]
+
+
 def test_a_file_that_is_named_twice_and_a_folder_without_any_are_refused(tmp_path: Path) -> None:
     put(tmp_path, "data/a.csv", "empty/README.md")
     with pytest.raises(InputError, match=r"a\.csv is given twice"):

@@ -7,10 +7,15 @@ from pathlib import Path
 from bertsmith.errors import InputError
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.sources import find_sources
+from bertsmith.text.files.streams import SourceFile
 from bertsmith.text.labelled import conll
 from bertsmith.text.labelled.rows import tells_format
 
-_OTHER_SPLIT = re.compile(r"(?:^|[^a-z])(dev|devel|eval|test|valid|validation)(?:[^a-z]|$)", re.IGNORECASE)
+# SuperGLUE has val.jsonl, CoNLL-2003 eng.testa and eng.testb.
+_OTHER_SPLIT = re.compile(
+    r"(?:^|[^a-z])(dev|devel|eval|evaluation|test|test[ab]|testing|val|valid|validation)(?:[^a-z]|$)",
+    re.IGNORECASE,
+)
 
 
 def labelled_files(
@@ -19,8 +24,8 @@ def labelled_files(
     """Files as they are named; of folders those below them whose ending tells a format, or all where the
     `format` is given, by name. Files `besides` are for something else: a folder's are left out.
 
-    Raises InputError for a folder without any, for one whose file is by its name to choose or to test by, and
-    for a file that is named twice.
+    Raises InputError for a folder without any, for one whose file is to choose or to test by, as its name or
+    that of its folder says, and for a file that is named twice.
     """
     others = {Path(path).resolve() for path in besides if path is not None}
     found: list[str] = []
@@ -40,11 +45,13 @@ def named_files(paths: Sequence[Path | str]) -> str:
 
 def _files_of(folder: str, others: set[Path], format: str | None) -> list[str]:
     sources = find_sources([folder], CorpusSettings()).sources
-    files = [source.path for source in sources if hasattr(source, "path") and source.path]
-    files = [file for file in files if Path(file).resolve() not in others]
+    below = {
+        source.path: source.name.partition("/")[2] for source in sources if isinstance(source, SourceFile)
+    }
+    files = [file for file in below if Path(file).resolve() not in others]
     files = [file for file in files if format is not None or _tells_format(file)]
     for file in files:
-        if name := _OTHER_SPLIT.search(Path(file).name):
+        if name := _OTHER_SPLIT.search(below[file]):
             raise InputError(
                 f"{file} is {name[1]} data by its name, and lies in a folder to learn from. Give it as --dev "
                 "or --test, which leaves it out here, or name the files to learn from."
