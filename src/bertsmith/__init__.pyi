@@ -16,6 +16,7 @@ from .data.tokenizing import tokenize_corpus as tokenize_corpus
 from .errors import BertsmithError as BertsmithError
 from .errors import CorpusError as CorpusError
 from .errors import DiskFull as DiskFull
+from .errors import EncodingError as EncodingError
 from .errors import ExportRefused as ExportRefused
 from .errors import FilterError as FilterError
 from .errors import InputError as InputError

@@ -56,7 +56,7 @@ def test_a_disk_that_fills_up(new_run: NewRun, uninterrupted: Uninterrupted) -> 
     settings = new_run()
     attempt = Attempt(settings, [Defect("the disk is full")])
     assert attempt.wait() == [1]
-    assert attempt.complaint().startswith("ResourceError: The disk is full: ")
+    assert attempt.complaint().startswith("DiskFull: The disk is full: ")
     assert "step-00000016" in attempt.complaint()
     folder = Path(settings["out"]) / "checkpoints"
     assert sorted(path.name for path in folder.iterdir()) == ["step-00000008", "step-00000012"]
