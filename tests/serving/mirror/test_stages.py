@@ -398,10 +398,11 @@ def test_a_refusal_is_an_answer_that_differs(upstream: Upstream, calm: RunningMi
 def test_a_student_answers_the_versions_that_were_merged(
     upstream: Upstream, calm: RunningMirror, tmp_path: Path
 ) -> None:
-    def say(prompt: str, text: str) -> str:
+    def say(prompt: str, text: str, key: str = "") -> str:
         given = [{"role": "system", "content": prompt}, {"role": "user", "content": text}]
         body = {"model": "m", "messages": given, "response_format": JSON_SCHEMA}
-        return calm.ask("/v1/chat/completions", body).headers["x-bertsmith"]
+        headers = {"x-api-key": key} if key else {}
+        return calm.ask("/v1/chat/completions", body, headers).headers["x-bertsmith"]
 
     for prompt in ("One.", "Two.", "Three."):
         say(prompt, "a card")
@@ -412,9 +413,10 @@ def test_a_student_answers_the_versions_that_were_merged(
     assert say("One.", "a card").startswith("answered")
     assert say("Two.", "a card!").startswith("answered")
     assert say("Three.", "a card").endswith("reason=new-prompt")
+    assert say("Two.", "a card", "another").endswith("reason=new-key")
     assert compared(calm, student, 2).audits.rate() == 0.5
     assert calm.app.reconciler.open_students.is_merged(two.version)
-    wait_until(lambda: len(calm.stages.tallies()) == 4)
+    wait_until(lambda: len(calm.stages.tallies()) == 5)
     assert {each[0] for each in calm.stages.tallies() if each[1]} == {one.version}
     # After a while nobody uses the first prompt any more, and its calls are too old.
     calm.store.expire(time.time())

@@ -53,7 +53,7 @@ class Service:
         # What can't be audited is not answered: at such a moment the LLM is asked about all calls alike.
         to_llm = students.stage.sent_to_llm(share) if can_audit else 1.0
         if not self.keys.has(headers, query):
-            return CallRouting(version, students.stage.student, "new-key", least=to_llm)
+            return CallRouting(students.stage.version, students.stage.student, "new-key", least=to_llm)
         routing = await self._asked(asked, version, students)
         routing = replace(routing, probability=to_llm if routing.is_sure else 1.0, least=to_llm)
         if not routing.is_ours:
