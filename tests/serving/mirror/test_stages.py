@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from test_mirrored_clients import JSON_SCHEMA, messages
 from bertsmith.errors import InputError
 from bertsmith.serving.mirror.answering.evidence import Batch, Comparison
 from bertsmith.serving.mirror.answering.judging import Rules, judged
+from bertsmith.serving.mirror.answering.open_students import VersionStudents, with_merged
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.answering.stages import (
     Stage,
@@ -423,6 +425,21 @@ def test_a_student_answers_the_versions_that_were_merged(
     wait_until(lambda: not calm.app.reconciler.open_students.answers)
     assert say("Two.", "a card").startswith("recorded")
     assert wait_until(lambda: say("Two.", "a card").startswith("answered"), 10)
+
+
+def test_a_candidate_takes_no_version_from_a_student_that_answers_it() -> None:
+    def trained_on(*versions: str) -> Any:
+        return SimpleNamespace(student=SimpleNamespace(file=SimpleNamespace(templates=versions)))
+
+    both = {
+        "a": VersionStudents(Stage("a", "s", "live", 1.0), trained_on("a"), trained_on("a", "b", "c", "d")),
+        "c": VersionStudents(Stage("c", "s", "live", 1.0), trained_on("b", "c")),
+    }
+    for order in ("ac", "ca"):
+        found = with_merged({version: both[version] for version in order})
+        assert {version: each.stage.version for version, each in found.items()} == {
+            "a": "a", "b": "c", "c": "c", "d": "a",
+        }  # fmt: skip
 
 
 def test_two_replicas_on_one_postgresql_agree(upstream: Upstream, tmp_path: Path, server: str) -> None:

@@ -58,11 +58,13 @@ class OpenStudents:
 
 def with_merged(students: Mapping[str, VersionStudents]) -> dict[str, VersionStudents]:
     """And versions that were merged with one of these (`bertsmith mirror merge`): a student trained on all of
-    them answers all. Its stage is that of the version which it was trained for.
+    them answers all. Its stage is that of the version which it was trained for. A candidate, which answers
+    nobody yet, takes no version from another one's student.
     """
     found = dict(students)
-    for each in students.values():
-        for student in (each.student, each.candidate):
-            for version in () if student is None else student.student.file.templates:
-                found.setdefault(version, each)
+    by_student = [(each.student, each) for each in students.values()]
+    by_candidate = [(each.candidate, each) for each in students.values()]
+    for student, each in by_student + by_candidate:
+        for version in () if student is None else student.student.file.templates:
+            found.setdefault(version, each)
     return found
