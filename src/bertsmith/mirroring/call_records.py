@@ -90,7 +90,9 @@ class CallRecords:
             )
         fitting = [group for group in groups if site is None or group[0].site == site]
         if version is not None:
-            fitting = [group for group in fitting if version in {each.version for each in group}]
+            into = self._merged()
+            target = into.get(version, version)  # of merged ones, the calls of this one may be deleted
+            fitting = [group for group in fitting if target == into.get(group[0].version, group[0].version)]
             if not fitting:
                 raise InputError(
                     f"There is no version {version!r}"

@@ -123,7 +123,10 @@ def test_calls_of_a_merged_version_whose_fellows_are_deleted_are_trained_on(stag
     recorded(stages, "Two.", 20, time.time() + 1)
     stages.store.expire(1000.0)
     assert one.version not in stages.call_counts(1)
-    assert due(stages, students) == [(two.version, 20)]
+    # For the stage of the student that answers them: another one would begin with the LLM answering.
+    assert due(stages, students) == [(one.version, 20)]
+    (left,) = CallRecords(stages.store).group(one.site, one.version)
+    assert (left.version, left.calls) == (two.version, 20)
 
 
 def test_a_mirror_begins_the_training_of_merged_versions(upstream: Upstream, tmp_path: Path) -> None:

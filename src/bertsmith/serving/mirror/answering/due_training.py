@@ -34,9 +34,11 @@ def due_trainings(
         last = max(begun, key=lambda each: each.began, default=None)
         began = 0.0 if last is None else last.began
         new = {each: counts[each] if last is None else store.calls_since(each, began) for each in some}
-        stage = _trained(some, stages, trainings, new)
-        # Another's student answers it that was trained on both, though nobody merged them here.
-        if stage is None or open_students.stage_version(stage.version) not in group:
+        # Of the version that all are answered by, the calls may be deleted. Another's student may answer them
+        # that was trained on both, though nobody merged them here.
+        answering = {open_students.stage_version(each) for each in some} & group
+        stage = _trained([stages[each] for each in answering if each in stages], trainings, new)
+        if stage is None:
             continue
         is_answered = any(each.student for each in known)
         was_dismissed = last is not None and not is_answered and any(each.changed > began for each in known)
@@ -47,20 +49,17 @@ def due_trainings(
             yield stage, sum(counts[version] for version in some)
 
 
-def _trained(
-    versions: list[str], stages: dict[str, Stage], trainings: dict[str, object], new: dict[str, int]
-) -> Stage | None:
+def _trained(stages: list[Stage], trainings: dict[str, object], new: dict[str, int]) -> Stage | None:
     """Which of them the student is to be of: the one that has a student already, or a training that may be
     gone on with; of several, the one with the most new calls.
     """
-    found = [stages[version] for version in versions if version in stages]
     return max(
-        found,
+        stages,
         key=lambda each: (
             bool(each.student),
             bool(each.candidate),
             each.version in trainings,
-            new[each.version],
+            new.get(each.version, 0),
             each.version,
         ),
         default=None,
