@@ -23,8 +23,10 @@ from bertsmith.mirroring.call_records import CallRecords
 from bertsmith.mirroring.learn_settings import LearnSettings
 from bertsmith.mirroring.train import train_student
 from bertsmith.mirroring.understanding.understand import understand
+from bertsmith.serving.mirror.answering.agreement import learned as latest_findings
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.student import Student
+from bertsmith.serving.mirror.student_file import student_id
 
 REFUSED = {"refusal": 1000, "status-400": 7}
 WORDS = LearnSettings(tiers=("tf-idf",))
@@ -313,6 +315,9 @@ def test_merged_versions_are_learned_together(tmp_path: Path) -> None:
         records.merge(site, versions)
         assert [each.version for each in records.group(site)] == versions
         learned = train_student(store, tmp_path / "student", site=site, settings=WORDS)
+        number = student_id(tmp_path / "student")
+        known = {version: each["student"] for version, each in latest_findings(store).items()}
+        assert known == dict.fromkeys(versions, number)
         with pytest.raises(InputError, match="no version 'nothing'"):
             records.merge(site, [versions[0], "nothing"])
         with pytest.raises(InputError, match="at least two"):

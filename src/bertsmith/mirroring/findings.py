@@ -26,6 +26,7 @@ def findings(report: ReportParts) -> dict[str, Any]:
     calls = report.parts.calibration if report.calibration is not None else report.parts.dev
     confusions = without_texts(report.shape, confusions_of(report.shape, judged, calls))
     return {
+        "versions": sorted(file.templates),
         "tier": file.tier,
         "created": file.created,
         "claim": claim_sentence(file.claims, report.strange),

@@ -63,9 +63,13 @@ def keep_learned(store: Store, student: str, version: str, found: dict[str, Any]
 
 
 def learned(store: Store) -> dict[str, dict[str, Any]]:
-    """Of each version what its latest training found, with the student's id and the time."""
+    """Of each version what its latest training found, with the student's id and the time. One of merged
+    versions is of each of them.
+    """
+    latest: dict[str, dict[str, Any]] = {}
     with store.engine.connect().execution_options(**READING) as connection:
-        rows = connection.execute(select(LEARNED).order_by(LEARNED.c.at))
-        return {
-            row.version: {"student": row.student, "at": row.at, **orjson.loads(row.found)} for row in rows
-        }
+        for row in connection.execute(select(LEARNED).order_by(LEARNED.c.at)):
+            found = {"student": row.student, "at": row.at, **orjson.loads(row.found)}
+            for version in (row.version, *found.pop("versions", ())):
+                latest[version] = found
+    return latest
