@@ -145,10 +145,20 @@ def test_what_stands_for_no_label_is_no_class(
     if stand_in is None:
         assert len(make_task("classification").read(path)) == len(labels)
         return
-    with pytest.raises(InputError, match="1 has no label"):
+    with pytest.raises(
+        InputError, match=rf"1 has no label .* \('{stand_in}' says that: a class needs another"
+    ):
         make_task("classification").read(path)
     task = make_task("classification", missing="drop")
     assert stand_in not in {example.label for example in task.read(path)}
+
+
+def test_a_prompt_is_no_text() -> None:
+    """A cross-encoder of sentence-transformers may have one: a row without a query was scored."""
+    task = make_task("regression")
+    task.prompt = "Rank: "
+    texts = [("", "a document"), ("a query", ""), ("a query", "a document")]
+    assert [task.has_text(task.example(pair)) for pair in texts] == [False, False, True]
 
 
 @pytest.mark.parametrize(("labels", "is_class"), [(["0", "1", "2"], False), (["yes"], True)])

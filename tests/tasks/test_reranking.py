@@ -120,7 +120,15 @@ def test_a_column_beside_negatives_may_be_the_label(tmp_path: Path) -> None:
         ]
 
 
-@pytest.mark.parametrize("header", ["query\tdocument\tnegative\tsource\tq_id", "q\td\tnegative\ttitle\t_id"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "query\tdocument\tnegative\tsource\tq_id",
+        "q\td\tnegative\ttitle\t_id",
+        "query\tdocument\tnegative\tsource\t",  # pandas' index, and the same read and written again
+        "query\tdocument\tnegative\tsource\tUnnamed: 0",
+    ],
+)
 def test_other_columns_beside_negatives_are_left_alone(tmp_path: Path, header: str) -> None:
     path = tmp_path / "mined.tsv"
     path.write_text(f"{header}\nred\tcat\tdog\tweb\t7\n")

@@ -6,6 +6,7 @@ E examples, a candidate each.
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,6 +45,8 @@ from bertsmith.text.files.values import as_number
 from bertsmith.text.labelled.rows import read_column_names, stream_rows
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
+
+_ROW_NAMES = re.compile(r"|Unnamed: \d+|.*id")  # columns that number the rows: pandas' index, or ids
 
 
 class RerankingSettings(RowSettings):
@@ -121,7 +124,7 @@ class Reranking(TextTask):
         columns = find_query_columns(path, settings.text, settings.text_pair, None, **layout)
         roles = (columns.query, columns.positive, columns.scores, *columns.negatives)
         used = {find_column(column, names, str(path)) for column in roles if column is not None}
-        spare = [name for name in others if names.index(name) not in used and not name.endswith("id")]
+        spare = [name for name in others if names.index(name) not in used and not _ROW_NAMES.fullmatch(name)]
         first = next(stream_rows(path, spare, **layout))
         for name, value in zip(spare, first.values, strict=True):
             if _is_number(value):

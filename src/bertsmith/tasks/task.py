@@ -205,6 +205,11 @@ class Task(ABC, Generic[E]):
             for _, _, place in [first[gap].rpartition(", ")]
         )
         sentence = f"{path}: of {len(examples):,} rows {counted}"
+        labels = (
+            getattr(each, "label", None) for gap, each in zip(gaps, examples, strict=True) if gap == "label"
+        )
+        if named := sorted({str(label) for label in labels if label is not None}):
+            sentence += f" ({' and '.join(map(repr, named))} says that: a class needs another name)"
         if getattr(self.settings, "missing", "refuse") != "drop":
             keep = ", or --missing keep to take blank texts as they are" if "text" in lacking else ""
             raise InputError(f"{sentence}. Mend them, or give --missing drop to leave them out{keep}.")

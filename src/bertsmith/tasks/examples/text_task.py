@@ -139,8 +139,9 @@ class TextTask(Task[TextExample]):
         return ()
 
     def has_text(self, example: TextExample) -> bool:
-        """Columns beside a blank text may answer for it."""
-        return bool(example.columns) or super().has_text(example)
+        """Columns beside a blank text may answer for it, and a prompt doesn't."""
+        texts = (example.text,) if example.text_pair is None else (example.text, example.text_pair)
+        return bool(example.columns) or all(text.strip() for text in texts)
 
     def stand_ins(self, labels: Collection[Any]) -> Collection[Any]:
         """Those of a file's labels that mean that there is none."""
