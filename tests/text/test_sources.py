@@ -12,7 +12,7 @@ import zstandard
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from bertsmith.errors import InputError
+from bertsmith.errors import EncodingError, InputError
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.sources import find_sources
 from bertsmith.text.files.streams import SourceFile, SourceStream
@@ -174,6 +174,17 @@ def test_an_encoding_that_writes_nul_bytes_needs_no_mark_when_it_is_named(
     assert stream(tmp_path / "a.txt").looks_binary
     assert not stream(tmp_path / "a.txt", encoding=encoding).looks_binary
     assert lines(tmp_path / "a.txt", encoding=encoding) == ["été", "hiver"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "holds"), [("utf-16", "utf-8"), ("utf-16", "utf-16-le"), ("UTF32", "utf-32-le")]
+)
+def test_an_encoding_that_asks_for_a_mark_is_refused_without_one(
+    tmp_path: Path, encoding: str, holds: str
+) -> None:
+    (tmp_path / "a.txt").write_bytes("été\nhiver\n".encode(holds))
+    with pytest.raises(EncodingError, match=f"found no byte-order mark.*'{holds}'"):
+        lines(tmp_path / "a.txt", encoding=encoding)
 
 
 def link_to_folder(path: Path) -> None:

@@ -171,6 +171,11 @@ class SourceStream:
             yield newlines.decode(b"", final=True)
         except UnicodeDecodeError as error:
             raise self._encoding_error(error, encoding, fed, ended) from error
+        except UnicodeError as error:  # of utf-16 and utf-32, which don't say in which order their bytes are
+            likely = f"{codecs.lookup(encoding).name}-le" if b"\0" in self.head else "utf-8"
+            raise EncodingError(
+                f"{self.file.name}: expected {encoding} text, found no byte-order mark.", likely
+            ) from error
 
     def _encoding_error(self, error: UnicodeDecodeError, encoding: str, fed: int, ended: int) -> InputError:
         """`fed` bytes were read, and `ended` lines decoded, before the piece that is wrong."""
