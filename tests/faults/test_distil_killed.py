@@ -63,6 +63,7 @@ def test_killed_at_a_place(place: str, given: Settings, whole: dict[str, Any], t
     check(place, given, whole, tmp_path)
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_its_training(given: Settings, whole: dict[str, Any], tmp_path: Path) -> None:
     check("before a micro-batch", given, whole, tmp_path)
 

@@ -138,6 +138,7 @@ def test_killed_when_it_was_about_to_stop_early(
     assert_same(settings, stopped)
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(new_finetuning: NewFinetuning, whole: dict[str, Any]) -> None:
     settings, draw = new_finetuning(), random.Random(0)
     attempt = FinetuneAttempt(new_finetuning())

@@ -70,7 +70,7 @@ def test_an_unknown_key_in_the_manifest_is_refused(model_folder: Path) -> None:
         read_checkpoint(model_folder)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_damage_to_the_weights_gives_anything_but_a_sentence(
     foreign_folder: Path, data: st.DataObject
@@ -94,7 +94,7 @@ def test_no_damage_to_the_weights_gives_anything_but_a_sentence(
         path.write_bytes(original)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_damage_to_the_settings_gives_anything_but_a_sentence(
     foreign_folder: Path, data: st.DataObject

@@ -70,7 +70,7 @@ def pointing_at(offsets: np.ndarray, first: int, last: int) -> WindowScores:
     return WindowScores(start, end, offsets, 0.0, 0.0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(parts=TEXTS, data=st.data())
 def test_words_come_back_as_they_stand_in_the_text(parts: list[tuple[str, str]], data: st.DataObject) -> None:
     """Gold characters → tokens → best pair → characters: whole words survive the round to the last accent."""
@@ -89,7 +89,7 @@ def test_words_come_back_as_they_stand_in_the_text(parts: list[tuple[str, str]],
     assert answer.text == text[start:end].strip("\u200b")  # invisible, and no token begins with it
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(text=NOISE, data=st.data())
 def test_an_answer_is_cut_from_the_text_whatever_the_text(text: str, data: st.DataObject) -> None:
     offsets = offsets_of(text)
@@ -105,7 +105,7 @@ def test_an_answer_is_cut_from_the_text_whatever_the_text(text: str, data: st.Da
     assert not any(character.isalnum() for character in text[offsets[last, 1] : best.end])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     scores=st.lists(st.tuples(SCORES, SCORES), max_size=25),
     longest=st.integers(1, 30),

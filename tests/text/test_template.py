@@ -251,7 +251,7 @@ def joined_as_the_library_or_refused(processor: dict[str, Any]) -> None:
         assert (token_ids.tolist(), segment_ids.tolist()) == (encoding.ids, encoding.type_ids)
 
 
-FEW = settings(derandomize=True, max_examples=60, deadline=None)
+FEW = settings(derandomize=True, max_examples=25, deadline=None)
 MANY = settings(derandomize=True, max_examples=3_000, deadline=None)
 any_processor = given(ANY_PROCESSOR)
 test_texts_are_joined_as_the_library_does_or_refused = FEW(any_processor(joined_as_the_library_or_refused))

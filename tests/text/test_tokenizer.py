@@ -98,7 +98,7 @@ def test_pieces_that_continue_a_word(small: Tokenizer, byte_level: Tokenizer) ->
 
 
 @given(TEXTS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_a_piece_is_its_span_of_the_text_normalised(text: str) -> None:
     for tokenizer in (EVERY_LETTER, CASED):
         _, offsets, tokens = tokenizer.encode(text)
@@ -113,7 +113,7 @@ def test_a_piece_is_its_span_of_the_text_normalised(text: str) -> None:
 
 
 @given(TEXTS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_spans_follow_the_text_and_leave_out_only_what_is_cleaned_away(text: str) -> None:
     offsets = EVERY_LETTER.encode(text).offsets
     assert offsets == sorted(offsets)
@@ -124,7 +124,7 @@ def test_spans_follow_the_text_and_leave_out_only_what_is_cleaned_away(text: str
 
 
 @given(st.lists(TEXTS, max_size=5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_one_by_one_in_batches_and_word_by_word_give_the_same_ids(texts: list[str]) -> None:
     for tokenizer in (EVERY_LETTER, CASED):
         one_by_one = [tokenizer.encode(text).ids for text in texts]
@@ -135,7 +135,7 @@ def test_one_by_one_in_batches_and_word_by_word_give_the_same_ids(texts: list[st
 
 
 @given(st.text(max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_byte_level_loses_nothing(byte_level: Tokenizer, text: str) -> None:
     ids = byte_level.encode(text).ids
     assert byte_level.decode(ids, skip_special_tokens=False) == text

@@ -58,7 +58,7 @@ def squares(cells: Tensor, lengths: list[int], heads: int, window: int | None) -
     return found
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lengths=st.lists(st.integers(1, 300), min_size=1, max_size=4),
     window=st.sampled_from(WINDOWS),

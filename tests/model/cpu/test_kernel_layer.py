@@ -78,7 +78,7 @@ def kernels_alone(inference_way: str) -> str:
 
 
 @torch.inference_mode()
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     heads=st.integers(1, 3),
     size=st.sampled_from([16, 32, 48]),
