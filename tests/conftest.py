@@ -1,5 +1,6 @@
 """Fixtures that every part of the suite may use."""
 
+import gc
 import os
 import shutil
 import signal
@@ -36,6 +37,16 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_sessionstart() -> None:
+    """Nothing that is collected goes again, and looking through it for cycles takes a sixth of the time."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")
