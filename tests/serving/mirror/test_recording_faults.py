@@ -470,6 +470,25 @@ def test_a_log_that_is_removed_is_said_and_no_call_is_lost(
     assert {text for text, _ in rows(mirror.path)} == {f"card {number}" for number in range(7)}
 
 
+def test_a_log_that_is_removed_while_somebody_reads_is_saved_when_that_has_ended(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "calls.sqlite"))
+    assert store.add([call_of(number) for number in range(3)]) == 3
+    reading = store.calls(call_of(1).version)
+    next(reading)
+    (tmp_path / "calls.sqlite-wal").unlink()
+    (tmp_path / "calls.sqlite-shm").unlink()
+    for _ in range(3):
+        with pytest.raises(OperationalError, match="was removed while the store was open"):
+            store.add([call_of(3)])
+    assert len(list(reading)) == 2
+    with pytest.raises(OperationalError, match="What it held is saved"):
+        store.add([call_of(3)])
+    assert store.add([call_of(3)]) == 1
+    assert store.problem == ""
+    assert len(rows(tmp_path / "calls.sqlite")) == 4  # as another process reads it
+    store.close()
+
+
 @pytest.mark.parametrize("what", ["is gone", "is another file by now"])
 def test_a_store_that_is_moved_away_is_said_and_nothing_counts_as_stored_until_it_is_back(
     mirror: RunningMirror, what: str

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, inspect, select, text, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.pool import QueuePool
 
 from bertsmith.errors import InputError, require
 from bertsmith.serving.mirror.stage_tables import STAGES
@@ -141,6 +142,8 @@ def _sqlite(url: URL, *, create: bool, reads: bool = False) -> Engine:
     @event.listens_for(engine, "do_connect")
     def _require(*_: Any) -> None:
         file.require()  # or SQLite would make a new one
+        if file.connections and file.has_lost_log:  # one with another log would read what isn't there
+            raise sqlite3.OperationalError(file.removed)
 
     @event.listens_for(engine, "connect")
     def _settle(connection: sqlite3.Connection, _: Any) -> None:
@@ -182,16 +185,17 @@ def _sqlite(url: URL, *, create: bool, reads: bool = False) -> Engine:
 
 def _save_log(engine: Engine, connection: Connection, file: "_OpenedFiles") -> None:
     """What a log holds that was removed is written to the store, as long as it is open; then all connections
-    are begun anew, with a log that others find. Raises OperationalError: it is to be tried again.
+    are begun anew, with a log that others find. Raises OperationalError: it is to be tried again, also
+    while somebody reads, whose connection would stay behind with the old log.
     """
     raw = connection.connection.dbapi_connection
-    if raw is not None:
-        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    (is_busy, *_) = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() if raw else (0,)
+    is_alone = isinstance(engine.pool, QueuePool) and engine.pool.checkedout() == 1
+    if is_busy or not is_alone:
+        raise sqlite3.OperationalError(file.removed)
     engine.dispose()
     connection.invalidate()
-    raise sqlite3.OperationalError(
-        f"{file.path}-wal or -shm was removed while the store was open. What it held is saved"
-    )
+    raise sqlite3.OperationalError(f"{file.removed}. What it held is saved")
 
 
 class _OpenedFiles:
@@ -201,6 +205,7 @@ class _OpenedFiles:
 
     def __init__(self, path: Path) -> None:
         self.path, self.connections = path, 0
+        self.removed = f"{path}-wal or -shm was removed while the store was open"
         self._opened: dict[str, tuple[int, int]] = {}
 
     def _now(self, suffix: str) -> tuple[int, int] | None:
@@ -292,7 +297,7 @@ def log_problem(engine: Engine) -> str:
         files.require()
     except sqlite3.OperationalError as error:
         return str(error)
-    return f"{files.path}-wal or -shm was removed while the store is open" if files.has_lost_log else ""
+    return files.removed if files.has_lost_log else ""
 
 
 def _prepare(connection: Connection, name: str, *, create: bool) -> None:
