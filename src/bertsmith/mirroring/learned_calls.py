@@ -16,7 +16,8 @@ from bertsmith.serving.mirror.store import Store
 @dataclass(frozen=True)
 class LearnedCall:
     """`values` are those of the answer, as its shape reads them; `spreads` has for some fields the
-    probability of each value, as the teacher said it. `weight` is that of the call (`Call.weight`).
+    probability of each value, as the teacher said it. `weight` is what the call counts for among those
+    that are learned together: `Call.weight`, or `Call.site_weight` where they are of several versions.
     """
 
     id: str
@@ -54,6 +55,11 @@ def read_calls(store: Store, understood: Understood) -> ReadCalls:
                 strange += 1
                 continue
             answered = call.answered
+            weight = call.weight
+            if len(understood.versions) > 1 and weight is not None:
+                weight = (
+                    call.site_weight or 0.0
+                )  # an earlier layout of the store doesn't know: proves nothing
             learned = LearnedCall(
                 call.id,
                 call.began,
@@ -61,7 +67,7 @@ def read_calls(store: Store, understood: Understood) -> ReadCalls:
                 text,
                 shape.read(answered.value),
                 spreads_of(answered, shape),
-                call.weight,
+                weight,
             )
             (again if call.source == AGAIN else calls).append(learned)
     return ReadCalls(sorted(calls, key=lambda each: (each.began, each.id)), strange, again)

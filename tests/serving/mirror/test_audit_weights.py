@@ -5,6 +5,7 @@ when the call was answered.
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -14,10 +15,11 @@ from made_student import stage_of, template_of
 from running_mirror import running_mirror, wait_until
 from scipy.stats import binomtest
 from scripted_upstream import Upstream
+from sqlalchemy import update
 from test_call_store import call_of
 from test_stages import ask, begin
 
-from bertsmith.mirroring.learned_calls import LearnedCall
+from bertsmith.mirroring.learned_calls import LearnedCall, read_calls
 from bertsmith.mirroring.parts import as_they_came
 from bertsmith.serving.mirror.answering.evidence import first_evidence
 from bertsmith.serving.mirror.answering.ledger import Ledger
@@ -26,11 +28,14 @@ from bertsmith.serving.mirror.answering.service import Service
 from bertsmith.serving.mirror.answering.stage_store import VersionFacts
 from bertsmith.serving.mirror.answering.stages import Stage, in_mode
 from bertsmith.serving.mirror.answering.student_thread import StudentThread
-from bertsmith.serving.mirror.call import Asked, Message
+from bertsmith.serving.mirror.call import Asked, Call, Message
 from bertsmith.serving.mirror.call_routing import CallRouting, Outcome
+from bertsmith.serving.mirror.exchange import make_call
 from bertsmith.serving.mirror.fields import AnswerShape, Field
 from bertsmith.serving.mirror.redaction import Redactor
 from bertsmith.serving.mirror.settings import read_settings
+from bertsmith.serving.mirror.store import Store, VersionCount
+from bertsmith.serving.mirror.tables import CALLS
 
 SHAPE = AnswerShape(fields=(Field(keys=("x",), kind="enum", values=("a", "b")),), order=(("x",),))
 SURE, DIFFERS_SURE, DIFFERS_UNSURE = 0.7, 0.02, 0.3
@@ -78,9 +83,9 @@ TIMES = (
 )
 
 
-def asked_of(text: str) -> Asked:
+def asked_of(text: str, prompt: str = "Classify.") -> Asked:
     return Asked(
-        CALL.asked.protocol, "m", (Message("system", ("Classify.",)), Message("user", (text, "more"))), "x",
+        CALL.asked.protocol, "m", (Message("system", (prompt,)), Message("user", (text, "more"))), "x",
         CALL.asked.schema, "json-schema", {"temperature": 0},
     )  # fmt: skip
 
@@ -150,6 +155,56 @@ def test_calls_that_prove_are_like_the_traffic_in_each_mode_and_over_all_changes
     assert kept_of == pytest.approx([1.0, 0.905, 0.05, 1.0, 0.6, 0.2], abs=0.04)
 
 
+def test_calls_of_versions_that_are_merged_later_prove_as_often_as_they_come(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """One was live while the other was recorded; alone, each keeps what it always did."""
+    traffic, store = Traffic(5), Store(str(tmp_path / "calls.sqlite"))
+    student = StudentThread("x", lambda: Says(of_all=False))
+    request.addfinalizer(student.close)
+    live = VersionStudents(Stage(CALL.version, CALL.site, "live", 1.0, "x"), student)
+    facts = VersionFacts(CALL.site, "m", CALL.asked.schema, 0.0)
+    traffic.open.open_students = OpenStudents({CALL.version: live}, {CALL.site: [facts]})
+    prompts = ["Classify.", "Sort."]
+
+    async def calls() -> list[Call]:
+        recorded = []
+        for number in range(3000):
+            kind = "sure" if traffic.draw.random() < SURE else "unsure"
+            asked = asked_of(f"{kind} {number}", prompts[number % 2])
+            routing = await traffic.service.routing(asked, CALL.site, {}, can_audit=number >= 500)
+            assert routing is not None
+            if routing.audit or not routing.is_ours:
+                call = make_call(
+                    asked, CALL.answered, Redactor((), {}), source="audit" if routing.audit else "relay",
+                    began=number, own=f"id{number}", weight=routing.weight, site_weight=routing.site_weight,
+                )  # fmt: skip
+                recorded.append(replace(call, site=CALL.site))
+        return recorded
+
+    store.add(asyncio.run(calls()))
+    versions = store.versions()
+    templates = {of.version: template_of(next(store.calls(of.version))) for of in versions}
+
+    def kept(*of: VersionCount) -> list[LearnedCall]:
+        understood = SimpleNamespace(versions=of, templates=templates, shape=SHAPE)
+        return as_they_came(read_calls(store, understood).calls, 0)  # type: ignore[arg-type]
+
+    merged = kept(*versions)
+    early = [call for call in merged if call.began < 500]
+    for some in (early, merged[len(early) :]):
+        assert binomtest(sum(call.began % 2 == 0 for call in some), len(some)).pvalue > 0.001
+        assert binomtest(sum(call.text.startswith("sure") for call in some), len(some), SURE).pvalue > 0.001
+    assert len(merged) == pytest.approx(500 + 0.05 * 2500, rel=0.2)
+    alone = {version.version: len(kept(version)) for version in versions}
+    assert sorted(alone.values()) == pytest.approx([250 + 0.05 * 1250, 1500], rel=0.2)
+    with store.engine.begin() as connection:
+        connection.execute(update(CALLS).values(site_weight=None))  # as an earlier layout has them
+    assert kept(*versions) == []
+    assert {version.version: len(kept(version)) for version in versions} == alone
+    store.close()
+
+
 def test_audits_of_the_student_and_of_a_candidate_find_the_known_share(traffic: Traffic) -> None:
     """Of the student over its sure calls, of a candidate, who is sure of all, over all of them."""
     ledger, found = Ledger(), {"x": first_evidence(0.05, 0.05), "y": first_evidence(0.05, 0.05)}
@@ -200,3 +255,4 @@ def test_a_recorded_call_keeps_its_weight_whatever_the_mode_becomes(
         )
         ask(mirror, "who knows it")
         assert [each.weight for each in mirror.calls()] == [None, pytest.approx(0.85), 0.25]
+        assert [each.site_weight for each in mirror.calls()] == [None, pytest.approx(0.85), 0.25]

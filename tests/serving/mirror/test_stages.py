@@ -235,7 +235,7 @@ def test_a_candidate_takes_its_turn_or_is_let_go(store: Store) -> None:
     assert (begun.mode, begun.student) == ("shadow", "y")
 
 
-@pytest.mark.parametrize("layout", ["1", "3", "4"])
+@pytest.mark.parametrize("layout", ["1", "3", "4", "5"])
 def test_a_store_of_an_earlier_layout_gets_what_it_lacks(store: Store, layout: str) -> None:
     store.add([call_of(1)])
     (stage,) = StageStore(store).stages().values()
@@ -245,16 +245,17 @@ def test_a_store_of_an_earlier_layout_gets_what_it_lacks(store: Store, layout: s
         connection.execute(sql("ALTER TABLE mirror_stages RENAME COLUMN is_held TO is_automatic"))
         if layout == "1":
             AUDITS.drop(connection)
-        if layout != "4":
-            connection.execute(sql("ALTER TABLE mirror_calls DROP COLUMN weight"))
+        for column in ("site_weight",) if layout in ("4", "5") else ("weight", "site_weight"):
+            connection.execute(sql(f"ALTER TABLE mirror_calls DROP COLUMN {column}"))
         connection.execute(update(META).where(META.c.name == "layout").values(value=layout))
     address = store.engine.url.render_as_string(hide_password=False)
     for _ in range(2):  # by the first that opens it, once
         name = address.replace("+psycopg", "") if "psycopg" in address else str(store.engine.url.database)
         again = Store(name)
-        again.add([replace(call_of(2), id="weighed", weight=0.25)])
+        again.add([replace(call_of(2), id="weighed", weight=0.25, site_weight=0.5)])
         (version,) = again.versions()
-        assert [each.weight for each in again.calls(version.version)] == [None, 0.25]
+        weights = [(each.weight, each.site_weight) for each in again.calls(version.version)]
+        assert weights == [(None, None), (0.25, 0.5)]
         assert StageStore(again).audit_outcomes() == {}
         assert not StageStore(again).stages()[version.version].is_held
         again.close()

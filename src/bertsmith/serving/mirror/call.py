@@ -80,7 +80,8 @@ class Call:
     in the application, `version` one prompt, schema and model of it. `source`: relay or import; undated for
     an import of which nobody knows when it was; audit for one that a student answered; label for a file's
     text, again for a recorded input that was asked once more. `weight`, where a student answers at this site,
-    is least / probability of being put to the LLM, as they were when the call was answered.
+    is least / probability of being put to the LLM, as they were when the call was answered; `site_weight` has
+    the least over all versions of the site.
     """
 
     id: str
@@ -94,3 +95,4 @@ class Call:
     seconds: float | None = None
     first_seconds: float | None = None
     weight: float | None = None
+    site_weight: float | None = None

@@ -11,8 +11,8 @@ from bertsmith.serving.mirror.call import Asked, Json
 class CallRouting:
     """`reason` says why the LLM answers; with none, the student does, by `answer`. `values` and `confidence`
     are the student's, None and NaN where it was not asked. Of a call that it `is_sure` of, the LLM is asked
-    with `probability`, and of any call at that moment with `least` or more. `audit` names the audit, where
-    the LLM is asked although the student answered.
+    with `probability`, and of any call at that moment with `least` or more, of any version of the site with
+    `site_least`. `audit` names the audit, where the LLM is asked although the student answered.
     """
 
     version: str
@@ -25,6 +25,7 @@ class CallRouting:
     is_sure: bool = False
     probability: float = 1.0
     least: float = 1.0
+    site_least: float = 1.0
     audit: str = ""
 
     @property
@@ -33,6 +34,11 @@ class CallRouting:
         be asked are more than their share of the traffic.
         """
         return self.least / self.probability
+
+    @property
+    def site_weight(self) -> float:
+        """The same among the calls of all versions of the site, as if they had been merged."""
+        return self.site_least / self.probability
 
     @property
     def is_ours(self) -> bool:

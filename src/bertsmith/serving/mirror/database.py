@@ -331,8 +331,8 @@ def _prepare(connection: Connection, name: str, *, create: bool) -> None:
 
 def _add_columns(connection: Connection) -> None:
     """Those that earlier layouts lack."""
-    if "weight" not in _columns(connection, CALLS):
-        connection.execute(text(f"ALTER TABLE {CALLS.name} ADD COLUMN weight FLOAT"))
+    for name in {"weight", "site_weight"} - _columns(connection, CALLS):
+        connection.execute(text(f"ALTER TABLE {CALLS.name} ADD COLUMN {name} FLOAT"))
     if "is_held" not in _columns(connection, STAGES):  # in the place of one that nobody read
         connection.execute(text(f"ALTER TABLE {STAGES.name} RENAME COLUMN is_automatic TO is_held"))
         connection.execute(update(STAGES).values(is_held=0))

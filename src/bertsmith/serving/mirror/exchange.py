@@ -76,6 +76,7 @@ def call_of(exchange: Exchange, redactor: Redactor) -> Call:
         seconds=exchange.seconds,
         first_seconds=exchange.first_seconds,
         weight=None if routing is None else routing.weight,
+        site_weight=None if routing is None else routing.site_weight,
     )
 
 
@@ -92,6 +93,7 @@ def make_call(
     first_seconds: float | None = None,
     own: str = "",
     weight: float | None = None,
+    site_weight: float | None = None,
 ) -> Call:
     """Redacted. `subjects` are whom it is about beside those of the request. `own` is its id; imported calls
     are named by their content, and by their time where the provider gave the answer no name, so that a second
@@ -108,7 +110,20 @@ def make_call(
     elif source == IMPORTED:
         own = import_of(content, began)
     own = own or uuid.uuid4().hex
-    return Call(own, content, site, version, began, asked, answered, source, seconds, first_seconds, weight)
+    return Call(
+        own,
+        content,
+        site,
+        version,
+        began,
+        asked,
+        answered,
+        source,
+        seconds,
+        first_seconds,
+        weight,
+        site_weight,
+    )
 
 
 def asked_of(form: WireFormat, body: bytes, path: str = "") -> Asked:

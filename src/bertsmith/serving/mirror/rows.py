@@ -71,6 +71,7 @@ def call_row(call: Call, subjects: Iterable[str]) -> dict[str, Any]:
         "first_seconds": call.first_seconds,
         "source": call.source,
         "weight": call.weight,
+        "site_weight": call.site_weight,
         "subject": " ".join(subjects) or None,
         "messages": _written(_rows(call.asked.inputs)),
         "answer": _written(answered.value),
@@ -145,4 +146,5 @@ def call_of_row(row: Any) -> Call:
         row.seconds,
         row.first_seconds,
         row.weight,
+        row.site_weight,
     )

@@ -10,8 +10,8 @@ passed    how many calls could not be mirrored, and why
 
 from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text
 
-LAYOUT = 5
-OLDER = (1, 2, 3, 4)  # layouts that lack only tables and columns: these are added
+LAYOUT = 6
+OLDER = (1, 2, 3, 4, 5)  # layouts that lack only tables and columns: these are added
 METADATA = MetaData()
 
 META = Table(
@@ -59,6 +59,7 @@ CALLS = Table(
     # What the call counts for among those recorded beside it (CallRouting.weight); NULL where no student
     # answered at its site, or an earlier layout didn't know.
     Column("weight", Float),
+    Column("site_weight", Float),  # the same among those of all versions of its site
     Column("subject", Text),  # fingerprints, a blank between them
     Column("messages", Text, nullable=False),  # JSON: [[role, part, …], …], without the system's
     Column("answer", Text, nullable=False),  # JSON

@@ -48,6 +48,11 @@ class OpenStudents:
         """Some call might be ours."""
         return bool(self.answering)
 
+    def sent_to_llm(self, site: str, audit_share: float) -> float:
+        """The least probability with which the LLM is asked about a call of the site, of any version."""
+        stages = (each.stage for each in self.by_version.values() if each.stage.site == site)
+        return min((stage.sent_to_llm(audit_share) for stage in stages), default=1.0)
+
     def why_new(self, site: str, asked: Asked) -> str:
         """What tells a call of a version that nobody answers from those of its site that somebody does."""
         known = self.answering[site]

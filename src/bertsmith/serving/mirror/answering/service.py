@@ -47,20 +47,23 @@ class Service:
         asked = self.redactor.begin().asked(asked)
         version = version_of(asked, site)
         students = open_students.by_version.get(version)
-        if students is None or not students.stage.answers:
-            return CallRouting(version, "", open_students.why_new(site, asked))
         share = self.settings.audit_share
         # What can't be audited is not answered: at such a moment the LLM is asked about all calls alike.
-        to_llm = students.stage.sent_to_llm(share) if can_audit else 1.0
+        of_site = open_students.sent_to_llm(site, share) if can_audit else 1.0
+        if students is None or not students.stage.answers:
+            return CallRouting(version, "", open_students.why_new(site, asked), site_least=of_site)
+        stage = students.stage
+        to_llm = stage.sent_to_llm(share) if can_audit else 1.0
         if not self.keys.has(headers, query):
-            return CallRouting(students.stage.version, students.stage.student, "new-key", least=to_llm)
+            return CallRouting(stage.version, stage.student, "new-key", least=to_llm, site_least=of_site)
         routing = await self._asked(asked, version, students)
-        routing = replace(routing, probability=to_llm if routing.is_sure else 1.0, least=to_llm)
+        probability = to_llm if routing.is_sure else 1.0
+        routing = replace(routing, probability=probability, least=to_llm, site_least=of_site)
         if not routing.is_ours:
             return routing
         if not can_audit:
             return replace(routing, reason="audits-behind")
-        if self._draw.random() >= students.stage.share:
+        if self._draw.random() >= stage.share:
             return replace(routing, reason="canary")
         return replace(routing, audit="drawn") if self._draw.random() < share else routing
 
