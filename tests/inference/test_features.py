@@ -15,6 +15,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.features import Features, LayerMix, Vectors
 from bertsmith.model.checkpoint import load_encoder
+from bertsmith.text.tokens.template import Template
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 TEXTS = ["red cats", "the old dog sleeps", "", "a small blue bird runs and runs", "new", "green dogs"]
@@ -137,6 +138,17 @@ def test_of_a_long_text_each_piece_has_one_vector(tiny_bert: Path, tiny_tokenize
     assert found.shape == (len(ids), 32)
     first = by_hand(tiny_bert, enclosed(tiny_tokenizer, ids[:14]))[2]
     assert_close(found[:10], first[1:11])  # nearer to the middle of the first window than of the next
+
+
+def test_pieces_stand_behind_the_tokenizers_own_special_tokens(
+    tiny_bert: Path, tiny_tokenizer: Tokenizer
+) -> None:
+    """Of a tokenizer.json whose template has no [CLS], or two tokens in front."""
+    features, ids = Features(tiny_bert, pooling="tokens"), tiny_tokenizer.encode("red cats").ids
+    for before in ((), (tiny_tokenizer.cls_id, tiny_tokenizer.mask_id)):
+        features.tokenizer.template = Template(before, (), (tiny_tokenizer.sep_id,))
+        states = by_hand(tiny_bert, [*before, *ids, tiny_tokenizer.sep_id])[2]
+        assert_close(features.encode(["red cats"])[0], states[len(before) : -1])
 
 
 def test_a_word_has_the_vector_of_its_first_piece(tiny_bert: Path, tiny_tokenizer: Tokenizer) -> None:

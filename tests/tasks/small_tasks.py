@@ -1,6 +1,7 @@
 """Tiny models of tasks over made-up words, and examples whose targets come from a generator."""
 
 import dataclasses
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, encode_examp
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.text.labelled.squad import Question
+from bertsmith.text.tokens.template import Template
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 POSITIONS = 64
@@ -96,6 +98,14 @@ def random_model(task: Task[Any], tokenizer: Tokenizer, *, dropout: float = 0.0,
                 parameter.add_(1.0)
     task.bind(model.head)
     return model.eval()
+
+
+def joined_by(tokenizer: Tokenizer, before: str, between: str, behind: str) -> Tokenizer:
+    """The same with other special tokens around texts: "[CLS]", "[SEP]", "[SEP]" are the usual ones."""
+    copy: Tokenizer = pickle.loads(pickle.dumps(tokenizer))
+    ids = (tuple(map(copy.token_to_id, tokens.split())) for tokens in (before, between, behind))
+    copy.template = Template(*ids)
+    return copy
 
 
 def split_of(task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer) -> EncodedExamples:

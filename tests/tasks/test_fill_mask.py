@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from small_pretraining import small_config
+from small_tasks import joined_by
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.data.store import TokenStore
@@ -52,6 +53,16 @@ def test_candidates_are_the_models_distribution_best_first(
     assert probabilities == sorted(probabilities, reverse=True)
     assert fill_mask(model, tokenizer, "bano delo [MASK].", top=3) == [candidates[:3]]
     assert len(fill_mask(model, tokenizer, "bano delo [MASK].")[0]) == 5
+
+
+def test_masks_stand_between_the_tokenizers_own_special_tokens(
+    model: PretrainingModel, tokenizer: Tokenizer
+) -> None:
+    (candidates,) = fill_mask(
+        model, joined_by(tokenizer, "[CLS] [PAD]", "[SEP]", "[SEP]"), "bano [MASK].", top=1
+    )
+    ids = [tokenizer.token_to_id(t) for t in ("[CLS]", "[PAD]", "bano", "[MASK]", ".", "[SEP]")]
+    assert candidates[0].probability == pytest.approx(float(plainly(model, ids, 3).max()), rel=1e-4)
 
 
 def test_rows_without_a_piece_are_no_candidates(tokenizer: Tokenizer) -> None:

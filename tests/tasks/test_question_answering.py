@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_tasks import make_task, random_model, split_of
+from small_tasks import joined_by, make_task, random_model, split_of
 
 from bertsmith.errors import ModelError
 from bertsmith.tasks.computing.task_model import outputs_of
@@ -74,7 +74,9 @@ def test_an_answer_of_one_word_is_seen_wherever_it_stands(stride: int, tokenizer
         assert found["null_odds"] < 0
 
 
-def test_rows_read_are_cls_and_the_passage(tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize("behind", ["[SEP]", "", "[SEP] [PAD]"])
+def test_rows_read_are_cls_and_the_passage(behind: str, tokenizer: Tokenizer) -> None:
+    tokenizer = joined_by(tokenizer, "[CLS]", "[SEP]", behind)
     task = QuestionAnswering(AnswerSettings(max_length=24, stride=3))
     passage = " ".join(["bano", "delo", "firu"] * 12)
     (encoded,) = split_of(task, [task.example(("guma guma", passage))], tokenizer).encoded

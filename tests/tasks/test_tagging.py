@@ -10,7 +10,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_tasks import WORDS, examples_of, first_batch, make_task, objective_of, random_model, split_of
+from small_tasks import (
+    WORDS,
+    examples_of,
+    first_batch,
+    joined_by,
+    make_task,
+    objective_of,
+    random_model,
+    split_of,
+)
 
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import spans_of_tags
@@ -67,6 +76,15 @@ def test_the_head_reads_each_words_first_piece_in_their_order(words: list[str], 
     (encoded,) = split_of(task, [task.example(words)], tokenizer).encoded
     read = [int(window.token_ids[row]) for window in encoded.windows for row in window.rows]
     assert read == [tokenizer.encode(word).ids[0] for word in words]
+
+
+def test_words_stand_behind_the_tokenizers_own_special_tokens(tokenizer: Tokenizer) -> None:
+    task = Tagging(TaggingSettings(max_length=10), TAGS)
+    for before in ("", "[CLS] [PAD]"):
+        joined = joined_by(tokenizer, before, "[SEP]", "[SEP]")
+        (encoded,) = split_of(task, [task.example(WORDS[:30])], joined).encoded
+        read = [int(window.token_ids[row]) for window in encoded.windows for row in window.rows]
+        assert read == list(map(tokenizer.token_to_id, WORDS[:30]))
 
 
 def test_a_word_is_read_where_most_of_its_surroundings_are_seen(tokenizer: Tokenizer) -> None:

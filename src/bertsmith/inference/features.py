@@ -190,11 +190,12 @@ class Features:
     def _pieces_of(self, pieces: Pieces) -> Encoded:
         """Each piece is read in the window that shows most of its surroundings."""
         room = self.max_length - special_tokens(self.tokenizer, 1)
+        before = len(self.tokenizer.template.before)  # [CLS]
         ranges = windows(pieces.ids, room, self.stride, self.tokenizer.truncation)
         owners = owner(ranges)
         made = []
         for number, (start, end) in enumerate(ranges):
-            rows = np.flatnonzero(owners[start:end] == number) + 1  # after [CLS]
+            rows = np.flatnonzero(owners[start:end] == number) + before
             made.append(Window(*join_segments(self.tokenizer, pieces.ids[start:end]), rows))
         return Encoded(tuple(made))
 

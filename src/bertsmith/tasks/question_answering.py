@@ -133,7 +133,7 @@ class QuestionAnswering(Task[Question]):
         for number, (start, end) in enumerate(ranges):
             token_ids, segment_ids = join_segments(tokenizer, asked, ids[start:end])
             if len(token_ids) != len(segments):  # all but the last have those of the first
-                first = len(token_ids) - 1 - (end - start)
+                first = len(token_ids) - len(tokenizer.template.behind) - (end - start)
                 segments, rows = segment_ids, np.concatenate([[0], np.arange(first, first + end - start)])
             made.append(Window(token_ids, segments, rows))
             targets.append(self._target(example, offsets, (start, end)))

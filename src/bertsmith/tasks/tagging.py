@@ -245,7 +245,7 @@ class Tagging(Task[TaggedExample]):
         made = []
         for number, (start, end) in enumerate(ranges):
             owned = firsts[ends[number - 1] if number else 0 : ends[number]]
-            rows = owned - start + 1  # after [CLS]
+            rows = owned - start + len(tokenizer.template.before)  # after [CLS]
             if len(rows) or len(ranges) == 1:
                 made.append(Window(*join_segments(tokenizer, ids[start:end]), rows))
         target = None

@@ -12,7 +12,7 @@ from bertsmith.data.store import TokenStore
 from bertsmith.errors import InputError
 from bertsmith.tasks.computing.evaluation_mode import evaluating
 from bertsmith.tasks.computing.finite import require_finite
-from bertsmith.tasks.examples.encoding import Window
+from bertsmith.tasks.examples.encoding import Window, join_segments
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -57,13 +57,12 @@ def fill_mask(
 
 def masked_window(tokenizer: Tokenizer, text: str, where: str) -> Window:
     """A text with masks as one sequence, whose rows to read are the masks. Raises InputError for none."""
-    inside = tokenizer.encode(text, read_special_tokens=True).ids
-    ids = np.array([tokenizer.cls_id, *inside, tokenizer.sep_id], np.int32)
+    ids, segments = join_segments(tokenizer, tokenizer.encode(text, read_special_tokens=True).ids)
     masks = np.flatnonzero(ids == tokenizer.mask_id)
     if not len(masks):
         mask = tokenizer.id_to_token(tokenizer.mask_id)
         raise InputError(f"{where} has no {mask}. Put {mask} where a word is to be guessed.")
-    return Window(ids, np.zeros(len(ids), np.int64), masks)
+    return Window(ids, segments, masks)
 
 
 def masked_examples(
