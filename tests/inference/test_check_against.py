@@ -77,6 +77,7 @@ def test_sentence_transformers_makes_the_same_vectors(sound: dict[str, Path]) ->
         ("embedding", "tokenizer_config.json", {"truncation_side": "left"}),
         ("masked-language", "tokenizer_config.json", {"truncation_side": "left"}),
         ("embedding", PROMPTS, {"truncate_dim": 5}),
+        ("embedding", "tokenizer_config.json", {"padding_side": "left"}),  # moves positions in their batches
     ],
 )
 def test_the_same_end_of_texts_and_vectors_is_compared(
@@ -86,6 +87,20 @@ def test_the_same_end_of_texts_and_vectors_is_compared(
     pytest.importorskip(oracle.replace("-", "_"))
     folder = Path(shutil.copytree(sound[kind], tmp_path / "model"))
     settings(file, lambda content: content | said)(folder)
+    (folder / "bertsmith.json").unlink()
+    found = check_model(folder, against=oracle).comparisons["float32"]
+    assert found.agrees, found.differences
+
+
+@pytest.mark.parametrize("kind", ["embedding", "masked-language"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_of_half_precision_are_computed_in_float32_by_both(
+    sound: dict[str, Path], tmp_path: Path, kind: str, dtype: torch.dtype
+) -> None:
+    oracle: Oracle = "sentence-transformers" if kind == "embedding" else "transformers"
+    pytest.importorskip(oracle.replace("-", "_"))
+    folder = Path(shutil.copytree(sound[kind], tmp_path / "model"))
+    tensors(lambda found: found.update({name: tensor.to(dtype) for name, tensor in found.items()}))(folder)
     (folder / "bertsmith.json").unlink()
     found = check_model(folder, against=oracle).comparisons["float32"]
     assert found.agrees, found.differences

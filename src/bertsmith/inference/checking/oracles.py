@@ -40,7 +40,7 @@ def their_answers(oracle: Oracle, folder: Path, subject: Subject, inputs: Sequen
             if oracle == "transformers":
                 return _Transformers(package, folder, subject).answers(items)
             return _SentenceTransformers(package, folder, subject).answers(items)
-    except (OSError, ValueError, KeyError, AttributeError, RuntimeError) as error:
+    except (OSError, ValueError, LookupError, AttributeError, RuntimeError) as error:
         first_line = str(error).partition("\n")[0][:300]
         raise InputError(f"{oracle} doesn't open {folder}, or can't answer: {first_line}") from error
 
@@ -112,7 +112,8 @@ class _Transformers:
         self.subject = subject
         self.tokenizer = package.AutoTokenizer.from_pretrained(folder)
         names = read_settings(plain_file(folder, "config.json")).get("architectures") or ["AutoModel"]
-        self.model = getattr(package, names[0]).from_pretrained(folder, attn_implementation="eager").eval()
+        model = getattr(package, names[0]).from_pretrained(folder, attn_implementation="eager")
+        self.model = model.eval().float()  # which computes in whatever the weights were saved in
 
     def answers(self, items: Sequence[Item]) -> Answers:
         stages: tuple[str, ...] = ()
@@ -177,7 +178,7 @@ class _SentenceTransformers:
                 f"{folder} is a fine-tuned or a masked language model: compare it with transformers. "
                 "sentence-transformers is for models of vectors."
             )
-        self.model = package.SentenceTransformer(str(folder), device="cpu")
+        self.model = package.SentenceTransformer(str(folder), device="cpu").float()
         self.tokenizer = self.model.tokenizer
 
     def answers(self, items: Sequence[Item]) -> Answers:
@@ -199,7 +200,7 @@ class _SentenceTransformers:
             ]
             states["pooled"] = np.concatenate([each["sentence_embedding"].numpy() for each in pooled])
             stages = tuple(states)
-            vectors = self.model.encode(texts, prompt="", normalize_embeddings=True)
+            vectors = self.model.encode(texts, prompt="", batch_size=1, normalize_embeddings=True)
             asked = replace(item, texts=tuple(texts))
             records.append(_record(asked, self.tokenizer, batches, states, vectors))
         return Answers(stages, tuple(records))
