@@ -131,6 +131,19 @@ def test_a_busy_llm_is_waited_for_and_one_that_refuses_is_named(store: Store) ->
         assert store.count() == 5
 
 
+def test_a_mirrors_own_address_is_refused(store: Store) -> None:
+    """Its student may answer, which is no LLM; and what it relays would count as traffic."""
+
+    def script(seen: Seen) -> Reply:
+        reply = llm_answers.script(seen)
+        reply.headers["x-bertsmith"] = "recorded; site=s"
+        return reply
+
+    with upstream_of(script) as mirror, pytest.raises(InputError, match="is a mirror, where a student may"):
+        label(mirror, store, ["my card"])
+    assert store.count() == 0
+
+
 def test_what_is_being_asked_when_the_llm_refuses_another_is_stored(store: Store) -> None:
     def script(seen: Seen) -> Reply:
         if "forbidden" in seen.body.decode():

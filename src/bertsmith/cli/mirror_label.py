@@ -163,7 +163,7 @@ def relabel(
     site
         As `bertsmith mirror status` shows it. Needed if there are several.
     upstream
-        The LLM's base URL, as the application has it.
+        The LLM's base URL, as the mirror has it; not the mirror's own.
     count
         Inputs to ask once more; those asked before count.
     version

@@ -18,6 +18,7 @@ from bertsmith.errors import InputError
 from bertsmith.serving.mirror.call import SYSTEM_ROLES, Answered, Asked, Json, Message, NotMirrored
 from bertsmith.serving.mirror.exchange import read_answered, read_asked
 from bertsmith.serving.mirror.formats.registry import BY_NAME
+from bertsmith.serving.mirror.passing_on import HEADER
 
 _ATTEMPTS, _LONGEST_WAIT = 6, 60.0  # seconds
 _BUSY = (408, 409, 429, 500, 502, 503, 504, 529)
@@ -135,6 +136,11 @@ class Upstream:
             except httpx.HTTPError as error:
                 found = type(error).__name__
             else:
+                if HEADER.decode() in response.headers:
+                    raise InputError(
+                        f"{self._url} is a mirror, where a student may answer and every call counts as "
+                        "traffic. Name the LLM's own address, the one that the mirror has as its --upstream."
+                    )
                 if response.status_code == 200:
                     return response
                 found = f"status {response.status_code}"

@@ -19,10 +19,15 @@ from running_mirror import RunningMirror
 
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
+from bertsmith.serving.mirror.exchange import read_asked
+from bertsmith.serving.mirror.formats.registry import format_of
 from bertsmith.serving.mirror.importing import import_files
 from bertsmith.serving.mirror.json_objects import json_objects
 from bertsmith.serving.mirror.redaction import Redactor
 from bertsmith.serving.mirror.store import Store
+from bertsmith.serving.mirror.streams import events_of
+from bertsmith.serving.mirror.writing.own_answer import OwnAnswer
+from bertsmith.serving.mirror.writing.registry import write
 
 NOTHING = Redactor((), {})
 SHAPE = {"type": "json_schema", "json_schema": {"name": "x", "schema": llm_answers.SCHEMA}}
@@ -133,6 +138,32 @@ def test_a_call_without_a_time_has_its_answers_or_is_undated(tmp_path: Path, sto
     import_files([written(tmp_path / "other.jsonl", *strange.values())], store, NOTHING)
     assert [each.source for each in calls(store)].count("undated") == 3
     assert import_files([tmp_path / "log.jsonl"], store, NOTHING).known == 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_student_answered_teaches_nothing(tmp_path: Path, store: Store, stream: bool) -> None:
+    """An application logs what it gets, from the LLM and from a student in its place."""
+    objects = []
+    for path, body in REQUESTS.items():
+        form = format_of("POST", path)
+        assert form is not None
+        asked = read_asked(form, body | {"stream": stream}, path)
+        (name,) = list(asked.schema["properties"])[:1]
+        value = {"intent": "card", "urgent": False} if name == "intent" else {name: True}
+        spread = {f"$.{name}": [(True, 0.9), (False, 0.1)]}
+        ours = write(OwnAnswer(asked, body | {"stream": stream}, value, "0123456789ab", spread))
+        content = b"".join(ours.pieces)
+        is_stream = ours.content_type.startswith("text/event-stream")
+        response = form.join(events_of(content)) if is_stream else json.loads(content)
+        objects += [{"request": body, "response": each} for each in (response, answer(path, body))]
+    found = import_files([written(tmp_path / "log.jsonl", *objects)], store, NOTHING)
+    protocols = {each.asked.protocol for each in calls(store)}
+    assert (found.added, len(protocols)) == (5, 5)
+    assert found.passed == {(each, "student-answer"): 1 for each in protocols}
+    spans = [GEN_AI, GEN_AI | {"gen_ai.response.id": objects[0]["response"]["id"]}]
+    log = [{"name": "chat m", "attributes": each, "start_time": "2026-01-01T00:00:00Z"} for each in spans]
+    again = import_files([written(tmp_path / "spans.jsonl", *log)], store, NOTHING)
+    assert (again.added, again.passed) == (1, {("spans", "student-answer"): 1})
 
 
 def test_importing_again_or_what_was_recorded_adds_none(tmp_path: Path, mirror: RunningMirror) -> None:

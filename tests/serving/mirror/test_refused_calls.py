@@ -106,23 +106,31 @@ CHUNK = b'data: {"choices": [{"index": 0, "delta": {"content": "{"}}]}\n\n'
 
 
 @pytest.mark.parametrize(
-    ("pieces", "cause"),
+    ("pieces", "more", "cause"),
     [
-        ([CHUNK, b'event: error\ndata: {"error": {"message": "overloaded"}}\n\n'], "upstream-error"),
-        ([CHUNK], "cut"),
+        ([CHUNK, b'event: error\ndata: {"error": {"message": "overloaded"}}\n\n'], {}, "upstream-error"),
+        ([CHUNK], {}, "cut"),
+        ([CHUNK], {"x-bertsmith": "answered; site=s; student=s"}, "student-answer"),
     ],
 )
 @pytest.mark.parametrize("mode", ["canary", "live"])
-def test_an_error_or_a_cut_within_a_stream_is_no_difference(
-    upstream: Upstream, calm: RunningMirror, tmp_path: Path, mode: str, pieces: list[bytes], cause: str
+def test_a_stream_that_breaks_off_or_is_another_mirrors_students_is_no_difference(
+    upstream: Upstream,
+    calm: RunningMirror,
+    tmp_path: Path,
+    mode: str,
+    pieces: list[bytes],
+    more: dict[str, str],
+    cause: str,
 ) -> None:
     student = begin(calm, tmp_path, mode, 1e-9)
-    stream = {"content-type": "text/event-stream"}
+    stream = {"content-type": "text/event-stream", **more}
     answer_with(upstream, Reply(pieces, headers=stream, is_stream=True))
     assert say(calm, "a card") == 200
     found = account(calm)
     assert (found.compared, found.refused) == (0, {})
     assert found.void == ({cause: 1} if mode == "live" else {})
+    assert calm.passed() == {("openai-chat", cause): 1}
     assert calm.stages.audit_outcomes() == ({(student.id, "void"): 1} if mode == "live" else {})
 
 

@@ -9,6 +9,8 @@ SYSTEM_ROLES = ("system", "developer")
 # had a file labelled.
 AGAIN, LABELLED = "again", "label"
 IMPORTED, UNDATED = "import", "undated"  # sources of calls that were recorded elsewhere
+STUDENT_ANSWER = "student-answer"  # why a call isn't recorded whose answer is no LLM's
+OWN_NUMBER = "bertsmith"  # so begins the number in the id of an answer of ours
 QUEUE_FULL = "queue-full"  # why a call isn't recorded while the store can't be written
 Json = Any  # what json.loads gives
 Probabilities = Mapping[str, list[tuple[Json, float]]]  # of a field's values, by the field's JSON path
@@ -71,6 +73,14 @@ class Answered:
     output_tokens: int | None = None
     probabilities: Probabilities = field(default_factory=dict)
     logprobs: list[Json] | None = None
+
+    @property
+    def is_students(self) -> bool:
+        """A student of a mirror gave it: its id says so, and where its protocol has none, that it has read
+        and written no tokens.
+        """
+        is_uncounted = not self.response_id and self.input_tokens == self.output_tokens == 0
+        return OWN_NUMBER in self.response_id or is_uncounted
 
 
 @dataclass(frozen=True)

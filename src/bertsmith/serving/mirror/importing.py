@@ -5,7 +5,8 @@
     OpenTelemetry     spans of GenAI calls as JSON: OTLP's, and those of the SDK's console exporter
 
 An imported call is named by its content: importing a file again, or one whose calls were recorded, adds none.
-What can't be mirrored is counted once too.
+What can't be mirrored is counted once too. What an application logged while a student answered has answers
+of the student's, which teach nothing.
 """
 
 import hashlib
@@ -21,7 +22,16 @@ import orjson
 
 from bertsmith.errors import InputError
 from bertsmith.progress import Progress
-from bertsmith.serving.mirror.call import IMPORTED, UNDATED, Answered, Asked, Call, Json, NotMirrored
+from bertsmith.serving.mirror.call import (
+    IMPORTED,
+    STUDENT_ANSWER,
+    UNDATED,
+    Answered,
+    Asked,
+    Call,
+    Json,
+    NotMirrored,
+)
 from bertsmith.serving.mirror.exchange import make_call, read_answered, read_asked
 from bertsmith.serving.mirror.formats.reading import names_in
 from bertsmith.serving.mirror.formats.registry import FORMATS, format_of
@@ -209,6 +219,9 @@ def _of_spans(placed: Placed, _: Any, __: Any, redactor: Redactor) -> Iterator[C
         if isinstance(span, NotMirrored):
             yield span
             continue
+        if span.answered.is_students:
+            yield NotMirrored(STUDENT_ANSWER)
+            continue
         source, began = _origin(span.began)
         yield make_call(span.asked, span.answered, redactor, source=source, began=began, seconds=span.seconds)
 
@@ -237,9 +250,10 @@ def _made(
     subjects: tuple[str, ...] = (),
 ) -> Call:
     source, began = _origin(began)
-    return make_call(
-        asked, answer(asked), redactor, source=source, began=began, named=site, subjects=subjects
-    )
+    answered = answer(asked)
+    if answered.is_students:
+        raise NotMirrored(STUDENT_ANSWER)
+    return make_call(asked, answered, redactor, source=source, began=began, named=site, subjects=subjects)
 
 
 def _origin(began: float | None) -> tuple[str, float]:

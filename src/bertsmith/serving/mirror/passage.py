@@ -4,13 +4,13 @@ import time
 from dataclasses import replace
 
 from bertsmith.serving.json_log import LOG
-from bertsmith.serving.mirror.call import QUEUE_FULL, Asked, NotMirrored
+from bertsmith.serving.mirror.call import QUEUE_FULL, STUDENT_ANSWER, Asked, NotMirrored
 from bertsmith.serving.mirror.call_routing import CallRouting
 from bertsmith.serving.mirror.exchange import Exchange, asked_of
 from bertsmith.serving.mirror.formats.registry import format_of
 from bertsmith.serving.mirror.identity import site_of
 from bertsmith.serving.mirror.llm_refusals import is_refusal, reason_of, refuses_the_call
-from bertsmith.serving.mirror.passing_on import SITE, SUBJECT
+from bertsmith.serving.mirror.passing_on import SITE, SUBJECT, is_students
 from bertsmith.serving.mirror.upstream_connections import Headers, UpstreamAnswer
 
 _READ = ("application/json", "text/event-stream")
@@ -97,6 +97,8 @@ class Passage:
             self.reason = reason_of(answer.status)
         elif not self._content_type.startswith(_READ):
             self.reason = "content-type"
+        elif is_students(answer):
+            self.reason = STUDENT_ANSWER
 
     def keep(self, piece: bytes) -> None:
         """A piece of the answer that has been passed on."""

@@ -5,8 +5,9 @@
 import httpcore
 
 from bertsmith.serving.mirror.exchange import READABLE
-from bertsmith.serving.mirror.upstream_connections import Headers
+from bertsmith.serving.mirror.upstream_connections import Headers, UpstreamAnswer
 
+HEADER = b"x-bertsmith"  # of a mirror's answers: what became of the call
 SITE, SUBJECT = b"x-bertsmith-site", b"x-subject"  # what the client may tell the mirror
 FAILED = (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError)
 _OF_A_CONNECTION = {
@@ -14,6 +15,11 @@ _OF_A_CONNECTION = {
     b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
 }  # fmt: skip
 _NOT_SENT_ON = {SITE, SUBJECT, b"host"}
+
+
+def is_students(answer: UpstreamAnswer) -> bool:
+    """The upstream is a mirror too, and its student has answered."""
+    return answer.header(HEADER).startswith("answered")
 
 
 def meaning_of(error: Exception) -> tuple[int, str, str]:

@@ -20,6 +20,7 @@ from bertsmith.serving.mirror.formats import openai_chat
 from bertsmith.serving.mirror.passage import Passage
 from bertsmith.serving.mirror.passing_on import (
     FAILED,
+    HEADER,
     SITE,
     meaning_of,
     of_this_connection,
@@ -34,7 +35,6 @@ from bertsmith.serving.mirror.writing.own_answer import OwnAnswer, Written
 from bertsmith.serving.mirror.writing.registry import write
 
 _CONNECT_SECONDS = 10.0
-_HEADER = b"x-bertsmith"
 
 
 class Relay:
@@ -155,7 +155,7 @@ class Relay:
 
     async def _send_own(self, written: Written, passage: Passage, send: Send) -> None:
         passage.status = 200
-        headers = [(b"content-type", written.content_type.encode()), (_HEADER, passage.header)]
+        headers = [(b"content-type", written.content_type.encode()), (HEADER, passage.header)]
         if len(written.pieces) == 1:
             headers.append((b"content-length", str(len(written.pieces[0])).encode()))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -224,9 +224,9 @@ class Relay:
 
 
 async def _answer(answer: UpstreamAnswer, passage: Passage, send: Send) -> None:
-    dropped = of_this_connection(answer.headers) | {_HEADER}
+    dropped = of_this_connection(answer.headers) | {HEADER}
     headers = [(name, value) for name, value in answer.headers if name not in dropped]
-    headers.append((_HEADER, passage.header))
+    headers.append((HEADER, passage.header))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     try:
         async for piece in answer.pieces():
@@ -248,7 +248,7 @@ async def _refuse(status: int, said: str, code: str, passage: Passage, send: Sen
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        (_HEADER, passage.header),
+        (HEADER, passage.header),
     ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

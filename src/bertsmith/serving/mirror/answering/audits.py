@@ -21,12 +21,12 @@ from bertsmith.serving.mirror.answering.known_keys import KnownKeys
 from bertsmith.serving.mirror.answering.ledger import Ledger
 from bertsmith.serving.mirror.answering.reconciler import AUDIT_PATIENCE
 from bertsmith.serving.mirror.answering.stage_store import StageStore
-from bertsmith.serving.mirror.call import Asked
+from bertsmith.serving.mirror.call import STUDENT_ANSWER, Asked
 from bertsmith.serving.mirror.call_routing import CallRouting, Outcome
 from bertsmith.serving.mirror.exchange import Exchange
 from bertsmith.serving.mirror.formats.wire_format import WireFormat
 from bertsmith.serving.mirror.llm_refusals import may_answer_later, reason_of, refuses_the_call
-from bertsmith.serving.mirror.passing_on import FAILED
+from bertsmith.serving.mirror.passing_on import FAILED, is_students
 from bertsmith.serving.mirror.recorder import Recorder
 from bertsmith.serving.mirror.upstream_connections import Connections, Headers
 from bertsmith.serving.mirror.upstreams import Target
@@ -178,6 +178,8 @@ class Audits:
                 refusal = reason_of(answer.status)
             elif answer.status != 200:
                 raise _NoAnswer(answer.status)
+            elif is_students(answer):
+                refusal = STUDENT_ANSWER
             else:
                 async for piece in answer.pieces():
                     pieces.append(piece)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from bertsmith.serving.mirror.call import Asked, Json, NotMirrored, Probabilities
+from bertsmith.serving.mirror.call import OWN_NUMBER, Asked, Json, NotMirrored, Probabilities
 
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 _PIECE = 24  # characters of a streamed answer that come at once
@@ -32,7 +32,7 @@ class OwnAnswer:
     value: Json
     student: str
     probabilities: Probabilities = field(default_factory=dict)
-    number: str = field(default_factory=lambda: uuid.uuid4().hex)
+    number: str = field(default_factory=lambda: OWN_NUMBER + uuid.uuid4().hex)
     at: int = field(default_factory=lambda: int(time.time()))
 
     @property
