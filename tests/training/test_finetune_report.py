@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from bertsmith.tasks.task import Prediction, Task
 from bertsmith.text.labelled.squad import Question
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning.charts import risk_points
+from bertsmith.training.finetuning.choosing import gain_of
 from bertsmith.training.finetuning.figures import (
     NO_BREAK,
     baselines_to_beat,
@@ -307,6 +309,25 @@ def test_the_standard_error_of_a_correlation_agrees_with_its_theory() -> None:
     theory = (1 - rho**2) * math.sqrt(1 + rho**2 / 2) / math.sqrt(200 - 3)  # Bonett and Wright 2000
     found = standard_error(task, dev, task.error_analysis(dev.predictions, dev.split.examples).answers)
     assert found == pytest.approx(theory, rel=0.4)
+
+
+@pytest.mark.parametrize(
+    ("made", "tolerance"), [(lambda: classified(40), 1e-9), (labelled, 0.3)], ids=["accuracy", "micro_f1"]
+)
+def test_rows_of_one_source_count_once_in_standard_errors(made: Any, tolerance: float) -> None:
+    """Three copies of each row say no more than it alone does."""
+    task, once = made()
+    answers = task.error_analysis(once.predictions, once.split.examples).answers
+    of_rows = standard_error(task, once, answers)
+    by_chance = [once.predictions[row] for row in np.random.default_rng(4).permutation(once.rows)]
+    _, _, gain_of_rows = gain_of(task, once.predictions, by_chance, once.split.examples)
+
+    copies = [replace(each, group=each.text) for each in once.split.examples for _ in range(3)]
+    said, others = ([each for each in some for _ in range(3)] for some in (once.predictions, by_chance))
+    grouped = type(task)(task.settings.model_copy(update={"group": "document"}), task.labels)
+    repeated = evaluation(grouped, said, copies)
+    assert standard_error(grouped, repeated, answers * 3) == pytest.approx(of_rows, rel=tolerance)
+    assert gain_of(grouped, said, others, copies)[2] == pytest.approx(gain_of_rows)
 
 
 def test_the_standard_error_is_kept_among_the_results() -> None:

@@ -76,17 +76,18 @@ def _texts_apart(task: Task[Any], example: Any) -> Sequence[str]:
     if task.is_pretokenized:
         return ()
     texts = task.texts(example)
-    if _names_groups(task):
+    if names_groups(task):
         return (" ".join(texts),)
     return texts if len(texts) > 1 and type(task).group_key is Task.group_key else ()
 
 
-def _names_groups(task: Task[Any]) -> bool:
+def names_groups(task: Task[Any]) -> bool:
+    """Whether the settings say which column tells what rows of one source have in common."""
     return getattr(task.settings, "group", None) is not None
 
 
 def _way_out(task: Task[Any]) -> str:
-    return f"{'Give' if _names_groups(task) else _GROUPS} --dev of other sources"
+    return f"{'Give' if names_groups(task) else _GROUPS} --dev of other sources"
 
 
 def shared_with_train(

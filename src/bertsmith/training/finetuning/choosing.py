@@ -14,6 +14,7 @@ from bertsmith.arrays import Ints
 from bertsmith.errors import BertsmithError, NotFinite, TrainingStopped
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.evaluating.evaluation import Evaluation
+from bertsmith.tasks.evaluating.uncertainty import groups_of
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.task import Bound, Metrics, Outputs, Prediction, Task
 from bertsmith.training.finetuning.choice import Choice, Tried
@@ -227,13 +228,15 @@ def gain_of(
     task: Task[Any], ours: Sequence[Prediction], theirs: Sequence[Prediction], examples: Sequence[Any]
 ) -> tuple[float, float, float]:
     """Our main metric, by how much it is above theirs, and the standard error of that, by the bootstrap over
-    the examples.
+    the examples, or over the groups that they belong to.
     """
-    draw = np.random.default_rng(0)
+    draw, groups = np.random.default_rng(0), groups_of(task, examples)
     scorers = [task.scorer(said, examples) for said in (ours, theirs)]
     differences = []
     for _ in range(_RESAMPLES):
-        rows = draw.integers(0, len(examples), len(examples))
+        rows = draw.integers(0, len(groups), len(groups))
+        if len(groups) < len(examples):
+            rows = np.concatenate([groups[number] for number in rows.tolist()])
         pair = [_finite(score(rows)) for score in scorers]
         differences.append(pair[0] - pair[1])
     reached = score_of(task, ours, examples)

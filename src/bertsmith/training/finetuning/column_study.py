@@ -24,6 +24,7 @@ from bertsmith.tasks.evaluating.evaluation import Evaluation
 from bertsmith.tasks.evaluating.uncertainty import standard_error
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
 from bertsmith.tasks.examples.columns import Columns
+from bertsmith.tasks.examples.held_out import names_groups
 from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.classifier_head import ClassifierHead
@@ -214,9 +215,11 @@ def _reached(task: TextTask, name: str, predictions: list[Prediction], judged: E
 
 
 def _gain(task: TextTask, ours: list[Prediction], theirs: list[Prediction], examples: Sequence[Any]) -> Gain:
-    """Where the metric is the mean of the rows' scores, the error is that of the mean; else by bootstrap."""
+    """Where the metric is the mean of the scores of rows that stand alone, the error is that of the mean;
+    else by bootstrap.
+    """
     each = [_row_scores(task, said, examples) for said in (ours, theirs)]
-    if each[0] is None or each[1] is None or len(examples) < 2:
+    if each[0] is None or each[1] is None or len(examples) < 2 or names_groups(task):
         _, gain, error = gain_of(task, ours, theirs, examples)
         return Gain(gain, error)
     differences = each[0] - each[1]

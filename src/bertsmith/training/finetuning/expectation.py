@@ -30,8 +30,9 @@ class Expectation:
 def expect(
     score: float, error: float | None, rows: int, folds: int, curve: LearningCurve | None
 ) -> Expectation:
-    """From the cross-validated score of so many rows, its standard error (None: all rows alike), and how a
-    linear model's score grows with rows: what is missing to 1 is taken to fall as its does.
+    """From the cross-validated score of so many rows, those of one source counted as one, its standard error
+    (None: all rows alike), and how a linear model's score grows with rows: what is missing to 1 is taken to
+    fall as its does.
 
     The interval is Wilson's (1927), made wider; for a score that may be below 0 the normal one.
     """

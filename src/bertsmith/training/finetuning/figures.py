@@ -255,7 +255,7 @@ def score_by_length(task: Task[Any], evaluation: Evaluation) -> list[LengthScore
     are never divided, and count by their mean.
     """
     words = [sum(len(text.split()) for text in task.texts(example)) for example in evaluation.split.examples]
-    groups = groups_of(task, evaluation)
+    groups = groups_of(task, evaluation.split.examples)
     lengths = [round(sum(words[row] for row in rows.tolist()) / len(rows)) for rows in groups]
     found = by_length(
         lengths, lambda some: score_of(task, evaluation, np.concatenate([groups[n] for n in some]))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 from bertsmith.files import read_json, sha256, write_json
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.tasks.evaluating.evaluation import Evaluation, is_always_right
-from bertsmith.tasks.evaluating.uncertainty import standard_error
+from bertsmith.tasks.evaluating.uncertainty import groups_of, standard_error
 from bertsmith.tasks.task import Metrics, Task
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.training.finetune_recipe import FinetuneRecipe
@@ -134,7 +134,8 @@ class Results:
         score, error = judged.model[self.task.main_metric], self.standard_errors[self.judge]
         if not math.isfinite(score):
             return None
-        return expect(score, error, judged.rows, self.folds, self.learning_curve)
+        groups = len(groups_of(self.task, judged.split.examples))
+        return expect(score, error, groups, self.folds, self.learning_curve)
 
     @property
     def scores(self) -> list[float]:
