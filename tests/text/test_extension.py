@@ -46,7 +46,7 @@ def with_added_tokens(folder: Path) -> Tokenizer:
     """A WordPiece vocabulary with tokens that the model's own vocabulary doesn't have."""
     content = json.loads(wordpiece().backend.to_str())
     count = len(content["model"]["vocab"])
-    for number, token in enumerate(("<url>", "<user>"), start=count):
+    for number, token in enumerate(("<url>", "<USER>"), start=count):
         content["added_tokens"].append(added(token, number, special=False))
     return of_content(folder, content)
 

@@ -39,15 +39,15 @@ def without_pieces(tokenizer: Tokenizer, count: int, merges: int = 0, outside: i
     Raises TokenizerError when one of these is not the model's own, as a special token that was added later.
     """
     content, base = _content(tokenizer), tokenizer.vocab_size - count
-    for number in range(base, tokenizer.vocab_size):
-        piece = tokenizer.id_to_token(number)
+    # id_to_token has small letters for an added token that an uncased tokenizer compares in them
+    for number, piece in enumerate(tokenizer.pieces[base:], start=base):
         if content["model"]["vocab"].pop(piece, None) != number:
             raise TokenizerError(
                 f"The piece {piece!r} was added to the tokenizer by other means, after the words that are "
                 "to be removed. Remove it first."
             )
-    for number in range(base - outside, base):
-        content["model"]["vocab"].pop(tokenizer.id_to_token(number), None)
+    for piece in tokenizer.pieces[base - outside : base]:
+        content["model"]["vocab"].pop(piece, None)
     if merges:
         del content["model"]["merges"][-merges:]
     return _tokenizer(content, tokenizer)
@@ -100,6 +100,6 @@ def _content(tokenizer: Tokenizer) -> dict[str, Any]:
 
 def _tokenizer(content: dict[str, Any], like: Tokenizer) -> Tokenizer:
     roles = {"pad": like.pad_id, "unk": like.unk_id, "cls": like.cls_id, "sep": like.sep_id}
-    special = {role: like.id_to_token(number) for role, number in (roles | {"mask": like.mask_id}).items()}
+    special = {role: like.pieces[number] for role, number in (roles | {"mask": like.mask_id}).items()}
     backend = Backend.from_str(json.dumps(content, ensure_ascii=False))
     return Tokenizer(backend, special, like.truncation, like.one_segment)

@@ -58,7 +58,7 @@ def prune(tokenizer: Tokenizer, counts: Ints) -> Pruned:
         _close_merges(content["model"], wanted)
     kept = np.flatnonzero(wanted)
     backend = Backend.from_str(json.dumps(_renumbered(content, kept)))
-    special = {role: tokenizer.id_to_token(getattr(tokenizer, f"{role}_id")) for role in _ROLES}
+    special = {role: tokenizer.pieces[getattr(tokenizer, f"{role}_id")] for role in _ROLES}
     return Pruned(Tokenizer(backend, special, tokenizer.truncation, tokenizer.one_segment), kept)
 
 
