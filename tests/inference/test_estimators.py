@@ -297,6 +297,7 @@ def test_numbers_must_be_finite_and_differ(tiny_bert: Path, y: Any, complaint: s
         ({"settings": {"restarts": 2}}, RecipeError, "Train once for each seed"),
         ({"settings": {"unlabelled": "a.txt"}}, RecipeError, "settings: unlabelled is for runs with files"),
         ({"settings": {"dev_share": 0.2}}, RecipeError, "settings: dev_share is for runs with files"),
+        ({"settings": {"group": "author"}}, RecipeError, "settings: group is for runs with files"),
         (
             {"class_weights": {"red": 2.0}},
             InputError,

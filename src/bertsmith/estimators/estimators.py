@@ -48,7 +48,7 @@ from bertsmith.training.finetuning.examples_in_memory import finetune_examples
 
 Row = TextOrPair | Mapping[str, Any]
 
-_OF_FILES = ("train", "dev", "test", "dev_share", "unlabelled", "out")
+_OF_FILES = ("train", "dev", "test", "dev_share", "unlabelled", "group", "out")
 _FILES = "model_files"  # what a pickle has in place of the model
 
 
