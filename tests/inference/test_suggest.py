@@ -416,6 +416,26 @@ def test_what_stands_for_no_label_is_none(tmp_path: Path) -> None:
     assert [row.label for row in found] == ["yes", "no", None]
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("rows.csv", "doc,text,label\n7,one,yes\n7,two,\n,three,no\n"),
+        (
+            "rows.jsonl",
+            '{"doc": 7, "text": "one", "label": "yes"}\n{"doc": 7, "text": "two"}\n'
+            '{"text": "three", "label": "no"}\n',
+        ),
+    ],
+)
+def test_rows_of_one_source_are_known_as_in_training(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    kind: Any = find_task("classification")
+    task = kind(kind.Settings(group="doc"), ("no", "yes"))
+    task.is_trained = True
+    found = [(row.text, row.label, row.group) for row in task.read_partly_labelled(tmp_path / name)]
+    assert found == [("one", "yes", "7"), ("two", None, "7"), ("three", "no", None)]
+
+
 def test_a_labelled_row_without_a_text_is_refused_or_dropped(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("text,label\none,a\n,b\ntwo,\n,\nthree,b\n")
     kind: Any = find_task("classification")

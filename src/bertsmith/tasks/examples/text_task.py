@@ -181,17 +181,18 @@ class TextTask(Task[TextExample]):
         by_key = are_objects(path, format=settings.format, encoding=settings.encoding)
         by_key = by_key and not str(label).isdecimal()  # objects have no numbers: an error says so
         needed = [column for role, column in columns.items() if role != "label" or not by_key]
+        group = [] if self.optional_group is None else [self.optional_group]
         rows = read_rows(
             path,
             [*needed, *self.column_names, *per_label],
             format=settings.format,
             header=settings.header,
             encoding=settings.encoding,
-            optional=[str(label)] if by_key and not per_label else [],
+            optional=[*([str(label)] if by_key and not per_label else []), *group],
         )
-        found = []
+        found, roles = [], [*columns, *range(len(per_label)), *("group" for _ in group)]
         for values, where in rows:
-            named, cells = self._divided([*columns, *range(len(per_label))], values, len(needed))
+            named, cells = self._divided(roles, values, len(needed))
             if per_label:
                 hot = [named.pop(number) for number in range(len(per_label))]
                 named["label"] = None if all(map(is_blank, hot)) else hot
