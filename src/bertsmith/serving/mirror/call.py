@@ -74,14 +74,6 @@ class Answered:
     probabilities: Probabilities = field(default_factory=dict)
     logprobs: list[Json] | None = None
 
-    @property
-    def is_students(self) -> bool:
-        """A student of a mirror gave it: its id says so, and where its protocol has none, that it has read
-        and written no tokens.
-        """
-        is_uncounted = not self.response_id and self.input_tokens == self.output_tokens == 0
-        return OWN_NUMBER in self.response_id or is_uncounted
-
 
 @dataclass(frozen=True)
 class Call:

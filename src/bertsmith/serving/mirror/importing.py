@@ -24,6 +24,7 @@ from bertsmith.errors import InputError
 from bertsmith.progress import Progress
 from bertsmith.serving.mirror.call import (
     IMPORTED,
+    OWN_NUMBER,
     STUDENT_ANSWER,
     UNDATED,
     Answered,
@@ -219,7 +220,7 @@ def _of_spans(placed: Placed, _: Any, __: Any, redactor: Redactor) -> Iterator[C
         if isinstance(span, NotMirrored):
             yield span
             continue
-        if span.answered.is_students:
+        if _is_students(span.asked, span.answered):
             yield NotMirrored(STUDENT_ANSWER)
             continue
         source, began = _origin(span.began)
@@ -251,9 +252,17 @@ def _made(
 ) -> Call:
     source, began = _origin(began)
     answered = answer(asked)
-    if answered.is_students:
+    if _is_students(asked, answered):
         raise NotMirrored(STUDENT_ANSWER)
     return make_call(asked, answered, redactor, source=source, began=began, named=site, subjects=subjects)
+
+
+def _is_students(asked: Asked, answered: Answered) -> bool:
+    """A student of a mirror gave it: its id says so, and in the protocols without one, which ask typed
+    questions, that it has read and written no tokens.
+    """
+    is_uncounted = asked.way == "questions" and answered.input_tokens == answered.output_tokens == 0
+    return OWN_NUMBER in answered.response_id or is_uncounted
 
 
 def _origin(began: float | None) -> tuple[str, float]:
