@@ -95,13 +95,15 @@ $(BIN)/pip:
 	@test -n "$(PYTHON)" || { echo "Bertsmith needs Python 3.11 to 3.14 with its venv module, and none was \
 	found. Install one (Debian: apt install python3-venv) or name it: make PYTHON=/path/to/python3" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --upgrade pip 2>/dev/null || true # Python's own is half as fast
+	@# A later pip takes half the time of the one that comes with Python; without it, that one does.
+	@$(BIN)/python -m pip install --quiet $(PIP_FLAGS) --upgrade pip 2>/dev/null || true
 
 # What an installation is made of besides the Python files, which it reads where they are.
 INSTALLED := pyproject.toml constraints.txt hatch_build.py $(wildcard src/bertsmith/model/cpu/kernels/*.[ch])
 # A module is compiled when it is first imported: of all that is installed, most never is.
 unexport PYTHONDONTWRITEBYTECODE
-INSTALL = $(BIN)/pip install --disable-pip-version-check --no-compile $(PIP_FLAGS) --constraint constraints.txt --editable
+INSTALL = $(BIN)/pip install --disable-pip-version-check --no-compile $(PIP_FLAGS) \
+	--constraint constraints.txt --editable
 
 $(VENV)/.base: $(INSTALLED) | $(BIN)/pip
 	$(INSTALL) .
