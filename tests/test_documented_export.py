@@ -84,7 +84,7 @@ def test_the_pages_tokenizer_reads_special_and_added_tokens_as_bertsmith_does(tm
     "settings",
     [
         pytest.param({}, marks=pytest.mark.slow),
-        {"crf": True},
+        pytest.param({"crf": True}, marks=pytest.mark.slow),
         pytest.param({"constrained": False}, marks=pytest.mark.slow),
     ],
 )

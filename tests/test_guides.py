@@ -140,6 +140,7 @@ def test_a_model_of_someone_s_task_opens_only_with_that_task(
     assert not (desk / "predictions.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_python_m_bertsmith_finds_a_task_in_the_current_folder(desk: Path) -> None:
     write_reviews(desk)
     (desk / "later.csv").write_text("text,score\nfine film,9\n")
@@ -295,6 +296,7 @@ def test_the_command_line_trains_on_a_family_from_outside(
         assert said["label"] == labels[int(logits.argmax())]
 
 
+@pytest.mark.slow
 def test_the_page_s_proof_runs_where_the_package_is_installed(package: Path) -> None:
     done = subprocess.run([sys.executable, "check.py"], capture_output=True, text=True, check=True)
     differences = [float(number) for number in re.findall(r"off by (\S+)", done.stdout)]

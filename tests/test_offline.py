@@ -71,6 +71,7 @@ def test_the_block_bites(offline: Offline, code: str) -> None:
     assert "network used" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_doctor_needs_no_network(offline: Offline) -> None:
     done = offline("-m", "bertsmith", "doctor", "--json")
     assert (done.returncode, done.stderr) == (0, "")

@@ -185,7 +185,7 @@ def test_without_flock_nobody_is_kept_out(tmp_path: Path, monkeypatch: pytest.Mo
         assert (first, second) == (True, True)
 
 
-@pytest.mark.parametrize("command", [["--help"], ["doctor"]])
+@pytest.mark.parametrize("command", [["--help"], pytest.param(["doctor"], marks=pytest.mark.slow)])
 def test_a_file_gets_utf8_whatever_the_system_has(tmp_path: Path, command: list[str]) -> None:
     """cp1252 is what Windows has for files and pipes, without the lines of tables and without arrows."""
     done = python(tmp_path, "", "-m", "bertsmith", *command, PYTHONIOENCODING="cp1252", PYTHONUTF8="0")

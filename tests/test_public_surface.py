@@ -75,6 +75,7 @@ def test_a_first_look_imports_nothing_heavy(code: str) -> None:
     assert HEAVY.intersection(imported_by(code)) == set()
 
 
+@pytest.mark.slow
 def test_what_reads_texts_is_not_imported_to_fill_a_mask() -> None:
     imported = imported_by("from bertsmith import MaskedLanguageModel")
     assert {"ftfy", "fsspec", "matplotlib", "pyarrow", "sklearn", "transformers"}.intersection(

@@ -32,6 +32,7 @@ def run(program: str, **environment: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2,
     reason="moves threads from two cores to one, as Linux lets one",

@@ -24,6 +24,7 @@ def write_rows(path: Path, count: int) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_its_checkpoint(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,7 @@ def test_the_page_has_our_figures_and_the_published_with_their_sources(finished:
         assert words in page
 
 
+@pytest.mark.slow
 def test_it_goes_on_where_it_was_to_the_same_figures(
     finished: Path, glue_data: Path, model: str, tmp_path: Path
 ) -> None:
@@ -306,6 +307,7 @@ def test_a_task_that_is_added_is_searched_as_long_as_the_first_ones(
     assert asked == [2, 2]
 
 
+@pytest.mark.slow
 def test_processes_take_tasks_of_their_own_and_the_last_one_has_the_whole_table(
     finished: Path, glue_data: Path, model: str, tmp_path: Path
 ) -> None:

@@ -65,7 +65,9 @@ def asked(program: str, script: str, *words: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("shell", HOME_OF)
+@pytest.mark.parametrize(
+    "shell", [pytest.param(shell, marks=[pytest.mark.slow] * (shell != "bash")) for shell in HOME_OF]
+)
 def test_the_script_goes_where_the_shell_looks(
     shell: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,6 +94,7 @@ def test_words_are_completed(
     assert set(found) == expected
 
 
+@pytest.mark.slow
 def test_zsh_reads_the_script(scripts: Callable[[str], Path]) -> None:
     script = scripts("zsh")
     assert script.read_text().startswith("#compdef bertsmith\n")

@@ -378,9 +378,10 @@ def test_ctrl_c_in_the_first_moments_shows_no_traceback() -> None:
             "--help >&-",
             "Error: Standard output is closed. Leave it open, or redirect it with >/dev/null.",
         ),
-        (
+        pytest.param(
             "embed model - --format lines --out v.parquet <&-",
             "Error: Standard input is closed. Name a file, or redirect one: < FILE.",
+            marks=pytest.mark.slow,
         ),
     ],
 )

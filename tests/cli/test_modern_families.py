@@ -40,7 +40,9 @@ TASKS = {
     "retrieval": "jsonl",
     "reranking": "csv",
 }
-each_family = pytest.mark.parametrize("family", ["modernbert", "nomic_bert"])
+each_family = pytest.mark.parametrize(
+    "family", ["modernbert", pytest.param("nomic_bert", marks=pytest.mark.slow)]
+)
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,15 @@ def distil(teacher: Path, folder: Path, task: str, *overrides: str, **given: Any
     return distil_task([str(teacher)], *QUICK, *overrides, **(files | given))
 
 
-@pytest.mark.parametrize("task", ROWS)
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param(
+            task, marks=[pytest.mark.slow] * (task not in ("classification", "tagging", "retrieval"))
+        )
+        for task in ROWS
+    ],
+)
 def test_a_student_of_any_head_opens_and_says_what_was_measured(
     task: str, make_teacher: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -274,6 +282,7 @@ def test_a_finished_run_is_not_repeated_and_answers_are_asked_for_once(
     assert again.results.student.evaluations["dev"].model == first.results.student.evaluations["dev"].model
 
 
+@pytest.mark.slow
 def test_other_students_find_the_answers_in_a_shared_cache(
     make_teacher: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +303,7 @@ def test_few_steps_get_more_epochs_unless_somebody_said_how_many(steps: int, epo
     )
 
 
+@pytest.mark.slow
 def test_a_narrower_student_of_fewer_layers(make_teacher: Callable[..., Path], tmp_path: Path) -> None:
     result = distil(make_teacher("classification"), tmp_path, "classification", width=8, feed_forward=5)
     config = Predictor.load(result.model).model.config

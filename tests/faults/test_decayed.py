@@ -129,7 +129,7 @@ def test_two_that_divide_the_weights_decay_from_what_one_has_saved(
     assert killed_and_finished(broken, DEATHS_OF_DECAY, ranks=2) == evidence(Path(whole["out"]))
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_decay_is_the_end_of_the_run_planned_so_from_the_beginning(kind: str, new_run: NewRun) -> None:
     """Without dropout, which is drawn by the number of the step; in one phase."""
     smooth = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

@@ -124,9 +124,9 @@ def test_killed_at_a_place(place: str, new_finetuning: NewFinetuning, whole: dic
     ("place", "arrival"),
     [
         ("between the best weights and their history", 3),
-        ("after an evaluation counts", 3),
+        pytest.param("after an evaluation counts", 3, marks=pytest.mark.slow),
         ("before a restart is noted as finished", 1),
-        ("before the model is saved", 1),
+        pytest.param("before the model is saved", 1, marks=pytest.mark.slow),
     ],
 )
 def test_killed_when_it_was_about_to_stop_early(

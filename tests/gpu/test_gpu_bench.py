@@ -139,6 +139,7 @@ def test_pairs_fill_the_budget_and_look_like_the_loaders() -> None:
         assert len(set(batch.keys.tolist())) == len(batch)
 
 
+@pytest.mark.slow
 def test_it_is_imported_without_rare_packages() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

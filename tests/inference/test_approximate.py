@@ -54,6 +54,7 @@ def test_a_large_index_is_searched_approximately_as_well_as_was_measured(
     assert np.mean(shares) >= 0.9
 
 
+@pytest.mark.slow
 def test_from_when_on_it_is_approximate_is_kept_until_a_build_says_otherwise(
     docs: Path, tmp_path: Path
 ) -> None:

@@ -42,10 +42,10 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.mark.parametrize(
     "name",
     [
-        *("question-answering", "int8"),
+        "int8",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("classification", "tagging", "retrieval", "reranking")
+            for name in ("question-answering", "classification", "tagging", "retrieval", "reranking")
         ),
     ],
 )

@@ -322,6 +322,7 @@ def test_an_error_on_the_way_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_exported_tokenizer_alone_puts_the_special_tokens_that_the_model_reads(
     desk: Path, tmp_path: Path
 ) -> None:

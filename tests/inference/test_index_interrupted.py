@@ -60,6 +60,7 @@ def test_an_interrupted_add_is_completed_by_the_next(docs: Path) -> None:
     assert (index.info.complete, index.info.documents) == (True, 5)
 
 
+@pytest.mark.slow
 def test_an_interrupted_add_is_completed_by_no_other_add_and_no_build(docs: Path) -> None:
     first = write_files(docs.parent / "first", {"a.txt": "A red cat."})
     build(first, WordEmbedder())

@@ -146,6 +146,7 @@ def test_files_of_several_labels_are_read_as_the_rows_were(
     assert "('" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_rows_to_label_keep_the_columns_beside_the_text(tiny_bert: Path, tmp_path: Path) -> None:
     """Or they couldn't stand beside the rows that the model was trained on."""
     names = ("text", "age", "plan", "label")

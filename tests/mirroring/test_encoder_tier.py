@@ -60,6 +60,7 @@ def object_of(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
+@pytest.mark.slow
 def test_one_field_is_classification(tmp_path: Path, encoder: Path) -> None:
     learned, student = trained(tmp_path, encoder, by_rule, INTENT)
     assert learned.file.tier == "encoder" and learned.dev.agreement > 0.8

@@ -27,6 +27,7 @@ def test_a_folder_is_numbered_while_a_stage_names_its_student(tmp_path: Path) ->
         assert free_folder(store, tmp_path / "another") == tmp_path / "another"
 
 
+@pytest.mark.slow
 def test_a_proven_student_is_replaced_by_none_of_which_less_is_proven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,6 +233,7 @@ def test_a_training_that_was_ended_goes_on_with_the_same_calls(
     assert not (tmp_path / "student.training").exists()
 
 
+@pytest.mark.slow
 def test_a_training_of_other_settings_that_was_ended_stays_and_goes_on_by_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

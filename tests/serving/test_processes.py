@@ -154,6 +154,7 @@ def test_the_one_that_watches_several_opens_no_model(tmp_path: Path, monkeypatch
     assert line.split()[:2] == ["m", "classification,"]
 
 
+@pytest.mark.slow
 def test_a_model_that_cant_be_served_is_a_sentence_before_any_process_serves(tmp_path: Path) -> None:
     settings = read_settings([f"m={tmp_path / 'absent'}"], None, {"workers": 2}, {})
     with pytest.raises(InputError, match="absent"):

@@ -96,6 +96,7 @@ class Versions:
         new.replace(self.link)
 
 
+@pytest.mark.slow
 def test_a_pid_file_names_its_own_service_among_several(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,6 +178,7 @@ sys.exit(status)
 """
 
 
+@pytest.mark.slow
 def test_a_signal_while_the_service_begins_is_a_look_at_the_models_when_it_has(tmp_path: Path) -> None:
     versions = Versions(tmp_path)
     versions.link.with_name("current-new").symlink_to(versions.folders[1])

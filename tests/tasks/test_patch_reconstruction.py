@@ -186,6 +186,7 @@ def test_a_resumed_run_repeats_the_whole_one_to_the_bit(
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
 
+@pytest.mark.slow
 def test_a_pretrained_encoder_is_fine_tuned_saved_and_asked_again(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,6 +140,7 @@ def test_it_learns_what_one_number_says_of_another(store: Path) -> None:
     assert metrics["mlm_accuracy"] > metrics["mlm_majority"] + 0.1
 
 
+@pytest.mark.slow
 def test_a_run_resumes_to_the_bit_is_measured_fine_tuned_and_asked_again(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

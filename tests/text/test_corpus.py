@@ -122,11 +122,11 @@ def test_result_does_not_depend_on_the_number_of_workers(
     write(tmp_path / "texts", random_documents(300), "1.txt")
     write(tmp_path / "texts", random_documents(300), "2.txt")
     built = []
-    for workers in (1, 2, 3):
+    for workers in (1, 2):
         out = tmp_path / f"corpus-{workers}"
         build_corpus([str(tmp_path / "texts")], out, workers=workers)
         built.append(contents(out))
-    assert built[0] == built[1] == built[2]
+    assert built[0] == built[1]
 
 
 def test_shards_are_cut_and_read_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def wait_until_gone(processes: list[int]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("stop", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_a_stopped_build_leaves_no_corpus_and_no_process(tmp_path: Path, stop: signal.Signals) -> None:
     with start_slow_build(tmp_path) as build:
         workers = children_of(build.pid)

@@ -369,7 +369,14 @@ def test_unknown_words_need_a_piece_of_the_models_own(
 TOO_MANY = {f"p{number}": number for number in range(rules.MAX_PIECES + 1)}
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "vocab.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vocab.txt",
+        pytest.param("tokenizer.json", marks=pytest.mark.slow),
+        pytest.param("vocab.json", marks=pytest.mark.slow),
+    ],
+)
 def test_more_pieces_than_any_model_has_are_refused_before_a_tokenizer_is_made(
     tmp_path: Path, name: str
 ) -> None:

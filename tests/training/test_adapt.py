@@ -138,6 +138,7 @@ def segments(model: Path) -> torch.Tensor:
     return embeddings.segment.weight.detach()
 
 
+@pytest.mark.slow
 def test_single_texts_teach_what_is_added_to_a_pairs_second_text_too(
     trained: Path, in_pairs: tuple[Path, Path], tmp_path: Path
 ) -> None:

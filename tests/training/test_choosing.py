@@ -453,7 +453,7 @@ def test_all_rows_train_and_all_judge(encoder: Path, tmp_path: Path, task: str) 
 
 @pytest.mark.parametrize(
     "method",
-    [LINEAR, LORA, *(pytest.param(method, marks=slow) for method in (CONTRASTIVE, FULL, UPPER))],
+    [LINEAR, *(pytest.param(method, marks=slow) for method in (LORA, CONTRASTIVE, FULL, UPPER))],
 )
 def test_a_method_that_is_named_is_taken_with_a_dev_too(encoder: Path, tmp_path: Path, method: str) -> None:
     """From the same rows by the same method: the dev judges, and the weights are as without one."""
@@ -500,6 +500,7 @@ def test_lora_as_a_method_has_its_usual_rank_or_yours_and_an_adapter(
     assert check_model(tmp_path / "run" / "model").agrees
 
 
+@pytest.mark.slow
 def test_the_upper_layers_are_half_of_all_or_what_you_leave(encoder: Path, tmp_path: Path) -> None:
     few_rows(encoder, tmp_path, f"method={UPPER}", "epochs=1", "freeze_embeddings=true")
     recipe = tomllib.loads((tmp_path / "run" / "recipe.toml").read_text())
@@ -524,6 +525,7 @@ def test_a_run_goes_on_without_methods_that_diverge(
         few_rows(encoder, tmp_path / "named", "method=linear", train=train)
 
 
+@pytest.mark.slow
 def test_methods_that_seldom_win_wait_for_time(encoder: Path, tmp_path: Path) -> None:
     by_itself = few_rows(encoder, tmp_path, "epochs=1")
     assert [each.method for each in by_itself.results.tried] == [LINEAR, CONTRASTIVE, FULL]
@@ -674,6 +676,7 @@ def test_counted_work_is_what_training_computes(
     assert parts == pytest.approx([3 * parts[2], 2 * parts[2], parts[2]])
 
 
+@pytest.mark.slow
 def test_what_is_not_tried_says_what_it_takes_and_which_setting_allows_it(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -846,6 +849,7 @@ def test_of_very_many_unlabelled_texts_those_alone_are_read_that_are_learned_fro
     assert max(encoded) == 40 and 20 in encoded
 
 
+@pytest.mark.slow
 def test_more_rows_in_folds_than_have_features_leave_unlabelled_texts_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1087,6 +1091,7 @@ def test_a_long_pass_before_training_says_how_far_it_is(
 # -- what more rows would bring ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_learning_curve_of_all_judge(encoder: Path, tmp_path: Path) -> None:
     """A quarter, half and all of four fifths of the rows; the next doubling divides what is missing alike."""
     run = few_rows(encoder, tmp_path, "epochs=1")

@@ -82,7 +82,13 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("task", list(ROWS))
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param(task, marks=[pytest.mark.slow] * (task in ("multi-label", "regression", "similarity")))
+        for task in ROWS
+    ],
+)
 def test_each_task_learns_better_than_its_most_frequent_answer(
     task: str, encoder: Path, tmp_path: Path
 ) -> None:

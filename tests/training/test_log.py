@@ -174,6 +174,7 @@ def test_tensorboard_does_not_slow_down_quick_steps(tmp_path: Path) -> None:
     assert tags == ["train/loss", "heldout/mlm_accuracy"]
 
 
+@pytest.mark.slow
 def test_a_disk_without_room_for_events_neither_holds_the_run_up_nor_shows_a_traceback(
     tmp_path: Path,
 ) -> None:

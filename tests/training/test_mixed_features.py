@@ -110,6 +110,7 @@ def test_a_useless_column_adds_nothing(encoder: Path, tmp_path: Path) -> None:
     assert found.columns_add.gain < 3 * found.columns_add.error + 0.02
 
 
+@pytest.mark.slow
 def test_with_a_dev_the_trained_model_itself_is_asked(trained: FinetuneResult) -> None:
     study = trained.results.columns
     assert study is not None

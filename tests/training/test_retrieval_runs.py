@@ -101,7 +101,7 @@ def test_a_dual_encoder_learns_what_answers_and_is_an_embedder(encoder: Path, tm
     assert prediction["similarity"] == pytest.approx(cosine, abs=1e-5)
 
 
-@pytest.mark.parametrize("loss", ["pointwise", "listwise"])
+@pytest.mark.parametrize("loss", [pytest.param("pointwise", marks=pytest.mark.slow), "listwise"])
 def test_a_cross_encoder_learns_which_candidate_answers(loss: str, encoder: Path, tmp_path: Path) -> None:
     train = candidates(tmp_path)
     columns = {"text": "1", "text_pair": "2", "label": "3", "header": False}

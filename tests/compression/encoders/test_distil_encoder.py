@@ -51,7 +51,14 @@ def test_vectors_are_learned_and_open_in_sentence_transformers(
     assert load_encoder(result.model).config.num_hidden_layers == 2
 
 
-@pytest.mark.parametrize("changes", [["dimensions=8"], ["dimensions=8", "width=16"], ["width=16"]])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["dimensions=8", "width=16"],
+        pytest.param(["dimensions=8"], marks=pytest.mark.slow),
+        pytest.param(["width=16"], marks=pytest.mark.slow),
+    ],
+)
 def test_fewer_dimensions_open_in_sentence_transformers(
     changes: list[str], embedder: Path, store: Path, tmp_path: Path
 ) -> None:
@@ -64,7 +71,9 @@ def test_fewer_dimensions_open_in_sentence_transformers(
     np.testing.assert_allclose(ours.documents(TEXTS), theirs.encode(TEXTS), atol=1e-5)
 
 
-@pytest.mark.parametrize(("changes", "width"), [([], 12), (["dimensions=6"], 6)])
+@pytest.mark.parametrize(
+    ("changes", "width"), [pytest.param([], 12, marks=pytest.mark.slow), (["dimensions=6"], 6)]
+)
 def test_a_teacher_that_keeps_its_first_dimensions_is_imitated_in_these(
     changes: list[str], width: int, store: Path, tmp_path: Path
 ) -> None:
@@ -138,9 +147,9 @@ def test_masked_words_are_learned_and_open_in_transformers(
     "changes",
     [
         [],
-        ["width=16"],
+        pytest.param(["width=16"], marks=pytest.mark.slow),
         ["family=modernbert"],
-        ["loss.relations=1", "loss.states=0"],
+        pytest.param(["loss.relations=1", "loss.states=0"], marks=pytest.mark.slow),
         ["family=distilbert", "feed_forward=20"],
     ],
 )
@@ -181,6 +190,7 @@ def test_words_learned_without_their_teachers_answers_begin_with_its_head(
     torch.testing.assert_close(ours["masked_language.dense.weight"], weight)
 
 
+@pytest.mark.slow
 def test_words_are_learned_of_a_teacher_whose_embeddings_are_narrower(store: Path, tmp_path: Path) -> None:
     teacher = save_word_model(tmp_path / "teacher", "electra", embedding_size=16)
     for width in (32, 16):  # with the product behind embeddings, and as wide as they are

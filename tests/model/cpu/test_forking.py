@@ -38,7 +38,12 @@ with torch.inference_mode():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 @pytest.mark.parametrize(
-    "how", [pytest.param(["plain"], marks=pytest.mark.slow), ["packed"], ["packed", "pickled"]]
+    "how",
+    [
+        ["packed"],
+        pytest.param(["plain"], marks=pytest.mark.slow),
+        pytest.param(["packed", "pickled"], marks=pytest.mark.slow),
+    ],
 )
 def test_a_child_computes_what_its_parent_does(how: list[str]) -> None:
     done = subprocess.run(

@@ -64,6 +64,7 @@ def test_with_gradients_it_is_torchs_own() -> None:
     torch.testing.assert_close(x.grad, y.grad, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's account of memory")
 def test_batches_of_many_lengths_do_not_make_the_process_grow() -> None:
     found = subprocess.run([sys.executable, "-c", _GROWTH], capture_output=True, text=True, check=True)

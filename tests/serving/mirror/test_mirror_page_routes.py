@@ -213,6 +213,7 @@ def test_a_candidate_is_approved_by_command(
     assert (stage.mode, stage.student, stage.former, stage.candidate) == ("live", other.id, student.id, "")
 
 
+@pytest.mark.slow
 def test_the_course_of_agreement_stays_short_and_its_parts_add_up(
     calm: RunningMirror, tmp_path: Path
 ) -> None:

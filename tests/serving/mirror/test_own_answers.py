@@ -258,6 +258,7 @@ def test_decisions_are_answered_with_probabilities(
     assert without_ids(ours).keys() == without_ids(theirs).keys()
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_a_mirror_that_has_a_student_at_once(upstream: Upstream, tmp_path: Path) -> None:
     """Whose thread would be waited for, while a call waits for an LLM that doesn't answer."""
     with running_mirror(tmp_path, upstream.url) as mirror:
