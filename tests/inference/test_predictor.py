@@ -13,7 +13,7 @@ import torch
 
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError, ModelError, RecipeError
-from bertsmith.files import sha256
+from bertsmith.files import read_json, sha256, write_json
 from bertsmith.inference import predictor as predictor_module
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.trained_on import TrainedOn
@@ -382,6 +382,29 @@ def test_a_file_in_another_encoding_is_read_as_said(classifier: Predictor, tmp_p
         classifier.predict_file(path, tmp_path / "out.jsonl")
     assert classifier.predict_file(path, tmp_path / "out.jsonl", encoding="latin-1") == 2
     assert "caf\xe9" in (tmp_path / "out.jsonl").read_text(encoding="utf-8")
+
+
+def test_an_encoding_is_that_of_a_file_and_not_of_the_model_that_learned_from_it(tmp_path: Path) -> None:
+    folder = saved_model(tmp_path / "model", "classification", ["no", "yes"], encoding="cp1252", text="text")
+    train = tmp_path / "train.csv"
+    rows = "text,label\n" + "".join(f"caf\xe9 {word},{'no' if word < 'g' else 'yes'}\n" for word in WORDS)
+    train.write_bytes(rows.encode("cp1252"))
+    manifest = read_json(folder / "bertsmith.json")
+    recipe = {"train": str(train), "settings": {"encoding": "cp1252"}, "dev": "dev.csv"}
+    manifest["provenance"] = {"recipe": recipe, "sha256": {"train": sha256(train)}}
+    write_json(folder / "bertsmith.json", manifest)
+    predictor, new, out = Predictor.load(folder), tmp_path / "new.csv", tmp_path / "out.jsonl"
+    new.write_text("text,label\ncaf\xe9 kano,yes\ncaf\xe9 bano,no\n", encoding="utf-8")
+    predictor.predict_file(new, out)
+    assert [json.loads(line)["text"] for line in out.read_text(encoding="utf-8").splitlines()] == [
+        "caf\xe9 kano",
+        "caf\xe9 bano",
+    ]
+    evaluation = predictor.evaluate(new)  # beside baselines that learn from the file in its encoding
+    assert len(evaluation.baselines) == 2
+    assert evaluation.data_warnings[0].startswith("2 of the 2 new.csv texts occur in")
+    with pytest.raises(InputError, match="expected utf-8 text, found 0xe9"):
+        predictor.predict_file(train, out, overwrite=True)
 
 
 def test_ids_and_blank_lines_keep_predictions_beside_their_rows(

@@ -52,7 +52,7 @@ AS_NAMED = Parameter(
         _READING, help="By default the first row names the columns, and they are found by their usual names."
     )
 )
-AS_TRAINED = Parameter(group=Group(_READING, help="By default as in training."))
+AS_TRAINED = Parameter(group=Group(_READING, help="By default as in training, but for the encoding."))
 
 
 @Parameter(name="*")

@@ -196,7 +196,8 @@ class Predictor:
                 f"{known.name} is not there, or was changed" if known else "the model names no training file"
             )
             return None, [f"no baselines, for {lost}. Name the training file with --train"]
-        again = reading_columns(self.task, {})  # a copy: reading settles its columns
+        # a copy: reading settles its columns
+        again = reading_columns(self.task, {"encoding": known and known.columns.get("encoding")})
         try:
             is_known = known is not None and known.are_at(paths)
             if known is not None and is_known:

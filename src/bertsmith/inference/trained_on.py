@@ -18,8 +18,8 @@ from bertsmith.text.labelled.labelled_files import labelled_files, named_files
 class TrainedOn:
     """What a folder's provenance says of its training files: `paths` as they were given, and the SHA-256 of
     each file. `dev_share` of them was held out as dev, if any. `columns` are those that they were read from,
-    where the task's settings name others; `besides` are files that stand in a folder and weren't learned
-    from, and `format` is what those of a folder have.
+    where the task's settings name others, and their encoding; `besides` are files that stand in a folder and
+    weren't learned from, and `format` is what those of a folder have.
     """
 
     paths: tuple[Path, ...]
@@ -43,8 +43,9 @@ class TrainedOn:
         given = [recipe["train"]] if isinstance(recipe["train"], str) else recipe["train"]
         besides = tuple(str(recipe[name]) for name in ("dev", "test", "unlabelled") if recipe.get(name))
         besides += tuple(map(str, recipe.get("texts", ())))  # of a distillation
-        format = recipe.get("settings", {}).get("format")
-        return cls(tuple(map(Path, given)), own, share, provenance.get("columns", {}), besides, format)
+        settings = recipe.get("settings", {})
+        columns = {"encoding": settings.get("encoding")} | provenance.get("columns", {})
+        return cls(tuple(map(Path, given)), own, share, columns, besides, settings.get("format"))
 
     @property
     def name(self) -> str:

@@ -27,7 +27,7 @@ from bertsmith.model.checkpoint import (
     save_checkpoint,
 )
 from bertsmith.model.config import BertConfig
-from bertsmith.model.manifest import IMPORTED, stated_manifest
+from bertsmith.model.manifest import IMPORTED, Manifest, stated_manifest
 from bertsmith.model.meta_init import meta_init
 from bertsmith.model.static_table import StaticTable, is_static, load_static, save_static
 from bertsmith.model.untrusted import plain_file, read_tensors
@@ -148,9 +148,7 @@ def _load_on_table(folder: Path, given: type[Task[Any]] | None) -> tuple[TaskMod
             f"{folder} is a static table of vectors, without the head of a task. Embed, index, search and "
             "serve with it."
         )
-    opened = _known_task(manifest.task, given, folder).from_state(
-        manifest.settings, f"{folder}/bertsmith.json"
-    )
+    opened = _known_task(manifest, given, folder)
     model = on_table(table, opened)
     if HEAD not in manifest.files:
         raise ModelError(f"{folder}/bertsmith.json has no hash of {HEAD}. It was altered.")
@@ -191,19 +189,25 @@ def _task(checkpoint: Checkpoint, folder: Path, given: type[Task[Any]] | None) -
     manifest = checkpoint.manifest
     if manifest is None or manifest.task == IMPORTED:
         return task_of_foreign(checkpoint, folder)
-    kind = _known_task(manifest.task, given, folder)
-    opened = kind.from_state(manifest.settings, f"{folder}/bertsmith.json")
+    opened = _known_task(manifest, given, folder)
     _require_room(opened.settings, checkpoint.config, f"{folder}/bertsmith.json")
     return opened
 
 
-def _known_task(name: str, given: type[Task[Any]] | None, folder: Path) -> type[Task[Any]]:
-    if given is None and name not in TASKS:
+def _known_task(manifest: Manifest, given: type[Task[Any]] | None, folder: Path) -> Task[Any]:
+    """As it was trained, but for the encoding: that is of a file, and latin-1 takes UTF-8 for other letters
+    without complaint.
+    """
+    if given is None and manifest.task not in TASKS:
         raise ModelError(
-            f"{folder} was made for {name!r}, which is none of Bertsmith's tasks "
+            f"{folder} was made for {manifest.task!r}, which is none of Bertsmith's tasks "
             f"({', '.join(TASKS)}). Fine-tune it first, or name your own task's class."
         )
-    return given or find_task(name)
+    kind = given or find_task(manifest.task)
+    opened = kind.from_state(manifest.settings, f"{folder}/bertsmith.json")
+    usual = TaskSettings.model_fields["encoding"].default
+    opened.settings = opened.settings.model_copy(update={"encoding": usual})
+    return opened
 
 
 def _require_room(settings: TaskSettings, config: BertConfig, where: str) -> None:
