@@ -12,7 +12,7 @@ from tokenizer_samples import SPECIAL, WORDS, added, byte_level_files, tokenizer
 from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
-from bertsmith.errors import TokenizerError
+from bertsmith.errors import InputError, TokenizerError
 from bertsmith.text.tokens.added_pieces import with_pieces, without_pieces
 from bertsmith.text.tokens.pruning import count_pieces, prune
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -198,6 +198,14 @@ def test_a_long_text_in_parts_has_the_added_tokens_of_the_whole(
     (pieces,) = tokenizer.encode_pieces([text])
     assert list(pieces.ids) == whole.ids == list(tokenizer.encode_batch([text])[0])
     np.testing.assert_array_equal(np.array(pieces.offsets), np.array(whole.offsets))
+
+
+@pytest.mark.parametrize("lstrip", [True, False])
+def test_a_pair_in_a_batch_of_texts_is_refused(tmp_path: Path, lstrip: bool) -> None:
+    """The library would join the two."""
+    tokenizer = Tokenizer.load(wordpiece_folder(tmp_path, lstrip=lstrip))
+    with pytest.raises(InputError, match="Expected a text, found"):
+        tokenizer.encode_batch([("hello", "a")])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("special", [True, False])

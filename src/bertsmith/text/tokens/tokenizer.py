@@ -161,12 +161,12 @@ class Tokenizer:
                 found = encode(_cleaned(some), add_special_tokens=False)
             return found
 
+        if isinstance(texts, str) or not isinstance(texts, Sequence) or not all(map(_is_text, texts)):
+            texts = _cleaned(texts)  # which says what is wrong
         if self._where_to_cut is None:
             return encoded(texts)
         if self.truncation.direction == "left":
             enough = None
-        if isinstance(texts, str) or not isinstance(texts, Sequence) or not all(map(_is_text, texts)):
-            texts = _cleaned(texts)  # which says what is wrong
         trims = offsets and self._where_to_cut is SPACE and self._keeps_first_blank
         return encode_in_parts(encoded, texts, self._where_to_cut, enough, offsets, trims)
 
