@@ -10,14 +10,17 @@ from bertsmith.mirroring.soft_answers import Spread, spreads_of
 from bertsmith.mirroring.understanding.understand import Understood
 from bertsmith.serving.mirror.call import AGAIN
 from bertsmith.serving.mirror.fields import AnswerShape, Field, Values, written
-from bertsmith.serving.mirror.store import Store
+from bertsmith.serving.mirror.store import Store, VersionCount
+
+_LAST = 20  # calls of a version, by which its pace is told
 
 
 @dataclass(frozen=True)
 class LearnedCall:
     """`values` are those of the answer, as its shape reads them; `spreads` has for some fields the
     probability of each value, as the teacher said it. `weight` is what the call counts for among those
-    that are learned together: `Call.weight`, or `Call.site_weight` where they are of several versions.
+    that are learned together: `Call.weight`, or `Call.site_weight` at a time when several of their versions
+    came: a prompt that took another's place is alone from then on.
     """
 
     id: str
@@ -44,6 +47,7 @@ def read_calls(store: Store, understood: Understood) -> ReadCalls:
     """All calls of these versions."""
     calls, again, strange = list[LearnedCall](), list[LearnedCall](), 0
     shape = understood.shape
+    came = {each.version: _came(store, each) for each in understood.versions}
     for version in understood.versions:
         template = understood.templates.get(version.version)
         if template is None:
@@ -55,11 +59,11 @@ def read_calls(store: Store, understood: Understood) -> ReadCalls:
                 strange += 1
                 continue
             answered = call.answered
+            others = (times for name, times in came.items() if name != version.version)
             weight = call.weight
-            if len(understood.versions) > 1 and weight is not None:
-                weight = (
-                    call.site_weight or 0.0
-                )  # an earlier layout of the store doesn't know: proves nothing
+            if weight is not None and any(first <= call.began <= last for first, last in others):
+                # An earlier layout of the store doesn't know it: then the call proves nothing.
+                weight = call.site_weight or 0.0
             learned = LearnedCall(
                 call.id,
                 call.began,
@@ -71,6 +75,14 @@ def read_calls(store: Store, understood: Understood) -> ReadCalls:
             )
             (again if call.source == AGAIN else calls).append(learned)
     return ReadCalls(sorted(calls, key=lambda each: (each.began, each.id)), strange, again)
+
+
+def _came(store: Store, version: VersionCount) -> tuple[float, float]:
+    """From when to when calls of the version came, in seconds since 1970. While a student answers, few of
+    them are recorded: they have ended when none has come for as long as the last ones took.
+    """
+    latest = store.latest(version.version, _LAST)
+    return version.began, version.ended + max((version.ended - each.began for each in latest), default=0.0)
 
 
 def once_each(calls: Iterable[LearnedCall], shape: AnswerShape) -> list[LearnedCall]:

@@ -149,12 +149,16 @@ def test_status_says_who_answers_and_what_it_saves(
 ) -> None:
     site.run("promote", site.call.site, "--student", site.folder, "--to", "live")
     answered(site, 40, 1)
+    # Calls of this version from when only the student of an earlier prompt served.
+    site.stages.tally({(site.call.version, "", "new-prompt"): (9, 0.0)})
+    site.stages.tally({(site.call.version, site.student.id, "low-confidence"): (2, 0.0)})
     config = tmp_path / "mirror.toml"
     config.write_text("[prices]\nmillion_input_tokens = 1000\nmillion_output_tokens = 1000\nerror = 5\n")
     capsys.readouterr()
     assert site.run("status", "--config", config, "--json") == 0
     (found,) = json.loads(capsys.readouterr().out)["answering"]
     assert (found["answered"], found["calls_avoided"], found["differs"]) == (40, 0, 0.025)
+    assert found["relayed"] == {"low-confidence": 2}
     assert found["call_price"] == pytest.approx(0.018)  # of 11 tokens in and 7 out
     assert (found["money"]["saved"], found["money"]["audits"]) == pytest.approx((0.72, 0.72))
     low, high = found["interval"]

@@ -131,7 +131,7 @@ def _counted(stage: Stage, tallies: Tallies) -> _Counted:
             found.refused[outcome.removeprefix(REFUSED)] += calls
         elif outcome.startswith(VOIDED):
             found.void[outcome.removeprefix(VOIDED)] += calls
-        else:
+        elif student:  # else it was another version's that served, such as that of the prompt before
             found.relayed[outcome] += calls
     return found
 
