@@ -107,6 +107,13 @@ def test_weights_of_half_precision_are_computed_in_float32_by_both(
     assert found.agrees, found.differences
 
 
+def test_where_no_text_is_read_as_the_other_tool_reads_it_nothing_agrees(
+    sound: dict[str, Path], subjects: Callable[[str], Subject]
+) -> None:
+    with pytest.raises(InputError, match="nothing to compare"):
+        their_answers("transformers", sound["tagging"], subjects("tagging"), [])
+
+
 def change(name: str, by: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """A damage of one tensor."""
     return tensors(lambda found: found.update({name: by(found[name])}))

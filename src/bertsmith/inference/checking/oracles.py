@@ -26,8 +26,8 @@ Oracle = Literal["transformers", "sentence-transformers"]
 
 def their_answers(oracle: Oracle, folder: Path, subject: Subject, inputs: Sequence[Any]) -> Answers:
     """What the other tool makes of those inputs that the model reads in one piece, but for those that spell
-    one of the model's special tokens, which is text to Bertsmith. Raises InputError where the tool isn't
-    installed or doesn't open the folder.
+    one of the model's special tokens, which is text to Bertsmith. Raises InputError where none is left, and
+    where the tool isn't installed or doesn't open the folder.
     """
     package = _imported(oracle)
     items = [item for each in inputs if (item := subject.item(each)) is not None]
@@ -35,6 +35,11 @@ def their_answers(oracle: Oracle, folder: Path, subject: Subject, inputs: Sequen
     items = [item for item in items if _in_one_piece(item) and not _spells(item, special)]
     if _reads_words(subject):
         items = [item for item in items if _word_by_word(item, subject.tokenizer)]
+    if not items:
+        raise InputError(
+            f"There is nothing to compare: {folder} reads none of the texts as {oracle} does. A tagger with "
+            "a byte-level vocabulary reads each word with a blank before it (docs/folder-contract.md)."
+        )
     try:
         with torch.inference_mode():
             if oracle == "transformers":
