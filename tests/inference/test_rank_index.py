@@ -172,3 +172,29 @@ def test_questions_about_other_documents_are_refused(index: Index, tmp_path: Pat
     questions.write_text("asks,document\nwhich cat?,pages/cats.md\n")
     with pytest.raises(InputError, match="expected a column question or query or text, found asks, document"):
         read_judged_questions(questions, index.texts())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.csv", "question,document,relevance\nwho?,7,1\nwho?,8,0.1\n", "line 3.*whole number.*'0.1'"),
+        ("a.csv", "question,document,grade\nwho?,7,1\nwho?,7,0\n", "line 3.*grade 0.*but 1 further up"),
+        ("a.csv", "question,document,score,grade\nwho?,7,0.3,2\n", {"7": 2}),  # by the table of names
+        ("a.csv", "question,document\nwho?,1.0\nwho?,true\nwho?,8.0\n", {"1.0": 1, "true": 1, "8": 1}),
+        (
+            "a.jsonl",
+            '{"question": "who?", "document": 7}\n{"question": "who?", "document": 8, "grade": 0}\n',
+            {"7": 1, "8": 0},
+        ),
+    ],
+)
+def test_grades_and_ids_of_judged_questions_count_as_they_stand(
+    tmp_path: Path, name: str, content: str, expected: dict[str, int] | str
+) -> None:
+    (tmp_path / name).write_text(content)
+    documents = dict.fromkeys(("1", "1.0", "7", "8", "true"), "a text")
+    if isinstance(expected, str):
+        with pytest.raises(InputError, match=expected):
+            read_judged_questions(tmp_path / name, documents)
+    else:
+        assert read_judged_questions(tmp_path / name, documents).judgements == {"q1": expected}

@@ -6,16 +6,18 @@
 | the document | document, document_id, doc_id, id, source, answer |
 | its grade, 1 where there is none | grade, relevance, score |
 
-A question with several right documents stands in several rows.
+Of several such columns the name that stands first here decides. A question with several right documents
+stands in several rows. Grades are whole numbers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bertsmith.errors import InputError, did_you_mean
 from bertsmith.text.files.columns import listed
-from bertsmith.text.files.values import as_label, as_number, as_text
-from bertsmith.text.labelled.rows import read_column_names, read_rows
+from bertsmith.text.files.values import as_label, as_number, as_text, shown
+from bertsmith.text.labelled.rows import are_objects, read_column_names, read_keys, read_rows
 from bertsmith.text.retrieval.retrieval_data import RetrievalData
 
 TABLES = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".json", ".parquet")
@@ -29,19 +31,29 @@ def read_judged_questions(path: Path, documents: Mapping[str, str], encoding: st
 
     Raises InputError naming file and line, and where no row names a document that there is.
     """
-    names = read_column_names(path, encoding=encoding)
+    by_key = are_objects(path, encoding=encoding)  # objects may leave the grade out
+    names = read_keys(path, encoding=encoding) if by_key else read_column_names(path, encoding=encoding)
     question, document = (_column(path, names, usual) for usual in (_QUESTION, _DOCUMENT))
-    grade = next((name for name in names if name.lower() in _GRADE), None)
-    columns = [question, document, *([grade] if grade else [])]
+    grade = _named(names, _GRADE)
+    columns, graded_by = [question, document], [] if grade is None else [grade]
+    if not by_key:
+        columns += graded_by
+    rows = read_rows(path, columns, encoding=encoding, optional=graded_by if by_key else [])
     judgements: dict[str, dict[str, int]] = {}
     strangers: dict[str, str] = {}
-    for values, where in read_rows(path, columns, encoding=encoding):
-        text, id = as_text(values[0], where).strip(), as_label(values[1], f"{where}, column {document!r}")
+    for (asked, named, *graded), where in rows:
+        text, id = as_text(asked, where).strip(), _id(named, documents, f"{where}, column {document!r}")
         if not text:
             raise InputError(f"{where}: the question is empty. Fill it in or remove the row.")
         if id not in documents:
             strangers[id] = where
-        judgements.setdefault(text, {})[id] = int(as_number(values[2], where)) if grade else 1
+        given = 1 if graded in ([], [None]) else _grade(graded[0], where)
+        before = judgements.setdefault(text, {}).setdefault(id, given)
+        if before != given:
+            raise InputError(
+                f"{where}: document {id!r} has grade {given} for {text!r}, but {before} further up. Keep one "
+                "of them."
+            )
     if len(strangers) == len({id for grades in judgements.values() for id in grades}):
         id, where = next(iter(strangers.items()), ("", str(path)))
         raise InputError(
@@ -57,12 +69,32 @@ def read_judged_questions(path: Path, documents: Mapping[str, str], encoding: st
     return RetrievalData(path.name, documents, numbered, grades, None, notes)
 
 
+def _id(value: Any, documents: Mapping[str, str], where: str) -> str:
+    """As the index has it; else by the rule for labels, for pandas writes 7.0 where it reads 7."""
+    spelled = value.strip() if isinstance(value, str) else ""
+    return spelled if spelled in documents else as_label(value, where)
+
+
+def _grade(value: Any, where: str) -> int:
+    grade = as_number(value, where)
+    if not grade.is_integer():
+        raise InputError(
+            f"{where}: expected a grade, a whole number such as 0 or 1, found {shown(value)}. Scale the "
+            "grades up: 0.1 and 1 are 1 and 10."
+        )
+    return int(grade)
+
+
 def _column(path: Path, names: list[str], usual: tuple[str, ...]) -> str:
-    for wanted in usual:
-        for name in names:
-            if name.strip().lower() == wanted:
-                return name
-    raise InputError(
-        f"{path}: expected a column {' or '.join(usual)}, found {listed(names)}. "
-        "Rename the one that is meant."
-    )
+    found = _named(names, usual)
+    if found is None:
+        raise InputError(
+            f"{path}: expected a column {' or '.join(usual)}, found {listed(names)}. "
+            "Rename the one that is meant."
+        )
+    return found
+
+
+def _named(names: Sequence[str], usual: Sequence[str]) -> str | None:
+    """The column of the first of the usual names that there is."""
+    return next((name for each in usual for name in names if name.strip().lower() == each), None)
