@@ -160,7 +160,10 @@ def test_what_a_student_answered_teaches_nothing(tmp_path: Path, store: Store, s
     protocols = {each.asked.protocol for each in calls(store)}
     assert (found.added, len(protocols)) == (5, 5)
     assert found.passed == {(each, "student-answer"): 1 for each in protocols}
-    spans = [GEN_AI, GEN_AI | {"gen_ai.response.id": objects[0]["response"]["id"]}]
+    objects[0]["response"]["id"], own = "chatcmpl-1", objects[0]["response"]["id"]  # as 0.3.0 named it
+    old = import_files([written(tmp_path / "old.jsonl", objects[0])], store, NOTHING)
+    assert (old.added, old.passed) == (0, {("openai-chat", "student-answer"): 1})
+    spans = [GEN_AI, GEN_AI | {"gen_ai.response.id": own}]
     log = [{"name": "chat m", "attributes": each, "start_time": "2026-01-01T00:00:00Z"} for each in spans]
     again = import_files([written(tmp_path / "spans.jsonl", *log)], store, NOTHING)
     assert (again.added, again.passed) == (1, {("spans", "student-answer"): 1})

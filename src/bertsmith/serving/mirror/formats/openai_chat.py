@@ -5,7 +5,15 @@ Source: the API's reference, and openai-python's types/chat/.
 
 from collections.abc import Mapping
 
-from bertsmith.serving.mirror.call import Answered, Asked, Json, Message, NotMirrored
+from bertsmith.serving.mirror.call import (
+    OWN_NUMBER,
+    STUDENT_ANSWER,
+    Answered,
+    Asked,
+    Json,
+    Message,
+    NotMirrored,
+)
 from bertsmith.serving.mirror.formats.reading import (
     as_json,
     chosen,
@@ -104,6 +112,9 @@ def message_of(given: Json) -> Message:
 
 def read_answer(asked: Asked, body: Mapping[str, Json]) -> Answered:
     """Raises NotMirrored saying why."""
+    # A student's, of 0.3.0 too, whatever a gateway before it has made of the answer's id and its headers.
+    if word(body.get("system_fingerprint")).startswith(OWN_NUMBER):
+        raise NotMirrored(STUDENT_ANSWER)
     choices = list_of(body.get("choices"), "malformed-answer")
     if len(choices) != 1:
         raise NotMirrored("several-choices" if choices else "no-answer")
