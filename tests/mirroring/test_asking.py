@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,8 +230,6 @@ def test_a_prompt_with_a_gap_is_the_message(llm: Upstream) -> None:
 def test_recorded_inputs_are_asked_again_as_they_were(protocol: str, llm: Upstream, tmp_path: Path) -> None:
     calls = calls_of(40, subject="anna", seed=2)
     if protocol == "anthropic":
-        from dataclasses import replace
-
         calls = [replace(each, asked=replace(each.asked, protocol=protocol)) for each in calls]
     with store_of(tmp_path, calls) as store:
         group = CallRecords(store).group(None)
@@ -248,6 +247,16 @@ def test_recorded_inputs_are_asked_again_as_they_were(protocol: str, llm: Upstre
         assert all(each.asked.inputs in texts for each in again)
         assert understand(store, group).looked_at == 40
         assert store.forget("anna") == 55  # what was asked again is theirs too
+
+
+def test_inputs_are_asked_again_as_often_as_they_came(llm: Upstream, tmp_path: Path) -> None:
+    """A student is live: of the calls that it answers a twentieth is recorded, of the harder ones all."""
+    calls = [replace(each, weight=1.0 if n < 10 else 0.05) for n, each in enumerate(calls_of(60, seed=2))]
+    with store_of(tmp_path, calls) as store, asked(llm) as upstream:
+        found = ask_again(store, understand(store, store.versions()), upstream, 60, NOTHING, Budget())
+        again = {each.asked.inputs for each in store.calls(calls[0].version) if each.source == AGAIN}
+    assert again >= {each.asked.inputs for each in calls[:10]}
+    assert 10 <= found.asked <= 16
 
 
 def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:

@@ -112,8 +112,8 @@ def ask_again(
     at_once: int = 4,
     progress: Progress | None = None,
 ) -> Asking:
-    """`count` recorded inputs once more, drawn by their ids; those asked again before are among them. Raises
-    InputError as `ask_all`.
+    """`count` recorded inputs once more, drawn by their ids, as they came in the traffic; those asked again
+    before are among them. Raises InputError as `ask_all`.
     """
     if count < 1:
         raise InputError(f"count must be 1 or more inputs to ask again, found {count:,}.")
@@ -123,7 +123,7 @@ def ask_again(
     for call in store.calls(latest):
         if call.source == AGAIN:
             again.add(_inputs(call.asked))
-        else:
+        elif call.weight is None or part_of(call.id, seed + 2) < call.weight:  # as in proving
             first.setdefault(_inputs(call.asked), call)
     drawn = sorted(first.values(), key=lambda call: part_of(call.id, seed))[:count]
     calls = {id(call.asked): call for call in drawn}
