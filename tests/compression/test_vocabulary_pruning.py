@@ -7,18 +7,26 @@ import numpy as np
 import pytest
 import torch
 from own_task import Species
-from static_samples import save_table_of_classes, save_teacher
+from static_samples import PIECES, save_table_of_classes, save_teacher
 
+from bertsmith.compression import vocabulary_pruning
 from bertsmith.compression.static.distil_static import distil_static
 from bertsmith.compression.vocabulary_pruning import prune_vocabulary
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import read_json, write_json
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.predictor import Predictor
+from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import read_checkpoint
+from bertsmith.model.config import make_config
 from bertsmith.model.manifest import read_manifest
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
+from bertsmith.tasks.classification import Classification
+from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.tagging import Tagging
+from bertsmith.text.tokens.byte_level import BYTE_SYMBOLS, byte_level_backend
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetuning.finetune import finetune
 
@@ -84,6 +92,75 @@ def test_a_model_of_a_task_of_one_s_own_is_pruned(tmp_path: Path) -> None:
     prune_vocabulary(tmp_path / "own", TEXTS, tmp_path / "small", Species)
     small, whole = (Predictor.load(tmp_path / name, Species).predict(TEXTS) for name in ("small", "own"))
     assert [each["label"] for each in small] == [each["label"] for each in whole]
+
+
+def save_tagger(folder: Path, tokenizer: Tokenizer) -> Path:
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    task = Tagging(Tagging.Settings(), ("O", "B-a"))
+    config = make_config(
+        {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 130, **shape}, "test"
+    )
+    save_task_model(folder, TaskModel(Bert(config), task.head(config)), task, tokenizer, {})
+    return folder
+
+
+def byte_level() -> Tokenizer:
+    names = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+    special = dict(zip(("cls", "pad", "sep", "unk", "mask"), names, strict=True))
+    pieces = [*names, *sorted(BYTE_SYMBOLS), "he", "Ġhe", "Ġ(", "Ġ."]
+    merges = [("h", "e"), ("Ġ", "he"), ("Ġ", "("), ("Ġ", ".")]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    return Tokenizer(byte_level_backend(vocabulary, merges, special, add_prefix_space=False), special)
+
+
+THAI = "สวัสดีครับ" * 11  # too long a word for WordPiece: each of its characters is read by itself
+LETTERS = sorted(set(THAI))
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text", "words"),
+    [
+        (byte_level(), "he said (he).", ["he", "said", "(he)."]),
+        (
+            Tokenizer.from_pieces([*PIECES, *LETTERS, *map("##{}".format, LETTERS)], lowercase=False),
+            THAI,
+            [THAI],
+        ),
+    ],
+    ids=["byte-level", "without blanks"],
+)
+def test_a_tagger_reads_counted_texts_as_before(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tokenizer: Tokenizer, text: str, words: list[str]
+) -> None:
+    """In a byte-level vocabulary each word that it reads, the first too, begins with a blank."""
+    monkeypatch.setattr(vocabulary_pruning, "write_golden", lambda *_: None)  # half of the time
+    folder = save_tagger(tmp_path / "model", tokenizer)
+    small = Tokenizer.load(prune_vocabulary(folder, [text], tmp_path / "small").folder)
+    task = Tagging(Tagging.Settings())
+    examples = [task.example(text), task.example(words)]
+    found, expected = (
+        [
+            [each.pieces[number] for number in encoded.windows[0].token_ids]
+            for encoded in encode_examples(task, examples, each).encoded
+        ]
+        for each in (small, tokenizer)
+    )
+    assert found == expected
+
+
+def test_what_a_task_puts_before_a_text_is_read_as_before(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As the prompt of a published cross-encoder, of a model that was pruned once."""
+    monkeypatch.setattr(vocabulary_pruning, "write_golden", lambda *_: None)
+    model, task = load_task_model(save_table_of_classes(tmp_path / "table"))
+    assert isinstance(task, Classification)
+    task.prompt = "green birds: "
+    save_task_model(tmp_path / "model", model, task, Tokenizer.load(tmp_path / "table"), {})
+    prune_vocabulary(tmp_path / "model", TEXTS, tmp_path / "small")
+    small, whole = (Predictor.load(tmp_path / name).predict(TEXTS) for name in ("small", "model"))
+    for one, other in zip(small, whole, strict=True):
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
 
 
 def test_a_head_on_a_static_table_stays_with_its_labels(tmp_path: Path) -> None:
