@@ -179,6 +179,32 @@ def test_a_test_file_is_read_as_the_training_file_was(tmp_path: Path) -> None:
     assert [example.label for example in test] == ["0", "1", "0", "1"]
 
 
+@pytest.mark.parametrize(
+    ("task", "settings", "texts"),
+    [
+        ("classification", {"text": "2", "label": "1"}, ("e f",)),
+        ("regression", {"text": 2, "label": 1, "missing": "drop"}, ("e f",)),
+        ("reranking", {"text": 3, "text_pair": 2, "label": 1}, ("y", "e f")),
+        ("retrieval", {"text": 3, "text_pair": 2}, ("y", "e f")),
+    ],
+)
+def test_a_model_knows_by_name_the_columns_that_were_given_by_number(
+    tmp_path: Path, task: str, settings: dict[str, Any], texts: tuple[str, ...]
+) -> None:
+    """In another file the number may be another column's."""
+    (tmp_path / "train.csv").write_text("label,text,query\n1,a b,x\n0,c d,y\n")
+    trained = make_task(task, **settings)
+    trained.read_files([tmp_path / "train.csv"])
+    model = reading_columns(type(trained).from_state(trained.state(), "a model"), {})
+    (tmp_path / "new.csv").write_text("query,date,text,label\ny,2024-01-01,e f,0\n")
+    for labelled in (True, False):
+        assert [model.texts(row) for row in model.read(tmp_path / "new.csv", labelled=labelled)] == [texts]
+    (tmp_path / "b.csv").write_text("label,sentence,query\n1,g h,z\n")  # called otherwise: by number as ever
+    trained = make_task(task, **settings)
+    assert len(trained.read_files([tmp_path / "train.csv", tmp_path / "b.csv"])) == 3
+    assert "text" not in trained.state()["settings"].values()
+
+
 @pytest.mark.parametrize("spelled", ["1", "1.0", 1, 1.0])
 def test_a_label_is_the_same_however_a_file_spells_it(tmp_path: Path, spelled: Any) -> None:
     task = make_task("classification")

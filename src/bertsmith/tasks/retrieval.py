@@ -34,7 +34,7 @@ from bertsmith.tasks.heads.vector_head import VectorHead
 from bertsmith.tasks.losses.retrieval_losses import LossName, RetrievalLoss, Sought
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import ID, shown
-from bertsmith.text.labelled.rows import quoting_warnings
+from bertsmith.text.labelled.rows import names_of_numbers, quoting_warnings
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -114,6 +114,13 @@ class Retrieval(Task[QueryExample]):
         self.tell_lost_groups(examples, path)
         gaps = ["" if self._may_be_learned(example) else "text" for example in examples]
         return self.complete(examples, gaps, path)
+
+    def read_files(self, paths: Sequence[Path | str]) -> list[QueryExample]:
+        examples = super().read_files(paths)
+        columns = self.settings.model_dump(include={"query", "positive", "negative"})
+        layout = self.settings.model_dump(include={"format", "header", "encoding"})
+        self.named_columns = names_of_numbers(paths, columns, **layout)
+        return examples
 
     def _may_be_learned(self, example: QueryExample) -> bool:
         return self.settings.missing == "keep" or self.has_text(example)

@@ -123,6 +123,7 @@ class Task(ABC, Generic[E]):
     is_pretokenized: ClassVar[bool] = False  # `texts` are the words of one sentence
     baselines_learn: ClassVar[bool] = True  # from training examples: without any there are no baselines
     is_trained = False  # made `from_state`: what divided the training file, another file needn't have
+    named_columns: Mapping[str, str] = MappingProxyType({})  # of those given by number, by their settings
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
 
     def __init__(self, settings: TaskSettings, labels: Sequence[str] = ()) -> None:
@@ -355,8 +356,11 @@ class Task(ABC, Generic[E]):
     # -- state ---------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Everything that decoding needs beside the weights, as JSON."""
-        return {"settings": self.settings.model_dump(mode="json"), "labels": list(self.labels)}
+        """Everything that decoding needs beside the weights, as JSON. A column has the name that it has in
+        the training files: in others its number may be another's.
+        """
+        settings = self.settings.model_dump(mode="json") | dict(self.named_columns)
+        return {"settings": settings, "labels": list(self.labels)}
 
     def write_extra_files(self, folder: Path, config: BertConfig) -> None:
         """More files for the folder of a saved model, where other tools expect them."""

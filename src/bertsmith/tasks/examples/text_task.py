@@ -30,6 +30,7 @@ from bertsmith.text.labelled.rows import (
     LINES_HAVE,
     are_lines,
     are_objects,
+    names_of_numbers,
     quoting_warnings,
     read_column_names,
     read_keys,
@@ -132,6 +133,10 @@ class TextTask(Task[TextExample]):
     def read_files(self, paths: Sequence[Path | str]) -> list[TextExample]:
         """-1 in one file says that there is no label where another has 0, 1, 2."""
         examples = super().read_files(paths)
+        settings = self.settings
+        columns = {"text": settings.text, "text_pair": settings.text_pair, "label": settings.label}
+        layout = settings.model_dump(include={"format", "header", "encoding"})
+        self.named_columns = names_of_numbers(paths, columns, **layout)
         return self.complete(examples, self.gaps(examples), named_files(paths))
 
     def label_columns(self, path: Path | str) -> Sequence[str]:

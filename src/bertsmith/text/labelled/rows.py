@@ -15,7 +15,7 @@ for. A byte-order mark settles the encoding and is no part of a column's name.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -30,6 +30,7 @@ from bertsmith.text.files.columns import (
     column_number,
     find_column,
     guess_columns,
+    named_column,
     separator_advice,
     unknown_column,
 )
@@ -160,6 +161,24 @@ def read_column_names(
     if not names:
         raise InputError(f"{table.name} has no rows. Expected at least one, as {table.format}.")
     return names
+
+
+def names_of_numbers(
+    paths: Sequence[str | Path], columns: Mapping[str, str | int | None], **layout: Any
+) -> dict[str, str]:
+    """The names of the `columns` that are given by number, by their keys: where all files have the same one
+    there, and each no other of that name. `layout` as for `read_column_names`.
+    """
+    numbered = {key: column for key, column in columns.items() if str(column).isdecimal()}
+    if not numbered or not layout.get("header", True) or "-" in map(str, paths):
+        return {}
+    files = [read_column_names(path, **layout) for path in paths]
+    found = {key: {named_column(column, names) for names in files} for key, column in numbered.items()}
+    return {
+        key: name
+        for key, (name, *others) in found.items()
+        if name and not others and not name.isdecimal() and all(names.count(name) == 1 for names in files)
+    }
 
 
 def tells_format(path: str | Path) -> bool:
