@@ -92,6 +92,12 @@ def test_columns_of_other_names_are_found_by_them(task: Task[Any], tmp_path: Pat
     data = read(task, tmp_path, train=str(train), texts=[str(texts)])
     assert [example.text for example in data.texts] == ["one", "two"]
     assert len(data.labelled) + len(data.dev) == 30 and not data.dev_is_unlabelled
+    numbers = {"text": 1, "label": 2}
+    student = student_task(task, numbers)
+    read(student, tmp_path, "text=1", "label=2", train=str(train))
+    assert student.state()["settings"]["text"] == "sentence"  # the number may be another column's elsewhere
+    answers = read_answer_file(train, "multi-label", numbers)
+    assert answers.task.state()["settings"]["text"] == "sentence"
 
 
 @pytest.mark.parametrize(

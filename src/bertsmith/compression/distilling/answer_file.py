@@ -62,7 +62,7 @@ def read_answer_file(path: Path, name: str | None, settings: Mapping[str, Any]) 
         )
     kind = find_task(name)
     task = kind(check(kind.Settings, dict(settings), name))
-    examples = task.read(path)
+    examples = task.read_files([path])
     task.fit(examples)
     answers: list[Outputs | None] = [None] * len(examples)
     if isinstance(task, Classification | MultiLabel) and _has_probabilities(task, path):

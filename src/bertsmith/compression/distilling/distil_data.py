@@ -188,12 +188,19 @@ def reading(task: Task[Any], columns: dict[str, Any]) -> Task[Any]:
 def _labelled(
     task: Task[Any], recipe: DistilRecipe, paths: Sequence[str]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The rows of files, and the columns that they were read from."""
+    """The rows of files, and the columns that they were read from. The task gets the names of the student's
+    own columns, where they are given by number.
+    """
     if not paths:
         return [], {}
     reader = _reader(task, recipe.settings, Path(paths[0]))
     examples = reader.read_files(paths)
     reader.check(examples)
+    own = task.settings.model_dump()
+    named = {
+        role: name for role, name in reader.named_columns.items() if own[role] == recipe.settings.get(role)
+    }
+    task.named_columns = named | dict(task.named_columns)  # those of train come first
     columns = {*TaskSettings.model_fields, "missing"} - {"max_length", "stride"}
     return examples, reader.settings.model_dump(include=columns)
 
