@@ -26,7 +26,7 @@ def test_a_null_text_is_refused_with_its_number_and_first_place(tmp_path: Path, 
         make_task("classification").read(path)
 
 
-@pytest.mark.parametrize("blank", ["", " \t", "\u00a0", "\u2003\n", None, math.nan])
+@pytest.mark.parametrize("blank", ["", " \t", "\u00a0", "\u2003\n", "\u200b", "\ufeff \0", None, math.nan])
 def test_blank_texts_are_as_null(tmp_path: Path, blank: Any) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps(row | {"text": row["text"] or blank}) for row in ROWS))

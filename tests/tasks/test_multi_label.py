@@ -70,6 +70,20 @@ def test_a_label_that_training_never_showed_counts_as_missed() -> None:
     assert found["subset_accuracy"] == 0.5
 
 
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([("0 1 0",), ("1 1 0",)], "'0 1 0' look like a 0 or 1 for each"),
+        ([("010",), ("110",)], "'010' look like a 0 or 1 for each"),
+        ([("no",), ("yes", "no")], "are no and yes. Of multi-hot lists name the labels"),
+    ],
+)
+def test_multi_hot_lists_without_names_are_refused(rows: list[tuple[str, ...]], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        learnt(*rows)
+    assert learnt(("010", "111"), ("010",)).labels == ("010", "111")
+
+
 def test_no_label_anywhere_is_nothing_to_learn() -> None:
     with pytest.raises(InputError, match="None of the 2 training texts has a label"):
         learnt((), ())

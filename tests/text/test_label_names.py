@@ -1,10 +1,18 @@
 """What labels' names give away."""
 
 import unicodedata
+from collections.abc import Callable
 
 import pytest
 
-from bertsmith.text.labelled.label_names import joined, look_alikes
+from bertsmith.text.labelled.label_names import (
+    are_multi_hot,
+    are_scores,
+    joined,
+    look_alikes,
+    no_values,
+    stand_ins,
+)
 
 
 @pytest.mark.parametrize(
@@ -17,6 +25,10 @@ from bertsmith.text.labelled.label_names import joined, look_alikes
         ("a", "a\u200b"),
         ("ﬁne", "fine"),
         ("STRASSE", "straße"),
+        ("İade", "iade"),
+        ("KIRIK", "kırık"),
+        ("❤\ufe0f", "❤"),
+        ("l’eau", "l'eau"),
     ],
 )
 def test_labels_that_look_alike_are_found(others: tuple[str, ...]) -> None:
@@ -33,3 +45,27 @@ def test_labels_that_are_others_joined_are_found() -> None:
     assert joined(["a", "b", "a|b", "c|d"], "|") == ["a|b"]
     assert joined(["a,b", "b,c", "a,c"], ",") == ["a,b", "b,c", "a,c"]
     assert joined(["Paris", "Paris, Texas", "New York, NY"], ",") == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "so", "otherwise"),
+    [
+        (are_multi_hot, [["0 1 0", "1 1 0"], ["010", "110"]], [["0", "1"], ["10", "110"], ["010", "a"], []]),
+        (
+            are_scores,
+            [["4,25", "3"], ["4.5", "-1"], ["45%", "100 %"]],
+            [["1", "2"], ["1", "a"], ["1,2,3"], ["1.2.3"]],
+        ),
+        (no_values, [["NaN", "a"], ["None", "a"], ["N/A"]], [["none of these", "-", "a"]]),
+        (
+            stand_ins,
+            [["-1", "0", "1", "2"], ["-100", "0", "1", "2"], ["-100", "0", "1"], ["-100", "a", "b"]],
+            [["-100", "1", "5"], ["-1", "0", "1"]],
+        ),
+    ],
+)
+def test_labels_that_are_no_names_are_found(
+    rule: Callable[[list[str]], object], so: list[list[str]], otherwise: list[list[str]]
+) -> None:
+    assert [bool(rule(labels)) for labels in so] == [True] * len(so)
+    assert [bool(rule(labels)) for labels in otherwise] == [False] * len(otherwise)

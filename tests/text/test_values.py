@@ -19,7 +19,7 @@ from bertsmith.text.files.values import as_label, as_labels, as_number, as_text
         (as_text, " a ", " a "),
         (as_text, None, ""),
         (as_text, math.nan, ""),
-        *((as_text, value, value) for value in ("NA", "null", "None", "007", "\ufeffa")),
+        *((as_text, value, value) for value in ("\u200b", "NA", "null", "None", "007", "\ufeffa")),
         (as_number, " 4.25 ", 4.25),
         (as_number, 3, 3.0),
         (as_number, "-1e-3", -0.001),
@@ -53,7 +53,10 @@ def test_values_are_understood(convert: Any, value: Any, expected: Any) -> None:
             for value in ("abc", "", None, "nan", "inf", math.nan, math.inf, "1_000", "1,5")
         ),
         *((as_number, value) for value in (True, [1], 10**400)),
-        *((as_label, value) for value in ("", " ", None, math.nan, math.inf, [1], b"a")),
+        *(
+            (as_label, value)
+            for value in ("", " ", "\u200b", "\ufeff", "\0", None, math.nan, math.inf, [1], b"a")
+        ),
         *((as_label, value) for value in ("[3]", "['a']", "[0 1]", "{a,b}", "()", "array([0, 1])")),
         *((as_labels, value) for value in (1, ["a", ""], [None])),
     ],
@@ -64,11 +67,15 @@ def test_a_wrong_value_is_refused_with_its_place(convert: Any, value: Any) -> No
 
 
 @pytest.mark.parametrize(
-    "hot", [[0, 1, 0], [1.0, 0.0, 0.0], [True, False, True], ["0", "1", "1"], "0,1,0", [0, 0], (1, 1)]
+    "hot",
+    [
+        *([0, 1, 0], [1.0, 0.0, 0.0], [True, False, True], ["0", "1", "1"], "0,1,0", [0, 0], (1, 1)),
+        *("yes,no,no", ["T", "F", "T"], "N, N, Y"),
+    ],
 )
 def test_a_multi_hot_list_needs_the_names_of_its_labels(hot: Any) -> None:
     with pytest.raises(
-        InputError, match=r"^f, line 7: expected names of labels, found 0 and 1 .*labels=NAME"
+        InputError, match=r"^f, line 7: expected names of labels, found .* for each of [23]: .*labels=NAME"
     ):
         as_labels(hot, "f, line 7")
 
@@ -77,6 +84,7 @@ def test_a_multi_hot_list_needs_the_names_of_its_labels(hot: Any) -> None:
     "hot",
     [
         *([0, 1, 1], (0, 1, 1), [0.0, 1.0, 1.0], [False, True, True], ["0", "1", "1"]),
+        *(["no", "yes", "yes"], "F,T,T", "N Y Y"),
         *("[0, 1, 1]", "[0 1 1]", "[0. 1. 1.]", "0,1,1", "0 1 1", "[False  True  True]"),
     ],
 )
@@ -87,6 +95,8 @@ def test_a_multi_hot_list_with_names_is_the_labels_that_hold(hot: Any) -> None:
 def test_numbers_of_labels_are_no_multi_hot_list() -> None:
     assert as_labels([1, 0], "f") == ("1", "0")
     assert as_labels([3, 1, 0], "f") == ("3", "1", "0")
+    with pytest.raises(InputError, match="of the names 0 and 1 can't be told from a 0 or 1 for each"):
+        as_labels([0, 1], "f", names=("0", "1"))
     assert as_labels(["b"], "f", names=("a", "b")) == ("b",)
 
 

@@ -214,10 +214,22 @@ def test_labels_that_look_alike_are_told_with_their_counts(tmp_path: Path) -> No
     assert sentence.startswith("the labels 'Refund' (10) and 'refund' (10) differ in case, blanks or")
 
 
-def test_labels_that_are_others_joined_are_told(tmp_path: Path) -> None:
-    rows = [{"text": f"text {n}", "label": ("joy", "anger", "joy,anger")[n % 3]} for n in range(30)]
+@pytest.mark.parametrize(
+    ("labels", "start"),
+    [
+        (("joy", "anger", "joy,anger"), "labels such as 'joy,anger' (10) are others joined"),
+        (("0 1 0", "1 1 0", "0 0 1"), "labels such as '0 1 0' (10) look like a 0 or 1 for each"),
+        (("4,25", "3,5", "1,0"), "the 3 labels are numbers with fractions"),
+        (("4.5", "3", "1"), "the 3 labels are numbers with fractions"),
+        (("joy", "NaN", "anger"), "the label 'NaN' (10 rows) is learned as a class."),
+    ],
+)
+def test_labels_that_are_probably_no_classes_are_told(
+    tmp_path: Path, labels: tuple[str, ...], start: str
+) -> None:
+    rows = [{"text": f"text {n}", "label": labels[n % 3]} for n in range(30)]
     (sentence,) = warnings_of(tmp_path, rows)
-    assert sentence.startswith("labels such as 'joy,anger' (10) are others joined")
+    assert sentence.startswith(start)
 
 
 def test_a_class_of_minus_one_beside_nought_and_one_is_told(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ from bertsmith.tasks.examples.text_settings import MixedSettings
 from bertsmith.tasks.examples.text_task import TextExample, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.task import Bound, Head, Metrics, Outputs, Prediction, TaskSettings, some_of
-from bertsmith.text.files.values import as_labels
-from bertsmith.text.labelled.label_names import joined
+from bertsmith.text.files.values import as_labels, is_multi_hot
+from bertsmith.text.labelled.label_names import are_multi_hot, joined
 from bertsmith.validation import Listed
 
 _OTHER_SEPARATORS = "|;"
@@ -94,11 +94,17 @@ class MultiLabel(CalibratedTask):
         if self.settings.labels:
             return
         counts = Counter(label for example in train for label in example.label)
-        if counts and set(counts) <= {"0", "1"}:
+        if 0 < len(counts) < 3 and is_multi_hot(counts):
             raise InputError(
                 f"The only labels of the {len(train):,} training texts, from {train[0].where} on, are "
                 f"{' and '.join(sorted(counts))}. Of multi-hot lists name the labels (labels=NAME,NAME,…); "
                 "of one yes or no a text train classification."
+            )
+        if are_multi_hot(counts) and all(len(example.label) < 2 for example in train):
+            raise InputError(
+                f"Labels such as {next(iter(counts))!r} look like a 0 or 1 for each of several labels. "
+                "Name these in their order (labels=NAME,NAME,…), the digits with blanks between; or, if they "
+                "are names themselves, name them so."
             )
         if "separator" in self.settings.model_fields_set:
             return

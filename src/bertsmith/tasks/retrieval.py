@@ -33,7 +33,7 @@ from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.heads.vector_head import VectorHead
 from bertsmith.tasks.losses.retrieval_losses import LossName, RetrievalLoss, Sought
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
-from bertsmith.text.files.values import ID, shown
+from bertsmith.text.files.values import ID, is_blank, shown
 from bertsmith.text.labelled.rows import names_of_numbers, quoting_warnings
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -127,7 +127,7 @@ class Retrieval(Task[QueryExample]):
 
     def has_text(self, example: QueryExample) -> bool:
         """Prefixes don't count."""
-        return all(text.strip() for text in (example.query, *example.documents))
+        return not any(map(is_blank, (example.query, *example.documents)))
 
     def fit(self, train: Sequence[QueryExample]) -> None:
         """All known documents of each query: in no batch is one of them a negative of it."""

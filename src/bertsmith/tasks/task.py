@@ -25,7 +25,7 @@ from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.tasks.examples.encoding import Encoded, Layout
 from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.saved_state import read_state
-from bertsmith.text.files.values import as_category, as_label
+from bertsmith.text.files.values import as_category, as_label, is_blank
 from bertsmith.text.labelled.label_names import look
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -186,7 +186,7 @@ class Task(ABC, Generic[E]):
 
     def has_text(self, example: E) -> bool:
         """Whether none of its texts is blank: such an example has no answer."""
-        return all(text.strip() for text in self.texts(example))
+        return not any(map(is_blank, self.texts(example)))
 
     def complete(self, examples: list[E], gaps: Sequence[str], path: Path | str) -> list[E]:
         """The labelled examples of a file without those that have `gaps`: each what it lacks, text or label,

@@ -45,6 +45,7 @@ from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.heads.frozen_features import features_of
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.registry import find_task
+from bertsmith.text.files.values import is_blank
 from bertsmith.validation import check
 
 MOST_READ = 100_000  # rows without a label: more would take gigabytes, and hardly give others
@@ -246,7 +247,7 @@ def _content(row: TextExample) -> tuple[Any, ...]:
 
 def _has_content(row: TextExample) -> bool:
     """Whether there is anything to tell its label by: text, or columns beside it."""
-    return bool(row.text.strip() or (row.text_pair or "").strip() or row.columns)
+    return bool(row.columns) or not (is_blank(row.text) and is_blank(row.text_pair))
 
 
 def _column_names(task: TextTask) -> list[str]:

@@ -146,7 +146,7 @@ class TextTask(Task[TextExample]):
     def has_text(self, example: TextExample) -> bool:
         """Columns beside a blank text may answer for it, and a prompt doesn't."""
         texts = (example.text,) if example.text_pair is None else (example.text, example.text_pair)
-        return bool(example.columns) or all(text.strip() for text in texts)
+        return bool(example.columns) or not any(map(is_blank, texts))
 
     def stand_ins(self, labels: Collection[Any]) -> Collection[Any]:
         """Those of a file's labels that mean that there is none."""

@@ -7,7 +7,8 @@ though CSV and TSV hold nothing but text, and pandas writes whole numbers beside
 
 import math
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -26,7 +27,9 @@ _PRINTED = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _BRACKETS = (("[", "]"), ("(", ")"))
-_MULTI_HOT = frozenset({"0", "1", "True", "False"})
+_MULTI_HOT = {
+    word: holds for holds, words in enumerate(("0 false f no n", "1 true t yes y")) for word in words.split()
+}
 # Lines of pandas that make text of other types, by the beginning of a type's name; of any other the last.
 _CONVERSIONS = {
     "list": 'table["COLUMN"] = table["COLUMN"].str.join(" ")',
@@ -37,9 +40,11 @@ _CONVERSIONS = {
 
 
 def is_blank(value: Any) -> bool:
-    """Whether a cell is empty: null, NaN, or white space alone, which in CSV is all that a null can be."""
+    """Whether a cell is empty: null, NaN, or white space alone, which in CSV is all that a null can be. Other
+    characters that can't be seen are as white space: U+200B, a BOM, U+0000.
+    """
     if isinstance(value, str):
-        return not value.strip()
+        return all(mark.isspace() or unicodedata.category(mark) in ("Cc", "Cf") for mark in value)
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
@@ -134,23 +139,29 @@ def as_labels(value: Any, where: str, separator: str = ",", names: Sequence[str]
         return ()
     if isinstance(value, str):
         digits = re.sub(r"[\s,\[\]]+|\.(?!\d)", " ", value).split() if names else []
-        is_digits = len(digits) == len(names) > 0 and _is_multi_hot(digits)
+        is_digits = len(digits) == len(names) > 0 and is_multi_hot(digits)
         value = digits if is_digits else _parted(value, where, separator)
     if not isinstance(value, list | tuple):
         raise InputError(
             f"{where}: expected a list of labels, or a string with {separator!r} between them, "
             f"found {shown(value)}."
         )
-    if names and len(value) == len(names) and _is_multi_hot(value):
+    if names and len(value) == len(names) and is_multi_hot(value):
+        if is_multi_hot(names):
+            raise InputError(
+                f"{where}: labels of the names {' and '.join(names)} can't be told from a 0 or 1 for each of "
+                f"them: found {shown(value)}. Give them other names, in the file and in labels=."
+            )
         return tuple(
-            name for name, hot in zip(names, value, strict=True) if as_category(hot) in ("1", "True")
+            name for name, hot in zip(names, value, strict=True) if _MULTI_HOT[as_category(hot).lower()]
         )
     labels = tuple(as_label(label, where) for label in value)
     once = tuple(dict.fromkeys(labels))
-    if len(once) < len(labels) and _is_multi_hot(value):
+    if len(once) < len(labels) and is_multi_hot(value):
         raise InputError(
-            f"{where}: expected names of labels, found 0 and 1 for each of {len(value)}: {shown(value)}. "
-            "Name them in this order (labels=NAME,NAME,…), or write the names of those that hold."
+            f"{where}: expected names of labels, found {' and '.join(sorted(once))} for each of "
+            f"{len(value)}: {shown(value)}. Name them in this order (labels=NAME,NAME,…), or write the names "
+            "of those that hold."
         )
     if any(isinstance(label, float) and not label.is_integer() for label in value):
         raise InputError(
@@ -160,8 +171,9 @@ def as_labels(value: Any, where: str, separator: str = ",", names: Sequence[str]
     return once
 
 
-def _is_multi_hot(values: Sequence[Any]) -> bool:
-    return all(as_category(value) in _MULTI_HOT for value in values)
+def is_multi_hot(values: Iterable[Any]) -> bool:
+    """Whether each says that something holds or doesn't: 0 and 1, false and true, no and yes."""
+    return all(as_category(value).lower() in _MULTI_HOT for value in values)
 
 
 def _parted(value: str, where: str, separator: str) -> list[str]:

@@ -2,16 +2,26 @@
 none.
 """
 
+import re
 import unicodedata
 from collections.abc import Collection, Mapping
 
 from bertsmith.errors import InputError
 from bertsmith.text.files.values import as_number
 
+_DIGITS = re.compile(r"[01](?:\s*[01])+")
+_SCORE = re.compile(r"[-+]?\d+(?:[.,]\d+)?\s*%?")
+# Of case and of form, beyond NFKC and casefold: Turkish i, with and without its dot; the marks that choose a
+# picture or a character's colour; and a typographic apostrophe.
+_SAME = {"ı": "i", "\u0307": None, "’": "'", **dict.fromkeys(map(chr, range(0xFE00, 0xFE10)))}
+# What pandas reads as no value.
+_NO_VALUE = {"#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
+
 
 def look(label: str) -> str:
     """What labels have in common that differ in case, in blanks or in Unicode's form alone."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", label).casefold())
+    folded = folded.translate(str.maketrans(_SAME))
     visible = (mark for mark in folded if not mark.isspace() and unicodedata.category(mark) != "Cf")
     return "".join(visible) or label
 
@@ -37,15 +47,17 @@ def joined(labels: Collection[str], separator: str) -> list[str]:
 
 
 def stand_ins(labels: Collection[str], known: Collection[str] = ()) -> set[str]:
-    """Those that say that there is no label: -1, as in data sets of Hugging Face, beside 0, 1, 2 … or beside
-    words; and '-' beside words, as in SNLI.
+    """Those that say that there is no label: -1, as in data sets of Hugging Face, or -100, which its losses
+    pass over, beside 0, 1, 2 … or beside words; and '-' beside words, as in SNLI.
 
     Not what training knew; nor -1 beside 0 and 1 alone, nor '-' beside '+', which may well be classes.
     """
-    others = set(known or labels) - {"-1", "-"}
-    counted = others == {str(number) for number in range(len(others))} and len(others) > (1 if known else 2)
+    others = set(known or labels) - {"-1", "-100", "-"}
+    counted = len(others) > 1 and others == {str(number) for number in range(len(others))}
     words = len(others) > 1 and not any(map(is_number, others)) and "+" not in others
-    marks = {"-1"} if counted else {"-1", "-"} if words else set[str]()
+    marks = {"-100"} if counted or words else set[str]()
+    marks |= {"-1"} if words or (counted and (known or len(others) > 2)) else set()
+    marks |= {"-"} if words else set()
     return (marks & set(labels)) - set(known)
 
 
@@ -56,6 +68,22 @@ def is_number(label: str) -> bool:
     except InputError:
         return False
     return True
+
+
+def no_values(labels: Collection[str]) -> list[str]:
+    """Those that a table's writer may have put where there was no label."""
+    return sorted(_NO_VALUE.intersection(labels))
+
+
+def are_multi_hot(labels: Collection[str]) -> bool:
+    """Whether each is a printed multi-hot list without its brackets, "0 1 0" or "010": all of one length."""
+    lengths = {len("".join(label.split())) for label in labels if _DIGITS.fullmatch(label)}
+    return len(lengths) == 1 and all(map(_DIGITS.fullmatch, labels))
+
+
+def are_scores(labels: Collection[str]) -> bool:
+    """Whether all are numbers, and not all whole: with a point or a comma, or in percent."""
+    return all(map(_SCORE.fullmatch, labels)) and not all(label.lstrip("-+").isdecimal() for label in labels)
 
 
 def has_fraction(label: str) -> bool:

@@ -193,7 +193,7 @@ def _question(
 ) -> Question:
     question = _field(row, "question", str, where)
     for key, text in (("question", question), ("passage", passage)):
-        if not text.strip():
+        if is_blank(text):
             raise InputError(f"{where}: the {key} is empty. Fill it in or remove the question.")
     if "answers" not in row and not labelled:
         return Question(name, question, passage, (), title=title, where=where)
@@ -209,7 +209,7 @@ def _question(
 
 def _answer(answer: Any, where: str) -> tuple[str, int]:
     text, start = _field(answer, "text", str, where), _field(answer, "answer_start", int, where)
-    if not text.strip():
+    if is_blank(text):
         raise InputError(f"{where}: the answer is empty. An unanswerable question has no answers instead.")
     return text, start
 

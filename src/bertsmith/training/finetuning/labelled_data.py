@@ -13,7 +13,15 @@ from bertsmith.tasks.examples.folds import group_of
 from bertsmith.tasks.examples.held_out import divided_sources, hold_out, shared_sources, shared_with_train
 from bertsmith.tasks.retrieval import Retrieval
 from bertsmith.tasks.task import Task
-from bertsmith.text.labelled.label_names import has_fraction, is_number, joined, look_alikes
+from bertsmith.text.files.values import is_blank
+from bertsmith.text.labelled.label_names import (
+    are_multi_hot,
+    are_scores,
+    is_number,
+    joined,
+    look_alikes,
+    no_values,
+)
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 
 FEWEST_TEXTS = 10  # to be divided into folds
@@ -155,7 +163,7 @@ def _texts_apart(task: Task[Any], train: Sequence[Any]) -> int:
 
 def _require_text(task: Task[Any], train: Sequence[Any]) -> None:
     """A few empty texts are learned from as they are; nothing else than these is a slip."""
-    if not any(text.strip() for example in train for text in task.texts(example)):
+    if all(is_blank(text) for example in train for text in task.texts(example)):
         raise InputError(f"Every text is empty, from {train[0].where} on. Is --text the right column?")
 
 
@@ -198,6 +206,11 @@ def _of_labels(task: Task[Any], train: Sequence[Any]) -> list[str]:
             f"the label '-1' ({counts['-1']:,} rows) is learned as a class. In data sets of Hugging Face it "
             "says that there is no label: remove such rows"
         )
+    for label in no_values(counts):
+        sentences.append(
+            f"the label {label!r} ({counts[label]:,} rows) is learned as a class. Where tables have no value "
+            "they have it, too: if so, remove such rows"
+        )
     if isinstance(task, Classification):
         several = [label for separator in "|;," for label in joined(counts, separator)]
         if several:
@@ -205,7 +218,12 @@ def _of_labels(task: Task[Any], train: Sequence[Any]) -> list[str]:
                 f"labels such as {counted(several[:1])} are others joined, and each is learned as a class of "
                 "its own: several labels a text are for multi-label"
             )
-        if any(map(has_fraction, counts)) and all(map(is_number, counts)):
+        elif are_multi_hot(counts):
+            sentences.append(
+                f"labels such as {counted([*counts][:1])} look like a 0 or 1 for each of several labels, "
+                "and are learned as classes of their own: multi-label reads them, with labels=NAME,NAME,…"
+            )
+        elif are_scores(counts):
             sentences.append(
                 f"the {len(counts):,} labels are numbers with fractions, each learned as a class of its own: "
                 "regression learns which is more"
