@@ -244,8 +244,15 @@ def test_spans_that_say_their_text_are_read_where_they_stand_there(tmp_path: Pat
 def test_offsets_in_other_units_are_refused_and_named(
     tmp_path: Path, size: Callable[[str], int], unit: str
 ) -> None:
-    with pytest.raises(InputError, match=rf"line 1: .* but its text says '张三'.* 3 of the 3 .*count {unit}"):
-        read_tagged(marked(tmp_path, EMOJI, counted(size)))
+    sentence = rf"line 1: .* but its text says '张三'.* 3 of the 3 .*count {unit}"
+    for key in ("text", "value", "quote", "entity"):
+        with pytest.raises(InputError, match=sentence):
+            read_tagged(marked(tmp_path, EMOJI, counted(size), key))
+
+
+def test_a_value_that_the_text_has_nowhere_is_a_normal_form(tmp_path: Path) -> None:
+    (found,) = read_tagged(marked(tmp_path, EMOJI, [(2, 4, "Zhang San")], "value"))
+    assert isinstance(found, MarkedText) and found.spans == (("X", 2, 4),)
 
 
 @pytest.mark.parametrize(

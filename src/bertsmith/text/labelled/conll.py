@@ -11,8 +11,8 @@
 Any other ending is conll where tags are wanted. Else the content decides between conll and lines: equally
 wide lines in blocks, with blank lines between them, are columns.
 
-A span may carry its own text, under "text", "surface", "mention" or "word": then it must stand there. Spans
-without it are refused where many divide words that they would not divide in other units.
+A span may carry its own text, under "text", "surface", "mention" or "word": then it must stand there, as must
+what another usual key ("value", "quote", "name") says if the text has it somewhere. Spans without it are refused where many divide words that they would not divide in other units.
 
 Columns are split at tabs where the first word's line has one, else at blanks. They count from 1. Tags are
 returned as they stand, whatever their scheme. Each JSON object counts as a document; one without a text
@@ -45,6 +45,12 @@ WORD_KEYS = ("words", "tokens", "text")
 TAG_KEYS = ("tags", "labels", "ner_tags")
 SPAN_KEYS = ("spans", "entities")
 SPAN_TEXT_KEYS = ("text", "surface", "mention", "word")
+# Or what it is called, or its value in a normal form: the span's own text only if the text has it somewhere.
+_MAYBE_SPAN_TEXT_KEYS = (
+    *("value", "span", "span_text", "quote", "exact", "string", "phrase", "token", "content"),
+    *("surface_form", "surfaceForm", "covered_text", "coveredText", "mention_text", "entity_text"),
+    *("name", "entity"),
+)
 _A_SPAN = '{"start": 0, "end": 5, "label": "PER"}'
 # Of CoNLL-U: '1-2' is a contraction whose words follow, '8.1' a word that isn't in the text.
 _NO_WORD = re.compile(r"[0-9]+[-.][0-9]+")
@@ -219,7 +225,7 @@ def _json_sentences(
             yield Sentence((), (), document, where, id)
             continue
         if isinstance(text, str) and (key == "text" or word_key is not None):
-            spans, texts = _spans(fields, tag_key, where) if tagged else ((), ())
+            spans, texts = _spans(fields, text, tag_key, where) if tagged else ((), ())
             yield MarkedText(text, spans, where, id, texts)
             continue
         words = _strings(fields, key, where)
@@ -240,13 +246,13 @@ def _span_texts(marked: MarkedText) -> Iterator[SpanText]:
 
 
 def _spans(
-    fields: dict[str, Any], key: str | int | None, where: str
+    fields: dict[str, Any], text: str, key: str | int | None, where: str
 ) -> tuple[tuple[tuple[str, int, int], ...], tuple[str | None, ...]]:
     """Objects of start, end and label, in characters, and their own texts."""
     given = fields[_key(fields, SPAN_KEYS if key is None else (str(key),), where)]
     try:
         spans = tuple((as_label(each["label"], where), *_ends(each)) for each in list(given))
-        texts = tuple(_own_text(each) for each in given)
+        texts = tuple(_own_text(each, text) for each in given)
         return spans, texts if any(each is not None for each in texts) else ()
     except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise InputError(
@@ -255,9 +261,11 @@ def _spans(
         ) from error
 
 
-def _own_text(span: dict[str, Any]) -> str | None:
-    words = (span.get(key) for key in SPAN_TEXT_KEYS)
-    return next((each for each in words if isinstance(each, str)), None)
+def _own_text(span: dict[str, Any], text: str) -> str | None:
+    said = [span.get(key) for key in SPAN_TEXT_KEYS]
+    maybe = [span.get(key) for key in _MAYBE_SPAN_TEXT_KEYS]
+    said += [words for words in maybe if isinstance(words, str) and words and words in text]
+    return next((words for words in said if isinstance(words, str)), None)
 
 
 def _ends(span: dict[str, Any]) -> tuple[int, int]:
