@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError, RecipeError
-from bertsmith.tasks.examples.folds import folds_of
+from bertsmith.tasks.examples.folds import folds_of, group_of
 from bertsmith.tasks.examples.held_out import hold_out
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.registry import find_task
@@ -232,9 +232,34 @@ def test_labels_that_are_probably_no_classes_are_told(
     assert sentence.startswith(start)
 
 
-def test_a_class_of_minus_one_beside_nought_and_one_is_told(tmp_path: Path) -> None:
-    (sentence,) = warnings_of(tmp_path, [{"text": f"text {n}", "label": n % 3 - 1} for n in range(30)])
-    assert sentence.startswith("the label '-1' (10 rows) is learned as a class.")
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        ([-1, 0, 1], "-1"),
+        ([-1, 0, 2], "-1"),
+        ([-1, 1, 2, 3], "-1"),
+        ([-100, 1, 2], "-100"),
+        ([-1, 1], None),
+        ([-2, -1, 0, 1], None),
+    ],
+)
+def test_a_class_that_says_that_there_is_none_in_other_files_is_told(
+    tmp_path: Path, labels: list[Any], told: str | None
+) -> None:
+    rows = [{"text": f"text {n}", "label": labels[n % len(labels)]} for n in range(60)]
+    expected = [f"the label {told!r} ({60 // len(labels)} rows) is learned as a class."] if told else []
+    assert [sentence[: len(expected[0])] for sentence in warnings_of(tmp_path, rows)] == expected
+
+
+@pytest.mark.parametrize(
+    ("scores", "are_told"), [([4.5, 3.2, -1, 0], True), ([-1, 0, 1], False), ([-2, -1, 3], False)]
+)
+def test_a_score_of_minus_one_below_all_others_is_told(
+    tmp_path: Path, scores: list[float], are_told: bool
+) -> None:
+    rows = [{"text": f"text {n}", "label": scores[n % len(scores)]} for n in range(100)]
+    found = data_of("regression", rows, tmp_path).warnings
+    assert any("have the score -1, the first in" in sentence for sentence in found) == are_told
 
 
 def test_rows_that_were_left_out_are_told(tmp_path: Path) -> None:
@@ -263,6 +288,36 @@ def test_questions_about_a_passage_fall_on_one_side(tmp_path: Path) -> None:
     train, dev = ({example.passage for example in part} for part in (data.train, data.dev))
     assert train and dev and train.isdisjoint(dev)
     assert data.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("task", "row"),
+    [
+        (
+            "question-answering",
+            {"question": "Who {n}?", "passage": "It was Ada in {k}.{blanks}", "answer": "Ada"},
+        ),
+        ("retrieval", {"query": "who {k}{blanks}", "positive": "Ada {n}"}),
+        ("reranking", {"query": "Who {k}{marks}", "document": "Ada {n}", "label": "{parity}"}),
+        ("similarity", {"text": "who {k}{marks}", "text_pair": "{blanks}Who {k}", "label": "{parity}"}),
+        ("classification", {"text": "who {k}{marks}", "label": "{parity}"}),
+        ("regression", {"text": "Who {k}{blanks}", "label": "{n}"}),
+    ],
+)
+def test_texts_that_differ_in_signs_alone_fall_on_one_side(
+    tmp_path: Path, task: str, row: dict[str, Any]
+) -> None:
+    rows = []
+    for n in range(200):
+        marks = {"n": n, "k": n // 4, "blanks": " " * (n % 4), "marks": "!" * (n % 4), "parity": n % 2}
+        filled = {
+            key: value.format(**marks) if isinstance(value, str) else value for key, value in row.items()
+        }
+        rows.append(filled)
+    data = data_of(task, rows, tmp_path)
+    reader = find_task(task)(find_task(task).Settings())
+    train, dev = ({group_of(reader, example) for example in part} for part in (data.train, data.dev))
+    assert dev and train.isdisjoint(dev) and len(train | dev) == 50
 
 
 def test_articles_of_squad_fall_on_one_side_where_the_title_is_the_group(tmp_path: Path) -> None:

@@ -92,6 +92,17 @@ class Regression(TextTask):
                 "it to the answers."
             )
 
+    def warnings(self, examples: Sequence[TextExample]) -> list[str]:
+        """A score of -1 below others that are all positive and larger: in GLUE it says that there is none."""
+        scores = {example.label for example in examples}
+        if min(scores - {-1.0}, default=-1.0) < 0 or max(scores) <= 1 or -1.0 not in scores:
+            return []
+        unknown = [example for example in examples if example.label == -1.0]
+        return [
+            f"{len(unknown):,} of {len(examples):,} rows have the score -1, the first in {unknown[0].where}, "
+            "and no other score is below 0. In many data sets it says that there is none: remove them if so"
+        ]
+
     def head(self, config: BertConfig) -> Head:
         return NumberHead(config, self.mean, self.deviation, self.settings.linear_pooling, self.column_width)
 

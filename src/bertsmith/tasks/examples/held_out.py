@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertsmith.metrics.shared_texts import shared_texts
+from bertsmith.tasks.examples.folds import group_of
 from bertsmith.tasks.task import Task
 
 _FEW_SHARED = 0.05  # of the rows: less flatters no score that anybody would notice
@@ -12,14 +13,18 @@ _GROUPS = "Name a column that says which rows belong together (group=COLUMN), or
 
 
 def hold_out(task: Task[Any], examples: Sequence[Any], share: float) -> tuple[list[Any], list[Any]]:
-    """Training examples and those held out as dev: by a hash of their texts, so that equal texts fall on one
-    side and the split stays when rows are added.
+    """Training examples and those held out as dev: by a hash of their texts, so that the split stays when
+    rows are added. Texts that are equal but for case, white space and punctuation fall on one side.
 
     Chance must not decide about the few texts of a small class: each label, and the whole, has a text in dev
     where its share is one, and keeps one in train.
     """
-    texts = [tuple(task.group_key(example)) for example in examples]
-    place = {text: _place(text) for text in texts}
+    texts = [group_of(task, example) for example in examples]
+    spelled: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for example, text in zip(examples, texts, strict=True):
+        spelling = tuple(task.group_key(example))
+        spelled[text] = min(spelling, spelled.get(text, spelling))
+    place = {text: _place(spelling) for text, spelling in spelled.items()}
     dev = {text for text in place if place[text] < share}
     having: dict[Any, set[tuple[str, ...]]] = {}
     for example, text in zip(examples, texts, strict=True):
@@ -38,12 +43,12 @@ def shared_sources(task: Task[Any], train: Sequence[Any], examples: Sequence[Any
     """Parts of one source on both sides: examples whose group is in train; where the file names no groups,
     pairs that have one of their texts in common with pairs of train, else equal texts of another group.
     """
-    groups = {tuple(task.group_key(example)) for example in train}
+    groups = {group_of(task, example) for example in train}
     texts = {text for example in train for text in _texts_apart(task, example)}
     shared = [
         example
         for example in examples
-        if tuple(task.group_key(example)) in groups or not texts.isdisjoint(_texts_apart(task, example))
+        if group_of(task, example) in groups or not texts.isdisjoint(_texts_apart(task, example))
     ]
     if len(shared) < _FEW_SHARED * len(examples) or not shared:
         return []
@@ -58,7 +63,7 @@ def divided_sources(task: Task[Any], rows: Sequence[Any]) -> list[str]:
     having: dict[str, set[tuple[str, ...]]] = {}
     for row in rows:
         for text in _texts_apart(task, row):
-            having.setdefault(text, set()).add(tuple(task.group_key(row)))
+            having.setdefault(text, set()).add(group_of(task, row))
     shared = [row for row in rows if any(len(having[text]) > 1 for text in _texts_apart(task, row))]
     if len(shared) < _FEW_SHARED * len(rows) or not shared:
         return []

@@ -12,7 +12,8 @@ Any other ending is conll where tags are wanted. Else the content decides betwee
 wide lines in blocks, with blank lines between them, are columns.
 
 A span may carry its own text, under "text", "surface", "mention" or "word": then it must stand there, as must
-what another usual key ("value", "quote", "name") says if the text has it somewhere. Spans without it are refused where many divide words that they would not divide in other units.
+what another usual key ("value", "quote", "name") says if the text has it somewhere. Spans without it are
+refused where many divide words that they would not divide in other units.
 
 Columns are split at tabs where the first word's line has one, else at blanks. They count from 1. Tags are
 returned as they stand, whatever their scheme. Each JSON object counts as a document; one without a text

@@ -74,7 +74,7 @@ def _held_out(task: Task[Any], recipe: FinetuneRecipe, rows: list[Any]) -> tuple
         return train, dev
     if 2 * len(_labels(task, rows)) > max(len(rows), FEWEST_TEXTS):
         raise _strange_labels(task, recipe, rows)
-    texts = {tuple(task.group_key(example)) for example in rows}
+    texts = {group_of(task, example) for example in rows}
     needed = next(texts for texts in count(2) if round(recipe.dev_share * texts))
     raise InputError(
         f"{recipe.train_name} has {len(rows):,} rows with {len(texts):,} different texts: too few to hold "
@@ -88,7 +88,7 @@ def _require_labels_twice(task: Task[Any], recipe: FinetuneRecipe, rows: Sequenc
     having: dict[str, set[tuple[str, ...]]] = {}
     for example in rows:
         for label in task.labels_of(example):
-            having.setdefault(label, set()).add(tuple(task.group_key(example)))
+            having.setdefault(label, set()).add(group_of(task, example))
     if 2 * len(having) > len(rows) and all(len(texts) == 1 for texts in having.values()):
         raise _strange_labels(task, recipe, rows)
 
@@ -201,11 +201,14 @@ def _of_labels(task: Task[Any], train: Sequence[Any]) -> list[str]:
     ]
     if len(alike) > _MOST_ALIKE:
         sentences.append(f"{len(alike) - _MOST_ALIKE:,} more labels are spelled in several ways")
-    if set(counts) == {"-1", "0", "1"}:
-        sentences.append(
-            f"the label '-1' ({counts['-1']:,} rows) is learned as a class. In data sets of Hugging Face it "
-            "says that there is no label: remove such rows"
-        )
+    unknown = {"-1", "-100"} & set(counts)
+    others = set(counts) - unknown
+    if others - {"1"} and all(label.isdigit() for label in others):
+        sentences += [
+            f"the label {label!r} ({counts[label]:,} rows) is learned as a class. In data of Hugging Face "
+            "it says that there is no label: remove such rows if it does"
+            for label in sorted(unknown)
+        ]
     for label in no_values(counts):
         sentences.append(
             f"the label {label!r} ({counts[label]:,} rows) is learned as a class. Where tables have no value "
