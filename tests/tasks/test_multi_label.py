@@ -68,6 +68,18 @@ def test_a_label_that_training_never_showed_counts_as_missed() -> None:
     found = task.metrics([{"labels": ["a"]}, {"labels": ["b"]}], [example("a", "new"), example("b")])
     assert found["micro_f1"] == pytest.approx(2 * 2 / (2 + 3))
     assert found["subset_accuracy"] == 0.5
+    (told,) = task.warnings([example("a", "new"), example("A", "new"), example("b")])
+    assert told.startswith("2 labels, on 3 occasions, never occur in the training data, such as 'new'")
+    assert not task.warnings([example("a", "b"), example()])
+
+
+@pytest.mark.parametrize("label", ["a; b c", "b c|a", "a b c", "a/b c"])
+def test_labels_with_another_separator_than_in_training_are_not_measured(label: str) -> None:
+    """Each would be one label, which nobody can predict: a score of 0.93 was 0.18."""
+    task = learnt(("a",), ("b c",), ("b",), ("c",))
+    with pytest.raises(InputError, match=r"none of the training data, but several of them with .* Write ','"):
+        task.check([example("a"), example(label)])
+    task.check([example("a", "a; new")])  # one of the parts is nothing that training showed
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,11 @@ from bertsmith.tasks.examples.text_task import TextExample, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.task import Bound, Head, Metrics, Outputs, Prediction, TaskSettings, some_of
 from bertsmith.text.files.values import as_labels, is_multi_hot
-from bertsmith.text.labelled.label_names import are_multi_hot, joined
+from bertsmith.text.labelled.label_names import are_multi_hot, joined, look
 from bertsmith.validation import Listed
 
 _OTHER_SEPARATORS = "|;"
+_BETWEEN_LABELS = ",|;/\t "  # of labels that training showed apart
 
 
 class MultiLabelSettings(MixedSettings):
@@ -116,7 +117,40 @@ class MultiLabel(CalibratedTask):
                 )
 
     def check(self, examples: Sequence[TextExample]) -> None:
-        """Labels that training never showed can't be predicted: they count as missed, and are no error."""
+        """Labels that training never showed can't be predicted: they count as missed. Raises InputError for
+        several that it showed with another separator between them, which would be one.
+        """
+        for example in examples:
+            for label in self._unknown([example]):
+                found = (separator for separator in _BETWEEN_LABELS if self._are_joined(label, separator))
+                if separator := next(found, None):
+                    raise InputError(
+                        f"{example.where}: the label {label!r} is none of the training data, but several of "
+                        f"them with {separator!r} between. Write {self.settings.separator!r} there, as in "
+                        "training, or save the rows as JSON lines with lists."
+                    )
+
+    def warnings(self, examples: Sequence[TextExample]) -> list[str]:
+        """How many labels are missed because training never showed them."""
+        unknown = self._unknown(examples)
+        if not self.labels or not unknown:
+            return []
+        first = next(iter(unknown))
+        meant = next((f". Is {name!r} meant?" for name in self.labels if look(name) == look(first)), "")
+        return [
+            f"{len(unknown):,} labels, on {unknown.total():,} occasions, never occur in the training data, "
+            f"such as {first!r}: they can't be predicted, and count as missed{meant}"
+        ]
+
+    def _are_joined(self, label: str, separator: str) -> bool:
+        """Whether training showed all parts of a label, two or more."""
+        parts = {part.strip() for part in label.split(separator)}
+        return separator in label and self.label_ids.keys() >= parts
+
+    def _unknown(self, examples: Sequence[TextExample]) -> Counter[str]:
+        """How often labels occur that training never showed."""
+        labels = (label for example in examples for label in example.label or ())
+        return Counter(label for label in labels if label not in self.label_ids)
 
     def labels_of(self, example: TextExample) -> tuple[str, ...]:
         return example.label or ()
