@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from bertsmith.compression.vocabulary_pruning import prune_vocabulary
 from bertsmith.errors import ModelError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from sentence_folders import CLASSIFIER, READER, TEXTS, WORDS, save_foreign
 
 transformers = pytest.importorskip("transformers")
+CrossEncoder = pytest.importorskip("sentence_transformers").CrossEncoder
 TAGGER = "BertForTokenClassification"
 
 
@@ -118,6 +120,23 @@ def test_scores_are_those_of_transformers_pipeline(
         mine = ours.get("probabilities") or {next(iter(wanted)): ours["score"]}
         assert mine.keys() == wanted.keys()
         np.testing.assert_allclose([mine[name] for name in wanted], [*wanted.values()], atol=1e-4)
+
+
+@pytest.mark.parametrize("activation", ["", "Identity", "Sigmoid"])
+def test_what_one_output_is_put_through_goes_along_into_a_folder_of_ours(
+    tmp_path: Path, activation: str
+) -> None:
+    """As into that of a pruned or distilled cross-encoder; pipeline and CrossEncoder are the oracles."""
+    said = {"sentence_transformers": {"activation_fn": f"torch.nn.{activation}"}} if activation else {}
+    folder = save_foreign(tmp_path / "model", 1, num_labels=1, **said)
+    prune_vocabulary(folder, [*TEXTS, "other"], tmp_path / "small")
+    pairs = [(text, "other") for text in TEXTS]
+    ours = [each["score"] for each in Predictor.load(folder, compute_dtype=torch.float32).predict(pairs)]
+    theirs = CrossEncoder(str(tmp_path / "small"), device="cpu").predict(pairs)
+    np.testing.assert_allclose(theirs, ours, atol=1e-4)
+    pipe = transformers.pipeline("text-classification", str(tmp_path / "small"), device="cpu")
+    found = [pipe({"text": first, "text_pair": second})["score"] for first, second in pairs]
+    np.testing.assert_allclose(found, ours, atol=1e-4)
 
 
 @pytest.mark.parametrize(

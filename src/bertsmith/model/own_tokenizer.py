@@ -84,7 +84,7 @@ def read_own_tokenizer(folder: Path) -> Tokenizer:
     tokenizer.one_segment = reads_one_segment(folder, by_class=not (folder / MANIFEST).exists())
     if _lowers(folder):
         tokenizer = tokenizer.in_small_letters()
-    if is_cross_encoder(folder):
+    if is_cross_encoder(folder) and not (folder / MANIFEST).exists():  # ours say how they cut
         tokenizer.truncation = replace(tokenizer.truncation, strategy="longest_first")
     return tokenizer
 

@@ -28,6 +28,8 @@ from bertsmith.text.files.values import as_number
 
 # Of the mean. A model's weights and answers are float32: a deviation has eight of its steps there.
 _LEAST_DEVIATION = 1e-6
+# Where CrossEncoder of sentence-transformers looks, which asks for no problem_type.
+_PLAIN = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}
 
 
 class NumberHead(PooledHead):
@@ -173,4 +175,6 @@ class Regression(TextTask):
         return task
 
     def config_labels(self) -> dict[str, Any]:
-        return {"problem_type": "regression", "id2label": {"0": "score"}, "label2id": {"score": 0}}
+        """With what others put the output through: a sigmoid, unless they are told not to."""
+        names = {"id2label": {"0": "score"}, "label2id": {"score": 0}}
+        return names if self.has_sigmoid else names | {"problem_type": "regression"} | _PLAIN
