@@ -16,7 +16,10 @@ from bertsmith.validation import first_problem
 
 MANIFEST = "bertsmith.json"
 IMPORTED = "imported"  # a task's name that says: what another tool made, as its config.json says
-_WAY_ON = f"take it from a copy, or remove {MANIFEST} if you changed the file yourself."
+_WAY_ON = (
+    f"take it from a copy, or remove {MANIFEST} if you changed the file yourself: the max_length, "
+    "temperature and thresholds of a fine-tuned model go with it."
+)
 
 
 def _inside(name: str) -> str:
