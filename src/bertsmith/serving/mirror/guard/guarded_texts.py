@@ -25,34 +25,35 @@ _Address = tuple[str | int, ...]
 
 # What a request says beside its messages, by which the application steers the model or the provider.
 _OF_APPLICATION = frozenset((
-    "audio", "betas", "container", "context_management", "conversation", "function_call", "functions",
-    "include", "instructions", "mcp_servers", "metadata", "modalities", "model", "moderation",
-    "output_config", "output_format", "prediction", "previous_response_id", "prompt_cache_key",
-    "prompt_cache_options", "prompt_cache_retention", "questions", "reasoning", "reasoning_effort",
-    "response_format", "safety_identifier", "service_tier", "stop", "stop_sequences", "stream_options",
-    "system", "text", "thinking", "tool_choice", "tools", "truncation", "user", "verbosity",
-    "web_search_options",
+    "audio", "betas", "billing_policy", "compaction", "container", "context_management", "conversation",
+    "fallback_credit_token", "fallbacks", "function_call", "functions", "include", "instructions",
+    "mcp_servers", "metadata", "modalities", "model", "moderation", "output_config", "output_format",
+    "prediction", "previous_response_id", "prompt_cache_key", "prompt_cache_options",
+    "prompt_cache_retention", "questions", "reasoning", "reasoning_effort", "response_format",
+    "safety_identifier", "service_tier", "stop", "stop_sequences", "stream_options", "system", "text",
+    "thinking", "tool_choice", "tools", "truncation", "user", "verbosity", "web_search_options",
 ))  # fmt: skip
 _SPOKEN = frozenset(("choices", "content", "delta", "output"))  # whatever it repeats, the model says it
 # Beside names that the application gave, and that the model can but choose from.
-_NAMES = frozenset((
-    "matched_stop", "name", "namespace", "server_label", "server_name", "stop_reason", "stop_sequence",
-    "tool_name", "toolset_name",
-))  # fmt: skip
+_NAMES = ("name", "namespace", "server_label", "stop", "stop_reason", "stop_sequence")  # ends of keys
 # Keys whose values are words of the protocol, as long as they are words; and what only the provider reads.
 _WORDS = frozenset((
     "button", "category", "channel", "context_compression", "created_by", "detail", "effort", "error_code",
-    "execution", "file_type", "fingerprint", "finish_reason", "format", "id", "inference_geo", "media_type",
-    "mime_type", "mode", "model", "native_finish_reason", "object", "payer", "phase", "prompt_cache_key",
-    "prompt_cache_retention", "provider", "role", "service_tier", "severity", "speed", "status",
-    "stop_reason", "system_fingerprint", "tool_choice", "truncation", "ttl", "type", "verbosity", "version",
+    "execution", "format", "id", "inference_geo", "mode", "model", "object", "payer", "phase",
+    "prompt_cache_key", "prompt_cache_retention", "provider", "role", "service_tier", "severity", "speed",
+    "status", "tool_choice", "truncation", "ttl", "type", "verbosity", "version",
 ))  # fmt: skip
-_ENDS_OF_WORDS = ("_at", "_id", "_version")  # of such keys
-_WORDS_OF_ERRORS = frozenset(("code", "param"))
+_ENDS_OF_WORDS = ("_at", "_id", "_model", "_reason", "_token", "_type", "_version", "fingerprint")
+_ERRORS = frozenset(("acknowledged_safety_checks", "error", "pending_safety_checks"))
 # Settings and facts, beside what is spoken: each single word in them is the provider's.
 _FACTS = frozenset((
     "access_programs", "background_options", "incomplete_details", "input_transformations", "moderation",
-    "prompt_cache_diagnostics", "reasoning", "tools", "usage",
+    "prompt_cache_diagnostics", "reasoning", "usage",
+))  # fmt: skip
+_DEFINITIONS = frozenset(("definition", "properties", "schema", "tools"))  # their keys name fields of calls
+_SETTINGS = _DEFINITIONS | frozenset((  # those wherever they stand
+    "image_generation_call", "response.audio.delta", "response.image_generation_call.partial_image",
+    "transformations",
 ))  # fmt: skip
 # `p` is Mistral's `obfuscation`.
 _SEALED = frozenset((
@@ -62,25 +63,21 @@ _SEALED = frozenset((
 _WORDS_OF_TYPES = (  # of blocks, each with such a field: sealed, or a name of the provider's
     ("reasoning.encrypted", "data"), ("redacted_thinking", "data"), ("server_tool_use", "name"),
 )  # fmt: skip
-_ROLES_OF_TOOLS = ("function", "tool")  # a message's `name` is then that of the application's tool
 _WORD = re.compile(r"[\w.:/@+=~|-]*", re.ASCII)
 # Types of parts, and keys, of what isn't text.
 _MEDIA = frozenset((
     "audio", "audio_url", "b64_json", "base64", "computer_screenshot", "container_upload", "document_url",
     "file", "file_data", "file_id", "file_url", "image", "image_generation_call", "image_url", "input_audio",
     "input_file", "input_image", "input_video", "item_reference", "output_audio", "output_image",
-    "partial_image_b64", "video", "video_url",
+    "partial_image_b64", "response.audio.delta", "video", "video_url",
 ))  # fmt: skip
-_IMAGE_OPTIONS = frozenset(("context_compression",))  # of Responses' `image`, which holds none
-_CONTENTS = frozenset(("data", "url"))
+_URL = re.compile(r"https?://[\w.~:/?#\[\]@!$&'()*+,;=%-]+", re.ASCII)
 _BASE64_URL = re.compile(r"data:[^,\s]*;base64,\S*", re.ASCII)
 _BASE64 = re.compile(rf"{_BASE64_URL.pattern}|[A-Za-z0-9+/_-]{{200,}}={{0,2}}", re.ASCII)
 _BASE64_LINE_END = re.compile(r"(?<=[A-Za-z0-9+/_=-]{60})\s+", re.ASCII)  # lines have 64 or 76 characters
 _LONGEST_REPEATED = 40  # characters, of what is repeated all through a text
-_BEGINS_JSON = re.compile(r'[{\["]')
 _FOLLOWS, _IN_A_FENCE = re.compile(r"\s*(?=[{\[])"), re.compile(r"\w*\s*(?=[{\[])")  # objects and lists
 _OF_TOOLS = frozenset(("arguments", "input", "json"))  # objects of the application's: their keys are its own
-_DEFINITIONS = frozenset(("properties", "schema", "tools"))  # of calls and answers: their keys name fields
 # In a stream: where pieces of a text stand, and what comes whole beside them.
 _OF_PIECES = frozenset(("delta", "logprobs"))
 _WHOLE = frozenset(("annotations", "citation", "citations"))
@@ -138,17 +135,18 @@ def _new_items(form: WireFormat, body: Mapping[str, Json]) -> list[Json]:
         return [body[key]]
     if not isinstance(given, list):  # what is asked may lie on the provider's machines
         raise NotMirrored("server-state" if key == "input" else "malformed-request")
-    since = max((place + 1 for place, item in enumerate(given) if _is_of_model(item)), default=0)
-    new = [item for item in given[since:] if _role(item) not in SYSTEM_ROLES]
-    return new or [item for item in given if _role(item) not in SYSTEM_ROLES]  # it begins the model's answer
+    items = [item for item in given if _field(item, "role") not in SYSTEM_ROLES]
+    items = [item for item in items if _field(item, "type") != "configuration_update"]
+    since = max((place + 1 for place, item in enumerate(items) if _is_of_model(item)), default=0)
+    return items[since:] or items  # it begins the model's answer
 
 
-def _role(item: Json) -> Json:
-    return item.get("role") if isinstance(item, dict) else None
+def _field(item: Json, key: str) -> Json:
+    return item.get(key) if isinstance(item, dict) else None
 
 
 def _is_of_model(item: Json) -> bool:
-    kind, role = item.get("type") if isinstance(item, dict) else None, _role(item)
+    kind, role = _field(item, "type"), _field(item, "role")
     return role == "assistant" or (role is None and (kind in _OF_MODEL or str(kind).endswith("_call")))
 
 
@@ -189,7 +187,8 @@ def _own_words(asked: bytes) -> set[str]:
     words = _Texts()
     if isinstance(body, dict):
         given = {key: body[key] for key in body.keys() & _OF_APPLICATION}
-        words.add(given, ("content",), with_keys=True)  # single words too, as if they were spoken
+        for place in ("arguments", "content"):  # single words too, and parts as one
+            words.add(given, (place,), with_keys=True)
     return set(words.texts())
 
 
@@ -301,24 +300,23 @@ class _Texts:
             self._pieces.setdefault(("delta", "parts"), []).append(text)  # clients show blocks as one
 
     def _add_object(self, value: dict[str, Json], address: _Address, with_keys: bool) -> None:
-        kind, is_own = value.get("type"), not (_OF_TOOLS | _DEFINITIONS).isdisjoint(address)
-        is_media = isinstance(kind, str) and (
-            kind in _MEDIA or (kind == "url" and "sources" not in address)  # a document's, not a search's
-        )
+        kind, is_own = str(value.get("type")), not (_OF_TOOLS | _DEFINITIONS).isdisjoint(address)
+        is_media = kind in _MEDIA or (kind == "url" and "sources" not in address)  # not a search's
         # Events of a stream are told apart by their types; a part's type comes with its first piece alone.
         places = _PLACES if not address or is_media else _PLACES[1:]
         address += tuple(str(value[key]) for key in places if isinstance(value.get(key), str | int))
-        is_cited = str(kind).endswith("citation") or "text" in value or "cited_text" in value
+        is_cited = kind.endswith("citation") or "text" in value or "cited_text" in value
         for key, each in value.items():
-            is_option = key == "image" and isinstance(each, dict) and each.keys() <= _IMAGE_OPTIONS
+            is_option = key == "image" and isinstance(each, dict) and each.keys() <= {"context_compression"}
             is_other = is_media if key == "type" else each and key in _MEDIA and not is_option
             if is_other and not is_own and not (key == "file_id" and is_cited):
                 self.has_other = True
             if with_keys or not _WORD.fullmatch(key):
                 self._pieces.setdefault((*address, key, "key"), [key])
-            is_of_application = key in _OF_TOOLS and "moderation" not in address  # which has an `input` too
+            # Moderation has an `input` too, and a tool's fields may be called so.
+            is_of_application = key in _OF_TOOLS and (_DEFINITIONS | {"moderation"}).isdisjoint(address)
             is_of_application |= kind == "input_json" and key == "data"
-            is_name = key == "name" and value.get("role") in _ROLES_OF_TOOLS
+            is_name = key == "name" and value.get("role") in ("function", "tool")  # of the application's
             if is_of_application and each and isinstance(each, dict | list) and not with_keys:
                 self._add_text(json.dumps(each, ensure_ascii=False), (*address, key))
             elif not ((is_name or (kind, key) in _WORDS_OF_TYPES) and _WORD.fullmatch(str(each))):
@@ -351,7 +349,7 @@ class _Texts:
 
     def _texts(self) -> Iterator[str]:
         for address, pieces in self._pieces.items():
-            is_name = not _NAMES.isdisjoint(address[-1:])
+            is_name = address[-1:] != () and str(address[-1]).endswith(_NAMES)
             if is_name and all(piece in self.own_words for piece in pieces):  # of calls without an index
                 continue
             for text in _joined(address, pieces):
@@ -365,18 +363,20 @@ class _Texts:
 
     def _is_text(self, text: str, address: _Address) -> bool:
         key = address[-1] if address else ""
-        if _WORD.fullmatch(text) and _has_word(address):
+        is_link = key in ("source", "url") or "citations" in address[-2:]
+        is_link = is_link and _OF_TOOLS.isdisjoint(address) and _URL.fullmatch(text) is not None
+        if is_link or (_WORD.fullmatch(text) and _has_word(address)):
             return False
         one_line = _BASE64_LINE_END.sub("", text.strip())
         if _BASE64.fullmatch(one_line) and not _repeats(one_line):
             self.has_other = True
         # Bytes and addresses of what isn't text; a word in their place elsewhere is judged.
         is_of_media = not _MEDIA.isdisjoint(address) and _OF_TOOLS.isdisjoint(address)
-        is_content = is_of_media and key in _CONTENTS | _MEDIA and " " not in text
+        is_content = is_of_media and key in _MEDIA | {"data", "url"} and " " not in text
         return not (is_content or _BASE64_URL.fullmatch(text))
 
     def _inside(self, text: str) -> Iterator[str]:
-        if not _BEGINS_JSON.search(text):  # as of most of the strings in a long list
+        if not re.search(r'[{\["]', text):  # as of most of the strings in a long list
             return
         inner = _Texts()
         try:
@@ -400,12 +400,14 @@ def _repeats(text: str) -> bool:
 def _has_word(address: _Address) -> bool:
     """Whether a single word that stands there is one of the protocol, or of the provider."""
     key = str(address[-1]) if address else ""
-    outside = tuple(takewhile(lambda each: each not in _FACTS, address[:-1]))
-    if len(outside) + 1 < len(address) and (_SPOKEN | _OF_TOOLS).isdisjoint(outside):
-        return True
+    outside = tuple(takewhile(lambda place: place not in _FACTS and place not in _SETTINGS, address[:-1]))
+    inside = address[len(outside) : -1]
+    if inside and _OF_TOOLS.isdisjoint(outside) and (inside[0] in _SETTINGS or _SPOKEN.isdisjoint(outside)):
+        return key not in ("description", "message", "revised_prompt")
     is_word = key in _WORDS or key.endswith(_ENDS_OF_WORDS)
     is_word |= not _SEALED.isdisjoint(address[-2:])  # in a list too
-    return (is_word or (key in _WORDS_OF_ERRORS and "error" in address)) and _OF_TOOLS.isdisjoint(address)
+    is_word |= key in ("code", "param", "review_target") and not _ERRORS.isdisjoint(address)
+    return is_word and _OF_TOOLS.isdisjoint(address)
 
 
 def _joined(address: _Address, pieces: list[str]) -> list[str]:
