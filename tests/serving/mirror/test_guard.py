@@ -351,6 +351,22 @@ def test_what_nobody_waits_for_any_more_is_not_computed(
     assert len(computed) <= 4  # by two threads, in a fifth of a second
 
 
+def test_a_long_text_keeps_no_other_from_being_judged(
+    model: Path, words: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the base64 of an image does, where what can't be judged passes."""
+    bad, bad_text, _, good_text = words
+    judge, texts = Judge(str(model), 2), [f"{good_text} " * 9000, bad_text]
+
+    def slow(*given: Any, **more: Any) -> Any:
+        time.sleep(0.1)
+        return outputs_of(*given, **more)
+
+    monkeypatch.setattr(predictor, "outputs_of", slow)
+    assert asyncio.run(judge.judge(texts, SidePolicy(block=(bad,)))).action == "block"
+    judge.close()
+
+
 def test_a_body_that_is_long_to_read_keeps_nobody_waiting(
     tmp_path: Path, model: Path, words: Any, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
