@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tokenizer_samples import SPECIAL, byte_level_files
-from tokenizers import BertWordPieceTokenizer, normalizers, pre_tokenizers
+from tokenizers import AddedToken, BertWordPieceTokenizer, normalizers, pre_tokenizers
 from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer
 
 from bertsmith.errors import InputError, TokenizerError
@@ -273,12 +273,16 @@ def test_merging_sees_words_of_every_beginning(monkeypatch: pytest.MonkeyPatch) 
     assert {piece[0] for piece in pieces if len(piece) > 1 and piece.isalpha()} == set("abcd")
 
 
-def test_the_report_counts_what_it_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("normalized", [False, True])  # then the library calls it [unk]
+def test_the_report_counts_what_it_says(tmp_path: Path, normalized: bool) -> None:
     corpus = corpus_of(
         tmp_path / "c", iter(["Hello un☃ hellothere, hello hello there hellohello."]), heldout=0
     )
     pieces = [*SPECIAL, "hello", "##hello", "##th", "##ere", "t", "##here", ",", "."]
-    report = vocabulary_report(Tokenizer.from_pieces(pieces, lowercase=True), corpus)
+    backend = Tokenizer.from_pieces(pieces, lowercase=True).backend
+    backend.add_special_tokens([AddedToken("[UNK]", normalized=normalized)])
+    roles = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL, strict=True))
+    report = vocabulary_report(Tokenizer(backend, roles), corpus)
     # words: Hello, un (unknown), hellothere, hello, hello, there, hellohello
     assert report.words == 7
     assert report.pieces_per_word == pytest.approx((1 + 1 + 3 + 1 + 1 + 2 + 2) / 7)

@@ -153,7 +153,7 @@ class Tally:
     def word_figures(self) -> dict[str, Any]:
         """The part of the report that is about words."""
         words = self._split_words()
-        unknown_piece = self.tokenizer.id_to_token(self.tokenizer.unk_id)
+        unknown_piece = self.tokenizer.pieces[self.tokenizer.unk_id]  # spelt as in `words`
         unknown = [word for word in words if unknown_piece in word.pieces]
         known = [word for word in words if unknown_piece not in word.pieces]
         broken = [word for word in known if len(word.pieces) > 1]
