@@ -16,10 +16,12 @@ from export_samples import gate_file, random_texts, saved_model
 
 from bertsmith.inference.export.export import export_model
 from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.examples.encoding import join_segments, pair_windows, single_windows
 from bertsmith.tasks.finetuning import pieces_of
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.text.tokens.byte_level import BYTE_SYMBOLS, byte_level_backend
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.truncation import Strategy, Truncation
 
 pytest.importorskip("onnxruntime", reason="needs the extra export")
 pytest.importorskip("onnxscript", reason="needs the extra export")
@@ -64,20 +66,29 @@ def test_twenty_lines_classify_as_bertsmith_does(tmp_path: Path) -> None:
     assert len(longest.splitlines()) <= 20
 
 
-def test_the_pages_tokenizer_reads_special_and_added_tokens_as_bertsmith_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["longest_first", "only_first"])
+def test_the_pages_tokenizer_reads_and_cuts_texts_as_bertsmith_does(
+    tmp_path: Path, strategy: Strategy
+) -> None:
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[", "]", "sep", "world", "mask", "url", "<", ">"]
     tokenizer = Tokenizer.from_pieces(pieces, lowercase=True)
     tokenizer.backend.add_tokens([AddedToken("[WORLD]", special=True, normalized=False), AddedToken("<url>")])
-    Tokenizer(tokenizer.backend, dict(zip(ROLES, pieces, strict=False))).save(tmp_path)
-    found = {"folder": tmp_path, "json": json, "Tokenizer": Backend}
-    (made,) = re.findall(
-        r"^names = .*?^tokenizer.encode_special_tokens.*?$", blocks()[0], re.DOTALL | re.MULTILINE
-    )
+    truncation = Truncation(strategy, "left")
+    Tokenizer(tokenizer.backend, dict(zip(ROLES, pieces, strict=False)), truncation).save(tmp_path)
+    facts = {"max_length": 9, "pad_token_id": 0}
+    found = {"folder": tmp_path, "facts": facts, "json": json, "Tokenizer": Backend}
+    (made,) = re.findall(r"^names = .*?^tokenizer.enable_padding.*?$", blocks()[0], re.DOTALL | re.MULTILINE)
     exec(made, found)
     ours = Tokenizer.load(tmp_path)
     for text in ("[WORLD] [SEP] world", "a[WORLD]<url>[MASK]", "<URL> [world]"):
         assert found["tokenizer"].encode(text, add_special_tokens=False).ids == ours.encode(text).ids
     assert ours.encode("[WORLD] [SEP] <url>").ids == [13, 5, 7, 6, 14]
+    first, second = ours.encode_batch(["sep world mask url < >", "url mask sep world"])
+    (parts,) = pair_windows(first, second, 6, None, ours.truncation)
+    (alone,) = single_windows(first + second, 7, None, ours.truncation)
+    read = found["tokenizer"].encode
+    assert read("sep world mask url < >", "url mask sep world").ids == join_segments(ours, *parts)[0].tolist()
+    assert read("sep world mask url < > url mask sep world").ids == join_segments(ours, *alone)[0].tolist()
 
 
 @pytest.mark.parametrize(
