@@ -195,6 +195,15 @@ def test_where_it_is_unclear_the_scheme_is_asked_for_and_can_be_given(tags: str,
     assert recognise([tags.split()], NONE).in_iob2(tags.split()) == tags.split()
 
 
+@pytest.mark.parametrize("outside", ["_", "-", "OUT", "None", "X"])
+def test_another_mark_for_what_is_outside_of_entities_is_refused(outside: str) -> None:
+    tags = ["B-PER", "I-PER", *[outside] * 4, "B-LOC"]
+    for name in (None, "iob2"):
+        with pytest.raises(InputError, match=rf"such as 'B-PER', but for '{outside}'\. Write O for"):
+            recognise([tags], name)  # type: ignore[arg-type]
+    assert recognise([tags], NONE).in_iob2(tags) == tags
+
+
 def test_letters_that_no_scheme_has_together_are_refused_and_all_schemes_named() -> None:
     with pytest.raises(InputError, match=r"letters B, I, M, .* IOBES \(S, B, I, E\)"):
         recognise([["B-PER", "I-PER", "M-PER", "O"]])

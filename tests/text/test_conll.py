@@ -323,6 +323,23 @@ def test_a_label_of_a_span_is_a_name(tmp_path: Path) -> None:
         read_tagged(path)
 
 
+@pytest.mark.parametrize("labels", [("O", "PER"), ("B-PER", "I-PER")])
+def test_a_span_is_not_labelled_by_a_tag(tmp_path: Path, labels: tuple[str, str]) -> None:
+    spans = [{"start": 5 * n, "end": 5 * n + 4, "label": label} for n, label in enumerate(labels)]
+    with pytest.raises(InputError, match=r"line 1: the label of a span is '[OI].*', which is a word's tag"):
+        read_tagged(put(tmp_path, json.dumps({"text": "Anna Rosa kam", "spans": spans}), "a.jsonl"))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.x", "a.PARQUET", "a.xlsx"])
+@pytest.mark.parametrize("tagged", [True, False])
+def test_a_table_is_refused_by_its_name(tmp_path: Path, name: str, tagged: bool) -> None:
+    path = put(tmp_path, "id,text\n1,Anna kam\n", name)
+    with pytest.raises(InputError, match=r"not from a table\. Make it JSON lines .* pandas\.read_"):
+        read_tagged(path, tagged=tagged)
+    found = read_tagged(path, tagged=False, format="lines")
+    assert len(found) == 2
+
+
 def test_ends_that_are_the_last_character_are_named(tmp_path: Path) -> None:
     spans = [(start, end - 1, words) for start, end, words in counted(len)]
     with pytest.raises(InputError, match="count the last character as the end"):

@@ -119,9 +119,17 @@ def recognise(sentences: Sequence[Sequence[str]], name: SchemeName | None = None
     if name == NONE:
         return Scheme(NONE)
     written, count = _best_writing(inside)
+    divisions = {tag: divided(tag, *written) for tag in inside}
+    letters = {found[0] for found in divisions.values() if found is not None}
+    others = [tag for tag, found in divisions.items() if found is None]
+    is_odd = len(others) == 1 and len(inside) > 2 and letters & {"B", "I"}
+    if is_odd and count * 2 < inside.total():
+        entity = next(tag for tag, found in divisions.items() if found is not None)
+        raise InputError(
+            f"the tags look as if they mark entities, such as {entity!r}, but for {others[0]!r}. Write O for "
+            f"what is outside of all entities, or give scheme={NONE} if they mark none."
+        )
     if count and count * 2 >= inside.total():
-        divisions = (divided(tag, *written) for tag in inside)
-        letters = {found[0] for found in divisions if found is not None}
         if name is not None:
             return Scheme(name, *written)
         if "B" in letters or "I" in letters or inside.total() < counts.total():

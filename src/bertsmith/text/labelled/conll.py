@@ -41,6 +41,7 @@ FORMATS = {
     ".ndjson": "jsonl",
     ".json": "json",
 }
+_TABLES = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".xlsx": "excel"}  # as pandas calls them
 DOCUMENT_START = "-DOCSTART-"
 WORD_KEYS = ("words", "tokens", "text")
 TAG_KEYS = ("tags", "labels", "ner_tags")
@@ -97,6 +98,13 @@ def read_tagged(
     reads words or text only, and tags and spans are empty; then the ids of JSON's objects are read too.
     Raises InputError naming file and line: a missing column, unequal lengths, a tag that is no string.
     """
+    table_ending = next((ending for ending in Path(path).suffixes[-2:] if ending.lower() in _TABLES), None)
+    if format is None and table_ending is not None:
+        raise InputError(
+            f"{path}: words and their tags are read from CoNLL's columns or JSON lines, not from a table. "
+            "Make it JSON lines with words or a text in each row, for instance in pandas: "
+            f"pandas.read_{_TABLES[table_ending.lower()]}(FILE).to_json(OUT, orient='records', lines=True)"
+        )
     by_ending = FORMATS if tagged else {**FORMATS, ".txt": "lines"}
     otherwise = "jsonl" if str(path) == "-" else "conll" if tagged else "lines"
     with open_table(path, format, encoding, by_ending, otherwise, whole_name=True) as table:
@@ -106,6 +114,7 @@ def read_tagged(
             require_texts(
                 [span for each in found if isinstance(each, MarkedText) for span in _span_texts(each)]
             )
+            _require_names([each for each in found if isinstance(each, MarkedText)])
         else:
             lines, form = list(table.lines()), table.format
             if form == "lines" and format is None and _look_like_columns(lines):
@@ -238,6 +247,17 @@ def _json_sentences(
                 f"{where}: expected a tag for each word, found {len(words)} words and {len(tags)} tags."
             )
         yield Sentence(words, tags, document, where, id)
+
+
+def _require_names(marked: Sequence[MarkedText]) -> None:
+    """Raises InputError where spans have tags of words, as a pipeline gives them piece by piece."""
+    labels = {label: each.where for each in marked for label, _, _ in each.spans}
+    tags = [label for label in labels if label == "O" or (label[:2] == "I-" and f"B{label[1:]}" in labels)]
+    if tags:
+        raise InputError(
+            f"{labels[tags[0]]}: the label of a span is {tags[0]!r}, which is a word's tag. Give each entity "
+            "one span, labelled by its kind alone, such as PER; and what is outside of all none."
+        )
 
 
 def _span_texts(marked: MarkedText) -> Iterator[SpanText]:
