@@ -82,7 +82,7 @@ def test_a_text_has_the_same_prediction_alone_and_among_others(classifier: Predi
 
 OF_ALL_KINDS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "classification": (["no", "yes"], {"stride": 4}),
-    "multi-label": ([("no",), ("yes", "no")], {}),
+    "multi-label": ([("bad",), ("good", "bad")], {}),
     "regression": ([1.0, 2.5], {}),
     "reranking": ([0.0, 1.0], {"text": "a", "text_pair": "b"}),
     "similarity": ([0.0, 1.0], {"text": "a", "text_pair": "b"}),
@@ -405,6 +405,18 @@ def test_an_encoding_is_that_of_a_file_and_not_of_the_model_that_learned_from_it
     assert evaluation.data_warnings[0].startswith("2 of the 2 new.csv texts occur in")
     with pytest.raises(InputError, match="expected utf-8 text, found 0xe9"):
         predictor.predict_file(train, out, overwrite=True)
+
+
+def test_a_setting_that_would_have_no_effect_on_a_file_is_refused(
+    classifier: Predictor, tmp_path: Path
+) -> None:
+    (tmp_path / "in.csv").write_text("text,label\nbano,yes\n")
+    for own in ({"stride": 4}, {"max_length": 16}, {"coverage": 0.5}):
+        with pytest.raises(InputError, match=f"{next(iter(own))} is a setting of training"):
+            classifier.predict_file(tmp_path / "in.csv", tmp_path / "out.jsonl", **own)
+        with pytest.raises(InputError, match="can't be changed for a file"):
+            classifier.evaluate(tmp_path / "in.csv", **own)
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_ids_and_blank_lines_keep_predictions_beside_their_rows(

@@ -34,6 +34,9 @@ _EXAMPLES_AT_A_TIME, _CHARACTERS_AT_A_TIME = 4096, 1 << 22
 # What a caller who may stop at any time waits for.
 _WINDOWS_AT_A_TIME, _TEXTS_OF_WINDOWS, _CHARACTERS_OF_WINDOWS = 16, 64, 1 << 16
 _CHARACTERS_OF_A_TOKEN = 16  # English has about 5
+# Settings that decide an answer: a trained model has them.
+_OF_MODEL = {"max_length", "stride", "pooling", "longest_answer", "constrained"}
+_OF_MODEL |= {"coverage", "error_cost", "abstain_cost"}
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ class Predictor:
         misread. Raises InputError where `out` exists, unless `overwrite` says to replace it.
         """
         require_output(out, overwrite, [path])
-        task = reading_columns(self.task, columns)
+        task = _reading(self.task, columns)
         examples = task.read(path, labelled=False)
         is_kept = getattr(task.settings, "missing", None) == "keep"
         answered = [is_kept or task.has_text(example) for example in examples]
@@ -162,7 +165,7 @@ class Predictor:
         that were trained on. `columns` are those of `path`, as for `predict_file`, and label; `train` is read
         as in training. Raises InputError naming file and line.
         """
-        task = reading_columns(self.task, columns)
+        task = _reading(self.task, columns)
         examples = task.read(path)
         task.check(examples)
         split = encode_examples(self.task, examples, self.tokenizer)
@@ -222,6 +225,16 @@ class Predictor:
             if progress is not None:
                 progress(done, len(examples), "texts")
             yield from self.task.decode(outputs, some, split.encoded)
+
+
+def _reading(task: Task[Any], columns: dict[str, Any]) -> Task[Any]:
+    """Raises InputError for settings that are no matter of reading: they would have no effect."""
+    if own := sorted(_OF_MODEL & columns.keys()):
+        raise InputError(
+            f"{own[0]} is a setting of training, which the model keeps: it can't be changed for a file. "
+            "Leave it out. Very long texts are read whole by predict_windows."
+        )
+    return reading_columns(task, columns)
 
 
 def _parts(text: str, max_length: int) -> Iterator[str]:
