@@ -152,6 +152,20 @@ def test_a_tokenizer_alone_is_extended_and_undone(tmp_path: Path, model: Path, c
     assert by_file.words == extension.words
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["model-00001-of-00002.safetensors", "adapter_model.safetensors", "tf_model.h5", "pytorch_model.bin"],
+)
+def test_a_model_whose_weights_arent_read_is_no_tokenizer_alone(
+    tmp_path: Path, model: Path, corpus: Path, name: str
+) -> None:
+    (model / "bertsmith.json").unlink()
+    (model / "model.safetensors").rename(model / name)
+    with pytest.raises(ModelError):
+        extend_vocabulary(model, corpus, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
 def test_what_else_the_folder_holds_stays(tmp_path: Path, model: Path, corpus: Path) -> None:
     """Pooling of an embedding model, a classifier's labels, its task, a head of ours, the longest text."""
     checkpoint = read_checkpoint(model)

@@ -17,7 +17,7 @@ from bertsmith.door import door, flag, function, kind, optional, place
 from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import atomic_folder, atomic_write, read_json, require_free, write_json
 from bertsmith.model.added_rows import resized, with_rows, without_rows
-from bertsmith.model.checkpoint import WEIGHTS, Checkpoint, read_checkpoint, save_checkpoint
+from bertsmith.model.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from bertsmith.model.legacy import read_legacy_tensors
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
@@ -38,7 +38,8 @@ from bertsmith.validation import first_problem
 
 EXTENSION = "extension.json"
 REPORT = "report.html"
-_LEGACY_WEIGHTS = "pytorch_model.bin"  # of a folder that read_checkpoint refuses with the way on
+# Of a model, in files that read_checkpoint reads, or refuses with the way on.
+_WEIGHTS = (".safetensors", ".bin", ".h5", ".msgpack")
 _HEAD = "head.safetensors"
 
 
@@ -150,7 +151,7 @@ def write_extension(folder: Path, extension: Extension) -> None:
 
 def _open(source: Path | str) -> _Source:
     path = Path(source)
-    if path.is_file() or (path.is_dir() and not any((path / n).exists() for n in (WEIGHTS, _LEGACY_WEIGHTS))):
+    if path.is_file() or (path.is_dir() and not any(file.suffix in _WEIGHTS for file in path.iterdir())):
         folder = path.parent if path.is_file() else path
         return _Source(folder, Tokenizer.load(path), None, read_extension(folder))
     folder = path if path.is_dir() else locate_model(source).folder
