@@ -111,6 +111,24 @@ def test_an_offer_of_another_protocol_is_passed_over(server: LiveServer, offer: 
     assert found.count(b'"label"') == 3
 
 
+@pytest.mark.parametrize("pieces", [1, 1000])
+@pytest.mark.parametrize(
+    "head",
+    [
+        HEAD + OFFER.replace(b"Upgrade, ", b"close, Upgrade, "),
+        HEAD + OFFER + b"connection: close\r\n",
+        HEAD.replace(b"/1.1", b"/1.0") + OFFER,
+    ],
+)
+def test_an_offer_on_a_connection_that_is_to_be_closed_is_passed_over(
+    server: LiveServer, head: bytes, pieces: int
+) -> None:
+    whole = head + b"content-length: %d\r\n\r\n" % len(ASKED) + ASKED
+    size = -(-len(whole) // pieces)
+    found = raw(server, (whole[at : at + size] for at in range(0, len(whole), size)))
+    assert status_of(found) == 200 and b'"label"' in found
+
+
 def test_a_client_that_sends_all_before_it_reads_learns_why_it_was_refused(server: LiveServer) -> None:
     with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=START)) as connection:
         for _ in range(3):

@@ -41,7 +41,7 @@ ALIASES: dict[str, SchemeName] = {
     "bmeow": "bmewo",
 }
 _OUTSIDES = (OUTSIDE, "o", "0")
-_SEPARATORS = "-_:./|"
+_SEPARATORS = "-_:./|–—"
 _STANDARD = {"B": "B", "I": "I", "E": "E", "S": "S", "M": "I", "L": "E", "U": "S", "W": "S"}
 # Tags without letters: by one of these names the others are known.
 _OF_ENTITIES = {

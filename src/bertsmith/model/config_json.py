@@ -110,4 +110,4 @@ def read_labels(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     try:
         return Labels.model_validate(given, strict=True).model_dump(exclude_none=True)
     except ValidationError as error:
-        raise ModelError(f"the settings of {where}: {first_problem(error, Labels)}") from error
+        raise ModelError(f"the config.json of {where}: {first_problem(error, Labels)}") from error

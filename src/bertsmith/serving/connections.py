@@ -54,14 +54,18 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _parse(self, data: bytes) -> None:
         """Once more without the offer where a request offers another protocol: the parser takes what comes
-        behind such a head for that protocol. HTTP lets a server ignore the offer (RFC 9110, section 7.8).
+        behind such a head for that protocol. HTTP lets a server ignore the offer (RFC 9110, section 7.8). By
+        another parser: the one that stopped passes over all that follows where the connection is to close.
         """
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as stopped:
             if self._is_offer:
-                lines = [b"%b %b HTTP/1.1" % (self.parser.get_method(), self.url)]
+                asked = self.parser.get_method(), self.url, self.parser.get_http_version().encode()
+                lines = [b"%b %b HTTP/%b" % asked]
                 lines += [b"%b: %b" % each for each in self.headers if each[0] != b"upgrade"]
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
                 self._parse(b"\r\n".join([*lines, b"", data[stopped.args[0] :]]))
 
     def on_message_begin(self) -> None:
