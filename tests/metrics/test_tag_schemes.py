@@ -141,6 +141,7 @@ def test_schemes_in_many_cases(
     [
         ("B-PER I-PER O B-LOC", "iob2", "B-PER I-PER O B-LOC"),
         ("I-PER I-PER O I-LOC", "io", "B-PER I-PER O B-LOC"),
+        ("B–PER I–PER O B–LOC", "iob2", "B-PER I-PER O B-LOC"),
         ("I-PER B-PER O I-LOC", "iob1", "B-PER B-PER O B-LOC"),
         ("I-PER E-PER O E-LOC", "ioe2", "B-PER I-PER O B-LOC"),
         ("I-PER E-PER I-PER O", "ioe1", "B-PER I-PER B-PER O"),

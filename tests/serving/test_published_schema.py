@@ -51,6 +51,7 @@ ANSWERED: list[tuple[str, dict[str, Any], str]] = [
     ("/v2/rerank", {"model": "reranking", "query": "bano", "documents": ["bano", "delo"]}, ""),
     ("/models/encoder", {"inputs": "bano", "parameters": {"normalize": False}}, "/models/{model}"),
     ("/models/classification", {"inputs": "bano", "parameters": {"top_k": 2}}, "/models/{model}"),
+    ("/models/classification", {"inputs": "bano", "options": {"use_cache": False}}, "/models/{model}"),
     ("/models/masked", {"inputs": "bano [MASK]", "parameters": {"top_k": 2}}, "/models/{model}"),
     ("/pipeline/ner", {"inputs": ["bano"], "parameters": {"ignore_labels": ["O"]}}, "/pipeline/{task}"),
     ("/v1/systemone", {"model": "auto", "state": {"ticket": "bano"}, "questions": QUESTIONS}, ""),

@@ -114,6 +114,12 @@ class UnknownModel(Refusal):
     status, code = 404, "model_not_found"
 
 
+class UnknownPipeline(Refusal):
+    """A path that names no pipeline."""
+
+    status, code = 404, "not_found"
+
+
 class Unsupported(Refusal):
     """The model can't do this."""
 

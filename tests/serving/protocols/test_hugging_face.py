@@ -214,7 +214,7 @@ def test_a_pipeline_finds_its_only_model_and_takes_lists(server: Running) -> Non
     (expected,) = Predictor.load(server.folders["nli"]).predict([("bano", "delo")])
     assert best == {"label": expected["label"], "score": expected["confidence"]}
     assert "Name a model" in post(server, "/pipeline/text-classification", {"inputs": "bano"}, 404)["error"]
-    assert "no pipeline 'poetry'" in post(server, "/pipeline/poetry", {"inputs": "bano"}, 422)["error"]
+    assert "no pipeline 'poetry'" in post(server, "/pipeline/poetry", {"inputs": "bano"}, 404)["error"]
 
 
 def test_a_server_of_one_model_answers_at_its_root(encoder_server: Running, server: Running) -> None:

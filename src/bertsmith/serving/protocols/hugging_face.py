@@ -19,9 +19,9 @@ from bertsmith.serving.protocols.pipelines.masks_and_vectors import (
 from bertsmith.serving.protocols.pipelines.pipeline import Asked, Pipeline
 from bertsmith.serving.protocols.pipelines.spans import answer_questions, classify_tokens
 from bertsmith.serving.protocols.pipelines.text_labels import classify_by_entailment, classify_texts
-from bertsmith.serving.protocols.routing import CHANGES_NOTHING, json_response, note, router_of
+from bertsmith.serving.protocols.routing import CHANGES_NOTHING, StrictBody, json_response, note, router_of
 from bertsmith.serving.protocols.scored_labels import TASKS
-from bertsmith.serving.refusals import InvalidRequest, Refusal
+from bertsmith.serving.refusals import Refusal, UnknownPipeline
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
 
@@ -46,8 +46,15 @@ _PIPELINES = {
 _ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
 # By what a model is for; what has vectors first is asked for them.
 _USUAL = {"tagging": "token-classification", "question-answering": "question-answering"}
-_NO_PARAMETERS = CHANGES_NOTHING | {"options"}  # of the hosted service: whether it waits, and its cache
 ModelName = Annotated[str, Path(max_length=64)]
+
+
+class HostedOptions(StrictBody):
+    """Of the hosted service: whether it waits, and its cache. They change no answer."""
+
+    use_cache: bool = True
+    wait_for_model: bool = False
+    use_gpu: bool = False
 
 
 class PipelineBody(BaseModel):
@@ -60,12 +67,13 @@ class PipelineBody(BaseModel):
     inputs: Any
     parameters: dict[str, Any] | None = None
     model: str | None = None
+    options: HostedOptions | None = None
 
     def all_parameters(self) -> Mapping[str, Any]:
         """From both places; null says nothing."""
         beside = self.model_extra or {}
         said = [
-            *((name, beside[name]) for name in set(beside) - _NO_PARAMETERS),
+            *((name, beside[name]) for name in set(beside) - CHANGES_NOTHING),
             *(self.parameters or {}).items(),
         ]
         return {name: value for name, value in said if value is not None}
@@ -117,7 +125,7 @@ def _choose(
     if task is not None:
         kind = _PIPELINES.get(_ALIASES.get(task, task))
         if kind is None:
-            raise InvalidRequest(f"There is no pipeline {task[:80]!r}. There are: {', '.join(_PIPELINES)}.")
+            raise UnknownPipeline(f"There is no pipeline {task[:80]!r}. There are: {', '.join(_PIPELINES)}.")
         return service.models.find(name, kind.operation, kind.tasks), kind
     model = service.models.find(name, None)
     return model, _PIPELINES[_told_by(body, model)]
