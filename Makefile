@@ -10,7 +10,7 @@
 VENV ?= .venv
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
-TEST_WORKERS ?= 3
+TEST_WORKERS ?= 4
 NO_SCRIPTS := harness material labelled peers growing_step growth_plot varied_text trainer trainer_answers trainer_tasks \
 	pretraining_sides pretraining_slice plain_loop accuracy_plot cutting load serving_app mirror_peers
 BENCH ?= $(filter-out $(NO_SCRIPTS:%=bench/%.py),$(sort $(wildcard bench/*.py)))
