@@ -17,7 +17,14 @@ from bertsmith.errors import InputError
 from bertsmith.mirroring import upstream as asking
 from bertsmith.mirroring.asking import Budget
 from bertsmith.mirroring.call_records import CallRecords
-from bertsmith.mirroring.labelling import Question, ask_again, label_texts, read_schema, read_texts
+from bertsmith.mirroring.labelling import (
+    Question,
+    ask_again,
+    label_texts,
+    learned_apart,
+    read_schema,
+    read_texts,
+)
 from bertsmith.mirroring.understanding.understand import understand
 from bertsmith.mirroring.upstream import Upstream as Asked
 from bertsmith.serving.mirror.call import AGAIN
@@ -219,6 +226,25 @@ def test_texts_that_are_the_same_once_redacted_are_asked_once(llm: Upstream, sto
     assert list(answers(store)) == ["card of [EMAIL_1]", "card 1"]
     again = label(llm, store, ["card of nobody@example.com"], redactor=redactor)
     assert (again.asked, again.known) == (0, 1)
+
+
+def test_labelled_texts_are_a_version_of_their_own_until_it_is_merged(llm: Upstream, tmp_path: Path) -> None:
+    def apart() -> tuple[str, str] | None:
+        with asked(llm) as upstream:
+            return learned_apart(QUESTION, upstream, store, NOTHING, "desk")
+
+    with store_of(tmp_path, [replace(each, site="desk") for each in calls_of(30)]) as store:
+        ((traffic,),) = CallRecords(store).groups()
+        assert apart() is None  # nothing is labelled yet
+        label(llm, store, site="desk")
+        (own,) = {each.version for each in store.versions()} - {traffic.version}
+        assert apart() == (traffic.version, own)
+        assert [each.version for each in CallRecords(store).group("desk", traffic.version)] == [
+            traffic.version
+        ]
+        CallRecords(store).merge("desk", [traffic.version, own])
+        assert apart() is None
+        assert sum(each.calls for each in CallRecords(store).group("desk")) == 60
 
 
 def test_a_prompt_with_a_gap_is_the_message(llm: Upstream) -> None:

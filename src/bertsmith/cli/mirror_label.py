@@ -87,7 +87,8 @@ def label(
     schema
         A file with the JSON schema of the answers.
     site
-        A name for these calls, such as that of the site whose student is to learn from them too.
+        A name for these calls, such as that of the site whose student is to learn from them too. There they
+        are a version of their own: `bertsmith mirror merge` makes it count as one with the others.
     text
         The column of the texts.
     student
@@ -108,7 +109,14 @@ def label(
               --prompt 'Which intent has the message?' --schema schema.json --student students/tickets
     """
     settings = mirror_settings(config, store=store)
-    from bertsmith.mirroring.labelling import Question, label_texts, read_schema, read_texts, unsure_first
+    from bertsmith.mirroring.labelling import (
+        Question,
+        label_texts,
+        learned_apart,
+        read_schema,
+        read_texts,
+        unsure_first,
+    )
     from bertsmith.mirroring.upstream import Upstream
     from bertsmith.serving.mirror.identity import require_name
     from bertsmith.serving.mirror.student import Student
@@ -137,7 +145,13 @@ def label(
             at_once=limits.at_once,
             progress=progress,
         )
+        apart = learned_apart(question, asked, opened, settings.redactor, site)
     _print_asking("Labelled", found)
+    if apart is not None:
+        print_note(
+            f"These calls are a version of their own in the site {site}: the student of its other version "
+            f"learns nothing from them. So that it does: bertsmith mirror merge {site} {' '.join(apart)}"
+        )
 
 
 def relabel(

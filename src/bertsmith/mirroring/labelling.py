@@ -12,6 +12,7 @@ from typing import Any
 from bertsmith.errors import InputError
 from bertsmith.files import read_json
 from bertsmith.mirroring.asking import Asking, Budget, ask_all
+from bertsmith.mirroring.call_records import CallRecords
 from bertsmith.mirroring.learned_calls import part_of
 from bertsmith.mirroring.understanding.understand import Understood
 from bertsmith.mirroring.upstream import Upstream
@@ -98,6 +99,20 @@ def label_texts(
 
     found = ask_all(new, upstream, store, as_call, budget, at_once, progress)
     return replace(found, known=len(asked) - len(new))
+
+
+def learned_apart(
+    question: Question, upstream: Upstream, store: Store, redactor: Redactor, site: str
+) -> tuple[str, str] | None:
+    """The latest other version of the site, and the one that these calls are of: a student learns from them
+    apart. None where they were merged, or there is no other.
+    """
+    own = version_of(redactor.begin().asked(upstream.asked(question.body(GAP))), site)
+    groups = [group for group in CallRecords(store).groups() if group[0].site == site]
+    others = [group for group in groups if own not in {each.version for each in group}]
+    if not others or len(others) == len(groups):  # none of them was answered
+        return None
+    return max(others[-1], key=lambda each: each.ended).version, own
 
 
 def ask_again(
