@@ -256,7 +256,7 @@ def test_a_new_index_needs_a_model(docs: Path) -> None:
         Index.build([docs], docs.parent / "index")
 
 
-@pytest.mark.parametrize("harm", ["cut", "missing", "no table", "no json", "no version"])
+@pytest.mark.parametrize("harm", ["cut", "missing", "no table", "no json", "no version", "longer"])
 def test_a_damaged_index_says_so_and_loses_nothing_more(docs: Path, harm: str) -> None:
     index = build(docs)
     table = index.path / "passages.lance"
@@ -270,6 +270,9 @@ def test_a_damaged_index_says_so_and_loses_nothing_more(docs: Path, harm: str) -
     elif harm == "no version":
         for path in (table / "_versions").glob("*.manifest"):
             path.unlink()
+    elif harm == "longer":
+        with min((table / "_versions").glob("*.manifest")).open("ab") as latest:
+            latest.write(b"\n")
     else:
         (index.path / "index.json").write_text('{"format_version": 1')
     with pytest.raises(InputError, match=r"damaged|not valid JSON"):

@@ -32,7 +32,7 @@ _NOT_THERE = "`no.such`"  # no column of an index has a point in its name
 _OF_A_FILTER = re.compile("Query Execution error|Arrow error|Cast error")
 _OF_A_FILE = re.compile(
     "[Nn]ot found|failed to fill whole buffer|size is too small|Invalid range|Protobuf"
-    "|not appear to be a Lance file|outside metadata region|no longer exists"
+    "|not appear to be a Lance file|outside metadata region|no longer exists|future panicked"
 )
 # What LanceDB says of a filter, and what that means to whoever wrote the filter: its own words are about its
 # planner, its types and its source.
@@ -253,11 +253,15 @@ class PassageTable:
 
 @contextmanager
 def index_errors(folder: Path) -> Iterator[None]:
-    """LanceDB says what happened in words only; here they become errors that the user can mend."""
+    """LanceDB says what happened in words only; here they become errors that the user can mend. It panics where
+    a manifest is longer than it says.
+    """
     try:
         yield
-    except _LANCE_ERRORS as error:
+    except Exception as error:
         text = str(error)
+        if type(error).__name__ != "RustPanic" and not isinstance(error, _LANCE_ERRORS):
+            raise
         if "os error 28" in text or "No space left" in text or "os error 122" in text:
             raise ResourceError(
                 f"The disk is full: {folder} was not changed any further. All that was committed stays. "
