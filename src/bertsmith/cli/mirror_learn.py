@@ -118,11 +118,11 @@ def understand(
         else:
             groups = [records.group(site, version)]
         found = [look(opened, group) for group in groups]
-    if json:
-        print_json([_as_json(each) for each in found])
-        return
-    for each in found:
-        _print_understood(each)
+        if json:
+            print_json([_as_json(each) for each in found])
+            return
+        for each in found:
+            _print_understood(each)
 
 
 def train(

@@ -307,6 +307,7 @@ def test_damage_is_said_when_a_store_is_opened_and_when_it_is_written_anew(
         "UPDATE mirror_versions SET schema = 'null'",
         "UPDATE mirror_versions SET system = '{}'",
         "UPDATE mirror_versions SET began = x'00'",
+        "UPDATE mirror_versions SET model = x'ff00'",
         "UPDATE mirror_versions SET parameters = ''",
         "UPDATE mirror_sites SET began = 'a'",
         "UPDATE mirror_stages SET revision = 'a', share = 'b'",

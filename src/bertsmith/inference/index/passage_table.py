@@ -253,8 +253,8 @@ class PassageTable:
 
 @contextmanager
 def index_errors(folder: Path) -> Iterator[None]:
-    """LanceDB says what happened in words only; here they become errors that the user can mend. It panics where
-    a manifest is longer than it says.
+    """LanceDB says what happened in words only; here they become errors that the user can mend. Of a manifest
+    that is longer than it says it panics.
     """
     try:
         yield
