@@ -184,6 +184,11 @@ def test_a_unigram_tokenizer_is_called_so_and_not_read_yet(tmp_path: Path, kind:
     assert "does not read yet: it reads WordPiece and byte-level BPE" in refusal(tmp_path)
 
 
+def test_a_folder_with_sentencepieces_file_alone_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(b"?")
+    assert "holds a SentencePiece tokenizer (sentencepiece.bpe.model)" in refusal(tmp_path)
+
+
 def test_byte_pair_dropout_would_make_ids_random(tmp_path: Path) -> None:
     Tokenizer.load(byte_level_files(tmp_path)).save(tmp_path / "saved")
     path = tmp_path / "saved" / "tokenizer.json"

@@ -109,6 +109,9 @@ def test_probabilities_are_no_labels() -> None:
     ("value", "kind", "line"),
     [
         (["a"], "list<item: string>", '.str.join(" ")'),
+        ([1, 2], "list<item: int64>", '" ".join(map(str, row)) for row in table["COLUMN"]]'),
+        ([{"en": "a"}], "list<item: struct<en: string>>", 'for x in row) for row in table["COLUMN"]]'),
+        ([("en", "a")], "list<item: list<item: string>>", '[dict(row)["KEY"] for row in table["COLUMN"]]'),
         ({"en": "a"}, "struct<en: string>", '.str["KEY"]'),
         (b"a", "binary", '.str.decode("utf-8")'),
         (date(2024, 1, 2), "date32[day]", ".astype(str)"),

@@ -9,9 +9,24 @@ from functools import lru_cache, partial
 
 _MONTH = (
     r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sep(?:t(?:ember)?)?"
-    r"|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\.?"
+    r"|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?"
+    # German, French, Spanish, Italian, Portuguese and Dutch
+    r"|Januar|Februar|März|Mai|Juni|Juli|Okt(?:ober)?|Dez(?:ember)?"
+    r"|janvier|février|mars|avril|juin|juillet|août|septembre|octobre|novembre|décembre"
+    r"|enero|febrero|marzo|abril|mayo|junio|julio|agosto|septiembre|octubre|noviembre|diciembre"
+    r"|gennaio|febbraio|aprile|maggio|giugno|luglio|settembre|ottobre|novembre|dicembre"
+    r"|janeiro|fevereiro|março|maio|junho|julho|setembro|outubro|novembro|dezembro"
+    r"|januari|februari|maart|mei|augustus)\.?"
 )
-_DAY = r"(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs)?|Fri|Sat(?:ur)?|Sun)(?:day)?"
+_DAY = (
+    r"(?:(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs)?|Fri|Sat(?:ur)?|Sun)(?:day)?"
+    r"|(?:Mon|Diens|Donners|Frei|Sams|Sonn)tag|Mittwoch|Sonnabend"
+    r"|lundi|mardi|mercredi|jeudi|vendredi|samedi|dimanche"
+    r"|lunes|martes|miércoles|jueves|viernes|sábado|domingo"
+    r"|lunedì|martedì|mercoledì|giovedì|venerdì|sabato|domenica"
+    r"|(?:segunda|terça|quarta|quinta|sexta)-feira"
+    r"|(?:maan|dins|woens|donder|vrij|zater|zon)dag)"
+)
 _COUNTED = (
     "(?:request|call|session|conversation|ticket|message|turn|run|order|trace|case|job|attempt|visitor)"
 )
@@ -35,8 +50,10 @@ _PARTS = tuple(
         ),
         (
             "date",
-            rf"(?i)(?<![\d.])(?:\b{_DAY},? )?(?:\d{{4}}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{{4}}"
-            rf"|\d\d?(?:st|nd|rd|th)?\.? (?:of )?{_MONTH},? \d{{4}}"
+            rf"(?i)(?<![\d.])(?:\b{_DAY},? )?(?:den |le |el )?"
+            r"(?:\d{4}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4}"
+            rf"|\d\d?(?:st|nd|rd|th|er)?\.? (?:of |de )?{_MONTH},? (?:del? )?\d{{4}}"
+            r"|\d\d?/\d\d?/\d\d(?![/\d])|\d{4}-W\d\d(?:-[1-7])?"
             rf"|\b{_MONTH} \d\d?(?:st|nd|rd|th)?,? \d{{4}}"
             r"|\d{4}年\d\d?月\d\d?日)(?!\d)",
         ),
@@ -46,10 +63,12 @@ _PARTS = tuple(
             r"(?: ?(?:[AaPp]\.?[Mm]\b\.?|UTC|GMT|CES?T|[EPCM][SD]T))?(?![\d:])",
         ),
         ("day", r"\b(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day\b"),
+        ("day", r"\b(?:(?:Mon|Diens|Donners|Frei|Sams|Sonn)tag|Mittwoch)\b"),
         ("id", r"\b[A-Za-z]{2,10}[_-](?=[A-Za-z0-9]*\d)[A-Za-z0-9]{8,}\b"),
         ("id", r"(?i)\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}\b"),
         ("id", r"\b(?=[0-9A-Z]*\d)(?=[0-9A-Z]*[A-Z])[0-9A-Z]{20,}\b"),  # ULID, KSUID
         ("number", r"(?<![\w.,-])\d{7,}(?![\w,-]|\.\d)"),
+        ("number", r"(?<![\w.,-])1\d{9}\.\d{1,9}(?![\w,-])"),  # seconds since 1970
         ("number", r"(?<=#)\d+\b"),
         ("number", rf"(?i)(?P<kept>\b{_COUNTED}s?(?: so far| id| number| no\.?| nr\.?)?(?: is)?:? )\d+\b"),
         (
@@ -57,7 +76,11 @@ _PARTS = tuple(
             rf"(?i)\b\d+(?P<after> {_COUNTED}s? (?:so far|served|today|before|answered|handled|already))",
         ),
         ("value", rf"(?im)(?P<kept>^[ >*-]*(?:current |the )?(?:{_LINE})[*\"]* ?[:=][*\" ]*)[^\n«]{{1,60}}$"),
-        ("name", rf"(?m)(?P<kept>^[ \t>*-]*(?i:(?:current )?{_PERSON})[*]* ?[:=][* ]*){_NAME}(?=\.?$)"),
+        (
+            "name",
+            rf"(?m)(?P<kept>^[ \t>*-]*(?i:(?:current )?{_PERSON})[*]* ?[:=][* ]*)"
+            rf"(?:{_NAME}|[^\s@«]+@[^\s@«]+)(?=\.?$)",
+        ),
         (
             "name",
             rf"(?P<kept>\b(?i:{_PERSON}){_IS}|\b(?i:talking to|talking with|speaking to|speaking with"

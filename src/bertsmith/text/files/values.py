@@ -32,7 +32,10 @@ _MULTI_HOT = {
 }
 # Lines of pandas that make text of other types, by the beginning of a type's name; of any other the last.
 _CONVERSIONS = {
-    "list": 'table["COLUMN"] = table["COLUMN"].str.join(" ")',
+    "list<item: struct": 'table["COLUMN"] = [" ".join(x["KEY"] for x in row) for row in table["COLUMN"]]',
+    "list<item: list": 'table["COLUMN"] = [dict(row)["KEY"] for row in table["COLUMN"]]',  # of a map
+    "list<item: string": 'table["COLUMN"] = table["COLUMN"].str.join(" ")',
+    "list": 'table["COLUMN"] = [" ".join(map(str, row)) for row in table["COLUMN"]]',
     "struct": 'table["COLUMN"] = table["COLUMN"].str["KEY"]',
     "binary": 'table["COLUMN"] = table["COLUMN"].str.decode("utf-8")',
     "": 'table["COLUMN"] = table["COLUMN"].astype(str)',

@@ -131,6 +131,11 @@ def _find_source(path: Path) -> Path:
     for name in TOKENIZER_FILES[:3]:
         if (path / name).exists():
             return path / name
+    if models := sorted(file.name for file in path.glob("*.model")):
+        raise TokenizerError(
+            f"{path} holds a SentencePiece tokenizer ({models[0]}), which Bertsmith does not read yet: it "
+            "reads WordPiece and byte-level BPE. Take another model."
+        )
     raise TokenizerError(
         f"{path} holds no tokenizer: expected tokenizer.json, vocab.txt, or vocab.json with merges.txt. "
         "Make one with `bertsmith tokenizer train CORPUS --out TOKENIZER`."
