@@ -250,8 +250,11 @@ def test_offsets_in_other_units_are_refused_and_named(
             read_tagged(marked(tmp_path, EMOJI, counted(size), key))
 
 
-def test_a_value_that_the_text_has_nowhere_is_a_normal_form(tmp_path: Path) -> None:
-    (found,) = read_tagged(marked(tmp_path, EMOJI, [(2, 4, "Zhang San")], "value"))
+@pytest.mark.parametrize("value", ["Zhang San", "北京"])
+def test_a_value_that_the_text_has_nowhere_or_elsewhere_is_none_of_the_spans_own(
+    tmp_path: Path, value: str
+) -> None:
+    (found,) = read_tagged(marked(tmp_path, EMOJI, [(2, 4, value)], "value"))
     assert isinstance(found, MarkedText) and found.spans == (("X", 2, 4),)
 
 

@@ -12,8 +12,8 @@ Any other ending is conll where tags are wanted. Else the content decides betwee
 wide lines in blocks, with blank lines between them, are columns.
 
 A span may carry its own text, under "text", "surface", "mention" or "word": then it must stand there, as must
-what another usual key ("value", "quote", "name") says if the text has it somewhere. Spans without it are
-refused where many divide words that they would not divide in other units.
+what another usual key ("value", "quote", "name") says if it stands where offsets in other units point to.
+Spans without it are refused where many divide words that they would not divide in other units.
 
 Columns are split at tabs where the first word's line has one, else at blanks. They count from 1. Tags are
 returned as they stand, whatever their scheme. Each JSON object counts as a document; one without a text
@@ -47,7 +47,7 @@ WORD_KEYS = ("words", "tokens", "text")
 TAG_KEYS = ("tags", "labels", "ner_tags")
 SPAN_KEYS = ("spans", "entities")
 SPAN_TEXT_KEYS = ("text", "surface", "mention", "word")
-# Or what it is called, or its value in a normal form: the span's own text only if the text has it somewhere.
+# Or what it is called, its kind, or its value in a normal form, which the text may have elsewhere.
 _MAYBE_SPAN_TEXT_KEYS = (
     *("value", "span", "span_text", "quote", "exact", "string", "phrase", "token", "content"),
     *("surface_form", "surfaceForm", "covered_text", "coveredText", "mention_text", "entity_text"),
@@ -79,7 +79,7 @@ class MarkedText(NamedTuple):
     spans: tuple[tuple[str, int, int], ...]
     where: str
     id: str | int | None = None
-    span_texts: tuple[str | None, ...] = ()
+    span_texts: tuple[tuple[str | None, bool], ...] = ()  # and whether it is certain that they are these
 
 
 def read_tagged(
@@ -262,19 +262,19 @@ def _require_names(marked: Sequence[MarkedText]) -> None:
 
 def _span_texts(marked: MarkedText) -> Iterator[SpanText]:
     """The spans and their own texts, if they say them."""
-    for span, words in zip(marked.spans, marked.span_texts or repeat(None)):
-        yield SpanText(marked.text, *span, words, marked.where)
+    for span, (words, is_certain) in zip(marked.spans, marked.span_texts or repeat((None, False))):
+        yield SpanText(marked.text, *span, words, marked.where, is_certain)
 
 
 def _spans(
     fields: dict[str, Any], text: str, key: str | int | None, where: str
-) -> tuple[tuple[tuple[str, int, int], ...], tuple[str | None, ...]]:
+) -> tuple[tuple[tuple[str, int, int], ...], tuple[tuple[str | None, bool], ...]]:
     """Objects of start, end and label, in characters, and their own texts."""
     given = fields[_key(fields, SPAN_KEYS if key is None else (str(key),), where)]
     try:
         spans = tuple((as_label(each["label"], where), *_ends(each)) for each in list(given))
         texts = tuple(_own_text(each, text) for each in given)
-        return spans, texts if any(each is not None for each in texts) else ()
+        return spans, texts if any(words is not None for words, _ in texts) else ()
     except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise InputError(
             f"{where}: expected 'spans', a list of objects such as {_A_SPAN}, in whole characters, "
@@ -282,11 +282,13 @@ def _spans(
         ) from error
 
 
-def _own_text(span: dict[str, Any], text: str) -> str | None:
-    said = [span.get(key) for key in SPAN_TEXT_KEYS]
-    maybe = [span.get(key) for key in _MAYBE_SPAN_TEXT_KEYS]
-    said += [words for words in maybe if isinstance(words, str) and words and words in text]
-    return next((words for words in said if isinstance(words, str)), None)
+def _own_text(span: dict[str, Any], text: str) -> tuple[str | None, bool]:
+    """And whether it is certain that it is the span's own text."""
+    own = next((words for key in SPAN_TEXT_KEYS if isinstance(words := span.get(key), str)), None)
+    if own is not None:
+        return own, True
+    maybe = (span.get(key) for key in _MAYBE_SPAN_TEXT_KEYS)
+    return next((words for words in maybe if isinstance(words, str) and words and words in text), None), False
 
 
 def _ends(span: dict[str, Any]) -> tuple[int, int]:

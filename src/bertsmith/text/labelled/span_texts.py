@@ -12,7 +12,9 @@ Place = Callable[[str, int], int]  # an offset in other units -> characters; -1 
 
 
 class SpanText(NamedTuple):
-    """A span of `text`, the words that the file says it has, if it does, and its place in the file."""
+    """A span of `text`, the words that the file says it has, if it does, its place in the file, and whether
+    these are its words for certain: else they may be its name, or its value in a normal form.
+    """
 
     text: str
     label: str
@@ -20,6 +22,7 @@ class SpanText(NamedTuple):
     end: int
     words: str | None
     where: str
+    is_certain: bool = True
 
     @property
     def found(self) -> str:
@@ -79,6 +82,8 @@ def require_texts(spans: Sequence[SpanText]) -> None:
     """
     said = [span for span in spans if span.words is not None]
     strange = [span for span in said if not _fits(span, _as_it_is, 0, 0)]
+    if not any(span.is_certain for span in strange) and not _explained(strange):
+        strange = []  # names or values, which the text has elsewhere by chance
     if strange:
         first = strange[0]
         raise InputError(
