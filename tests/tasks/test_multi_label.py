@@ -80,6 +80,7 @@ def test_labels_with_another_separator_than_in_training_are_not_measured(label: 
     with pytest.raises(InputError, match=r"none of the training data, but several of them with .* Write ','"):
         task.check([example("a"), example(label)])
     task.check([example("a", "a; new")])  # one of the parts is nothing that training showed
+    task.check([example("a", "b"), example(label)])  # the separator is that of training: a name
 
 
 @pytest.mark.parametrize(
