@@ -451,6 +451,23 @@ def test_texts_that_pandas_quoted_in_tsv_are_told(classifier: Predictor, tmp_pat
     assert len(warnings) == 1
 
 
+def test_a_line_end_in_quotes_and_a_header_that_are_read_as_rows_are_told(
+    classifier: Predictor, tmp_path: Path
+) -> None:
+    """A prediction more than the table has rows was all that told of them."""
+    path, warnings = tmp_path / "in.tsv", list[str]()
+    rows = pandas.DataFrame({"text": ["bano\nkeru", "delo", 'a "bano"\n\ndelo'], "day": [1, 2, 3]})
+    rows.to_csv(path, sep="\t", index=False)
+    classifier.predict_file(path, tmp_path / "out.jsonl", warn=warnings.append)
+    assert "2 texts are quoted as in CSV" in warnings[0] and "and 2 of them torn into several" in warnings[0]
+    path.write_text('text\tday\n"bano\t1\ndelo" said he\t2\n')  # quotes are letters here
+    classifier.predict_file(path, tmp_path / "out.jsonl", overwrite=True, warn=warnings.append)
+    assert len(warnings) == 1
+    columns = {"header": False, "text": 1}
+    classifier.predict_file(path, tmp_path / "out.jsonl", overwrite=True, warn=warnings.append, **columns)
+    assert len(warnings) == 2 and warnings[1].startswith(f"{path}, line 1: 'text' was read as a text")
+
+
 def test_plain_lines_are_predicted_whatever_the_column_was_called(tmp_path: Path) -> None:
     folder = saved_model(tmp_path / "model", "classification", ["no", "yes"], text="review", label="kind")
     predictor = Predictor.load(folder)

@@ -23,7 +23,14 @@ from bertsmith.tasks.examples.encoding import (
 from bertsmith.tasks.examples.text_settings import MixedSettings
 from bertsmith.tasks.saved_state import require_text, require_truth
 from bertsmith.tasks.task import Prediction, Task
-from bertsmith.text.files.columns import guess_columns, guess_label, listed, named_column, unknown_column
+from bertsmith.text.files.columns import (
+    guess_columns,
+    guess_label,
+    listed,
+    named_column,
+    names_a_text,
+    unknown_column,
+)
 from bertsmith.text.files.values import ID, as_category, as_id, as_text, is_blank, shown
 from bertsmith.text.labelled.labelled_files import named_files
 from bertsmith.text.labelled.rows import (
@@ -124,7 +131,7 @@ class TextTask(Task[TextExample]):
             if per_label:
                 row["label"] = [row.pop(number) for number in range(len(per_label))]
             examples.append(self._example(row, cells, where))
-        self.left_out += self._quoting_warnings(examples, path)
+        self.left_out += self._doubts_of_reading(examples, path)
         if not labelled:
             return examples
         self.tell_lost_groups(examples, path)
@@ -204,16 +211,23 @@ class TextTask(Task[TextExample]):
             if is_blank(named["label"]):
                 del named["label"]
             found.append(self._example(named, cells, where))
-        self.left_out += self._quoting_warnings(found, path)
+        self.left_out += self._doubts_of_reading(found, path)
         keeps = getattr(settings, "missing", "refuse") == "keep"
         if stand_ins := self.stand_ins({row.label for row in found} - {None}):
             found = [replace(row, label=None) if row.label in stand_ins else row for row in found]
         blank = [not keeps and row.label is not None and not self.has_text(row) for row in found]
         return self.complete(found, ["text" if is_one else "" for is_one in blank], path)
 
-    def _quoting_warnings(self, examples: Sequence[TextExample], path: Path | str) -> list[str]:
+    def _doubts_of_reading(self, examples: Sequence[TextExample], path: Path | str) -> list[str]:
         texts = (text for each in examples for text in (each.text, each.text_pair or ""))
-        return quoting_warnings(path, texts, self.settings.format)
+        found = quoting_warnings(path, texts, self.settings.format)
+        first = next(iter(examples), None)
+        if first is not None and not self.settings.header and names_a_text(first.text):
+            found.append(
+                f"{first.where}: {first.text!r} was read as a text, for the file is read without a header "
+                "(header=false, or as in training). If it names a column, say --header"
+            )
+        return found
 
     def _label_of_any_row(self, path: Path | str) -> str | int | None:
         """As the first row has it or, where rows are objects with keys of their own, one of the others."""

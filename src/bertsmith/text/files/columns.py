@@ -180,6 +180,11 @@ def separator_advice(names: Sequence[str]) -> str:
     return "" if separator is None else f" {_SEPARATORS[separator]}"
 
 
+def names_a_text(cell: str) -> bool:
+    """Whether a cell says what a column of texts is called, so that its row is a header."""
+    return plain_name(cell) in {*TEXTS, *LESSER_TEXTS, *chain(*PAIRS)}
+
+
 def plain_name(name: str) -> str:
     """As the tables above spell it."""
     return re.sub(r"[\s_-]+", "", name.lower())

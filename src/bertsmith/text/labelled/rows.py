@@ -194,19 +194,33 @@ def _told_format(path: str | Path) -> str | None:
 
 
 def quoting_warnings(path: str | Path, texts: Iterable[str], format: str | None = None) -> list[str]:
-    """A sentence where the texts of a TSV file that hold quotes are all quoted, theirs doubled, as pandas and
-    spreadsheets write them. Of GLUE's files, where a quote is a letter, none has such a text.
+    """A sentence where the texts of a TSV file that hold quotes are all quoted, theirs doubled or with line
+    ends between, as pandas and spreadsheets write them. Of GLUE's files, where a quote is a letter, none has
+    such texts.
     """
     if (format or _told_format(path)) != "tsv":
         return []
-    quoted = [text for text in texts if '"' in text]
-    first = next((text for text in quoted if '"' in text[1:-1]), None)
-    if first is None or not all(map(_QUOTED.fullmatch, quoted)):
+    count, torn, first, is_open = 0, 0, "", False
+    for text in texts:
+        quotes = text.count('"')
+        if quotes == 0:
+            continue
+        is_torn = quotes % 2 == 1
+        if not (is_open or text.startswith('"')) or not (is_torn or is_open or _QUOTED.fullmatch(text)):
+            return []
+        if is_open and is_torn and not text.endswith('"'):
+            return []
+        count += not is_open
+        torn += is_torn and not is_open
+        first = first or (text if is_torn or '"' in text[1:-1] else "")
+        is_open ^= is_torn
+    if not first or is_open:
         return []
     shown = first if len(first) <= 60 else first[:57] + "..."
+    lines = f", and {torn:,} of them torn into several rows at their line ends" if torn else ""
     return [
-        f"{path}: {len(quoted):,} texts are quoted as in CSV, such as {shown}, and were read with their "
-        "quotes: in TSV these are letters. If they aren't meant, save the table as CSV or JSON lines"
+        f"{path}: {count:,} texts are quoted as in CSV, such as {shown}, and were read with their "
+        f"quotes{lines}: in TSV these are letters. If they aren't meant, save the table as CSV or JSON lines"
     ]
 
 
