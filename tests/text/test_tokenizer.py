@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import unicodedata
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -257,10 +258,12 @@ FLAGS: list[dict[str, bool]] = [
 CASED_PIECES = [*SPECIAL, "hello", "Hello", "há", "ha", "a", "A", "日本", "日", "本"]
 
 
-def settings_beside(folder: Path, name: str | None, flags: dict[str, bool], kind: str | None) -> None:
+def settings_beside(
+    folder: Path, name: str | None, flags: Mapping[str, bool | str], kind: str | None
+) -> None:
     """The settings of a tokenizer and of a model, which name a class and a kind, or don't."""
     named = {} if name is None else {"tokenizer_class": name}
-    (folder / "tokenizer_config.json").write_text(json.dumps(named | flags))
+    (folder / "tokenizer_config.json").write_text(json.dumps({**named, **flags}))
     if kind is not None:
         (folder / "config.json").write_text(json.dumps({"model_type": kind}))
 
@@ -299,6 +302,20 @@ def test_settings_and_tokenizer_json_are_weighed_as_by_the_class_of_transformers
     bert = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
     tokenizer_json(tmp_path / "tokenizer.json", normalizer=normalizer, post_processor=bert, model=model)
     settings_beside(tmp_path, name, flags, kind)
+    same_ids_as_transformers(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["BertTokenizer", "PreTrainedTokenizerFast", None])
+@pytest.mark.parametrize("unknown", [{}, {"unk_token": "[UNK]"}, {"unk_token": "<unk>"}], ids=str)
+@pytest.mark.parametrize("in_file", ["[UNK]", "<unk>"])
+def test_unknown_words_are_the_token_that_the_class_of_transformers_has(
+    tmp_path: Path, name: str | None, unknown: dict[str, str], in_file: str
+) -> None:
+    vocabulary = {piece: number for number, piece in enumerate([*CASED_PIECES, "<unk>"])}
+    bert = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
+    model = wordpiece_model(vocabulary) | {"unk_token": in_file}
+    tokenizer_json(tmp_path / "tokenizer.json", post_processor=bert, model=model)
+    settings_beside(tmp_path, name, unknown, "bert")
     same_ids_as_transformers(tmp_path)
 
 

@@ -295,6 +295,8 @@ def _read_json(
             f"{len(model['vocab']):,}. Name one that is: unknown words become it."
         )
     special = find_special_tokens(set(vocabulary), config, path)
+    if reading_class in _BERTS and model["type"] == "WordPiece":  # which makes its model by the settings
+        model["unk_token"] = special["unk"]
     try:
         backend = Backend.from_str(json.dumps(content))
     except Exception as error:  # the library raises nothing narrower
