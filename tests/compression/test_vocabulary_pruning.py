@@ -17,7 +17,7 @@ from bertsmith.files import read_json, write_json
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.bert import Bert
-from bertsmith.model.checkpoint import read_checkpoint
+from bertsmith.model.checkpoint import read_checkpoint, save_checkpoint
 from bertsmith.model.config import make_config
 from bertsmith.model.manifest import read_manifest
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
@@ -94,13 +94,18 @@ def test_a_model_of_a_task_of_one_s_own_is_pruned(tmp_path: Path) -> None:
     assert [each["label"] for each in small] == [each["label"] for each in whole]
 
 
-def save_tagger(folder: Path, tokenizer: Tokenizer) -> Path:
+def save_model(folder: Path, tokenizer: Tokenizer, kind: str) -> Path:
     shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
     task = Tagging(Tagging.Settings(), ("O", "B-a"))
     config = make_config(
         {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 130, **shape}, "test"
     )
-    save_task_model(folder, TaskModel(Bert(config), task.head(config)), task, tokenizer, {})
+    encoder = Bert(config)
+    if kind == "tagger":
+        save_task_model(folder, TaskModel(encoder, task.head(config)), task, tokenizer, {})
+    else:
+        tensors = {f"encoder.{name}": tensor for name, tensor in encoder.state_dict().items()}
+        save_checkpoint(folder, tensors, config, "BertModel", task="encoder", tokenizer=tokenizer)
     return folder
 
 
@@ -129,12 +134,20 @@ LETTERS = sorted(set(THAI))
     ],
     ids=["byte-level", "without blanks"],
 )
+@pytest.mark.parametrize("kind", ["tagger", "encoder"])
 def test_a_tagger_reads_counted_texts_as_before(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tokenizer: Tokenizer, text: str, words: list[str]
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    tokenizer: Tokenizer,
+    text: str,
+    words: list[str],
+    kind: str,
 ) -> None:
-    """In a byte-level vocabulary each word that it reads, the first too, begins with a blank."""
+    """In a byte-level vocabulary each word that it reads, the first too, begins with a blank. So do Features
+    of an encoder's words.
+    """
     monkeypatch.setattr(vocabulary_pruning, "write_golden", lambda *_: None)  # half of the time
-    folder = save_tagger(tmp_path / "model", tokenizer)
+    folder = save_model(tmp_path / "model", tokenizer, kind)
     small = Tokenizer.load(prune_vocabulary(folder, [text], tmp_path / "small").folder)
     task = Tagging(Tagging.Settings())
     examples = [task.example(text), task.example(words)]

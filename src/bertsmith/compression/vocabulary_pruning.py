@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,12 +41,10 @@ from bertsmith.model.untrusted import plain_file
 from bertsmith.tasks.checkpoints.model_kind import model_kind
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
-from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.pruning import Pruned, count_pieces, prune
-from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _OF_VOCABULARY = ("encoder.embeddings.token.weight", "masked_language.bias")
 _PREFIXES = ("query_prefix", "document_prefix")  # settings of a task
@@ -75,19 +72,18 @@ def prune_vocabulary(
     """Writes the model with the pieces that the texts have (see bertsmith.text.tokens.pruning), whole or not
     at all. What the model was made for stays: a task, masked words, vectors, a static table.
 
-    Texts are counted as they stand, behind each of the model's prefixes, and word by word where a model tags
-    words. A word that they don't have is spelled by the pieces that are left, and understood less well: give
-    many texts. `task` is for a model of a task of your own. Raises InputError where there are no texts, for
-    one text in place of a list, and for an `out` that exists, ModelError for a model that can't be opened.
+    Texts are counted as they stand, behind each of the model's prefixes, and word by word for a tagger and
+    for an encoder, which may become one. A word that they don't have is spelled by the pieces that are left,
+    and understood less well: give many texts. `task` is for a model of a task of your own. Raises InputError
+    where there are no texts, for one text in place of a list, and for an `out` that exists, ModelError for a
+    model that can't be opened.
     """
     require_texts(texts)
     folder = locate_model(model).folder
     require_free(Path(out))
     tokenizer = read_own_tokenizer(table_folder(folder) if is_static(folder) else folder)
-    opened = load_task_model(folder, task)[1] if model_kind(folder) == "task" else None
-    tagging = opened if isinstance(opened, Tagging) else None
-    counted = _Counted(texts, _prefixes(folder), tokenizer, tagging)
-    counts = count_pieces(tokenizer, counted) + counted.of_words
+    counted = _Counted(texts, _prefixes(folder), _tagging(folder, task))
+    counts = count_pieces(tokenizer, counted)
     if not counted.number:
         raise InputError("There are no texts to count pieces in: every piece would go. Give texts.")
     return prune_counted(folder, counts, Path(out), counted.number, task)
@@ -118,18 +114,15 @@ def prune_counted(
 
 
 class _Counted:
-    """The texts, counted as they pass; each goes on by itself and behind each prefix, with which its first
-    word may be spelled by other pieces. `of_words` (V,) counts what a tagger reads of them, word by word.
+    """The texts, counted as they pass; each goes on by itself, behind each prefix, with which its first word
+    may be spelled by other pieces, and as `tagging` reads it, word by word.
     """
 
-    def __init__(
-        self, texts: Iterable[str], prefixes: Sequence[str], tokenizer: Tokenizer, tagging: Tagging | None
-    ) -> None:
-        self._texts, self._tokenizer, self._tagging = texts, tokenizer, tagging
+    def __init__(self, texts: Iterable[str], prefixes: Sequence[str], tagging: Tagging | None) -> None:
+        self._texts, self._tagging = texts, tagging
         # byte-level pieces of words that are given one by one begin with a blank, also at the beginning
         self._prefixes = prefixes if tagging is None else [*prefixes, " "]
         self.number = 0
-        self.of_words = np.zeros(tokenizer.vocab_size, np.int64)
 
     def __iter__(self) -> Iterator[str]:
         for text in self._texts:
@@ -138,10 +131,17 @@ class _Counted:
             for prefix in self._prefixes:
                 yield prefix + text
             if self._tagging is not None:
-                examples = [self._tagging.example(text)]
-                (encoded,) = encode_examples(self._tagging, examples, self._tokenizer).encoded
-                for window in encoded.windows:
-                    np.add.at(self.of_words, window.token_ids, 1)
+                example = self._tagging.example(text)
+                yield " ".join(["", *example.runs])
+                yield " ".join(example.words)  # of a run of over a hundred characters, which is [UNK]
+
+
+def _tagging(folder: Path, given: type[Task[Any]] | None) -> Tagging | None:
+    """How words are read: a tagger's own, or that of Features, and of a tagger made of an encoder."""
+    if model_kind(folder) != "task":
+        return None if is_static(folder) else Tagging(Tagging.Settings())
+    task = load_task_model(folder, given)[1]
+    return task if isinstance(task, Tagging) else None
 
 
 def _prefixes(folder: Path) -> list[str]:
