@@ -74,6 +74,11 @@ def test_what_is_not_private_stays(text: str) -> None:
     [
         ("4111111111111111 12/27", "[CREDIT-CARD_1] 12/27"),
         ("4111 1111 1111 1111 123", "[CREDIT-CARD_1] 123"),
+        ("4111\u00a01111\u00a01111\u00a01111", "[CREDIT-CARD_1]"),  # as pages and PDFs have them
+        ("4111\u20111111\u20111111\u20111111", "[CREDIT-CARD_1]"),
+        ("\u200a4111\u202f1111\u202f1111\u202f1111\u202f", "\u200a[CREDIT-CARD_1]\u202f"),
+        ("\uff14" + "\uff11" * 15, "[CREDIT-CARD_1]"),
+        ("call +33\u00a01\u00a042\u00a068\u00a053\u00a000", "call [PHONE_1]"),
         ("3782 822463 10005 12/27", "[CREDIT-CARD_1] 12/27"),
         ("id 12 4111 1111 1111 1111 12/27", "id 12 [CREDIT-CARD_1] 12/27"),
         ("5500 0000 0000 0004 4111 1111 1111 1111", "[CREDIT-CARD_1] [CREDIT-CARD_2]"),

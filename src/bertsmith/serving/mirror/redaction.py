@@ -7,6 +7,7 @@ is still found in its text. Between calls numbers say nothing.
 import hashlib
 import ipaddress
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,6 +33,28 @@ _IBAN_LENGTHS = {
 
 # As JSON within a text has it: the n of a line's end doesn't begin a word.
 _ESCAPED = re.compile(r"\\(?:[nrt]|u(?P<code>[0-9a-fA-F]{4}))")
+
+
+class _PlainCharacters(dict[int, str]):
+    """Digits of any script, blanks and hyphens of any width as ASCII has them, one for one. A longer dash
+    stays: it divides, as in a@b.org–c@d.org.
+    """
+
+    def __missing__(self, code: int) -> str:
+        mark = chr(code)
+        kind, folded = unicodedata.category(mark), unicodedata.normalize("NFKC", mark)
+        if kind == "Nd":
+            plain = str(unicodedata.digit(mark))
+        elif kind == "Zs":
+            plain = " "
+        elif mark in "\u2010\u2011\u2012":
+            plain = "-"
+        else:
+            plain = folded if len(folded) == 1 and folded.isascii() and kind != "No" else mark
+        return self.setdefault(code, plain)
+
+
+_PLAIN = _PlainCharacters()
 _REMEMBERED = 1000  # prompts and schemas that are known to be clean
 
 
@@ -275,6 +298,8 @@ class Redaction:
             text = self._by(rule, text, _unescaped(text))
             if "\\" in text:  # a rule may mean the backslash
                 text = self._by(rule, text, text)
+            if not text.isascii():  # last, for an odd blank may as well stand between two numbers
+                text = self._by(rule, text, _unescaped(text).translate(_PLAIN))
         return text
 
     def _by(self, rule: Rule, text: str, seen: str) -> str:
@@ -291,7 +316,10 @@ class Redaction:
         return "".join((*pieces, text[done:]))
 
     def _placeholder(self, rule: Rule, private: str) -> str:
-        meant = (rule.name, re.sub(r"[\s./()-]", "", _ESCAPED.sub(_meant, private)).casefold())
+        meant = (
+            rule.name,
+            re.sub(r"[\s./()-]", "", _ESCAPED.sub(_meant, private).translate(_PLAIN)).casefold(),
+        )
         if meant not in self._numbers:
             self._last[rule.name] = self._last.get(rule.name, 0) + 1
             self._numbers[meant] = self._last[rule.name]
