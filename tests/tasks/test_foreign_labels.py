@@ -158,6 +158,11 @@ def test_the_longest_text_is_the_tokenizers_or_what_there_are_positions_for(
     (ours,) = Predictor.load(folder, compute_dtype=torch.float32).predict([" ".join(WORDS) * 20])
     for each in theirs:
         assert ours["probabilities"][each["label"]] == pytest.approx(each["score"], abs=1e-4)
+    prune_vocabulary(folder, [" ".join(WORDS) * 20], tmp_path / "small")  # which is ours, and says its own
+    again = transformers.pipeline("text-classification", str(tmp_path / "small"), device="cpu", top_k=None)
+    (found,) = again([" ".join(WORDS) * 20], truncation=True)
+    for each in found:
+        assert ours["probabilities"][each["label"]] == pytest.approx(each["score"], abs=1e-4)
 
 
 def test_an_adapter_alone_says_what_it_is(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from torch import Tensor
 from bertsmith.arrays import Ints
 from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError, ModelError
-from bertsmith.files import read_json, write_json
 from bertsmith.metrics.baselines import tfidf_cosine
 from bertsmith.metrics.tied_ranking import average_precision, reciprocal_rank
 from bertsmith.model.config import BertConfig
@@ -274,11 +273,6 @@ class Reranking(TextTask):
 
     def config_labels(self) -> dict[str, Any]:
         return {"id2label": {"0": "score"}, "label2id": {"score": 0}}
-
-    def write_extra_files(self, folder: Path, config: BertConfig) -> None:
-        """The longest input, where CrossEncoder of sentence-transformers looks for it."""
-        path = folder / "tokenizer_config.json"
-        write_json(path, read_json(path) | {"model_max_length": self.settings.max_length})
 
 
 def _each_once(examples: Iterable[TextExample]) -> list[TextExample]:

@@ -11,6 +11,9 @@ import numpy as np
 from bertsmith.arrays import Float32s
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError, ModelError
+from bertsmith.files import read_json, write_json
+from bertsmith.model.config import BertConfig
+from bertsmith.model.folder_keys import TOKENIZER_CONFIG
 from bertsmith.tasks.examples.columns import Cell, Columns, Wanted, as_cell, cells_of, require_apart
 from bertsmith.tasks.examples.encoding import (
     Encoded,
@@ -405,6 +408,11 @@ class TextTask(Task[TextExample]):
         columns = {} if self.columns is None else {"columns": self.columns.to_json()}
         pairs = {} if self.pairs is None else {"pairs": self.pairs}
         return super().state() | columns | pairs | ({"prompt": self.prompt} if self.prompt else {})
+
+    def write_extra_files(self, folder: Path, config: BertConfig) -> None:
+        """Where longer texts are cut, for transformers' pipeline and sentence-transformers' CrossEncoder."""
+        path = folder / TOKENIZER_CONFIG.file
+        write_json(path, read_json(path) | {"model_max_length": self.settings.max_length})
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], where: str) -> Self:
