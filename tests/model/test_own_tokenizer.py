@@ -51,6 +51,21 @@ def test_the_second_text_of_a_pair_has_the_segment_that_transformers_gives_it(
     assert our_segments(read_own_tokenizer(folder)) == their_segments(folder) == our_segments(tokenizer)
 
 
+@pytest.mark.parametrize("config", ["config.json", "bert_config.json"])
+def test_a_bert_of_before_there_were_kinds_of_models_tells_two_texts_apart(
+    tmp_path: Path, config: str
+) -> None:
+    """Google's, and those of transformers before 2.3: the folder holds weights, a shape and a vocabulary."""
+    folder = save_foreign(tmp_path / "model", 2, CLASSIFIER)
+    shape = json.loads((folder / "config.json").read_text())
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    shape = {key: value for key, value in shape.items() if key not in ("model_type", "architectures")}
+    (folder / config).write_text(json.dumps(shape))
+    theirs = transformers.BertTokenizer.from_pretrained(folder)(*TEXTS)["token_type_ids"]
+    assert our_segments(read_own_tokenizer(folder)) == theirs == [0, 0, 0, 0, 1, 1, 1]
+
+
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_a_saved_tokenizer_without_a_class_of_its_own_keeps_its_segments_in_transformers(
     tmp_path: Path, is_ours: bool

@@ -191,7 +191,10 @@ def reads_one_segment(folder: Path, *, by_class: bool) -> bool:
         )
     if isinstance(names, list):
         return "token_type_ids" not in names
-    return by_class and _reading_class(config, folder) not in _BERTS - {"DistilBertTokenizer"}
+    reading_class = _reading_class(config, folder)
+    if not reading_class and _model_settings(folder).get("model_type") is None:
+        return False  # Google's BERT, or one of before transformers 2.3, which has two
+    return by_class and reading_class not in _BERTS - {"DistilBertTokenizer"}
 
 
 def _read_wordpiece(
