@@ -112,6 +112,18 @@ def test_broken_rows_of_qqp_are_left_out_and_counted(glue_data: Path, tmp_path: 
     assert any("train: 1 broken rows" in note for note in files.notes)
 
 
+def test_empty_questions_of_qqp_are_read_as_they_are(tmp_path: Path) -> None:
+    """Its training rows have some, and the server counts those of the test."""
+    folder, task = official(tmp_path / "glue_data"), TASKS["QQP"]
+    with (folder / "QQP/train.tsv").open("a") as file:
+        file.write("3\t7\t8\tHow can I make an app?\t\t0\n")
+    train = task.prepare(folder, tmp_path / "out", None).train
+    kind = find_task(task.head)
+    assert [example.text_pair for example in kind(kind.Settings(**task.settings)).read_files([train])][
+        2
+    ] == ""
+
+
 def test_a_broken_row_that_the_server_counts_is_refused(tmp_path: Path) -> None:
     """Left out, it would move every answer behind it to another question."""
     folder = official(tmp_path / "glue_data")

@@ -16,7 +16,7 @@ WHERE = "https://gluebenchmark.com/tasks"
 class GlueRecord(NamedTuple):
     """`folders` are the names that the task's folder has; `labels` are none for a number. `others` are
     further parts by name, and `submission` the names of the files that the server asks for. `skip_short`: the
-    official file has broken rows.
+    official file has broken rows, and texts that are empty.
     """
 
     name: str
