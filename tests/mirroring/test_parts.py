@@ -56,6 +56,21 @@ def test_imports_of_which_nobody_knows_the_time_are_learned_from_and_prove_nothi
     assert divide(both[500:], (), SHAPE, LearnSettings()).calibration == []
 
 
+def test_versions_that_were_trained_on_apart_before_they_were_merged_prove_as_often_as_they_come() -> None:
+    """Two of three calls are of one. Each was trained on by itself: one until 600, the other until 900."""
+    calls = [replace(call(n), version="b" if n % 3 else "a") for n in range(1200)]
+    used = {each.id for each in calls if each.began < {"a": 600, "b": 900}[each.version]}
+    proving = divide(calls, used, SHAPE, LearnSettings(calibration_share=0.5)).calibration
+    assert [each.began for each in proving] == [*range(900, 1200)]
+    # One that took the other's place is alone from then on.
+    later = [replace(each, version="b" if each.began >= 600 else "a") for each in calls]
+    used = {each.id for each in later if each.began < 500}
+    assert len(divide(later, used, SHAPE, LearnSettings(calibration_share=0.5)).calibration) == 600
+    used |= {each.id for each in later if 600 <= each.began < 900}
+    proving = divide(later, used, SHAPE, LearnSettings(calibration_share=0.5)).calibration
+    assert [each.began for each in proving] == [*range(500, 600), *range(900, 1200)]
+
+
 def test_blank_texts_teach_nothing() -> None:
     calls = [call(number, text=" ") for number in range(100)] + [call(100 + n) for n in range(200)]
     parts = divide(calls, (), SHAPE, LearnSettings())

@@ -30,6 +30,7 @@ class LearnedCall:
     values: Values
     spreads: Mapping[str, Spread]
     weight: float | None = None
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def read_calls(store: Store, understood: Understood) -> ReadCalls:
                 shape.read(answered.value),
                 spreads_of(answered, shape),
                 weight,
+                version.version,
             )
             (again if call.source == AGAIN else calls).append(learned)
     return ReadCalls(sorted(calls, key=lambda each: (each.began, each.id)), strange, again)

@@ -1,8 +1,9 @@
 """Calls to learn from, to choose by, and to prove by: divided by time, then by text.
 
     oldest … newest     train and dev: everything but calibration, each text once, divided by a hash of it
-                        calibration: the latest calls that no training has used, as often as they came; where
-                        there is no traffic, rows of the labelled file by chance, for a file may be sorted
+                        calibration: the latest calls that no training has used, as often as they came, of all
+                        versions that came at a time; where there is no traffic, rows of the labelled file by
+                        chance, for a file may be sorted
 
 Calibration calls are used once. What proved something may be learned from by the next training.
 """
@@ -39,7 +40,7 @@ def divide(
 ) -> Parts:
     """`calls` by time, `used` the ids of those that earlier trainings had. Raises InputError for too few."""
     fresh = [call for call in calls if call.id not in used and call.text.strip()]
-    fresh = as_they_came(fresh, settings.seed)
+    fresh = _beside_others(as_they_came(fresh, settings.seed), calls, used, settings.seed)
     dated = [call for call in fresh if call.source != UNDATED]  # the others may be older than what was used
     traffic = [call for call in dated if call.source != LABELLED]
     if all(call.source in (LABELLED, UNDATED) for call in calls):
@@ -47,6 +48,27 @@ def divide(
     wanted = min(round(settings.calibration_share * len(calls)), settings.most_calibration)
     calibration = traffic[-wanted:] if wanted else []
     return by_ids(calls, {call.id for call in calibration}, shape, settings)
+
+
+def _beside_others(
+    fresh: Sequence[LearnedCall], calls: Sequence[LearnedCall], used: Collection[str], seed: int
+) -> list[LearnedCall]:
+    """Without calls of times at which another version came whose calls are used: versions that were merged
+    after each had its own training. What is left of one alone is not like the traffic of both.
+    """
+    traffic = [call for call in calls if call.source not in (LABELLED, UNDATED)]
+    first, last = dict[str, float](), dict[str, float]()
+    for call in traffic:
+        first[call.version] = min(call.began, first.get(call.version, math.inf))
+    for call in as_they_came([call for call in traffic if call.id in used], seed):
+        last[call.version] = max(call.began, last.get(call.version, -math.inf))
+
+    def is_alone(call: LearnedCall) -> bool:
+        return any(
+            first[version] <= call.began <= end for version, end in last.items() if version != call.version
+        )
+
+    return [call for call in fresh if not is_alone(call)]
 
 
 def as_they_came(calls: Sequence[LearnedCall], seed: int) -> list[LearnedCall]:

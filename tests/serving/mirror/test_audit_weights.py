@@ -193,6 +193,7 @@ def test_calls_of_versions_that_are_merged_later_prove_as_often_as_they_come(
         return as_they_came(read_calls(store, understood).calls, 0)  # type: ignore[arg-type]
 
     merged = kept(*versions)
+    assert {each.version for each in merged} == {of.version for of in versions}
     later = [call.began for call in merged if call.began >= 2300]
     alone = later[-300:]
     assert alone == [*range(2500, 2800)]  # the live one's calls have ended
