@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from bertsmith.compression.vocabulary_pruning import prune_vocabulary
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.attribution import Explainer
 from bertsmith.inference.export.decoding import decoding_facts
@@ -213,6 +214,10 @@ def test_the_default_prompt_of_a_cross_encoder_stands_before_its_queries(
     facts = decoding_facts(source, source.task)
     assert facts.get("prompt", "") == (prompts[default] if default else "")
     assert facts["probabilities"] == "sigmoid"
+    prune_vocabulary(folder, ["cat", *PASSAGES], tmp_path / "small")
+    np.testing.assert_allclose(CrossEncoder(str(tmp_path / "small")).predict(pairs), wanted, atol=1e-5)
+    again = Predictor.load(tmp_path / "small", compute_dtype=torch.float32).predict(pairs)
+    np.testing.assert_allclose([each["score"] for each in again], wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from bertsmith.data.windows import windows
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import read_json, write_json
 from bertsmith.model.config import BertConfig
-from bertsmith.model.folder_keys import TOKENIZER_CONFIG
+from bertsmith.model.folder_keys import SENTENCE_TRANSFORMERS, TOKENIZER_CONFIG
+from bertsmith.model.locate import SENTENCE_SETTINGS
 from bertsmith.tasks.examples.columns import Cell, Columns, Wanted, as_cell, cells_of, require_apart
 from bertsmith.tasks.examples.encoding import (
     Encoded,
@@ -57,6 +58,7 @@ _KINDS: Mapping[bool | None, str] = {
     False: "a text",
 }
 _FIRST_ROW = np.zeros(1, np.int64)
+_CROSS_ENCODER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
 
 
 @dataclass(frozen=True)
@@ -410,9 +412,16 @@ class TextTask(Task[TextExample]):
         return super().state() | columns | pairs | ({"prompt": self.prompt} if self.prompt else {})
 
     def write_extra_files(self, folder: Path, config: BertConfig) -> None:
-        """Where longer texts are cut, for transformers' pipeline and sentence-transformers' CrossEncoder."""
+        """Where longer texts are cut, for transformers' pipeline and sentence-transformers' CrossEncoder, and
+        for this the prompt, which it reads beside a modules.json alone.
+        """
         path = folder / TOKENIZER_CONFIG.file
         write_json(path, read_json(path) | {"model_max_length": self.settings.max_length})
+        if self.prompt:
+            said = {"prompts": {"query": self.prompt}, "default_prompt_name": "query"}
+            write_json(folder / SENTENCE_TRANSFORMERS.file, {"model_type": "CrossEncoder", **said})
+            write_json(folder / "modules.json", [_CROSS_ENCODER])
+            write_json(folder / SENTENCE_SETTINGS[0], {"transformer_task": "sequence-classification"})
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], where: str) -> Self:
