@@ -14,6 +14,7 @@ from bertsmith.files import read_json
 from bertsmith.mirroring.asking import Asking, Budget, ask_all
 from bertsmith.mirroring.call_records import CallRecords
 from bertsmith.mirroring.learned_calls import part_of
+from bertsmith.mirroring.parts import is_drawn
 from bertsmith.mirroring.understanding.understand import Understood
 from bertsmith.mirroring.upstream import Upstream
 from bertsmith.progress import Progress
@@ -138,7 +139,7 @@ def ask_again(
     for call in store.calls(latest):
         if call.source == AGAIN:
             again.add(_inputs(call.asked))
-        elif call.weight is None or part_of(call.id, seed + 2) < call.weight:  # as in proving
+        elif is_drawn(call, seed):  # as in proving
             first.setdefault(_inputs(call.asked), call)
     drawn = sorted(first.values(), key=lambda call: part_of(call.id, seed))[:count]
     calls = {id(call.asked): call for call in drawn}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from bertsmith.errors import InputError
 from bertsmith.mirroring.learn_settings import LearnSettings
 from bertsmith.mirroring.learned_calls import LearnedCall, once_each, part_of
-from bertsmith.serving.mirror.call import LABELLED, UNDATED
+from bertsmith.serving.mirror.call import LABELLED, UNDATED, Call
 from bertsmith.serving.mirror.fields import AnswerShape
 
 FEWEST = 50  # calls to learn from
@@ -81,11 +81,14 @@ def as_they_came(calls: Sequence[LearnedCall], seed: int) -> list[LearnedCall]:
     first, last = (min(unknown), max(unknown)) if unknown else (math.inf, -math.inf)
 
     def stays(call: LearnedCall) -> bool:
-        if call.weight is None:
-            return not first <= call.began <= last
-        return part_of(call.id, seed + 2) < call.weight
+        return is_drawn(call, seed) and not (call.weight is None and first <= call.began <= last)
 
     return [call for call in calls if stays(call)]
+
+
+def is_drawn(call: LearnedCall | Call, seed: int) -> bool:
+    """Whether a call stays, by chance, among those that are like the traffic."""
+    return call.weight is None or part_of(call.id, seed + 2) < call.weight
 
 
 def by_ids(
