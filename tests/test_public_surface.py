@@ -10,6 +10,7 @@ import pytest
 
 import bertsmith
 from bertsmith import errors
+from golden import public_names
 
 STUB = Path(bertsmith.__file__).with_suffix(".pyi")
 
@@ -42,6 +43,13 @@ def test_type_checkers_see_each_name_where_it_lives() -> None:
 def test_every_system_can_read_the_stub() -> None:
     """lazy_loader reads it in the system's own encoding."""
     assert STUB.read_text(encoding="utf-8").isascii()
+
+
+def test_every_name_that_programs_use_is_where_it_was_with_its_parameters() -> None:
+    """After a change that is meant: python tests/golden/public_names.py."""
+    known = public_names.FILE.read_text(encoding="utf-8").splitlines()
+    named = [line.partition("(")[0].partition(":")[0].partition(" ")[0] for line in known]
+    assert [public_names.description(name) for name in named] == known
 
 
 def test_every_public_name_is_documented_where_it_lives() -> None:
