@@ -45,6 +45,7 @@ def test_every_system_can_read_the_stub() -> None:
     assert STUB.read_text(encoding="utf-8").isascii()
 
 
+@pytest.mark.filterwarnings("ignore:Using extra keyword arguments")  # Ray Serve's, as it is imported
 def test_every_name_that_programs_use_is_where_it_was_with_its_parameters() -> None:
     """After a change that is meant: python tests/golden/public_names.py."""
     known = public_names.FILE.read_text(encoding="utf-8").splitlines()
