@@ -14,7 +14,6 @@ from distil_rows import write_rows
 from bertsmith.compression.distilling.answer_file import read_answer_file
 from bertsmith.compression.distilling.distil_data import DistilData, data_hashes, read_distil_data
 from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
-from bertsmith.compression.distilling.student import student_task
 from bertsmith.compression.distilling.teacher import Teacher, open_teachers
 from bertsmith.errors import InputError
 from bertsmith.files import read_json, sha256, write_json
@@ -27,7 +26,7 @@ from bertsmith.tasks.task import Task
 @pytest.fixture
 def task(make_teacher: Callable[..., Path]) -> Task[Any]:
     teacher = Teacher.open(str(make_teacher("classification")), None, torch.device("cpu"))
-    return student_task(teacher.task, {})
+    return teacher.task.as_student({})
 
 
 def read(task: Task[Any], folder: Path, *overrides: str, **given: Any) -> DistilData:
@@ -93,7 +92,7 @@ def test_columns_of_other_names_are_found_by_them(task: Task[Any], tmp_path: Pat
     assert [example.text for example in data.texts] == ["one", "two"]
     assert len(data.labelled) + len(data.dev) == 30 and not data.dev_is_unlabelled
     numbers = {"text": 1, "label": 2}
-    student = student_task(task, numbers)
+    student = task.as_student(numbers)
     read(student, tmp_path, "text=1", "label=2", train=str(train))
     assert student.state()["settings"]["text"] == "sentence"  # the number may be another column's elsewhere
     train.write_text(train.read_text().replace("\tno\n", "\trail\n"))  # no alone is a list of 0 and 1
@@ -243,7 +242,7 @@ def taught_by(
     write_json(folder / "teacher" / "bertsmith.json", manifest)
     opened = Teacher.open(str(folder / "teacher"), None, torch.device("cpu"))
     values = {"teacher": [str(folder / "teacher")], "out": str(folder / "out")} | given
-    return read_distil_data(student_task(opened.task, {}), make_distil_recipe(values, []), [opened])
+    return read_distil_data(opened.task.as_student({}), make_distil_recipe(values, []), [opened])
 
 
 def test_rows_that_the_teacher_learned_from_are_told(
@@ -275,7 +274,7 @@ def test_what_two_teachers_learned_from_one_file_is_told_once(
     opened = open_teachers(list(map(str, folders)), None, torch.device("cpu"))
     values = {"teacher": list(map(str, folders)), "out": str(tmp_path / "out"), "train": str(train)}
     recipe = make_distil_recipe(values, [])
-    data = read_distil_data(student_task(opened[0].task, {}), recipe, opened)
+    data = read_distil_data(opened[0].task.as_student({}), recipe, opened)
     assert len([warning for warning in data.warnings if "the teacher learned from" in warning]) == 1
 
 
@@ -320,7 +319,7 @@ def test_a_label_among_several_that_the_teacher_cannot_give_is_refused(
     teacher = Teacher.open(str(make_teacher("multi-label")), None, torch.device("cpu"))
     found = [{"text": f"bano {n}", "labels": ["a"]} for n in range(40)]
     train = rows(tmp_path / "train.jsonl", *found, {"text": "delo", "labels": ["a", "new"]})
-    task = student_task(teacher.task, {})
+    task = teacher.task.as_student({})
     with pytest.raises(InputError, match=r"train.jsonl, line 41: the label 'new' is none of the teacher's 3"):
         read(task, tmp_path, train=train)
     assert read(task, tmp_path, train=rows(tmp_path / "known.jsonl", *found), dev=train).dev

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from bertsmith.compression.distilling.distillation_losses import (
+from bertsmith.tasks.classification import Classification
+from bertsmith.tasks.losses.distillation import (
     ClassLoss,
     CosineLoss,
     DistillationLoss,
@@ -15,10 +16,9 @@ from bertsmith.compression.distilling.distillation_losses import (
     Taught,
     VectorLoss,
     WordLoss,
-    distillation_loss,
 )
-from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.task import Head
 
 T = 2.0
 
@@ -170,7 +170,9 @@ def test_numbers_of_rows_are_taught_one_by_one_and_counted() -> None:
     class Own(find_task("regression")):  # type: ignore[misc]
         name = "own"
 
-    soft_loss, lengths = distillation_loss(Own(Own.Settings()), T, per_row=True), [3, 1, 2]
+    head = Head()
+    head.per_row = True  # type: ignore[misc]
+    soft_loss, lengths = Own(Own.Settings()).distillation_loss(T, head), [3, 1, 2]
     ours, theirs = numbers(6, 2), numbers(6, 2, seed=1)
     answers = np.split(theirs, np.cumsum(lengths)[:-1])
     soft_loss.begin(answers)
@@ -186,5 +188,5 @@ def test_a_task_of_ones_own_is_taught_as_its_parent_or_by_its_numbers() -> None:
         name = "own"
 
     kind = find_task("reranking")
-    assert isinstance(distillation_loss(Own(Own.Settings()), T), ClassLoss)
-    assert type(distillation_loss(kind(kind.Settings()), T)) is DistillationLoss
+    assert isinstance(Own(Own.Settings()).distillation_loss(T, Head()), ClassLoss)
+    assert type(kind(kind.Settings()).distillation_loss(T, Head())) is DistillationLoss

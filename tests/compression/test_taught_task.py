@@ -8,11 +8,11 @@ import pytest
 import torch
 from distil_rows import tokenizer_of_words
 
-from bertsmith.compression.distilling.distillation_losses import DistillationLoss, Taught, distillation_loss
 from bertsmith.compression.distilling.taught_task import TaughtTask, taught_examples
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
+from bertsmith.tasks.losses.distillation import DistillationLoss, Taught
 from bertsmith.tasks.registry import find_task
-from bertsmith.tasks.task import Task
+from bertsmith.tasks.task import Head, Task
 
 WEIGHT = 0.7
 
@@ -42,7 +42,7 @@ def one_by_one(
 
 def test_labelled_and_unlabelled_classes_are_mixed_by_weight() -> None:
     task, outputs, answers = classes(), torch.from_numpy(draw(6, 3)), draw(6, 3, seed=1)
-    soft_loss = distillation_loss(task, 2.0)
+    soft_loss = task.distillation_loss(2.0, Head())
     golds = [0, None, 2, None, 1, 1]
     given = [soft_loss.answer(answer) for answer in answers]
     targets = [
@@ -59,7 +59,7 @@ def test_labelled_and_unlabelled_classes_are_mixed_by_weight() -> None:
 def test_tags_of_some_sentences_are_picked_by_their_words() -> None:
     kind = find_task("tagging")
     task = kind(kind.Settings(), ("O", "B-A", "I-A"))
-    soft_loss, sizes = distillation_loss(task, 1.5), [2, 3, 1, 4]
+    soft_loss, sizes = task.distillation_loss(1.5, Head()), [2, 3, 1, 4]
     outputs = torch.from_numpy(draw(10, 3))
     answers = np.split(soft_loss.answer(draw(10, 3, seed=1)), np.cumsum(sizes)[:-1])
     golds = [np.array([0, 1]), None, np.array([2]), None]
@@ -75,7 +75,7 @@ def test_tags_of_some_sentences_are_picked_by_their_words() -> None:
 
 
 def test_a_weight_of_one_leaves_the_labels_out() -> None:
-    task, soft_loss = classes(), distillation_loss(classes(), 1.0)
+    task, soft_loss = classes(), classes().distillation_loss(1.0, Head())
     outputs, answer = torch.from_numpy(draw(1, 3)), soft_loss.answer(draw(3, seed=1))
     taught = TaughtTask(task, soft_loss, 1.0)
     losses = {
@@ -87,7 +87,7 @@ def test_a_weight_of_one_leaves_the_labels_out() -> None:
 def test_a_listwise_reranker_is_taught_by_its_teacher_alone() -> None:
     kind = find_task("reranking")
     task = kind(kind.Settings(loss="listwise"))
-    taught = TaughtTask(task, distillation_loss(task, 1.0), 0.2)
+    taught = TaughtTask(task, task.distillation_loss(1.0, Head()), 0.2)
     assert not taught.needs_global_batch
     taught._soft_loss.begin([np.array([1.0]), np.array([3.0])])
     target = Taught(object(), np.array([3.0], np.float32), (1,), True)
@@ -113,7 +113,7 @@ def test_a_pair_that_nobody_labelled_is_taught_by_the_teacher_alone() -> None:
     queries = torch.nn.functional.normalize(torch.from_numpy(draw(2, 4)), dim=-1)
     vectors = torch.stack([queries, queries.flip(0)], 1)  # each is at the other's document
     split = encode_examples(task, pairs, tokenizer_of_words())
-    taught = TaughtTask(task, distillation_loss(task, 1.0), 0.2)
+    taught = TaughtTask(task, task.distillation_loss(1.0, Head()), 0.2)
 
     def loss(examples: list[Any]) -> float:
         found = taught_examples(EncodedExamples(examples, split.encoded), list(vectors.numpy()))
@@ -130,7 +130,7 @@ def test_weights_are_chosen_by_what_thresholds_make_of_them() -> None:
     examples = [replace(task.example(f"text {n}"), label=("a",) if n % 4 == 0 else ("b",)) for n in range(80)]
     encoded = encode_examples(task, examples, tokenizer_of_words()).encoded
     outputs = [np.array((-1.0, -2.0) if n % 4 == 0 else (-3.0, 2.0), np.float32) for n in range(80)]
-    taught = TaughtTask(task, distillation_loss(task, 1.0), 0.5)
+    taught = TaughtTask(task, task.distillation_loss(1.0, Head()), 0.5)
     before = taught.metrics(taught.decode(outputs, examples, encoded), examples)["micro_f1"]
     taught.calibrate(outputs, examples, encoded)
     after = taught.metrics(taught.decode(outputs, examples, encoded), examples)["micro_f1"]

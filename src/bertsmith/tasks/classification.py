@@ -7,6 +7,7 @@ E examples, C classes.
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -28,6 +29,7 @@ from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.examples.text_settings import MixedSettings
 from bertsmith.tasks.examples.text_task import TextExample, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
+from bertsmith.tasks.losses.distillation import ClassLoss, DistillationLoss
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings, some_of
 from bertsmith.text.labelled.label_names import has_fraction, stand_ins
 
@@ -77,6 +79,8 @@ class Classification(CalibratedTask):
 
     name = "classification"
     main_metric = "accuracy"
+    answers_are_labels = True
+    has_probabilities = True
     Settings: ClassVar[type[TaskSettings]] = ClassificationSettings
     settings: ClassificationSettings
     _weights: tuple[float, ...] | None = None
@@ -134,6 +138,17 @@ class Classification(CalibratedTask):
     def threshold(self, confidence: npt.ArrayLike) -> float:
         """As the settings say."""
         return self.settings.threshold(confidence)
+
+    def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
+        return ClassLoss(temperature)
+
+    def as_label(self, example: TextExample, prediction: Prediction) -> TextExample:
+        return replace(example, label=prediction["label"])
+
+    def answer_of(self, probabilities: Sequence[float]) -> Outputs:
+        """Log-probabilities."""
+        shares = np.array(probabilities, np.float64)
+        return np.asarray(np.log(shares / shares.sum()), np.float32)
 
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]

@@ -7,6 +7,7 @@ E examples, C labels.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -30,7 +31,8 @@ from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.examples.text_settings import MixedSettings
 from bertsmith.tasks.examples.text_task import TextExample, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
-from bertsmith.tasks.task import Bound, Head, Metrics, Outputs, Prediction, TaskSettings, some_of
+from bertsmith.tasks.losses.distillation import DistillationLoss, LabelLoss
+from bertsmith.tasks.task import Bound, Head, Metrics, Outputs, Prediction, Task, TaskSettings, some_of
 from bertsmith.text.files.values import as_labels, is_multi_hot
 from bertsmith.text.labelled.label_names import are_multi_hot, joined, look
 from bertsmith.validation import Listed
@@ -53,6 +55,8 @@ class MultiLabel(CalibratedTask):
     """Fulfils the contract for labels that don't exclude each other."""
 
     name = "multi-label"
+    answers_are_labels = True
+    has_probabilities = True
     main_metric = "micro_f1"
     Settings: ClassVar[type[TaskSettings]] = MultiLabelSettings
     may_be_unlabelled = True
@@ -182,6 +186,44 @@ class MultiLabel(CalibratedTask):
         """(C,) from which probability each label holds: 0.5 before calibration."""
         found = self.confidence.label_thresholds if self.confidence else None
         return np.full(len(self.labels), 0.5) if found is None else np.array(found)
+
+    def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
+        return LabelLoss(temperature)
+
+    def average(
+        self, teachers: Sequence[Task[TextExample]], outputs: Sequence[Sequence[Outputs]]
+    ) -> Sequence[Sequence[Outputs]]:
+        """Labels are given by calibrated probabilities, each teacher's by a temperature of its own."""
+        own = [teacher for teacher in teachers if isinstance(teacher, MultiLabel)]
+        known = next((teacher.confidence for teacher in own if teacher.confidence is not None), None)
+        if known is not None:
+            thresholds = tuple(np.mean([teacher.thresholds for teacher in own], axis=0).tolist())
+            self.confidence = known.model_copy(update={"temperature": 1.0, "label_thresholds": thresholds})
+        return [
+            [row / teacher.temperature for row in rows] for teacher, rows in zip(own, outputs, strict=True)
+        ]
+
+    def begin_student(self, answers: Sequence[Outputs]) -> None:
+        shares = (1 / (1 + np.exp(-np.stack(answers).astype(np.float64)))).mean(0).clip(1e-4, 1 - 1e-4)
+        self.log_odds = np.log(shares / (1 - shares))
+
+    def as_label(self, example: TextExample, prediction: Prediction) -> TextExample:
+        return replace(example, label=tuple(prediction["labels"]))
+
+    def check_taught(self, labelled: Sequence[TextExample]) -> None:
+        """Labels that the teacher can't give would be learned as absent."""
+        for example in labelled:
+            if unknown := [label for label in self.labels_of(example) if label not in self.label_ids]:
+                raise InputError(
+                    f"{example.where}: the label {unknown[0]!r} is none of the teacher's {len(self.labels)} "
+                    f"({some_of(self.labels)}). Take such labels out of the file, or fine-tune the teacher "
+                    "on it."
+                )
+
+    def answer_of(self, probabilities: Sequence[float]) -> Outputs:
+        """Log-odds."""
+        shares = np.array(probabilities, np.float64)
+        return np.asarray(np.log(shares) - np.log1p(-shares), np.float32)
 
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]

@@ -6,7 +6,7 @@ passage's pieces of each window.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,6 +30,7 @@ from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, span_errors
 from bertsmith.tasks.examples.answers import WindowScores, decode, gold_span
 from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens
 from bertsmith.tasks.heads.classifier_head import RowHead
+from bertsmith.tasks.losses.distillation import DistillationLoss, SpanLoss
 from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import shown
@@ -76,6 +77,7 @@ class QuestionAnswering(Task[Question]):
     main_metric = "f1"
     Settings: ClassVar[type[TaskSettings]] = AnswerSettings
     baselines_learn = False
+    answers_are_labels = True
     settings: AnswerSettings
     threshold: float | None = None  # None: every question has an answer (v1.1)
 
@@ -158,6 +160,19 @@ class QuestionAnswering(Task[Question]):
     def count(self, targets: Sequence[Any]) -> float:
         """Windows."""
         return sum(len(each) for each in targets)
+
+    def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
+        return SpanLoss(temperature)
+
+    def average(self, teachers: Sequence[Task[Question]], outputs: Sequence[Sequence[Outputs]]) -> None:
+        own = [teacher for teacher in teachers if isinstance(teacher, QuestionAnswering)]
+        chosen = [teacher.threshold for teacher in own if teacher.threshold is not None]
+        self.threshold = float(np.mean(chosen)) if chosen else None
+
+    def as_label(self, example: Question, prediction: Prediction) -> Question:
+        is_answered = prediction["start"] is not None
+        answers = ((prediction["answer"], prediction["start"]),) if is_answered else ()
+        return replace(example, answers=answers, impossible=not is_answered)
 
     def calibrate(
         self, outputs: Sequence[Outputs], examples: Sequence[Question], encoded: Sequence[Encoded]

@@ -4,6 +4,7 @@ E examples.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -50,6 +51,10 @@ class NumberHead(PooledHead):
         super().__init__(config, 1, pooling, columns)
         self.mean, self.deviation = mean, deviation
 
+    def taken_over(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Not the output layer: the teacher's answers are in another unit."""
+        return {name: tensor for name, tensor in tensors.items() if not name.startswith("out.")}
+
     def in_units(self, outputs: Tensor) -> Tensor:
         """-> (E, 1) in float64."""
         return outputs.double() * self.deviation + self.mean
@@ -69,6 +74,7 @@ class Regression(TextTask):
     Settings: ClassVar[type[TaskSettings]] = MixedSettings
     settings: MixedSettings
     mean, deviation = 0.0, 1.0
+    answers_are_labels = True
     has_sigmoid = False  # of a cross-encoder whose scores are in [0, 1]
     bounds: tuple[float, float] | None = None  # of the training scores; None where nobody knows
 
@@ -116,6 +122,22 @@ class Regression(TextTask):
         if self.has_sigmoid:
             return F.binary_cross_entropy_with_logits(outputs.squeeze(1).double(), gold, reduction="sum")
         return (((outputs.squeeze(1) - gold) / self.deviation) ** 2).sum()
+
+    def begin_student(self, answers: Sequence[Outputs]) -> None:
+        numbers = np.concatenate(answers)
+        self.mean, self.deviation = float(numbers.mean()), float(numbers.std()) or 1.0
+
+    def as_label(self, example: TextExample, prediction: Prediction) -> TextExample:
+        return replace(example, label=prediction["score"])
+
+    def check_taught(self, labelled: Sequence[TextExample]) -> None:
+        """Numbers of another scale than the teacher's would be learned beside its own."""
+        for example in labelled if self.has_sigmoid else ():
+            if not 0 <= example.label <= 1:
+                raise InputError(
+                    f"{example.where}: the label is {example.label:g}, but the teacher's scores lie between "
+                    "0 and 1. Bring the labels to that scale, or give the rows without them, as texts."
+                )
 
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]

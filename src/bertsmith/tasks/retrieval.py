@@ -31,6 +31,7 @@ from bertsmith.tasks.examples.query_documents import (
 from bertsmith.tasks.examples.text_settings import RowSettings
 from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.heads.vector_head import VectorHead
+from bertsmith.tasks.losses.distillation import DistillationLoss, VectorLoss
 from bertsmith.tasks.losses.retrieval_losses import LossName, RetrievalLoss, Sought
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import ID, is_blank, shown
@@ -215,6 +216,16 @@ class Retrieval(Task[QueryExample]):
         settings = self.settings
         loss = RetrievalLoss(settings.loss, settings.scale, settings.symmetric, settings.margin)
         return loss(outputs, targets)
+
+    def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
+        return VectorLoss(self.settings.scale)
+
+    def know_labelled(self, labelled: Sequence[QueryExample]) -> None:
+        self.fit(labelled)
+
+    def identity(self, example: QueryExample) -> Sequence[str]:
+        """Negatives are known of labelled rows alone."""
+        return example.query, example.documents[0]
 
     # -- predictions ---------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ E examples, T texts (two an example), N tokens, H hidden size, C classes.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -26,6 +27,8 @@ from bertsmith.tasks.examples.encoding import Encoded, Layout, windows_apart
 from bertsmith.tasks.examples.text_settings import RowSettings
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.heads.pooling import Pooling, pool_texts
+from bertsmith.tasks.heads.vector_head import VectorHead
+from bertsmith.tasks.losses.distillation import ClassLoss, CosineLoss, DistillationLoss
 from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import as_number
@@ -74,6 +77,7 @@ class Similarity(TextTask):
     name = "similarity"
     Settings: ClassVar[type[TaskSettings]] = SimilaritySettings
     settings: SimilaritySettings
+    answers_are_labels = True
     lowest, highest = 0.0, 1.0
 
     @property
@@ -134,6 +138,18 @@ class Similarity(TextTask):
         if self.settings.target == "class":
             return F.cross_entropy(outputs.float(), gold, reduction="sum")
         return ((outputs.float().squeeze(1) - gold.float()) ** 2).sum()
+
+    def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
+        return ClassLoss(temperature) if self.settings.target == "class" else DistillationLoss(deviation=1.0)
+
+    def as_teacher(self) -> Task[TextExample]:
+        """A task of one's own stays as it is."""
+        if type(self) is not Similarity or not compares_vectors(self):
+            return self
+        return VectorSimilarity.from_state(self.state(), "the teacher")
+
+    def as_label(self, example: TextExample, prediction: Prediction) -> TextExample:
+        return replace(example, label=prediction.get("score", prediction.get("label")))
 
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
@@ -199,6 +215,35 @@ class Similarity(TextTask):
     def write_extra_files(self, folder: Path, config: BertConfig) -> None:
         """What sentence-transformers reads: how the encoder's hidden states are pooled."""
         write_sentence_folder(folder, config, self.settings.pooling, self.settings.max_length)
+
+
+class VectorSimilarity(Similarity):
+    """With a head that shows the vectors, so that a student can learn them. Is saved as Similarity: neither
+    head has weights.
+    """
+
+    def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
+        return CosineLoss()
+
+    def head(self, config: BertConfig) -> Head:
+        return VectorHead(self.settings.pooling, normalise=True)
+
+    def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
+        """(E, 2, H) -> the summed squares."""
+        return self.losses(outputs, targets).sum()
+
+    def losses(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
+        """(E, 2, H) -> (E,), the squared error of each cosine."""
+        gold = to_device(np.array(targets, np.float32), outputs.device)
+        first, second = outputs.float().unbind(1)
+        return ((first * second).sum(1) - gold).square()
+
+    def decode(
+        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
+    ) -> list[Prediction]:
+        """As Similarity, of vectors (2, H)."""
+        cosines = [(output[0] * output[1]).sum(keepdims=True) for output in outputs]
+        return super().decode(cosines, examples, encoded)
 
 
 def compares_vectors(task: Task[Any]) -> bool:

@@ -41,6 +41,7 @@ from bertsmith.tasks.examples.tagged_example import (
 from bertsmith.tasks.examples.word_pieces import word_pieces
 from bertsmith.tasks.heads.classifier_head import RowHead
 from bertsmith.tasks.heads.crf import ConditionalRandomField, legal_scores, viterbi
+from bertsmith.tasks.losses.distillation import DistillationLoss, WordLoss
 from bertsmith.tasks.saved_state import require_truth
 from bertsmith.tasks.task import Bound, Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import ID, shown
@@ -48,6 +49,7 @@ from bertsmith.text.labelled.conll import MarkedText, Sentence, read_tagged
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
+_LEAST_PROBABILITY = 1e-9  # so that its logarithm is a number
 _FEWEST_DOCUMENTS = 10  # to divide a file by: fewer leave too little to choose by
 
 
@@ -98,6 +100,8 @@ class Tagging(Task[TaggedExample]):
 
     name = "tagging"
     is_pretokenized = True
+    answers_are_labels = True
+    student_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"crf": False})  # its answers have it
     Settings: ClassVar[type[TaskSettings]] = TaggingSettings
     settings: TaggingSettings
     _crf: ConditionalRandomField | None = None
@@ -281,6 +285,23 @@ class Tagging(Task[TaggedExample]):
     def count(self, targets: Sequence[Any]) -> float:
         """Words."""
         return max(sum(len(target) for target in targets), 1)
+
+    def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
+        return WordLoss(temperature)
+
+    def teach(self, outputs: Sequence[Outputs]) -> list[Outputs]:
+        """Of a CRF, which needs the whole sentence, the logarithm of each word's probabilities given its
+        sentence: they have its transitions in them.
+        """
+        if self._crf is None:
+            return list(outputs)
+        lengths = tuple(map(len, outputs))
+        marginals = self._crf.marginals(torch.from_numpy(np.concatenate(outputs)), lengths)
+        answers = marginals.clamp(min=_LEAST_PROBABILITY).log().float().numpy()
+        return np.split(answers, np.cumsum(lengths)[:-1])
+
+    def as_label(self, example: TaggedExample, prediction: Prediction) -> TaggedExample:
+        return replace(example, tags=tuple(self.in_iob2(prediction["tags"])))
 
     def decode(
         self,

@@ -9,6 +9,7 @@ One decoding serves evaluation, the command line and Python. E examples, R rows 
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
@@ -24,6 +25,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.tasks.examples.encoding import Encoded, Layout
 from bertsmith.tasks.heads.pooling import Pooling
+from bertsmith.tasks.losses.distillation import DistillationLoss, RowLoss
 from bertsmith.tasks.saved_state import read_state
 from bertsmith.text.files.values import as_category, as_label, is_blank
 from bertsmith.text.labelled.label_names import look
@@ -83,7 +85,8 @@ class Head(nn.Module):
     that is saved as a bare encoder. pooled: reads the pooler's output instead of hidden states.
     per_row: answers for each row read, else for each example. reads_all: reads every row, whatever the
     examples were encoded for. joins: how the vectors of a text's parts become the text's, for a head that
-    pools; then a text of any length is computed part by part, as it is by a head `per_row`.
+    pools; then a text of any length is computed part by part, as it is by a head `per_row`. per_text: answers
+    for each text of an example, which may have fewer than others.
     file_names: our module → its name in files; what is not named there has no place in transformers and is
     saved beside it.
     """
@@ -92,6 +95,7 @@ class Head(nn.Module):
     pooled: bool = False
     reads_all: bool = False
     per_row: ClassVar[bool] = False
+    per_text: ClassVar[bool] = False
     joins: Pooling | None = None
     file_names: Mapping[str, str] = {}
 
@@ -110,6 +114,10 @@ class Head(nn.Module):
     def finish(self) -> None:
         """Called once when training is over, before the head is used and saved."""
 
+    def taken_over(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """What a student's new head begins with of its teacher's tensors that fit into it."""
+        return tensors
+
 
 class Task(ABC, Generic[E]):
     """One use of BERT. A subclass is found by its module's name, or given as `package.module:Class`.
@@ -122,6 +130,9 @@ class Task(ABC, Generic[E]):
     main_metric: ClassVar[str]  # what chooses the best of several: more is better
     is_pretokenized: ClassVar[bool] = False  # `texts` are the words of one sentence
     baselines_learn: ClassVar[bool] = True  # from training examples: without any there are no baselines
+    student_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # that a student always has
+    answers_are_labels: ClassVar[bool] = False  # a model's answer can stand for an example's label
+    has_probabilities: ClassVar[bool] = False  # of each label, which a file may say instead of the label
     is_trained = False  # made `from_state`: what divided the training file, another file needn't have
     named_columns: Mapping[str, str] = MappingProxyType({})  # of those given by number, by their settings
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
@@ -296,6 +307,71 @@ class Task(ABC, Generic[E]):
     def count(self, targets: Sequence[Any]) -> float:
         """What the summed loss of these targets is divided by."""
         return len(targets)
+
+    # -- teacher and student -------------------------------------------------------------------------------
+
+    def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
+        """How far a student's outputs are from its teachers': the squared differences of numbers, unless the
+        task knows better what its outputs say.
+        """
+        return RowLoss() if head.per_row else DistillationLoss()
+
+    def as_teacher(self) -> "Task[E]":
+        """The task with a head whose outputs say most to a student; the weights are the same."""
+        return self
+
+    def teach(self, outputs: Sequence[Outputs]) -> list[Outputs]:
+        """What a student learns of a teacher's outputs, each (C,), (R, C) or (T, H), by the bound head."""
+        return list(outputs)
+
+    def as_student(self, settings: Mapping[str, Any]) -> Self:
+        """The teacher's task with other settings, not yet calibrated."""
+        state = self.state()
+        state["settings"] = state["settings"] | dict(settings) | dict(self.student_settings)
+        uncalibrated = {name: None for name in ("confidence", "threshold") if name in state}
+        return type(self).from_state(state | uncalibrated, "the teacher")
+
+    def average(
+        self, teachers: Sequence["Task[E]"], outputs: Sequence[Sequence[Outputs]]
+    ) -> Sequence[Sequence[Outputs]] | None:
+        """Takes the mean of several teachers' thresholds. Where their `outputs` have to be brought to one
+        scale before their own mean, which is decoded by it: these; None where what is learned is decoded.
+        """
+        return None
+
+    def begin_student(self, answers: Sequence[Outputs]) -> None:
+        """What a new head begins with, by the answers: the unit of numbers, how often labels hold."""
+
+    def as_label(self, example: E, prediction: Prediction) -> E:
+        """The example with a model's answer for its label, where `answers_are_labels`."""
+        raise NotImplementedError
+
+    def check_taught(self, labelled: Sequence[E]) -> None:
+        """Raises InputError for labels that can't be learned beside a teacher's answers: those which it can't
+        give, numbers on another scale.
+        """
+
+    def know_labelled(self, labelled: Sequence[E]) -> None:
+        """Sees a student's labelled examples before they are encoded: of which documents each query has, and
+        so are no negatives of it.
+        """
+
+    def answer_of(self, probabilities: Sequence[float]) -> Outputs:
+        """(C,) what a head would say for the probabilities of the labels, where it `has_probabilities`."""
+        raise NotImplementedError
+
+    def identity(self, example: E) -> Sequence[str]:
+        """The texts that make an unlabelled example another one's copy."""
+        return self.texts(example)
+
+    def for_file(self, path: Path, columns: Mapping[str, Any]) -> Self:
+        """The task as it reads a file that needn't be laid out as those that it was trained on, from these
+        columns. Raises RecipeError for a name or value that is none.
+        """
+        other = copy(self)
+        settings = self.settings.model_dump() | dict(columns)
+        other.settings = check(type(self.settings), settings, "the given columns")
+        return other
 
     # -- predictions ---------------------------------------------------------------------------------------
 

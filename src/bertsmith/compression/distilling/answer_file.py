@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 
 from bertsmith.errors import InputError, RecipeError
-from bertsmith.tasks.classification import Classification
-from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.text.files.values import shown
@@ -65,7 +63,7 @@ def read_answer_file(path: Path, name: str | None, settings: Mapping[str, Any]) 
     examples = task.read_files([path])
     task.fit(examples)
     answers: list[Outputs | None] = [None] * len(examples)
-    if isinstance(task, Classification | MultiLabel) and _has_probabilities(task, path):
+    if task.has_probabilities and _has_probabilities(task, path):
         answers = _soft_answers(task, path, examples)
     return AnswerFile(path, task, examples, answers)
 
@@ -95,7 +93,7 @@ def _soft_answers(task: Task[Any], path: Path, examples: Sequence[Any]) -> list[
 
 
 def _as_answer(task: Task[Any], found: Any, where: str) -> Outputs | None:
-    """Log-probabilities of classes, log-odds of labels."""
+    """The head's that would have these probabilities."""
     if found is None:
         return None
     known = isinstance(found, Mapping) and set(found) == set(task.labels)
@@ -104,10 +102,7 @@ def _as_answer(task: Task[Any], found: Any, where: str) -> Outputs | None:
             f"{where}: expected the probability of each of the {len(task.labels)} labels, from 0 to 1; found "
             f"{shown(found)}."
         )
-    shares = np.array([found[label] for label in task.labels], np.float64).clip(_LEAST, 1 - _LEAST)
-    odds = isinstance(task, MultiLabel)
-    answer = np.log(shares) - np.log1p(-shares) if odds else np.log(shares / shares.sum())
-    return np.asarray(answer, np.float32)
+    return task.answer_of(np.clip([found[label] for label in task.labels], _LEAST, 1 - _LEAST).tolist())
 
 
 def _is_share(value: Any) -> bool:

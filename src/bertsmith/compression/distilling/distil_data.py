@@ -1,7 +1,6 @@
 """What a distillation reads: labelled rows, texts without labels, and what it is measured on."""
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,10 @@ from bertsmith.files import sha256
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.metrics.shared_texts import shared_texts
 from bertsmith.tasks.examples.held_out import hold_out, shared_with_train
-from bertsmith.tasks.examples.query_documents import QueryExample
-from bertsmith.tasks.examples.text_task import TextTask
-from bertsmith.tasks.multi_label import MultiLabel
-from bertsmith.tasks.regression import Regression
-from bertsmith.tasks.task import Outputs, Task, TaskSettings, reading_columns, some_of
+from bertsmith.tasks.task import Outputs, Task, TaskSettings, reading_columns
 from bertsmith.text.labelled.labelled_files import named_files
-from bertsmith.text.labelled.rows import are_lines, read_column_names
 from bertsmith.training.finetuning.labelled_data import FEW_ROWS
 from bertsmith.training.finetuning.results import file_hashes
-from bertsmith.validation import check
 
 _MOST_HELD_OUT = 2000  # texts whose answers are the teacher's: more would only be taken from learning
 
@@ -59,7 +52,7 @@ def read_distil_data(
     if file is not None and recipe.texts:
         raise RecipeError(f"{file.path} has the answers to its own texts alone: leave --texts out.")
     labelled, columns = _labelled(task, recipe, recipe.train_files)
-    _refuse_unknown_labels(task, labelled)
+    task.check_taught(labelled)
     dev, test = (_labelled(task, recipe, [path] if path else [])[0] for path in (recipe.dev, recipe.test))
     texts, blank = _texts(task, recipe) if file is None else (file.examples, [])
     known = [(each, found) for each in teachers if (found := _learned_from(each)) is not None]
@@ -111,7 +104,7 @@ def _texts(task: Task[Any], recipe: DistilRecipe) -> tuple[list[Any], list[Any]]
     found = [
         example
         for path in recipe.texts
-        for example in _reader(task, recipe.settings, Path(path)).read(path, labelled=False)
+        for example in task.for_file(Path(path), recipe.settings).read(path, labelled=False)
     ]
     keeps = getattr(task.settings, "missing", "refuse") == "keep"
     filled = [example for example in found if keeps or task.has_text(example)]
@@ -148,27 +141,6 @@ def _known_to_teacher(
     ]
 
 
-def _refuse_unknown_labels(task: Task[Any], labelled: Sequence[Any]) -> None:
-    """Several labels a text: those that the teacher can't give would be learned as absent. Numbers of another
-    scale than the teacher's would be learned beside its own.
-    """
-    if isinstance(task, Regression) and task.has_sigmoid:
-        for example in labelled:
-            if not 0 <= example.label <= 1:
-                raise InputError(
-                    f"{example.where}: the label is {example.label:g}, but the teacher's scores lie between "
-                    "0 and 1. Bring the labels to that scale, or give the rows without them, as texts."
-                )
-    if not isinstance(task, MultiLabel):
-        return
-    for example in labelled:
-        if strange := [label for label in task.labels_of(example) if label not in task.label_ids]:
-            raise InputError(
-                f"{example.where}: the label {strange[0]!r} is none of the teacher's {len(task.labels)} "
-                f"({some_of(task.labels)}). Take such labels out of the file, or fine-tune the teacher on it."
-            )
-
-
 def data_hashes(recipe: DistilRecipe) -> dict[str, str]:
     """The SHA-256 of each file that a distillation was made from."""
     others = {"dev": recipe.dev, "test": recipe.test}
@@ -176,13 +148,6 @@ def data_hashes(recipe: DistilRecipe) -> dict[str, str]:
     if is_answer_file(recipe.teacher):
         others["teacher"] = recipe.teacher[0]
     return file_hashes(recipe.train_files, others)
-
-
-def reading(task: Task[Any], columns: dict[str, Any]) -> Task[Any]:
-    """The task with other columns to read from. Raises RecipeError for a name or value that is none."""
-    other = copy(task)
-    other.settings = check(type(task.settings), task.settings.model_dump() | columns, "the given columns")
-    return other
 
 
 def _labelled(
@@ -193,7 +158,7 @@ def _labelled(
     """
     if not paths:
         return [], {}
-    reader = _reader(task, recipe.settings, Path(paths[0]))
+    reader = task.for_file(Path(paths[0]), recipe.settings)
     examples = reader.read_files(paths)
     reader.check(examples)
     own = task.settings.model_dump()
@@ -203,26 +168,6 @@ def _labelled(
     task.named_columns = named | dict(task.named_columns)  # those of train come first
     columns = {*TaskSettings.model_fields, "missing"} - {"max_length", "stride"}
     return examples, reader.settings.model_dump(include=columns)
-
-
-def _reader(task: Task[Any], columns: dict[str, Any], path: Path) -> Task[Any]:
-    """For a file that needn't be laid out as the teacher's were: where it lacks a column of theirs, the names
-    in it decide, unless one was given. They don't decide whether texts come alone or in pairs.
-    """
-    reader = reading(task, columns)
-    layout = reader.settings.model_dump(include={"format", "encoding"})
-    if not isinstance(task, TextTask) or not reader.settings.header or are_lines(path, **layout):
-        return reader
-    names = read_column_names(path, header=True, **layout)
-    settings = reader.settings
-    if "text" not in columns and isinstance(settings.text, str) and settings.text not in names:
-        columns = {"text": None, "text_pair": None} | columns
-    if "label" not in columns and isinstance(settings.label, str) and settings.label not in names:
-        columns = {"label": None} | columns
-    found = reading(task, columns)
-    if isinstance(found, TextTask) and found.settings.text is None:
-        found.pairs = task.reads_pairs
-    return found
 
 
 def _fresh(
@@ -235,9 +180,7 @@ def _fresh(
     """
 
     def read(example: Any) -> tuple[str, ...]:
-        if isinstance(example, QueryExample):  # negatives are known of labelled rows alone
-            return (example.query, example.documents[0])
-        return tuple(task.texts(example))
+        return tuple(task.identity(example))
 
     def identity(example: Any) -> tuple[Any, ...]:
         return (*read(example), getattr(example, "columns", ()))

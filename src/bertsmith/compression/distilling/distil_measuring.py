@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.compression.distilling.cost import Saving, measure_saving
-from bertsmith.compression.distilling.predicted_labels import as_labelled
 from bertsmith.compression.distilling.student_run import Heard, Work
 from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
@@ -31,12 +30,10 @@ def agreements(task: Task[Any], results: Results, splits: Mapping[str, Heard]) -
     """By evaluation, the student's main metric with the teacher's answers for labels."""
     found = {}
     for name, each in splits.items():
-        if each.said is None:
-            continue
-        said = as_labelled(task, each.split.examples, each.said.predictions)
-        if said is not None:
-            predictions = results.evaluations[name].predictions
-            found[name] = task.metrics(predictions, said)[task.main_metric]
+        if each.said is not None and task.answers_are_labels:
+            pairs = zip(each.split.examples, each.said.predictions, strict=True)
+            labelled = [task.as_label(example, prediction) for example, prediction in pairs]
+            found[name] = task.metrics(results.evaluations[name].predictions, labelled)[task.main_metric]
     return found
 
 

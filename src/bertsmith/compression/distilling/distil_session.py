@@ -6,27 +6,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bertsmith.compression.distilling.answer_cache import cached_outputs
 from bertsmith.compression.distilling.answer_file import is_answer_file, read_answer_file
 from bertsmith.compression.distilling.distil_data import DistilData, read_distil_data
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
-from bertsmith.compression.distilling.distillation_losses import DistillationLoss, distillation_loss
-from bertsmith.compression.distilling.predicted_labels import as_labelled, can_be_labels
 from bertsmith.compression.distilling.student import (
     Source,
     begin_student,
-    learn_units,
     linear_start,
-    student_task,
-    without_crf,
 )
 from bertsmith.compression.distilling.taught_task import TaughtTask, taught_examples
 from bertsmith.compression.distilling.teacher import Teacher, open_teachers
 from bertsmith.errors import BertsmithError, RecipeError
 from bertsmith.inference.frozen_baseline import encoder_before
-from bertsmith.metrics.confidence import Confidence
 from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import locate_model
@@ -36,9 +28,7 @@ from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.examples.text_settings import choose_pooling
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
-from bertsmith.tasks.multi_label import MultiLabel
-from bertsmith.tasks.question_answering import QuestionAnswering
-from bertsmith.tasks.retrieval import Retrieval
+from bertsmith.tasks.losses.distillation import DistillationLoss
 from bertsmith.tasks.task import Outputs, Prediction, Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.machine import Machine
@@ -95,20 +85,21 @@ class DistilSession:
         teachers, file = list[Teacher](), None
         if is_answer_file(recipe.teacher):
             file = read_answer_file(Path(recipe.teacher[0]), recipe.task, recipe.settings)
-            task = without_crf(file.task)
+            task = file.task
+            task.settings = task.settings.model_copy(update=dict(task.student_settings))
         else:
             teachers = open_teachers(recipe.teacher, recipe.task, machine.device)
-            task = student_task(teachers[0].task, recipe.settings)
+            task = teachers[0].task.as_student(recipe.settings)
         source = _source(recipe, teachers)
         if file is not None:
             choose_pooling(task, source.folder)
         begun = begin_student(source, task, recipe.seed)  # refuses what can't be begun
         tokenizer = load_own_tokenizer(source.folder, begun.config)
         data = read_distil_data(task, recipe, teachers, file)
-        if teachers and data.dev_is_unlabelled and not can_be_labels(task):
+        if teachers and data.dev_is_unlabelled and not task.answers_are_labels:
             raise RecipeError(f"{task.name} can't be judged by a teacher: give labelled rows with --dev.")
-        if isinstance(task, Retrieval) and data.labelled:
-            task.fit(data.labelled)  # which documents answer a query, and so are no negatives of it
+        if data.labelled:
+            task.know_labelled(data.labelled)
         before = _before(source, task, recipe, tokenizer) if recipe.compare and data.labelled else None
         if before is not None and source.takes_head and before.folder == source.folder:
             data = replace(data, warnings=(*data.warnings, _FROM_TEACHER))
@@ -116,7 +107,7 @@ class DistilSession:
         encode_examples(task, [*data.dev, *(data.test or ())], tokenizer)  # refuses a cell that can't be read
         for teacher in teachers:
             _require_same_pieces(teacher, train)
-        soft_loss = distillation_loss(task, recipe.temperature, per_row=begun.head.per_row)
+        soft_loss = task.distillation_loss(recipe.temperature, begun.head)
         found = teachers, task, soft_loss, source, begun.config, tokenizer, data, train, machine, cache
         return cls(*found, before)
 
@@ -133,7 +124,7 @@ class DistilSession:
             encoded = encode_examples(teacher.task, examples, teacher.tokenizer).encoded
             raw.append((cached_outputs(teacher, encoded, self.cache, progress), encoded))
         each = [
-            [self.soft_loss.answer(answer) for answer in teacher.answers(outputs)]
+            [self.soft_loss.answer(answer) for answer in teacher.task.teach(outputs)]
             for teacher, (outputs, _) in zip(self.teachers, raw, strict=True)
         ]
         if self.teachers[0].model.head.per_row:
@@ -151,22 +142,11 @@ class DistilSession:
         examples: Sequence[Any],
         encoded: Sequence[Encoded],
     ) -> list[Prediction]:
-        """The predictions of several teachers as one, by the mean of their thresholds. Those of labels count
-        in calibrated probabilities, whose mean is then to be had.
-        """
-        tasks = [teacher.task for teacher in self.teachers]
-        task = student_task(tasks[0], {})  # a CRF's transitions are in the answers
-        if isinstance(task, MultiLabel):
-            labelling = [own for own in tasks if isinstance(own, MultiLabel)]
-            calibrated = [
-                [row / own.temperature for row in each] for own, each in zip(labelling, outputs, strict=True)
-            ]
-            answers = [self.soft_loss.together(several) for several in zip(*calibrated, strict=True)]
-            task.confidence = _mean_thresholds(labelling)
-        if isinstance(task, QuestionAnswering):
-            answering = [own for own in tasks if isinstance(own, QuestionAnswering)]
-            chosen = [own.threshold for own in answering if own.threshold is not None]
-            task.threshold = float(np.mean(chosen)) if chosen else None
+        """The predictions of several teachers as one, by the mean of their thresholds."""
+        teachers = [teacher.task for teacher in self.teachers]
+        task = teachers[0].as_student({})
+        if (rescaled := task.average(teachers, outputs)) is not None:
+            answers = [self.soft_loss.together(several) for several in zip(*rescaled, strict=True)]
         return list(task.decode(answers, examples, encoded))
 
     def steps_per_epoch(self, recipe: DistilRecipe) -> int:
@@ -182,7 +162,7 @@ class DistilSession:
         """
         if known := [answer for answer in answers if answer is not None]:
             self.soft_loss.begin(known)
-            learn_units(self.task, known)
+            self.task.begin_student(known)
         examples = taught_examples(self.train, answers)
         if self.teachers and self.teachers[0].model.head.per_row:
             _require_same_rows(examples)
@@ -202,9 +182,7 @@ class DistilSession:
 
     def judged_by_teacher(self, said: Said, examples: Sequence[Any]) -> list[Any]:
         """Examples without labels, with the teacher's. Where a task needs real ones, `open` has refused."""
-        found = as_labelled(self.task, examples, said.predictions)
-        assert found is not None
-        return found
+        return [self.task.as_label(*each) for each in zip(examples, said.predictions, strict=True)]
 
 
 def _before(source: Source, task: Task[Any], recipe: DistilRecipe, tokenizer: Tokenizer) -> Source:
@@ -224,15 +202,6 @@ def _before(source: Source, task: Task[Any], recipe: DistilRecipe, tokenizer: To
     except BertsmithError:  # older models don't say which weights it had: another one may lie there now
         return own
     return found
-
-
-def _mean_thresholds(tasks: Sequence[MultiLabel]) -> Confidence | None:
-    """For probabilities that are calibrated already; None where no task is."""
-    known = next((task.confidence for task in tasks if task.confidence is not None), None)
-    if known is None:
-        return None
-    thresholds = np.mean([task.thresholds for task in tasks], axis=0)
-    return known.model_copy(update={"temperature": 1.0, "label_thresholds": tuple(thresholds.tolist())})
 
 
 def _source(recipe: DistilRecipe, teachers: Sequence[Teacher]) -> Source:

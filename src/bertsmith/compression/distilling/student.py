@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
@@ -19,9 +18,7 @@ from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart
-from bertsmith.tasks.multi_label import MultiLabel
-from bertsmith.tasks.regression import NumberHead, Regression
-from bertsmith.tasks.task import Outputs, Task
+from bertsmith.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -82,38 +79,6 @@ def begin_student(source: Source, task: Task[Any], seed: int, dropout: float | N
     return model.train()
 
 
-def student_task(teacher: Task[Any], settings: Mapping[str, Any]) -> Task[Any]:
-    """The teacher's task, neither calibrated nor with a CRF: each word learns the CRF's own probabilities,
-    which have its transitions in them.
-    """
-    state = teacher.state()
-    options = state["settings"] | dict(settings)
-    if options.get("crf"):
-        options["crf"] = False
-    state = state | {"settings": options}
-    for name in ("confidence", "threshold"):
-        if name in state:
-            state[name] = None
-    return type(teacher).from_state(state, "the teacher")
-
-
-def without_crf(task: Task[Any]) -> Task[Any]:
-    """The task with what it has learned of its labels, where it has a CRF without that."""
-    if getattr(task.settings, "crf", False):
-        task.settings = task.settings.model_copy(update={"crf": False})
-    return task
-
-
-def learn_units(task: Task[Any], answers: list[Outputs]) -> None:
-    """What a new head begins with: the unit of numbers, how often each label is given."""
-    if isinstance(task, Regression):
-        numbers = np.concatenate(answers)
-        task.mean, task.deviation = float(numbers.mean()), float(numbers.std()) or 1.0
-    if isinstance(task, MultiLabel):
-        shares = (1 / (1 + np.exp(-np.stack(answers).astype(np.float64)))).mean(0).clip(1e-4, 1 - 1e-4)
-        task.log_odds = np.log(shares / (1 - shares))
-
-
 def linear_start(task: Task[Any], model: TaskModel, examples: EncodedExamples) -> LinearStart | None:
     """What the head's last layer begins with: the best by the task's own loss on frozen layers. None for a
     head that isn't linear in features.
@@ -126,9 +91,7 @@ def _take_over(head: Mapping[str, torch.Tensor], model: TaskModel) -> None:
     """What both heads have."""
     own = model.head.state_dict()
     fitting = {name: head[name] for name in own if name in head and head[name].shape == own[name].shape}
-    if isinstance(model.head, NumberHead):  # the teacher's answers in another unit
-        fitting = {name: tensor for name, tensor in fitting.items() if not name.startswith("out.")}
-    model.head.load_state_dict(own | fitting)
+    model.head.load_state_dict(own | dict(model.head.taken_over(fitting)))
 
 
 def _require_layers(layers: tuple[int, ...], count: int) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
 from bertsmith.compression.distilling.distil_session import DistilSession, Said, Show
-from bertsmith.compression.distilling.student import begin_student, linear_start, student_task
+from bertsmith.compression.distilling.student import begin_student, linear_start
 from bertsmith.files import make_folder
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
@@ -140,7 +140,7 @@ def learn_alone(recipe: DistilRecipe, work: Work, splits: Mapping[str, Heard]) -
     session = work.session
     labelled, source = session.data.labelled, session.before
     assert source is not None
-    task = fitted_again(student_task(session.task, {}), labelled)
+    task = fitted_again(session.task.as_student({}), labelled)
     examples = encode_examples(task, labelled, session.tokenizer)
     model = begin_student(source, task, recipe.seed, recipe.dropout).to(work.machine.device)
     if (start := linear_start(task, model, examples)) is not None:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from bertsmith.arrays import Bools, Ints
-from bertsmith.compression.distilling.distillation_losses import DistillationLoss, Taught
 from bertsmith.data.batch import to_device
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.finetuning import EncodedExamples
+from bertsmith.tasks.losses.distillation import DistillationLoss, Taught
 from bertsmith.tasks.task import Head, Outputs, Task
 from bertsmith.tasks.teaching.teaching import Teaching
 

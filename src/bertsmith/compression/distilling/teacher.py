@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from bertsmith.compression.distilling.vector_similarity import showing_vectors
 from bertsmith.errors import RecipeError
 from bertsmith.files import sha256
 from bertsmith.inference.engine import start_engine
@@ -18,10 +16,8 @@ from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.examples.encoding import Encoded
-from bertsmith.tasks.heads.vector_head import VectorHead
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.regression import Regression
-from bertsmith.tasks.tagging import TaggingHead
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.text.files.columns import listed
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -44,29 +40,20 @@ class Teacher:
     def open(cls, name: str, task: type[Task[Any]] | None, device: torch.device) -> "Teacher":
         """By path, alias or hub name; `task` for a task of one's own. Raises as `Predictor.load` does."""
         folder = locate_model(name).folder
-        model, opened = showing_vectors(*load_task_model(folder, task))
+        model, saved = load_task_model(folder, task)
+        opened = saved.as_teacher()
+        if opened is not saved:  # neither head has weights
+            model = TaskModel(model.encoder, opened.head(model.config))
         engine = start_engine(model, folder, device)
         return cls(folder, model, opened, engine.tokenizer, hash_of(folder))
 
     def outputs(self, encoded: Sequence[Encoded], progress: Progress | None = None) -> list[Outputs]:
         """The head's, of each example (C,), (R, C), or (T, H) without what fills it up."""
         outputs = outputs_of(self.model, encoded, progress=progress)
-        if not isinstance(self.model.head, VectorHead):
+        if not self.model.head.per_text:
             return outputs
         texts = (1 + max(window.text for window in each.windows) for each in encoded)
         return [output[:count] for output, count in zip(outputs, texts, strict=True)]
-
-    def answers(self, outputs: Sequence[Outputs]) -> list[Outputs]:
-        """What is to be learned of the outputs: of a CRF over tags, which needs the whole sentence, the
-        logarithm of each word's probabilities given its sentence.
-        """
-        head = self.model.head
-        if not isinstance(head, TaggingHead) or head.crf is None:
-            return list(outputs)
-        lengths = tuple(map(len, outputs))
-        emissions = torch.from_numpy(np.concatenate(outputs))
-        found = head.crf.marginals(emissions, lengths).clamp(min=_LEAST).log().float().numpy()
-        return np.split(found, np.cumsum(lengths)[:-1])
 
 
 def open_teachers(names: Sequence[str], task: str | None, device: torch.device) -> list[Teacher]:

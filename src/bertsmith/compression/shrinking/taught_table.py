@@ -18,7 +18,7 @@ import numpy as np
 
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
 from bertsmith.compression.distilling.distil_session import DistilSession
-from bertsmith.compression.distilling.student import linear_start, student_task
+from bertsmith.compression.distilling.student import linear_start
 from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.compression.static.distil_static import distil_static
 from bertsmith.compression.vocabulary_pruning import prune_counted
@@ -60,7 +60,7 @@ def teach_table(
 ) -> None:
     """Writes folder/model. With `prune` the table has the pieces that occur, and no others."""
     examples = session.train.examples
-    task = student_task(session.teachers[0].task, {"pooling": "mean"})
+    task = session.teachers[0].task.as_student({"pooling": "mean"})
     encoder = _with_used_pieces(folder, before, task, examples) if prune else before
     texts = [text for example in examples for text in task.texts(example)]
     path = _learned(folder, encoder, texts, progress)

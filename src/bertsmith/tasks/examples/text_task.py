@@ -86,6 +86,26 @@ class TextTask(Task[TextExample]):
     prompt: str = ""  # before every text, of pairs the first, as the model's folder says
     pairs: bool | None = None  # whether training had a second text; None where the settings' columns say it
 
+    def for_file(self, path: Path, columns: Mapping[str, Any]) -> Self:
+        """Where the file lacks a column that the settings name, the names in it decide, unless one was given.
+        They don't decide whether texts come alone or in pairs.
+        """
+        task = super().for_file(path, columns)
+        settings = task.settings
+        layout = settings.model_dump(include={"format", "encoding"})
+        if not settings.header or are_lines(path, **layout):
+            return task
+        names = read_column_names(path, header=True, **layout)
+        guessed: dict[str, Any] = {}
+        if "text" not in columns and isinstance(settings.text, str) and settings.text not in names:
+            guessed = {"text": None, "text_pair": None}
+        if "label" not in columns and isinstance(settings.label, str) and settings.label not in names:
+            guessed["label"] = None
+        task = super().for_file(path, guessed | dict(columns))
+        if task.settings.text is None:
+            task.pairs = self.reads_pairs
+        return task
+
     @property
     def features(self) -> tuple[Wanted, ...]:
         """The columns beside the text."""

@@ -3,6 +3,8 @@
 N   tokens in the packed batch    E   examples    T   texts of an example    H   hidden size
 """
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,6 +18,8 @@ from bertsmith.tasks.task import Head
 
 class VectorHead(Head):
     """Has no weights: what it makes of a text, sentence-transformers makes of the same folder."""
+
+    per_text: ClassVar[bool] = True
 
     def __init__(self, pooling: Pooling, normalise: bool) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 """What a teacher's outputs teach: how those of several teachers become one, and how far a student's are from
-them. A loss for each kind of head; a head of one's own is taught by its numbers.
+them. A task names its loss; a head of one's own is taught by its numbers unless it does.
 
 E examples, R rows that a head answers for, W windows, C outputs, T texts of an example, H hidden size, and D
 documents of a batch.
@@ -14,16 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bertsmith.arrays import Ints
-from bertsmith.compression.distilling.vector_similarity import VectorSimilarity
+from bertsmith.arrays import Float32s, Ints
 from bertsmith.data.batch import to_device
-from bertsmith.tasks.classification import Classification
-from bertsmith.tasks.multi_label import MultiLabel
-from bertsmith.tasks.question_answering import QuestionAnswering
-from bertsmith.tasks.retrieval import Retrieval
-from bertsmith.tasks.similarity import Similarity
-from bertsmith.tasks.tagging import Tagging
-from bertsmith.tasks.task import Outputs, Task
 
 _LEAST = 1e-7  # of a probability: what is impossible to a teacher has no infinite price
 
@@ -36,7 +28,7 @@ class Taught:
     """
 
     gold: Any
-    answer: Outputs | None
+    answer: Float32s | None
     rows: tuple[int, ...]
     labelled: bool
 
@@ -51,16 +43,16 @@ class DistillationLoss:
     def __init__(self, deviation: float | None = None) -> None:
         self.deviation = deviation
 
-    def begin(self, answers: Sequence[Outputs]) -> None:
+    def begin(self, answers: Sequence[Float32s]) -> None:
         """Sees all answers that will be learned from."""
         if self.deviation is None:
             self.deviation = float(np.concatenate([each.reshape(-1) for each in answers]).std()) or 1.0
 
-    def answer(self, output: Outputs) -> Outputs:
+    def answer(self, output: Float32s) -> Float32s:
         """One teacher's output of an example as it can be averaged."""
         return output
 
-    def together(self, answers: Sequence[Outputs]) -> Outputs:
+    def together(self, answers: Sequence[Float32s]) -> Float32s:
         """Several teachers' answers to one example as one."""
         return answers[0] if len(answers) == 1 else np.mean(answers, axis=0, dtype=np.float64)
 
@@ -99,13 +91,13 @@ class ClassLoss(DistillationLoss):
         super().__init__()
         self.temperature = temperature
 
-    def begin(self, answers: Sequence[Outputs]) -> None:
+    def begin(self, answers: Sequence[Float32s]) -> None:
         """Nothing to be learned."""
 
-    def answer(self, output: Outputs) -> Outputs:
+    def answer(self, output: Float32s) -> Float32s:
         return _log_softmax(output)
 
-    def together(self, answers: Sequence[Outputs]) -> Outputs:
+    def together(self, answers: Sequence[Float32s]) -> Float32s:
         """The log of the mean probability."""
         if len(answers) == 1:
             return answers[0]
@@ -125,10 +117,10 @@ class ClassLoss(DistillationLoss):
 class LabelLoss(ClassLoss):
     """The same of each label by itself, the mean over labels. Answers are log-odds."""
 
-    def answer(self, output: Outputs) -> Outputs:
+    def answer(self, output: Float32s) -> Float32s:
         return output
 
-    def together(self, answers: Sequence[Outputs]) -> Outputs:
+    def together(self, answers: Sequence[Float32s]) -> Float32s:
         """The log-odds of the mean probability."""
         if len(answers) == 1:
             return answers[0]
@@ -158,10 +150,10 @@ class SpanLoss(ClassLoss):
     The teacher's answers are logits (R, 2).
     """
 
-    def answer(self, output: Outputs) -> Outputs:
+    def answer(self, output: Float32s) -> Float32s:
         return output
 
-    def together(self, answers: Sequence[Outputs]) -> Outputs:
+    def together(self, answers: Sequence[Float32s]) -> Float32s:
         """The mean of the logits."""
         return DistillationLoss.together(self, answers)
 
@@ -193,10 +185,10 @@ class VectorLoss(DistillationLoss):
         super().__init__()
         self.scale = scale
 
-    def begin(self, answers: Sequence[Outputs]) -> None:
+    def begin(self, answers: Sequence[Float32s]) -> None:
         """Nothing to be learned."""
 
-    def together(self, answers: Sequence[Outputs]) -> Outputs:
+    def together(self, answers: Sequence[Float32s]) -> Float32s:
         """End to end: their products are the mean of the teachers'."""
         return np.asarray(np.concatenate(answers, -1) / np.sqrt(len(answers)), np.float32)
 
@@ -223,10 +215,10 @@ class CosineLoss(DistillationLoss):
 
     needs_global_batch = True
 
-    def begin(self, answers: Sequence[Outputs]) -> None:
+    def begin(self, answers: Sequence[Float32s]) -> None:
         """Nothing to be learned."""
 
-    def together(self, answers: Sequence[Outputs]) -> Outputs:
+    def together(self, answers: Sequence[Float32s]) -> Float32s:
         """End to end: their cosines are the mean of the teachers'."""
         return np.asarray(np.concatenate(answers, -1) / np.sqrt(len(answers)), np.float32)
 
@@ -242,32 +234,7 @@ class CosineLoss(DistillationLoss):
         return own + others
 
 
-def distillation_loss(task: Task[Any], temperature: float, *, per_row: bool = False) -> DistillationLoss:
-    """By the kind of the task's head; `per_row` is that of a head of one's own."""
-    match task:
-        case Retrieval():
-            return VectorLoss(task.settings.scale)
-        case VectorSimilarity():
-            return CosineLoss()
-        case Similarity():
-            return (
-                ClassLoss(temperature) if task.settings.target == "class" else DistillationLoss(deviation=1.0)
-            )
-    kind = next((LOSSES[each] for each in type(task).__mro__ if each in LOSSES), None)
-    if kind is None:
-        return RowLoss() if per_row else DistillationLoss()
-    return kind(temperature)
-
-
-LOSSES: dict[type, type[ClassLoss]] = {
-    Classification: ClassLoss,
-    MultiLabel: LabelLoss,
-    Tagging: WordLoss,
-    QuestionAnswering: SpanLoss,
-}
-
-
-def _answers(taught: Sequence[Taught]) -> list[Outputs]:
+def _answers(taught: Sequence[Taught]) -> list[Float32s]:
     return [each.answer for each in taught if each.answer is not None]
 
 
@@ -275,7 +242,7 @@ def _stacked(taught: Sequence[Taught], device: torch.device) -> Tensor:
     return to_device(np.stack(_answers(taught)), device)
 
 
-def _log_softmax(outputs: Outputs) -> Outputs:
+def _log_softmax(outputs: Float32s) -> Float32s:
     shifted = outputs - outputs.max(-1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
 
