@@ -167,17 +167,20 @@ def test_what_is_being_asked_when_the_llm_refuses_another_is_stored(store: Store
         assert len(llm.seen) == 2
 
 
-def test_answers_that_teach_nothing_are_counted(store: Store) -> None:
+def test_answers_that_teach_nothing_are_counted_and_paid_for(store: Store) -> None:
     def script(seen: Seen) -> Reply:
         if "cash" in seen.json()["messages"][-1]["content"]:
             message = {"role": "assistant", "content": "I'd say it is cash."}
-            body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+            usage = {"prompt_tokens": 11, "completion_tokens": 7}
+            choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+            body = {"choices": choices, "usage": usage}
             return Reply([json.dumps(body).encode()])
         return llm_answers.script(seen)
 
     with upstream_of(script) as llm:
-        found = label(llm, store)
+        found = label(llm, store, budget={"input_price": 1.0, "output_price": 2.0})
     assert (found.asked, dict(found.passed), found.left) == (20, {"answer-not-json": 10}, 0)
+    assert found.money == pytest.approx(30 * 25e-6)  # they are paid for too
 
 
 @pytest.mark.parametrize("status", [200, 400])

@@ -15,7 +15,7 @@ from itertools import islice
 
 from bertsmith.errors import InputError
 from bertsmith.mirroring.call_records import CallRecords
-from bertsmith.mirroring.upstream import Upstream
+from bertsmith.mirroring.upstream import Tokens, UnusableAnswer, Upstream
 from bertsmith.progress import Progress
 from bertsmith.serving.mirror.call import Answered, Asked, Call, NotMirrored
 from bertsmith.serving.mirror.store import Store
@@ -41,10 +41,10 @@ class Budget:
                 "A budget of money needs the prices of a million tokens: --input-price and --output-price."
             )
 
-    def price(self, answered: Answered) -> float:
+    def price(self, tokens: Tokens) -> float:
         """Of one call."""
-        tokens = (answered.input_tokens or 0) * self.input_price
-        return (tokens + (answered.output_tokens or 0) * self.output_price) / 1e6
+        read, wrote = (each or 0 for each in tokens)
+        return (read * self.input_price + wrote * self.output_price) / 1e6
 
 
 @dataclass
@@ -62,13 +62,14 @@ class Asking:
 
 @dataclass(frozen=True)
 class _Answer:
-    """`failure` where the LLM refused the request, or was away."""
+    """`failure` where the LLM refused the request, or was away. `tokens` are paid for, whatever was said."""
 
     asked: Asked
     answered: Answered | None
     why: str
     began: float
     seconds: float
+    tokens: Tokens = (None, None)
     failure: InputError | None = None
 
 
@@ -122,12 +123,15 @@ def _next(waiting: Iterable[Asked], count: int) -> Iterator[Asked]:
 def _ask(upstream: Upstream, asked: Asked) -> _Answer:
     began, clock = time.time(), time.monotonic()
     try:
-        answered, why = upstream.ask(asked), ""
-    except NotMirrored as reason:
-        return _Answer(asked, None, reason.reason, began, time.monotonic() - clock)
+        answered = upstream.ask(asked)
+    except UnusableAnswer as found:
+        return _Answer(asked, None, found.reason, began, time.monotonic() - clock, found.tokens)
+    except NotMirrored as found:
+        return _Answer(asked, None, found.reason, began, time.monotonic() - clock)
     except InputError as failure:
-        return _Answer(asked, None, "", began, time.monotonic() - clock, failure)
-    return _Answer(asked, answered, why, began, time.monotonic() - clock)
+        return _Answer(asked, None, "", began, time.monotonic() - clock, failure=failure)
+    tokens = answered.input_tokens, answered.output_tokens
+    return _Answer(asked, answered, "", began, time.monotonic() - clock, tokens)
 
 
 def _fingerprint(store: Store, asked: Asked) -> str:
@@ -149,6 +153,7 @@ def _take(
             failures.append(failure)
             continue
         each = future.result()
+        found.money += budget.price(each.tokens)
         if each.answered is None:
             unanswered.append(each.asked)
             if each.failure is not None:
@@ -157,7 +162,6 @@ def _take(
                 found.passed[each.why] += 1
             continue
         calls.append(as_call(each.asked, each.answered, each.began, each.seconds))
-        found.money += budget.price(each.answered)
     found.asked += records.store.add(calls) if calls else 0
     records.keep_unanswered(_fingerprint(records.store, each) for each in unanswered)
     if failures:

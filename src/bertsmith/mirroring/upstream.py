@@ -17,6 +17,7 @@ import httpx
 from bertsmith.errors import InputError
 from bertsmith.serving.mirror.call import SYSTEM_ROLES, Answered, Asked, Json, Message, NotMirrored
 from bertsmith.serving.mirror.exchange import read_answered, read_asked
+from bertsmith.serving.mirror.formats import anthropic, openai_chat
 from bertsmith.serving.mirror.formats.registry import BY_NAME
 from bertsmith.serving.mirror.passing_on import HEADER
 
@@ -24,6 +25,16 @@ _ATTEMPTS, _LONGEST_WAIT = 6, 60.0  # seconds
 _BUSY = (408, 409, 429, 500, 502, 503, 504, 529)
 _TIMEOUT = 120.0  # seconds
 _MOST_TOKENS = 1024  # that Anthropic's messages have to be given
+
+Tokens = tuple[int | None, int | None]  # read and written; None where nobody says it
+
+
+class UnusableAnswer(NotMirrored):
+    """One that nothing can be learned from, and that was paid for all the same."""
+
+    def __init__(self, reason: str, tokens: Tokens) -> None:
+        super().__init__(reason)
+        self.tokens = tokens
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,7 @@ class _Protocol:
     key: str
     headers: Callable[[str], Mapping[str, str]]
     body: Callable[[Asked], dict[str, Json]]
+    tokens: Callable[[Mapping[str, Json]], Tokens]
 
 
 def _content(message: Message) -> Json:
@@ -60,12 +72,14 @@ _PROTOCOLS = {
         "OPENAI_API_KEY",
         lambda key: {"authorization": f"Bearer {key}"} if key else {},
         _chat,
+        openai_chat.tokens_of,
     ),
     "anthropic": _Protocol(
         "/v1/messages",
         "ANTHROPIC_API_KEY",
         lambda key: {"anthropic-version": "2023-06-01", **({"x-api-key": key} if key else {})},
         _anthropic,
+        anthropic.tokens_of,
     ),
 }
 
@@ -125,7 +139,11 @@ class Upstream:
             body = response.json()
         except ValueError:
             raise NotMirrored("malformed-answer") from None
-        return read_answered(self._form, asked, body)
+        try:
+            return read_answered(self._form, asked, body)
+        except NotMirrored as found:
+            tokens = self._protocol.tokens(body) if isinstance(body, dict) else (None, None)
+            raise UnusableAnswer(found.reason, tokens) from None
 
     def _send(self, body: dict[str, Any]) -> httpx.Response:
         found = "no answer"

@@ -103,15 +103,20 @@ def read_answer(asked: Asked, body: Mapping[str, Json]) -> Answered:
     blocks = [
         object_of(each, "malformed-answer") for each in list_of(body.get("content"), "malformed-answer")
     ]
-    usage = body.get("usage")
     return Answered(
         _value(asked, blocks),
         word(body.get("model")),
         stopped,
         word(body.get("id")),
-        count(usage, "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"),
-        count(usage, "output_tokens"),
+        *tokens_of(body),
     )
+
+
+def tokens_of(body: Mapping[str, Json]) -> tuple[int | None, int | None]:
+    """Read, from the cache too, and written."""
+    usage = body.get("usage")
+    read = count(usage, "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    return read, count(usage, "output_tokens")
 
 
 def _value(asked: Asked, blocks: list[Mapping[str, Json]]) -> Json:

@@ -125,16 +125,21 @@ def read_answer(asked: Asked, body: Mapping[str, Json]) -> Answered:
         raise NotMirrored("refusal")
     if finished in _FINISHED_EARLY:
         raise NotMirrored(_FINISHED_EARLY[finished])
-    usage, logprobs = body.get("usage"), choice.get("logprobs")
+    logprobs = choice.get("logprobs")
     return Answered(
         value_of(asked, message),
         word(body.get("model")),
         finished,
         word(body.get("id")),
-        count(usage, "prompt_tokens"),
-        count(usage, "completion_tokens"),
+        *tokens_of(body),
         logprobs=logprobs_of(logprobs.get("content")) if isinstance(logprobs, dict) else None,
     )
+
+
+def tokens_of(body: Mapping[str, Json]) -> tuple[int | None, int | None]:
+    """Read and written."""
+    usage = body.get("usage")
+    return count(usage, "prompt_tokens"), count(usage, "completion_tokens")
 
 
 def value_of(asked: Asked, message: Mapping[str, Json]) -> Json:
