@@ -252,6 +252,7 @@ def test_an_upstream_that_is_down_is_said_in_the_protocol(tmp_path: Path, path: 
         assert answer.status == 502
         assert "can't be reached" in read(answer.json())
         assert answer.headers["x-bertsmith"] == "passthrough; reason=upstream-unreachable"
+        assert list(mirror.passed().values()) == [1]  # else an outage leaves no trace in `status`
 
 
 def test_an_upstream_that_hangs_up_or_says_nothing(tmp_path: Path) -> None:
@@ -267,6 +268,9 @@ def test_an_upstream_that_hangs_up_or_says_nothing(tmp_path: Path) -> None:
         slow = mirror.ask(CHAT, BODY)
         assert (slow.status, slow.json()["error"]["code"]) == (504, "upstream_timeout")
         assert time.monotonic() - began < 4
+        assert mirror.passed() == {
+            ("openai-chat", "upstream-no-answer"): 1, ("openai-chat", "upstream-timeout"): 1,
+        }  # fmt: skip
 
 
 @pytest.mark.parametrize("moment", ["waiting", "streaming", "sending"])
@@ -292,6 +296,7 @@ def test_a_client_that_goes_away_ends_its_call_upstream(tmp_path: Path, moment: 
         if moment != "sending":
             wait_until(lambda: upstream.gone == 1, 10)
         assert mirror.calls() == []
+        assert mirror.passed() == {("openai-chat", "cut" if moment == "streaming" else "client-gone"): 1}
 
 
 def test_too_large_bodies_are_relayed_and_not_recorded(tmp_path: Path) -> None:

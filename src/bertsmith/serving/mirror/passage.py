@@ -14,6 +14,7 @@ from bertsmith.serving.mirror.passing_on import SITE, SUBJECT, is_students
 from bertsmith.serving.mirror.upstream_connections import Headers, UpstreamAnswer
 
 _READ = ("application/json", "text/event-stream")
+GONE = 499  # the status of a call whose client went away before an answer began
 
 
 class Passage:
@@ -29,7 +30,7 @@ class Passage:
         self.routing: CallRouting | None = None
         self.site = ""
         self.reason = "other-path" if self.form is None else "too-large"  # until it has been looked at
-        self.status = 499  # gone before an answer began
+        self.status = GONE
         self.is_over = False
         self.began, self._clock = time.time(), time.perf_counter()
         self._first_seconds = 0.0

@@ -17,7 +17,7 @@ from bertsmith.serving.mirror.answering.service import Service
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.call import NotMirrored
 from bertsmith.serving.mirror.formats import openai_chat
-from bertsmith.serving.mirror.passage import Passage
+from bertsmith.serving.mirror.passage import GONE, Passage
 from bertsmith.serving.mirror.passing_on import (
     FAILED,
     HEADER,
@@ -80,6 +80,9 @@ class Relay:
             if not passage.is_over:
                 work.cancel()
             await asyncio.wait({work})  # the connection to the upstream is done with by now
+            if passage.status == GONE:
+                passage.reason = "client-gone"
+                self._record(passage)
             self.under_way -= 1
             self._log(passage)
         if not work.cancelled():
@@ -90,6 +93,7 @@ class Relay:
         if target is None:
             said = "This mirror has no upstream for this path. Name one where the mirror is started."
             await _refuse(404, said, "no-upstream", passage, send)
+            self._record(passage)
             return
         try:
             content = await body.begin(whole=passage.form is not None and self.service.answers)
@@ -104,6 +108,7 @@ class Relay:
         except FAILED as error:
             LOG.warning("the upstream gave no answer: %s", type(error).__name__)
             await _refuse(*meaning_of(error), passage, send)
+            self._record(passage)
             return
         passage.look_at_answer(answer, is_known=self.service.keys.has(passage.headers, passage.query))
         if passage.form is not None:
