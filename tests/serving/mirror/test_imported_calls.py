@@ -173,12 +173,15 @@ def test_importing_again_or_what_was_recorded_adds_none(tmp_path: Path, mirror: 
     path = "/v1/chat/completions"
     objects = []
     for text in ("card 1", "card 2"):
-        response = mirror.ask(path, chat(text)).json()
+        response = mirror.ask(path, chat(text), {"x-bertsmith-site": "desk"}).json()
         objects.append({"request": chat(text), "response": response})
     assert len(mirror.calls()) == 2
+    recorded, redactor = mirror.store.versions(), mirror.app.settings.redactor
+    assert import_files([written(tmp_path / "same.jsonl", *objects)], mirror.store, redactor).known == 2
+    assert mirror.store.versions() == recorded  # no site either, though a log lacks the header
     log = written(tmp_path / "log.jsonl", *objects, pair("card 3"))
-    first = import_files([log], mirror.store, mirror.app.settings.redactor)
-    again = import_files([log], mirror.store, mirror.app.settings.redactor)
+    first = import_files([log], mirror.store, redactor)
+    again = import_files([log], mirror.store, redactor)
     assert (first.added, first.known, again.added, again.known) == (1, 2, 0, 3)
 
 

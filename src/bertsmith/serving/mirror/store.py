@@ -111,23 +111,23 @@ class Store:
         same of what is counted once, however often it is read, by its content. Raises SQLAlchemy's
         OperationalError where the database is locked, full or away: then nothing is stored.
         """
-        fields = {
-            (each.version, path, kind) for each in calls for path, kind in fields_of(each.answered.value)
-        }
         with self.engine.begin() as connection:
+            known = self._known(connection, calls)  # may be of another site, by a header that a log lacks
+            new = list({each.id: each for each in calls if each.id not in known}.values())
             # What calls share is written once, as the first of them has it.
-            latest_first = sorted(calls, key=lambda each: each.began, reverse=True)
+            latest_first = sorted(new, key=lambda each: each.began, reverse=True)
             sites = {each.site: each for each in latest_first}.values()
             self._insert(connection, SITES, map(site_row, sites))
             versions = {each.version: each for each in latest_first}.values()
             self._insert(connection, VERSIONS, map(version_row, versions))
+            fields = {
+                (each.version, path, kind) for each in new for path, kind in fields_of(each.answered.value)
+            }
             self._insert(
                 connection,
                 FIELDS,
                 ({"version": version, "path": path, "type": kind} for version, path, kind in fields),
             )
-            known = self._known(connection, calls)
-            new = (each for each in calls if each.id not in known)
             added = len(self._insert(connection, CALLS, (self._row(each) for each in new)))
             self._count(connection, passed or {})
             self._count(connection, Counter(self._new_imports(connection, imports or {})))
