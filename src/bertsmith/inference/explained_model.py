@@ -18,7 +18,6 @@ from bertsmith.arrays import Bools
 from bertsmith.data.batch import PackedBatch
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
-from bertsmith.inference.answer_numbers import number_of
 from bertsmith.inference.embedding.text_windows import TextWindows
 from bertsmith.machine.hardware import device_of
 from bertsmith.model.bert import Bert
@@ -151,7 +150,7 @@ class _Answers:
         (pieces,) = pieces_of(self.task, [example], model.tokenizer)
         encoded = require_short(self.task.encode(example, pieces, model.tokenizer))
         found = model.outputs(encoded, self._compute)
-        name, number = number_of(self.task, example, encoded, found, target)
+        name, number = self.task.answer_number(example, encoded, found, target)
         rows = sum(len(window.rows) for window in encoded.windows)
 
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:

@@ -30,7 +30,7 @@ from bertsmith.tasks.examples.text_settings import MixedSettings
 from bertsmith.tasks.examples.text_task import TextExample, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.losses.distillation import ClassLoss, DistillationLoss
-from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings, some_of
+from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, TaskSettings, some_of
 from bertsmith.text.labelled.label_names import has_fraction, stand_ins
 
 _MOST_SCORES = 20  # different numbers with fractions that may still be classes
@@ -149,6 +149,13 @@ class Classification(CalibratedTask):
         """Log-probabilities."""
         shares = np.array(probabilities, np.float64)
         return np.asarray(np.log(shares / shares.sum()), np.float32)
+
+    def answer_number(
+        self, example: TextExample, encoded: Encoded, outputs: Outputs, target: str | int | None
+    ) -> AnswerNumber:
+        """The calibrated probability of a class."""
+        number = self.label_number(outputs[0], target)
+        return self.labels[number], lambda logits: (logits / self.temperature).softmax(1)[:, number]
 
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]

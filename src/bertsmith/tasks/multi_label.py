@@ -32,7 +32,17 @@ from bertsmith.tasks.examples.text_settings import MixedSettings
 from bertsmith.tasks.examples.text_task import TextExample, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.losses.distillation import DistillationLoss, LabelLoss
-from bertsmith.tasks.task import Bound, Head, Metrics, Outputs, Prediction, Task, TaskSettings, some_of
+from bertsmith.tasks.task import (
+    AnswerNumber,
+    Bound,
+    Head,
+    Metrics,
+    Outputs,
+    Prediction,
+    Task,
+    TaskSettings,
+    some_of,
+)
 from bertsmith.text.files.values import as_labels, is_multi_hot
 from bertsmith.text.labelled.label_names import are_multi_hot, joined, look
 from bertsmith.validation import Listed
@@ -224,6 +234,13 @@ class MultiLabel(CalibratedTask):
         """Log-odds."""
         shares = np.array(probabilities, np.float64)
         return np.asarray(np.log(shares) - np.log1p(-shares), np.float32)
+
+    def answer_number(
+        self, example: TextExample, encoded: Encoded, outputs: Outputs, target: str | int | None
+    ) -> AnswerNumber:
+        """The calibrated probability of a label."""
+        number = self.label_number(outputs[0], target)
+        return self.labels[number], lambda logits: (logits[:, number] / self.temperature).sigmoid()
 
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]

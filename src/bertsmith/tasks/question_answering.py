@@ -32,7 +32,7 @@ from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, sp
 from bertsmith.tasks.heads.classifier_head import RowHead
 from bertsmith.tasks.losses.distillation import DistillationLoss, SpanLoss
 from bertsmith.tasks.saved_state import require_number
-from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
+from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import shown
 from bertsmith.text.labelled.squad import Keys, Question, read_squad
 from bertsmith.text.tokens.long_texts import Pieces
@@ -188,6 +188,27 @@ class QuestionAnswering(Task[Question]):
         answerable = np.array([not example.impossible for example in examples])
         self.threshold = no_answer_threshold(odds, f1, answerable)
         return {"null_threshold": self.threshold}
+
+    def answer_number(
+        self, example: Question, encoded: Encoded, outputs: Outputs, target: str | int | None
+    ) -> AnswerNumber:
+        """The probability of both ends of the answer, or of none: row 0 is [CLS], which means that there is
+        none, the others are the passage's tokens.
+        """
+        self.refuse_target(target)
+        (prediction,) = self.decode([outputs], [example], [encoded])
+        start = end = 0
+        if prediction["answer"]:
+            offsets = encoded.decoding[0].offsets  # (R - 1, 2)
+            start = 1 + int(np.flatnonzero(offsets[:, 1] > prediction["start"])[0])
+            end = 1 + int(np.flatnonzero(offsets[:, 0] < prediction["end"])[-1])
+
+        def both_ends(scores: Tensor) -> Tensor:
+            """(S, R, 2) -> (S,)."""
+            both = scores.softmax(1)
+            return torch.mul(both[:, start, 0], both[:, end, 1])
+
+        return prediction["answer"] or "no answer", both_ends
 
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[Question], encoded: Sequence[Encoded]

@@ -24,7 +24,7 @@ from bertsmith.tasks.examples.text_task import TextExample, TextTask, as_text_or
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.saved_state import require_number, require_truth
-from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
+from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.text.files.values import as_number
 
 # Of the mean. A model's weights and answers are float32: a deviation has eight of its steps there.
@@ -138,6 +138,12 @@ class Regression(TextTask):
                     f"{example.where}: the label is {example.label:g}, but the teacher's scores lie between "
                     "0 and 1. Bring the labels to that scale, or give the rows without them, as texts."
                 )
+
+    def answer_number(
+        self, example: TextExample, encoded: Encoded, outputs: Outputs, target: str | int | None
+    ) -> AnswerNumber:
+        self.refuse_target(target)
+        return "score", lambda numbers: numbers[:, 0].sigmoid() if self.has_sigmoid else numbers[:, 0]
 
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]

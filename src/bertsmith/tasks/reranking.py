@@ -38,7 +38,7 @@ from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.losses import contrastive
 from bertsmith.tasks.saved_state import require_number
-from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
+from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.text.files.columns import find_column, guess_label, named_column
 from bertsmith.text.files.values import as_number
 from bertsmith.text.labelled.rows import read_column_names, stream_rows
@@ -220,6 +220,12 @@ class Reranking(TextTask):
         return max(len({target.query for target in targets if target.relevance > 0}), 1)
 
     # -- predictions ---------------------------------------------------------------------------------------
+
+    def answer_number(
+        self, example: TextExample, encoded: Encoded, outputs: Outputs, target: str | int | None
+    ) -> AnswerNumber:
+        self.refuse_target(target)
+        return "score", lambda logits: logits[:, 0].sigmoid()
 
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]

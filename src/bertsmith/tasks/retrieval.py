@@ -33,7 +33,7 @@ from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.heads.vector_head import VectorHead
 from bertsmith.tasks.losses.distillation import DistillationLoss, VectorLoss
 from bertsmith.tasks.losses.retrieval_losses import LossName, RetrievalLoss, Sought
-from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
+from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import ID, is_blank, shown
 from bertsmith.text.labelled.rows import names_of_numbers, quoting_warnings
 from bertsmith.text.tokens.long_texts import Pieces
@@ -228,6 +228,12 @@ class Retrieval(Task[QueryExample]):
         return example.query, example.documents[0]
 
     # -- predictions ---------------------------------------------------------------------------------------
+
+    def answer_number(
+        self, example: QueryExample, encoded: Encoded, outputs: Outputs, target: str | int | None
+    ) -> AnswerNumber:
+        self.refuse_target(target)
+        return "similarity", lambda vectors: (vectors[:, 0] * vectors[:, 1]).sum(1)
 
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[QueryExample], encoded: Sequence[Encoded]

@@ -30,7 +30,7 @@ from bertsmith.tasks.heads.pooling import Pooling, pool_texts
 from bertsmith.tasks.heads.vector_head import VectorHead
 from bertsmith.tasks.losses.distillation import ClassLoss, CosineLoss, DistillationLoss
 from bertsmith.tasks.saved_state import require_number
-from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
+from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import as_number
 from bertsmith.text.labelled.label_names import stand_ins
 from bertsmith.text.tokens.long_texts import Pieces
@@ -150,6 +150,16 @@ class Similarity(TextTask):
 
     def as_label(self, example: TextExample, prediction: Prediction) -> TextExample:
         return replace(example, label=prediction.get("score", prediction.get("label")))
+
+    def answer_number(
+        self, example: TextExample, encoded: Encoded, outputs: Outputs, target: str | int | None
+    ) -> AnswerNumber:
+        """The probability of a class, or the cosine."""
+        if self.labels:
+            number = self.label_number(outputs[0], target)
+            return self.labels[number], lambda logits: logits.softmax(1)[:, number]
+        self.refuse_target(target)
+        return "similarity", lambda cosines: cosines[:, 0]
 
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]

@@ -43,7 +43,7 @@ from bertsmith.tasks.heads.classifier_head import RowHead
 from bertsmith.tasks.heads.crf import ConditionalRandomField, legal_scores, viterbi
 from bertsmith.tasks.losses.distillation import DistillationLoss, WordLoss
 from bertsmith.tasks.saved_state import require_truth
-from bertsmith.tasks.task import Bound, Head, Metrics, Outputs, Prediction, Task, TaskSettings
+from bertsmith.tasks.task import AnswerNumber, Bound, Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import ID, shown
 from bertsmith.text.labelled.conll import MarkedText, Sentence, read_tagged
 from bertsmith.text.tokens.long_texts import Pieces
@@ -302,6 +302,28 @@ class Tagging(Task[TaggedExample]):
 
     def as_label(self, example: TaggedExample, prediction: Prediction) -> TaggedExample:
         return replace(example, tags=tuple(self.in_iob2(prediction["tags"])))
+
+    def answer_number(
+        self, example: TaggedExample, encoded: Encoded, outputs: Outputs, target: str | int | None
+    ) -> AnswerNumber:
+        """`target` is a word's number, that of the first word that isn't O where it is None. The tag is the
+        one that the best legal path has, its number the softmax over the word's own scores.
+        """
+        (prediction,) = self.decode([outputs], [example], [encoded])
+        tags = prediction["tags"]
+        if not tags:
+            raise InputError("The text has no words, so there is no tag to explain. Give a text with words.")
+        word = int(target) if isinstance(target, str) and target.isdecimal() else target
+        if word is None:
+            word = next((number for number, tag in enumerate(tags) if tag != "O"), 0)
+        if type(word) is not int or not 0 <= word < len(tags):
+            raise InputError(f"target must be the number of a word, 0 to {len(tags) - 1}, found {target!r}.")
+        row = word
+        if encoded.decoding is not None:  # several words read one row
+            row = int(encoded.decoding[word])
+            word = int(np.searchsorted(encoded.decoding, row))
+        tag = self.label_ids[tags[word]]
+        return f"{tags[word]} of {example.words[word]!r}", lambda scores: scores[:, row].softmax(1)[:, tag]
 
     def decode(
         self,

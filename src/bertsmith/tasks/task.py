@@ -37,6 +37,7 @@ Outputs = npt.NDArray[np.float32]  # of one example: (C,), or (R, C) where the h
 Prediction = Mapping[str, Any]  # what `predict` writes as a line of JSON
 Metrics = dict[str, float]
 Bound = Mapping[str, Outputs]  # weights of a head that decoding needs
+AnswerNumber = tuple[str, Callable[[Tensor], Tensor]]  # a name, and (S, …) outputs of a head -> (S,)
 E = TypeVar("E", bound="Labelled")
 
 _SPECIAL_TOKENS = 2  # around a single text
@@ -372,6 +373,37 @@ class Task(ABC, Generic[E]):
         settings = self.settings.model_dump() | dict(columns)
         other.settings = check(type(self.settings), settings, "the given columns")
         return other
+
+    # -- looking inside ------------------------------------------------------------------------------------
+
+    def answer_number(
+        self, example: E, encoded: Encoded, outputs: Outputs, target: str | int | None
+    ) -> AnswerNumber:
+        """What is explained of an answer: its name, and the function that makes of the head's outputs for S
+        copies of the example one number each, which has a gradient: how sure the model is, or the number that
+        it gives. `outputs` are those for the example as it is: (1, C), (1, T, H) or (R, C). `target` names
+        another class, or a word; None is what the model answers. Raises InputError for what isn't there.
+        """
+        raise InputError(
+            f"The answers of a model for {self.name} can't be explained: its task doesn't say which number "
+            "stands for an answer (answer_number)."
+        )
+
+    def refuse_target(self, target: str | int | None) -> None:
+        """Raises InputError for a target where there is one answer."""
+        if target is not None:
+            raise InputError(
+                f"target: a model for {self.name} answers one thing, found {target!r}. Leave target out."
+            )
+
+    def label_number(self, outputs: Outputs, target: str | int | None) -> int:
+        """Of the label that `target` names; of the likeliest by outputs (C,) where it is None. Raises
+        InputError for a name of none.
+        """
+        label = self.labels[int(outputs.argmax())] if target is None else str(target)
+        if label not in self.label_ids:
+            raise InputError(f"target: there is no class {label!r}. There are: {', '.join(self.labels[:8])}.")
+        return self.label_ids[label]
 
     # -- predictions ---------------------------------------------------------------------------------------
 
