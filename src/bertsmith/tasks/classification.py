@@ -79,6 +79,8 @@ class Classification(CalibratedTask):
 
     name = "classification"
     main_metric = "accuracy"
+    activation = "softmax"
+    decided = ("label",)
     answers_are_labels = True
     has_probabilities = True
     Settings: ClassVar[type[TaskSettings]] = ClassificationSettings

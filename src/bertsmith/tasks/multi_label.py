@@ -45,6 +45,7 @@ from bertsmith.tasks.task import (
 )
 from bertsmith.text.files.values import as_labels, is_multi_hot
 from bertsmith.text.labelled.label_names import are_multi_hot, joined, look
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.validation import Listed
 
 _OTHER_SEPARATORS = "|;"
@@ -65,6 +66,8 @@ class MultiLabel(CalibratedTask):
     """Fulfils the contract for labels that don't exclude each other."""
 
     name = "multi-label"
+    activation = "sigmoid"
+    decided = ("labels",)
     answers_are_labels = True
     has_probabilities = True
     main_metric = "micro_f1"
@@ -199,6 +202,9 @@ class MultiLabel(CalibratedTask):
 
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
         return LabelLoss(temperature)
+
+    def decoding(self, tokenizer: Tokenizer) -> dict[str, Any]:
+        return super().decoding(tokenizer) | {"label_thresholds": self.thresholds.tolist()}
 
     def average(
         self, teachers: Sequence[Task[TextExample]], outputs: Sequence[Sequence[Outputs]]

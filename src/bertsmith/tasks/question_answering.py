@@ -18,10 +18,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from bertsmith.arrays import Int32s
+from bertsmith.arrays import Floats, Int32s
 from bertsmith.data.batch import to_device
 from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError
+from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.metrics.lexical_answers import lexical_answers
 from bertsmith.metrics.squad_rules import question_scores
 from bertsmith.metrics.thresholds import no_answer_threshold
@@ -65,6 +66,7 @@ class SpanHead(RowHead):
     """A start and an end score for each row."""
 
     architecture: str | None = "ForQuestionAnswering"
+    graph_outputs: ClassVar[tuple[str, ...]] = ("start_logits", "end_logits")
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config, config.family.span_head, 2, dropout=0.0)
@@ -77,6 +79,8 @@ class QuestionAnswering(Task[Question]):
     main_metric = "f1"
     Settings: ClassVar[type[TaskSettings]] = AnswerSettings
     baselines_learn = False
+    activation = "softmax over the places of a window"
+    decided = ("start", "end")
     answers_are_labels = True
     settings: AnswerSettings
     threshold: float | None = None  # None: every question has an answer (v1.1)
@@ -163,6 +167,18 @@ class QuestionAnswering(Task[Question]):
 
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
         return SpanLoss(temperature)
+
+    def probabilities(self, outputs: Outputs) -> Floats:
+        """(R, 2) of a window -> (2, R)."""
+        return probabilities_of(outputs.T)
+
+    def decoding(self, tokenizer: Tokenizer) -> dict[str, Any]:
+        settings = self.settings
+        return {
+            "no_answer_threshold": self.threshold,
+            "longest_answer": settings.longest_answer,
+            "stride": settings.stride,
+        }
 
     def average(self, teachers: Sequence[Task[Question]], outputs: Sequence[Sequence[Outputs]]) -> None:
         own = [teacher for teacher in teachers if isinstance(teacher, QuestionAnswering)]

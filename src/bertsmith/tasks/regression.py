@@ -51,6 +51,12 @@ class NumberHead(PooledHead):
         super().__init__(config, 1, pooling, columns)
         self.mean, self.deviation = mean, deviation
 
+    def outputs(self, states: Tensor) -> Tensor:
+        """In the unit of the labels, for a graph in float32."""
+        outputs = super().outputs(states)
+        finished = (self.mean, self.deviation) == (0.0, 1.0)
+        return outputs if finished else outputs * self.deviation + self.mean
+
     def taken_over(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Not the output layer: the teacher's answers are in another unit."""
         return {name: tensor for name, tensor in tensors.items() if not name.startswith("out.")}
@@ -77,6 +83,13 @@ class Regression(TextTask):
     answers_are_labels = True
     has_sigmoid = False  # of a cross-encoder whose scores are in [0, 1]
     bounds: tuple[float, float] | None = None  # of the training scores; None where nobody knows
+
+    @property
+    def activation(self) -> str | None:  # type: ignore[override]
+        return "sigmoid" if self.has_sigmoid else None
+
+    def probabilities(self, outputs: Outputs) -> None:
+        """Scores are numbers, whatever they are put through."""
 
     def as_target(self, value: Any, where: str) -> float:
         return as_number(value, where)

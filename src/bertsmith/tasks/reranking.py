@@ -80,6 +80,7 @@ class Reranking(TextTask):
     )
     Settings: ClassVar[type[TaskSettings]] = RerankingSettings
     settings: RerankingSettings
+    activation = "sigmoid"
     highest = 1.0
 
     # -- data ----------------------------------------------------------------------------------------------

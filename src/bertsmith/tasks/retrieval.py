@@ -220,6 +220,10 @@ class Retrieval(Task[QueryExample]):
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
         return VectorLoss(self.settings.scale)
 
+    def decoding(self, tokenizer: Tokenizer) -> dict[str, Any]:
+        settings = self.settings
+        return {"query_prefix": settings.query_prefix, "document_prefix": settings.document_prefix}
+
     def know_labelled(self, labelled: Sequence[QueryExample]) -> None:
         self.fit(labelled)
 

@@ -51,7 +51,8 @@ class PairHead(Head):
 
     def __init__(self, config: BertConfig, pooling: Pooling, classes: int) -> None:
         super().__init__()
-        self.pooling = self.joins = pooling
+        self._pooling = self.joins = pooling
+        self.text_vectors = pooling, True  # of which the cosine is the product
         self.classifier = nn.Linear(3 * config.hidden_size, classes) if classes else None
         if self.classifier is not None:
             initialise(self.classifier, config.initializer_range)
@@ -61,7 +62,15 @@ class PairHead(Head):
         return self.answer(self.pool(states, layout), layout)
 
     def pool(self, states: Tensor, layout: Layout) -> Tensor:
-        return pool_texts(states, layout, self.pooling)
+        return pool_texts(states, layout, self._pooling)
+
+    def refuse_graph(self, task: str) -> None:
+        if self.classifier is not None:
+            raise ModelError(
+                f"The model is for {task} with classes: it compares the vectors of two texts with a layer, "
+                "but an exported graph reads one text at a time. Train with target=score, or classification "
+                "on pairs."
+            )
 
     def answer(self, pooled: Tensor, layout: Layout) -> Tensor:
         first, second = pooled.view(layout.examples, 2, -1).unbind(1)
@@ -141,6 +150,15 @@ class Similarity(TextTask):
 
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
         return ClassLoss(temperature) if self.settings.target == "class" else DistillationLoss(deviation=1.0)
+
+    def decoding(self, tokenizer: Tokenizer) -> dict[str, Any]:
+        return {"range": [self.lowest, self.highest]} | super().decoding(tokenizer)
+
+    def outputs_of_vectors(self, vectors: Outputs) -> Outputs:
+        """The cosine (1,) of two."""
+        first, second = vectors
+        lengths = max(float(np.linalg.norm(first) * np.linalg.norm(second)), 1e-12)
+        return np.array([float(first @ second / lengths)], np.float32)
 
     def as_teacher(self) -> Task[TextExample]:
         """A task of one's own stays as it is."""

@@ -40,7 +40,7 @@ from bertsmith.tasks.examples.tagged_example import (
 )
 from bertsmith.tasks.examples.word_pieces import word_pieces
 from bertsmith.tasks.heads.classifier_head import RowHead
-from bertsmith.tasks.heads.crf import ConditionalRandomField, legal_scores, viterbi
+from bertsmith.tasks.heads.crf import ConditionalRandomField, TransitionScores, legal_scores, viterbi
 from bertsmith.tasks.losses.distillation import DistillationLoss, WordLoss
 from bertsmith.tasks.saved_state import require_truth
 from bertsmith.tasks.task import AnswerNumber, Bound, Head, Metrics, Outputs, Prediction, Task, TaskSettings
@@ -100,6 +100,8 @@ class Tagging(Task[TaggedExample]):
 
     name = "tagging"
     is_pretokenized = True
+    activation = "softmax"
+    decided = ("tags",)
     answers_are_labels = True
     student_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"crf": False})  # its answers have it
     Settings: ClassVar[type[TaskSettings]] = TaggingSettings
@@ -288,6 +290,19 @@ class Tagging(Task[TaggedExample]):
 
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
         return WordLoss(temperature)
+
+    def decoding(self, tokenizer: Tokenizer) -> dict[str, Any]:
+        """With scores of a sentence's first tag, of each tag behind each, and of its last: what Viterbi adds
+        to the logits. null forbids; without constraints nothing is added.
+        """
+        scores = legal_scores(self.labels) if self._crf is None else self._crf.scores()
+        if not self.settings.constrained:
+            scores = TransitionScores(*map(torch.zeros_like, scores))
+        transitions: dict[str, Any] = {
+            name: _without_infinity(part) for name, part in scores._asdict().items()
+        }
+        transitions["learnt"] = self._crf is not None
+        return {"stride": self.window(tokenizer)[1], "transitions": transitions}
 
     def teach(self, outputs: Sequence[Outputs]) -> list[Outputs]:
         """Of a CRF, which needs the whole sentence, the logarithm of each word's probabilities given its
@@ -496,6 +511,13 @@ def _tags_of_rows(tags: Sequence[str], words: Ints) -> list[str]:
         if found[row] == "O":
             found[row] = tag
     return found
+
+
+def _without_infinity(scores: Tensor) -> list[Any]:
+    plain = scores.detach().double().numpy().astype(object)
+    plain[~scores.detach().isfinite().numpy()] = None
+    rows: list[Any] = plain.tolist()
+    return rows
 
 
 @lru_cache(maxsize=8)

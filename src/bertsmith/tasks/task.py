@@ -19,8 +19,9 @@ import numpy.typing as npt
 from pydantic import Field
 from torch import Tensor, nn
 
-from bertsmith.arrays import Ints
-from bertsmith.errors import InputError
+from bertsmith.arrays import Floats, Ints
+from bertsmith.errors import InputError, ModelError
+from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.tasks.examples.encoding import Encoded, Layout
@@ -89,7 +90,9 @@ class Head(nn.Module):
     pools; then a text of any length is computed part by part, as it is by a head `per_row`. per_text: answers
     for each text of an example, which may have fewer than others.
     file_names: our module → its name in files; what is not named there has no place in transformers and is
-    saved beside it.
+    saved beside it. graph_outputs: the names of its outputs in an exported graph, a column of `outputs` each
+    where there are several. pooling: how it pools all tokens, to a vector of length 1. text_vectors: pooling
+    of a head that does nothing else, and whether its vectors have length 1.
     """
 
     architecture: str | None = None
@@ -99,10 +102,27 @@ class Head(nn.Module):
     per_text: ClassVar[bool] = False
     joins: Pooling | None = None
     file_names: Mapping[str, str] = {}
+    graph_outputs: ClassVar[tuple[str, ...]] = ("logits",)
+    pooling: Pooling | None = None
+    text_vectors: tuple[Pooling, bool] | None = None
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
         """(R, H) -> (E, ...) or, `per_row`, (R, ...)."""
         raise NotImplementedError
+
+    def outputs(self, states: Tensor) -> Tensor:
+        """(…, H) -> (…, C): what `forward` makes of the states that it reads, or has pooled, of single
+        windows. By torch's own operations alone: a graph is made of it.
+        """
+        raise NotImplementedError
+
+    def refuse_graph(self, task: str) -> None:
+        """Raises ModelError for a head that a graph can't have, with the `task`'s name."""
+        if type(self).outputs is Head.outputs and self.text_vectors is None:
+            raise ModelError(
+                f"The head {type(self).__name__} of the task {task} can't be exported: it doesn't say what "
+                "it makes of single windows (outputs)."
+            )
 
     def pool(self, states: Tensor, layout: Layout) -> Tensor:
         """(R, H) -> (T, H): each text of the examples by itself, for a head that `joins`."""
@@ -134,6 +154,10 @@ class Task(ABC, Generic[E]):
     student_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # that a student always has
     answers_are_labels: ClassVar[bool] = False  # a model's answer can stand for an example's label
     has_probabilities: ClassVar[bool] = False  # of each label, which a file may say instead of the label
+    activation: ClassVar[str | None] = (
+        None  # what makes probabilities of outputs: softmax, sigmoid; None, numbers
+    )
+    decided: ClassVar[tuple[str, ...]] = ()  # keys of a prediction that are a decision, the same or another
     is_trained = False  # made `from_state`: what divided the training file, another file needn't have
     named_columns: Mapping[str, str] = MappingProxyType({})  # of those given by number, by their settings
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
@@ -141,6 +165,17 @@ class Task(ABC, Generic[E]):
     def __init__(self, settings: TaskSettings, labels: Sequence[str] = ()) -> None:
         self.settings, self.labels = settings, tuple(labels)
         self.left_out: list[str] = []  # what reading left out, or may have misread, in sentences for the user
+
+    @property
+    def temperature(self) -> float:
+        """What outputs are divided by before they become probabilities."""
+        return 1.0
+
+    def probabilities(self, outputs: Outputs) -> Floats | None:
+        """(…, C) -> (…, C) what the outputs say by `activation`; None where they are numbers."""
+        if self.activation is None:
+            return None
+        return probabilities_of(outputs, self.temperature, multi_label=self.activation == "sigmoid")
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -373,6 +408,38 @@ class Task(ABC, Generic[E]):
         settings = self.settings.model_dump() | dict(columns)
         other.settings = check(type(self.settings), settings, "the given columns")
         return other
+
+    # -- as a graph ----------------------------------------------------------------------------------------
+
+    def decoding(self, tokenizer: Tokenizer) -> dict[str, Any]:
+        """What a program without Bertsmith needs to decode the outputs of a graph, beside labels and
+        `activation`: the keys of decoding.json.
+        """
+        return {}
+
+    def outputs_of_vectors(self, vectors: Outputs) -> Outputs:
+        """(T, H), a graph's of each text of an example, which it reads one by one -> the head's outputs."""
+        return vectors
+
+    def change_of(self, ours: Outputs, theirs: Outputs, decoding: "Task[E]", spread: float) -> float:
+        """How much a graph's outputs for a window, which `decoding` decodes, differ from the model's: the
+        largest difference of a probability, or of a number in units of `spread`.
+        """
+        first, second = self.probabilities(ours), decoding.probabilities(theirs)
+        if first is None or second is None:
+            first, second = ours.astype(np.float64), theirs.astype(np.float64)
+            return float(np.abs(second - first).max(initial=0.0)) / spread
+        return float(np.abs(second - first).max(initial=0.0))
+
+    def recalibrated(self, own: Sequence[Outputs], others: Sequence[Outputs]) -> Self:
+        """The task that decodes a graph whose outputs are not quite the model's own: with a temperature that
+        brings its probabilities nearest to the model's.
+        """
+        return self
+
+    def calibration_error(self, outputs: Sequence[Outputs], targets: Sequence[Any]) -> float | None:
+        """How far confidence is from the share that is right; None for a task without a confidence."""
+        return None
 
     # -- looking inside ------------------------------------------------------------------------------------
 

@@ -24,16 +24,9 @@ from scipy.stats import beta
 from bertsmith.arrays import Bools, Floats
 from bertsmith.inference.export.gate_file import GateFile
 from bertsmith.inference.export.source import Answer, Source
-from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.tasks.task import Task
 
 _TIED = 1e-5  # cosines that are no nearer to each other are one
-_DECIDED = {
-    "classification": ("label",),
-    "multi-label": ("labels",),
-    "tagging": ("tags",),
-    "question-answering": ("start", "end"),
-}
 
 Change = Callable[[Answer, Answer], float]
 
@@ -50,17 +43,11 @@ def change_of(source: Source, decoding: Task[Any] | None, reference: Sequence[An
     """The change between two answers to a sequence, the model's and the graph's, which `decoding` decodes;
     `reference` are all of the model's own.
     """
-    temperatures = tuple(float(getattr(task, "temperature", 1.0)) for task in (source.task, decoding))
-    if source.kind in ("vectors", "states"):
+    task = source.task
+    if source.by_angle or task is None or decoding is None:
         return _angle
-    if source.kind == "regression":
-        spread = float(np.std([float(answer[0]) for answer in reference])) or 1.0
-        return lambda ours, theirs: abs(float(theirs[0]) - float(ours[0])) / spread
-    if source.kind in ("multi-label", "reranking"):
-        return _between(*(partial(probabilities_of, temperature=t, multi_label=True) for t in temperatures))
-    if source.kind == "question-answering":
-        return _between(*[lambda logits: probabilities_of(logits.T)] * 2)
-    return _between(*(partial(probabilities_of, temperature=t) for t in temperatures))
+    spread = float(np.concatenate([answer.ravel() for answer in reference]).astype(np.float64).std()) or 1.0
+    return partial(task.change_of, decoding=decoding, spread=spread)
 
 
 def compare(
@@ -73,14 +60,12 @@ def compare(
     """All of a file's sequences; `decoding` decodes what the graph gave."""
     change = change_of(source, decoding, ours)
     changes = np.array([change(*both) for both in zip(ours, theirs, strict=True)])
-    keys = _DECIDED.get(source.kind)
-    if keys is None:
+    if source.task is None or decoding is None or not source.decided:
         return Comparison(changes, None)
-    assert source.task is not None and decoding is not None
     first, second = (
         file.predictions(task, answers, source) for task, answers in ((source.task, ours), (decoding, theirs))
     )
-    same = [all(a[key] == b[key] for key in keys) for a, b in zip(first, second, strict=True)]
+    same = [all(a[key] == b[key] for key in source.decided) for a, b in zip(first, second, strict=True)]
     return Comparison(changes, np.array(same))
 
 
@@ -126,11 +111,6 @@ def _cosines(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
     cosines: npt.NDArray[Any] = units @ units.T
     np.fill_diagonal(cosines, -np.inf)
     return cosines
-
-
-def _between(model: Callable[[Answer], Floats], graph: Callable[[Answer], Floats]) -> Change:
-    """The largest difference of what they make of logits."""
-    return lambda ours, theirs: float(np.abs(graph(theirs) - model(ours)).max(initial=0.0))
 
 
 def _angle(ours: Answer, theirs: Answer) -> float:

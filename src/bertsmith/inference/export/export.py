@@ -24,8 +24,6 @@ from bertsmith.progress import Progress
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-_WITHOUT_AGREEMENT = ("regression", "reranking", "vectors", "states")
-
 
 @dataclass(frozen=True)
 class ExportResult:
@@ -118,14 +116,14 @@ def _require_openvino(int8: bool) -> None:
 def _require_enough(source: Source, file: GateFile, limits: ExportLimits) -> None:
     """Before the work: even if every answer agreed, few rows would prove too little."""
     least = fewest(limits.agreement, ERROR / 2)
-    if source.kind not in _WITHOUT_AGREEMENT and len(file.encoded) < least:
+    if source.decided and len(file.encoded) < least:
         raise InputError(
             f"{file.path} has {len(file.encoded):,} rows to compare, but proving an agreement of "
             f"{limits.agreement:.0%} takes at least {least:,}, even if all agree. Give more rows, or a lower "
             "--agreement."
         )
     least = fewest(limits.neighbours, ERROR / 2)
-    if source.kind in ("vectors", "states") and len(file.encoded) < least:
+    if source.by_angle and len(file.encoded) < least:
         raise InputError(
             f"{file.path} has {len(file.encoded):,} rows, too few to tell whether {limits.neighbours:.0%} of "
             "the nearest neighbours stay so: among a handful of texts they stay by chance. Give at least "

@@ -59,7 +59,7 @@ class Gate:
         self._probes = probes(source, file)
         self._ours = source.answers(file.sequences)
         self._of_probes = source.answers(self._probes)
-        self._by_angle = source.kind in ("vectors", "states")
+        self._by_angle = source.by_angle
         self._computed = 0
 
     def damage(self, run: Run) -> float:

@@ -185,10 +185,4 @@ def _joined(answers: Sequence[Answer], source: Source) -> Outputs:
     if not isinstance(source.padded.head, Vectors):
         return np.asarray(answers[0], np.float32)
     vectors = np.stack(answers).astype(np.float32)
-    if source.kind == "vectors" and source.task is not None and source.task.name == "similarity":
-        return np.array([_cosine(vectors[0], vectors[1])], np.float32)
-    return vectors
-
-
-def _cosine(first: Answer, second: Answer) -> float:
-    return float(first @ second / max(float(np.linalg.norm(first) * np.linalg.norm(second)), 1e-12))
+    return vectors if source.task is None else source.task.outputs_of_vectors(vectors)

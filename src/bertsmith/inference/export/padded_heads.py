@@ -11,7 +11,6 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from bertsmith.arrays import Ints
-from bertsmith.errors import ModelError
 from bertsmith.inference.export.padded import (
     Padded,
     PaddedEncoder,
@@ -21,13 +20,7 @@ from bertsmith.inference.export.padded import (
     pooled,
 )
 from bertsmith.model.bert import Bert
-from bertsmith.model.layers.activation import FUNCTIONS
-from bertsmith.tasks.heads.classifier_head import ClassifierHead, PooledHead, RowHead
 from bertsmith.tasks.heads.pooling import Pooling
-from bertsmith.tasks.heads.vector_head import VectorHead
-from bertsmith.tasks.question_answering import SpanHead
-from bertsmith.tasks.regression import NumberHead
-from bertsmith.tasks.similarity import PairHead
 from bertsmith.tasks.task import Head
 
 
@@ -36,7 +29,7 @@ class PaddedHead(nn.Module):
     else one for each sequence.
     """
 
-    names: ClassVar[tuple[str, ...]] = ()
+    names: tuple[str, ...] = ()
     per_token: ClassVar[bool] = False
 
     def forward(self, states: Tensor, padded: Padded) -> tuple[Tensor, ...]:
@@ -74,50 +67,42 @@ class Vectors(PaddedHead):
         return (of_length_one(vectors) if self.normalise else vectors), states
 
 
-class SequenceLogits(PaddedHead):
-    """Logits (B, C) of a `PooledHead`."""
+class SequenceOutputs(PaddedHead):
+    """(B, C) of a head with one answer for each example."""
 
-    names = ("logits",)
-
-    def __init__(self, head: PooledHead, pooler: nn.Linear | None) -> None:
+    def __init__(self, head: Head, pooler: nn.Linear | None) -> None:
         super().__init__()
-        self.head, self.pooler = head, pooler
+        self.head, self.pooler, self.names = head, pooler, head.graph_outputs
 
     def forward(self, states: Tensor, padded: Padded) -> tuple[Tensor, ...]:
         head = self.head
         if head.pooling is not None:
-            return (_answered(head, of_length_one(pooled(states, padded, head.pooling))),)
+            return (head.outputs(of_length_one(pooled(states, padded, head.pooling))),)
         read = mean_of_tokens(states, padded) if head.reads_all else first_tokens(states, padded)
         if self.pooler is not None:
             read = self.pooler(read).tanh()
-        return (_answered(head, _features(head, read)),)
+        return (head.outputs(read),)
 
 
-class TokenLogits(PaddedHead):
-    """Logits (B, L, C) of a `RowHead`."""
+class TokenOutputs(PaddedHead):
+    """Of a head with an answer for each row: (B, L, C), or (B, L) for each of several names."""
 
-    names: ClassVar[tuple[str, ...]] = ("logits",)
     per_token = True
 
-    def __init__(self, head: RowHead) -> None:
+    def __init__(self, head: Head) -> None:
         super().__init__()
-        self.head = head
+        self.head, self.names = head, head.graph_outputs
 
     def forward(self, states: Tensor, padded: Padded) -> tuple[Tensor, ...]:
-        return (_answered(self.head, _features(self.head, states)),)
-
-
-class SpanLogits(TokenLogits):
-    """Start and end logits, each (B, L)."""
-
-    names = ("start_logits", "end_logits")
-
-    def forward(self, states: Tensor, padded: Padded) -> tuple[Tensor, ...]:
-        (logits,) = super().forward(states, padded)
-        return logits[..., 0], logits[..., 1]
+        outputs = self.head.outputs(states)
+        if len(self.names) == 1:
+            return (outputs,)
+        return tuple(outputs[..., column] for column in range(len(self.names)))
 
     def of_sequence(self, outputs: Sequence[npt.NDArray[Any]], row: int, places: Ints) -> npt.NDArray[Any]:
-        """(R, 2)."""
+        """(R, C)."""
+        if len(self.names) == 1:
+            return super().of_sequence(outputs, row, places)
         return np.stack([output[row, places] for output in outputs], axis=-1)
 
 
@@ -149,40 +134,9 @@ class PaddedModel(nn.Module):
 
 def padded_head(head: Head, encoder: Bert, name: str) -> PaddedHead:
     """The same head on padded batches. Raises ModelError, with the task's `name`, where there is none."""
-    if isinstance(head, PairHead) and head.classifier is not None:
-        raise ModelError(
-            f"The model is for {name} with classes: it compares the vectors of two texts with a layer, but "
-            "an exported graph reads one text at a time. Train with target=score, or classification on pairs."
-        )
-    if isinstance(head, VectorHead):
-        return Vectors(head.pooling, head.normalise)
-    if isinstance(head, PairHead):
-        return Vectors(head.pooling, True)  # of which the cosine is the product
-    if isinstance(head, SpanHead):
-        return SpanLogits(head)
-    if isinstance(head, RowHead):
-        return TokenLogits(head)
-    if isinstance(head, PooledHead) and head.columns:
-        raise ModelError(
-            f"The model for {name} reads columns of a table beside the text (features), but an exported "
-            "graph reads texts alone. Train without features, or serve this model with bertsmith serve."
-        )
-    if isinstance(head, PooledHead):
-        return SequenceLogits(head, encoder.pooler if head.pooled else None)
-    raise ModelError(
-        f"The head {type(head).__name__} of the task {name} can't be exported. Those of Bertsmith's own "
-        "tasks can."
-    )
-
-
-def _features(head: ClassifierHead, states: Tensor) -> Tensor:
-    if head.dense is not None and head.activation is not None:
-        states = FUNCTIONS[head.activation.name](head.dense(states))
-    return states if head.norm is None else head.norm(states)
-
-
-def _answered(head: ClassifierHead, features: Tensor) -> Tensor:
-    outputs: Tensor = head.out(features)
-    if isinstance(head, NumberHead) and (head.mean, head.deviation) != (0.0, 1.0):
-        outputs = outputs * head.deviation + head.mean
-    return outputs
+    head.refuse_graph(name)
+    if head.text_vectors is not None:
+        return Vectors(*head.text_vectors)
+    if head.per_row:
+        return TokenOutputs(head)
+    return SequenceOutputs(head, encoder.pooler if head.pooled else None)

@@ -75,6 +75,16 @@ class Source:
             return self.task.name
         return "vectors" if isinstance(self.padded.head, Vectors) else "states"
 
+    @property
+    def by_angle(self) -> bool:
+        """Whether its answers are vectors or hidden states, which are compared by their cosines."""
+        return self.kind in ("vectors", "states")
+
+    @property
+    def decided(self) -> tuple[str, ...]:
+        """The keys of a prediction that the graph has to give alike."""
+        return () if self.task is None or self.by_angle else self.task.decided
+
     def answers(self, windows: Sequence[Window]) -> list[Answer]:
         """The packed model's, a sequence each."""
         encoded = [Encoded((window,)) for window in windows]

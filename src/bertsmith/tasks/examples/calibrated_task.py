@@ -7,10 +7,16 @@ import numpy as np
 import numpy.typing as npt
 
 from bertsmith.errors import ModelError
+from bertsmith.metrics.calibration import (
+    expected_calibration_error,
+    fit_temperature_to,
+    probabilities_of,
+)
 from bertsmith.metrics.confidence import Confidence, fit_confidence
 from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.task import Metrics, Outputs
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 class CalibratedTask(TextTask):
@@ -34,6 +40,30 @@ class CalibratedTask(TextTask):
         gold = np.array([each.target for each in encoded])
         self.confidence = fit_confidence(np.stack(outputs), gold, self.threshold)
         return self.confidence.figures()
+
+    def decoding(self, tokenizer: Tokenizer) -> dict[str, Any]:
+        threshold = self.confidence.threshold if self.confidence else 0.0
+        return {"temperature": self.temperature, "threshold": threshold} | super().decoding(tokenizer)
+
+    def recalibrated(self, own: Sequence[Outputs], others: Sequence[Outputs]) -> Self:
+        """By no labels. The thresholds stay: they were chosen on dev for probabilities, and these are the
+        same ones again. A model that came without a temperature keeps doing without.
+        """
+        if self.confidence is None:
+            return self
+        several = self.activation == "sigmoid"
+        wanted = probabilities_of(np.stack(own), self.temperature, multi_label=several)
+        temperature = fit_temperature_to(np.stack(others), wanted, multi_label=several)
+        task = type(self).from_state(self.state(), "the exported model")
+        task.confidence = self.confidence.model_copy(update={"temperature": temperature})
+        return task
+
+    def calibration_error(self, outputs: Sequence[Outputs], targets: Sequence[Any]) -> float:
+        gold = np.array(targets)
+        probabilities = probabilities_of(np.stack(outputs), self.temperature, multi_label=gold.ndim == 2)
+        if gold.ndim == 2:
+            return expected_calibration_error(probabilities.ravel(), gold.ravel())
+        return expected_calibration_error(probabilities.max(1), probabilities.argmax(1) == gold)
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"confidence": self.confidence.to_json() if self.confidence else None}

@@ -86,6 +86,9 @@ class TextTask(Task[TextExample]):
     prompt: str = ""  # before every text, of pairs the first, as the model's folder says
     pairs: bool | None = None  # whether training had a second text; None where the settings' columns say it
 
+    def decoding(self, tokenizer: Tokenizer) -> dict[str, Any]:
+        return {"prompt": self.prompt} if self.prompt else {}
+
     def for_file(self, path: Path, columns: Mapping[str, Any]) -> Self:
         """Where the file lacks a column that the settings name, the names in it decide, unless one was given.
         They don't decide whether texts come alone or in pairs.

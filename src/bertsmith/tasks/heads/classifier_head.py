@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.families import HeadNames
-from bertsmith.model.layers.activation import Activation
+from bertsmith.model.layers.activation import FUNCTIONS, Activation
 from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.layers.initialisation import initialise
 from bertsmith.model.layers.norm import make_norm
@@ -59,6 +60,19 @@ class ClassifierHead(Head):
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
         """-> (E, C), or (R, C) where the head answers for each row."""
         return self.in_units(self.out(self.dropped(self.features(states, layout))))
+
+    def outputs(self, states: Tensor) -> Tensor:
+        if self.dense is not None and self.activation is not None:
+            states = FUNCTIONS[self.activation.name](self.dense(states))
+        outputs: Tensor = self.out(states if self.norm is None else self.norm(states))
+        return outputs
+
+    def refuse_graph(self, task: str) -> None:
+        if self.columns:
+            raise ModelError(
+                f"The model for {task} reads columns of a table beside the text (features), but an exported "
+                "graph reads texts alone. Train without features, or serve this model with bertsmith serve."
+            )
 
     def features(self, states: Tensor, layout: Layout) -> Tensor:
         """What `out` reads: (R, H) -> (R, H)."""

@@ -23,14 +23,15 @@ class VectorHead(Head):
 
     def __init__(self, pooling: Pooling, normalise: bool) -> None:
         super().__init__()
-        self.pooling, self.joins, self.normalise = pooling, pooling, normalise
+        self.joins, self.normalise = pooling, normalise
+        self._pooling, self.text_vectors = pooling, (pooling, normalise)
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
         """(N, H) -> (E, T, H), T the most texts that an example has; those with fewer end in zeros."""
         return self.answer(self.pool(states, layout), layout)
 
     def pool(self, states: Tensor, layout: Layout) -> Tensor:
-        return pool_texts(states, layout, self.pooling)
+        return pool_texts(states, layout, self._pooling)
 
     def answer(self, pooled: Tensor, layout: Layout) -> Tensor:
         texts = layout.texts_of_example
