@@ -284,7 +284,7 @@ def _least_seconds(folder: str, lengths: Any, threads: int) -> float:
     """What the operations of these lengths take at the speed of a matrix product."""
     import torch
 
-    from bertsmith.machine.hardware import matmul_flops
+    from bertsmith.machine import matmul_flops
     from bertsmith.model.checkpoint import read_checkpoint
     from bertsmith.model.flops import encoder_flops
 

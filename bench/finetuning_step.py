@@ -117,7 +117,7 @@ class _Ours(_Sentences):
     """The real loop, one `advance` a step."""
 
     def __init__(self, name: str) -> None:
-        from bertsmith.machine.hardware import Hardware
+        from bertsmith.machine import Hardware
         from bertsmith.model.cpu.allocator import keep_memory
         from bertsmith.model.locate import locate_model
         from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model

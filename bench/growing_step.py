@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from bertsmith.data.stream import Cursor, GlobalBatch
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.training.distributed import leave

@@ -99,7 +99,7 @@ def environment() -> dict[str, Any]:
     """What a figure needs beside it."""
     import torch
 
-    from bertsmith.machine.hardware import Hardware
+    from bertsmith.machine import Hardware
 
     hardware = Hardware.detect()
     return {
@@ -130,7 +130,7 @@ def precisions() -> list[str]:
     """What products on this processor are measured in: where it computes in bfloat16, in that too, and
     in each side's default, which elsewhere is the same.
     """
-    from bertsmith.machine.hardware import Hardware
+    from bertsmith.machine import Hardware
 
     has_bfloat16 = any("bf16" in name for name in Hardware.detect().instructions)
     return ["float32", "bfloat16", "default"] if has_bfloat16 else ["float32"]
@@ -138,7 +138,7 @@ def precisions() -> list[str]:
 
 def described(precision: str) -> str:
     """For a table: "default" is each side's own, the peers' being float32."""
-    from bertsmith.machine.hardware import Hardware
+    from bertsmith.machine import Hardware
 
     ours = str(Hardware.detect().precision).removeprefix("torch.")
     return f"each its default: ours {ours}, theirs float32" if precision == "default" else precision

@@ -130,7 +130,7 @@ class _Ours:
     def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
         import torch
 
-        from bertsmith.machine.hardware import Hardware, matmul_flops
+        from bertsmith.machine import Hardware, matmul_flops
 
         size, kind, asked = request["size"], request["kind"], request["precision"]
         precision = Hardware.detect().precision if asked == _DEFAULT else getattr(torch, asked)

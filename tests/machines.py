@@ -1,6 +1,6 @@
 """A machine that nothing is wrong with; tests replace what they are about."""
 
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 
 PLAIN = Hardware(
     processor="test",

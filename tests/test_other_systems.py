@@ -16,7 +16,8 @@ import pytest
 import torch
 
 import bertsmith
-from bertsmith import files, locks
+from bertsmith import files
+from bertsmith import files as locks
 from bertsmith.cli.failures import terminate_cleanly
 from bertsmith.model.cpu.forking import compute_alone_after_fork
 from bertsmith.text import workers

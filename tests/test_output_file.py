@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.output_file import require_output
+from bertsmith.files import require_output
 from bertsmith.text.files.jsonl import write_jsonl
 
 ROWS = [{"a": 1}, {"a": 2}]
@@ -44,7 +44,7 @@ def test_what_is_read_is_never_replaced(tmp_path: Path, link: object) -> None:
 
 def test_a_table_on_standard_input_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("text\nred\n")
-    code = "import sys; from bertsmith.output_file import *; require_output(sys.argv[1], True, ['-'])"
+    code = "import sys; from bertsmith.files import *; require_output(sys.argv[1], True, ['-'])"
     with (tmp_path / "in.csv").open() as table:
         command = [sys.executable, "-c", code, str(tmp_path / "in.csv")]
         done = subprocess.run(command, stdin=table, capture_output=True, text=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bertsmith.machine.hardware import matmul_flops
+from bertsmith.machine import matmul_flops
 from bertsmith.model.flops import encoder_flops
 from bertsmith.planning.this_accelerator import memory_bandwidth
 from on_gpu import model_checks, ours, theirs, work

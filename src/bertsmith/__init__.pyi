@@ -45,7 +45,7 @@ from .inference.masked_language import MaskedLanguageModel as MaskedLanguageMode
 from .inference.predictor import Predictor as Predictor
 from .inference.suggesting.suggest import Suggestions as Suggestions
 from .inference.suggesting.suggest import suggest as suggest
-from .machine.hardware import Hardware as Hardware
+from .machine import Hardware as Hardware
 from .model.bert import Bert as Bert
 from .model.checkpoint import load_encoder as load_encoder
 from .model.config import BertConfig as BertConfig

@@ -19,10 +19,14 @@
 A message says what was expected, what was found, where, and what to do next.
 """
 
+import re
 from collections.abc import Collection
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
+
+# All but tab and line feed; 0x80 to 0x9f too, for some terminals take 0x9b for the beginning of a command.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class BertsmithError(Exception):
@@ -116,3 +120,10 @@ def did_you_mean(name: str, choices: Collection[str], count: int = 1, cutoff: fl
     """
     near = get_close_matches(name, choices, n=count, cutoff=cutoff)
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def printable(text: str) -> str:
+    """For a terminal, which would obey control characters in names and texts of others: each as its escape,
+    \\u001b, which JSON reads as the character again.
+    """
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -7,8 +7,8 @@ from importlib.metadata import version
 import pytest
 import torch
 
+from bertsmith import machine as hardware
 from bertsmith.cli.main import main
-from bertsmith.machine import hardware
 from bertsmith.training import diagnosis
 
 

@@ -24,7 +24,7 @@ from bertsmith.errors import BertsmithError, InputError, ModelError, RecipeError
 from bertsmith.files import read_json, write_json
 from bertsmith.inference.frozen_baseline import encoder_before
 from bertsmith.inference.predictor import Predictor
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 from bertsmith.metrics.confidence import Confidence
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint

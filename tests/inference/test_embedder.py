@@ -16,12 +16,12 @@ import pytest
 import torch
 from export_samples import saved_model
 
+from bertsmith import machine as hardware
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.text_windows import TextWindows
-from bertsmith.machine import hardware
-from bertsmith.machine.hardware import Gpu
+from bertsmith.machine import Gpu
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.cpu import kernels

@@ -13,7 +13,8 @@ from index_samples import SETTINGS, WordEmbedder, content, sentences, write_file
 
 pytest.importorskip("lancedb")
 
-from bertsmith import files, locks
+from bertsmith import files
+from bertsmith import files as locks
 from bertsmith.errors import InputError
 from bertsmith.inference.index import index as index_module
 from bertsmith.inference.index import writer as index_writer

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from bertsmith import machine as hardware
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
-from bertsmith.machine import hardware
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 from bertsmith.model.config import make_config
 from bertsmith.planning import this_accelerator
 from bertsmith.planning.accelerators import Accelerator, accelerators, find_accelerator

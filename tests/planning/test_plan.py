@@ -76,7 +76,7 @@ def test_steps_tokens_and_checkpoints_are_those_of_the_run(
     inputs: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan asks the recipe's own stream and phases; so few batches are not sampled, but all counted."""
-    monkeypatch.setattr("bertsmith.machine.hardware._CPU_SIZE", 64)
+    monkeypatch.setattr("bertsmith.machine._CPU_SIZE", 64)
     recipe = recipe_of(**inputs, out=str(tmp_path / "run"))
     made = plan(recipe, hardware=GPU)
     pretrain(recipe)

@@ -24,7 +24,7 @@ from bertsmith.errors import InputError, RecipeError, TrainingStopped
 from bertsmith.inference.checking.check import check_model
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.trained_on import TrainedOn
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.model.config import make_config
 from bertsmith.reporting import formatting

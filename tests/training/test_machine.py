@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bertsmith.errors import RecipeError
-from bertsmith.machine.hardware import Gpu
+from bertsmith.machine import Gpu
 from bertsmith.training import machine as machines
 from bertsmith.training.distributed import Ranks
 from bertsmith.training.machine import plain_machine, set_up_machine

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bertsmith.errors import ResourceError
-from bertsmith.machine.hardware import Gpu, Hardware
+from bertsmith.machine import Gpu, Hardware
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.distributed import Ranks
 from bertsmith.training.machine import Machine

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training import run_summary
 from bertsmith.training.log import RunLog

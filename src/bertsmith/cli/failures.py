@@ -20,8 +20,7 @@ from types import FrameType
 from cyclopts import App
 from cyclopts.exceptions import CycloptsError, MissingArgumentError, UnknownOptionError
 
-from bertsmith.errors import BertsmithError, DiskFull, EncodingError, InputError
-from bertsmith.terminal import printable
+from bertsmith.errors import BertsmithError, DiskFull, EncodingError, InputError, printable
 
 _OUT_OF_MEMORY = (
     "There is not enough memory for this. Close other programs, or ask for less: a smaller batch, "

@@ -58,9 +58,9 @@ def look(
     bertsmith look runs/articles/model "The dog chased the ball" --word dog --among sentences.txt
     """
     from bertsmith.cli.screen import print_paths, progress_bar
+    from bertsmith.files import require_output
     from bertsmith.inference.looking.look import look as look_at
     from bertsmith.model.locate import locate_model
-    from bertsmith.output_file import require_output
     from bertsmith.text.labelled.rows import stream_texts
 
     if among is None:

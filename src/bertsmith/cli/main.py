@@ -20,8 +20,7 @@ from cyclopts import App, Group
 import bertsmith
 from bertsmith.cli.completion import COMPLETION, completion_of
 from bertsmith.cli.failures import exit_status, require_open_streams, terminate_cleanly
-from bertsmith.errors import InputError, did_you_mean
-from bertsmith.terminal import printable
+from bertsmith.errors import InputError, did_you_mean, printable
 
 _HELP = """\
 Bertsmith: from raw text to a BERT checkpoint that other tools open.

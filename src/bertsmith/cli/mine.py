@@ -67,11 +67,11 @@ def mine(
     bertsmith mine runs/search/model pairs.tsv --documents manual.csv --document-text body --out mined.jsonl
     """
     from bertsmith.cli.screen import error_console, progress_bar
+    from bertsmith.files import require_output
     from bertsmith.inference.embedding.embedder import Embedder
     from bertsmith.inference.ranking.mining import Guard
     from bertsmith.inference.ranking.mining import mine as run
     from bertsmith.model.locate import locate_model
-    from bertsmith.output_file import require_output
     from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
     from bertsmith.text.files.jsonl import write_jsonl
     from bertsmith.text.files.values import as_text, is_blank

@@ -47,9 +47,9 @@ def predict(
     import torch
 
     from bertsmith.cli.screen import print_note, print_warning, progress_bar
+    from bertsmith.files import is_standard_output, require_output
     from bertsmith.inference.predictor import Predictor
     from bertsmith.model.locate import locate_model
-    from bertsmith.output_file import is_standard_output, require_output
     from bertsmith.tasks.registry import find_task
 
     own = find_task(task) if task else None

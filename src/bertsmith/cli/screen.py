@@ -17,9 +17,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from bertsmith.errors import printable
 from bertsmith.progress import Progress
 from bertsmith.reporting import formatting
-from bertsmith.terminal import printable
 
 # A pipe or a file has no width of its own; at rich's 80 columns tables would lose their cells there.
 _WIDTH_OF_A_FILE = 120

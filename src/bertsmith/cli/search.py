@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bertsmith.cli.options import Flag, ReadableText
-from bertsmith.terminal import printable
+from bertsmith.errors import printable
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, Out, OutOrDash, given
 from bertsmith.cli.screen import console, print_facts, print_warning, progress_bar
 from bertsmith.data.sequences.building import SequenceSettings
-from bertsmith.output_file import is_standard_output
+from bertsmith.files import is_standard_output
 
 app = App(name="sequences", help="Turn logs, DNA, table rows, series or images into tokens, to train on.")
 DEFAULTS = SequenceSettings()

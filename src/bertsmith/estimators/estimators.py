@@ -31,7 +31,7 @@ from bertsmith.estimators.estimator_input import (
     targets_of,
 )
 from bertsmith.inference.predictor import Predictor
-from bertsmith.machine.hardware import device_of
+from bertsmith.machine import device_of
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import read_own_tokenizer

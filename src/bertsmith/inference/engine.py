@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import nn
 
-from bertsmith.machine.hardware import Hardware, device_of
+from bertsmith.machine import Hardware, device_of
 from bertsmith.model.bert import Bert
 from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
 from bertsmith.model.cpu.kernel_layer import KernelLayer

@@ -19,7 +19,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.text_windows import TextWindows
-from bertsmith.machine.hardware import device_of
+from bertsmith.machine import device_of
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model

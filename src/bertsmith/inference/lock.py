@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TextIO
 
 from bertsmith.errors import InputError, ResourceError
-from bertsmith.files import make_folder
-from bertsmith.locks import is_still, lock, locked_folder
+from bertsmith.files import is_still, lock, locked_folder, make_folder
 
 LOCK = ".lock"
 

@@ -10,12 +10,12 @@ import torch
 
 from bertsmith.door import door, either, function, kind, one_of, optional, place, several
 from bertsmith.errors import InputError
+from bertsmith.files import require_output
 from bertsmith.inference.engine import start_engine
 from bertsmith.inference.frozen_baseline import encoder_of_baseline, frozen_predictions
 from bertsmith.inference.text_list import require_count, require_list
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.locate import locate_model
-from bertsmith.output_file import require_output
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.computing.task_model import LONGEST, TaskModel, outputs_of

@@ -20,8 +20,7 @@ from rich.console import Console
 
 from bertsmith.door import door, function, kind, optional, place
 from bertsmith.errors import InputError, MissingExtra
-from bertsmith.files import make_folder, read_json, remove_empty, sha256, write_json
-from bertsmith.locks import locked_folder
+from bertsmith.files import locked_folder, make_folder, read_json, remove_empty, sha256, write_json
 from bertsmith.mirroring.call_curve import CallCurve, draw_curve
 from bertsmith.mirroring.call_records import CallRecords
 from bertsmith.mirroring.candidate import Candidate, Judged, judge

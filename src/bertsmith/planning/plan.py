@@ -11,7 +11,7 @@ import torch
 from bertsmith.data.batch import usual_batch_tokens
 from bertsmith.door import door, either, kind, number, optional, several, text, whole
 from bertsmith.errors import InputError, RecipeError
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 from bertsmith.model.config import BertConfig
 from bertsmith.planning.accelerators import HERE, Accelerator, find_accelerator
 from bertsmith.planning.fitting import memory_warnings

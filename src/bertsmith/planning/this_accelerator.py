@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.onednn_matmul import fast_products
 from bertsmith.planning.accelerators import Accelerator, entry_for_here

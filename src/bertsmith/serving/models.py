@@ -10,7 +10,7 @@ import torch
 
 from bertsmith.data.sequences.symbol_tokenizer import spelled
 from bertsmith.errors import ModelError
-from bertsmith.machine.hardware import device_of
+from bertsmith.machine import device_of
 from bertsmith.model.cpu.one_core_threads import start_one_core_threads
 from bertsmith.serving.golden_check import require_golden_answers
 from bertsmith.serving.operations.operation import Operation, Options

@@ -28,9 +28,8 @@ import torch
 from prometheus_client import multiprocess
 
 from bertsmith.errors import BertsmithError, InputError, ResourceError
-from bertsmith.files import can_open_folders
-from bertsmith.locks import locked_folder
-from bertsmith.machine.hardware import Hardware
+from bertsmith.files import can_open_folders, locked_folder
+from bertsmith.machine import Hardware
 from bertsmith.serving.draining_server import run_server
 from bertsmith.serving.json_log import LOG, log_to_stderr
 from bertsmith.serving.metrics import MANY_PROCESSES

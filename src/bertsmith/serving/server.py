@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from bertsmith.errors import InputError
-from bertsmith.locks import lock
-from bertsmith.machine.hardware import Hardware
+from bertsmith.files import lock
+from bertsmith.machine import Hardware
 from bertsmith.serving.app import make_app
 from bertsmith.serving.draining_server import run_server
 from bertsmith.serving.json_log import LOG, log_to_stderr

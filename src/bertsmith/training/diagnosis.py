@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bertsmith.machine.hardware import Hardware, matmul_flops
+from bertsmith.machine import Hardware, matmul_flops
 from bertsmith.model.config import PRESETS, BertConfig, preset
 from bertsmith.model.cpu.kernels import has_kernels
 from bertsmith.model.flops import encoder_flops, vocabulary_flops

@@ -7,7 +7,7 @@ import tokenizers
 import torch
 
 from bertsmith import __version__
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 
 
 def environment(seed: int, hardware: Hardware) -> dict[str, Any]:

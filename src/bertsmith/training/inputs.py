@@ -12,7 +12,7 @@ from bertsmith.data.stream import require_documents
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import CorpusError, RecipeError, StoreError, TokenizerError
 from bertsmith.files import sha256
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers.dropout import Dropout

@@ -10,7 +10,7 @@ import torch
 
 from bertsmith.data.batch import usual_batch_tokens
 from bertsmith.errors import RecipeError
-from bertsmith.machine.hardware import Hardware, matmul_flops
+from bertsmith.machine import Hardware, matmul_flops
 from bertsmith.reporting.formatting import counted
 from bertsmith.training.distributed import Ranks, join
 from bertsmith.training.settings import HardwareSettings

@@ -21,7 +21,7 @@ from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.door import door, either, flag, kind, optional, several, text
 from bertsmith.errors import BertsmithError, RecipeError
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 from bertsmith.model.contamination import checked_against, contamination_provenance
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.model.layers.embeddings import share_segment, shares_segment

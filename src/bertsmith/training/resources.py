@@ -7,7 +7,7 @@ from torch import nn
 
 from bertsmith.errors import ResourceError
 from bertsmith.files import require_free_space
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 from bertsmith.tasks.pretraining.objectives import PretrainedModel
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe

@@ -5,8 +5,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from bertsmith.errors import RecipeError
-from bertsmith.files import make_folder
-from bertsmith.locks import locked_folder
+from bertsmith.files import locked_folder, make_folder
 from bertsmith.training.distributed import from_first
 from bertsmith.training.machine import Machine
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from bertsmith.files import read_json
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 from bertsmith.reporting.run_report import RunReport, write_report
 from bertsmith.reporting.tables import corpus_facts, corpus_tables, vocabulary_facts, vocabulary_tables
 from bertsmith.tasks.pretraining.objectives import PretrainedModel

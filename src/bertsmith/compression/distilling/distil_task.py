@@ -32,7 +32,7 @@ from bertsmith.compression.distilling.student_run import (
 )
 from bertsmith.compression.distilling.teacher import hash_of
 from bertsmith.door import door, either, flag, function, kind, optional, place, several, text
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel

@@ -38,7 +38,7 @@ from bertsmith.door import door, either, flag, function, kind, optional, place, 
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import atomic_folder, require_free, write_json
 from bertsmith.inference.lock import sole_writer
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 from bertsmith.model.locate import locate_model
 from bertsmith.model.static_table import refuse_static
 from bertsmith.reporting import formatting

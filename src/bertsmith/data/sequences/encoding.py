@@ -15,7 +15,7 @@ from bertsmith.data.sequences.codec import Codec, read_codec
 from bertsmith.data.sequences.records import Row, RowFile, stream_records
 from bertsmith.door import door, flag, function, optional, place, text
 from bertsmith.errors import InputError
-from bertsmith.output_file import require_output
+from bertsmith.files import require_output
 from bertsmith.progress import Progress
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.any_tokenizer import load_tokenizer

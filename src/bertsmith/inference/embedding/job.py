@@ -11,14 +11,13 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from bertsmith.errors import InputError
-from bertsmith.files import make_folder
+from bertsmith.files import behind_links, is_standard_output, is_stream, make_folder, require_no_loss
 from bertsmith.inference.embedding.embedder import Embedded, Embedder, PromptKind
 from bertsmith.inference.embedding.shard_folder import ShardFolder, require_same
 from bertsmith.inference.embedding.shard_rows import ShardedRows
 from bertsmith.inference.embedding.vector_file import ROWS, About, decode, encode, read_about, vector_table
 from bertsmith.inference.embedding.vectors import Int8Ranges, Loss, Precision, Vectors, loss
 from bertsmith.inference.lock import sole_writer
-from bertsmith.output_file import behind_links, is_standard_output, is_stream, require_no_loss
 from bertsmith.text.files.columns import LABELS, guess_columns, plain_name
 from bertsmith.text.labelled.rows import LabelledRow, are_objects, read_column_names, read_keys, stream_rows
 from bertsmith.text.ray_engine import Engine, ordered_by_ray, require_engine

@@ -7,12 +7,12 @@ from typing import Any
 
 from bertsmith.door import door, function, kind, optional, place, text
 from bertsmith.errors import InputError
+from bertsmith.files import output_file, require_output
 from bertsmith.inference.attribution import AttentionWeights, Explainer, TokenAttributions
 from bertsmith.inference.features import Features
 from bertsmith.inference.looking.report import render_look
 from bertsmith.inference.looking.word_neighbours import WordNeighbours, place_of, word_neighbours
 from bertsmith.model.locate import locate_model
-from bertsmith.output_file import output_file, require_output
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.model_kind import model_kind
 from bertsmith.text.tokens.tokenizer import Tokenizer

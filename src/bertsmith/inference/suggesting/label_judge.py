@@ -14,7 +14,7 @@ from bertsmith.arrays import Floats, Ints
 from bertsmith.inference.suggesting.answering import AnsweringModel, probabilities_of_rows
 from bertsmith.inference.suggesting.label_doubts import find_doubts, off_diagonal
 from bertsmith.inference.suggesting.near_copies import Characters
-from bertsmith.machine.hardware import device_of
+from bertsmith.machine import device_of
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model
 from bertsmith.tasks.examples.folds import folds_of

@@ -34,7 +34,7 @@ from bertsmith.inference.suggesting.label_judge import (
 from bertsmith.inference.suggesting.near_copies import Characters
 from bertsmith.inference.suggesting.next_rows import choose_rows
 from bertsmith.inference.trained_on import TrainedOn
-from bertsmith.machine.hardware import device_of
+from bertsmith.machine import device_of
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress

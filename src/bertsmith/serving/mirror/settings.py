@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from bertsmith.serving.mirror.redaction import BUILT_IN, Redactor
 from bertsmith.serving.mirror.relay_settings import RelaySettings
-from bertsmith.serving.setting_sources import gather
+from bertsmith.serving.settings import gather
 from bertsmith.validation import Strict, check
 
 ENVIRONMENT = "BERTSMITH_MIRROR_"

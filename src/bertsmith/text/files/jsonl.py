@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertsmith.output_file import is_standard_output, is_stream, output_file
-from bertsmith.terminal import printable
+from bertsmith.errors import printable
+from bertsmith.files import is_standard_output, is_stream, output_file
 
 
 def write_jsonl(records: Iterable[Mapping[str, Any]], path: str | Path) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bertsmith.errors import RecipeError
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 from bertsmith.model.lora import merge_lora
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.task import Task

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from bertsmith.door import door, either, flag, kind, optional, place, several, text
 from bertsmith.files import make_folder
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 from bertsmith.model.adaptation import trained_share
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.progress import Progress

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.files import atomic_write
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 from bertsmith.reporting import tables
 from bertsmith.reporting.curves import Curve, Point, smooth
 from bertsmith.reporting.page import as_markup, render_page

@@ -20,7 +20,7 @@ from typing import Any
 from bertsmith.door import door, either, flag, function, optional, place, several, text
 from bertsmith.errors import NotFinite, RecipeError, TrainingStopped, require
 from bertsmith.files import make_folder
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 from bertsmith.training.distributed import leave
 from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe
 from bertsmith.training.finetuning.best import Best

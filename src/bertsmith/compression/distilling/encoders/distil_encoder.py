@@ -18,7 +18,7 @@ from bertsmith.compression.distilling.encoders.distil_inputs import Opened, Prep
 from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe, make_encoder_recipe
 from bertsmith.compression.distilling.encoders.saving import save_student
 from bertsmith.door import door, flag, kind, optional
-from bertsmith.machine.hardware import Hardware
+from bertsmith.machine import Hardware
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.reporting.run_report import RunReport, write_report
 from bertsmith.tasks.checkpoints.sentence_settings import encoder_folder

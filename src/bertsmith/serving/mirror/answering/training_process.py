@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertsmith.locks import locked_folder
+from bertsmith.files import locked_folder
 from bertsmith.serving.json_log import LOG
 from bertsmith.serving.mirror.answering.stage_store import UNDER_WAY, StageStore
 from bertsmith.serving.mirror.answering.stages import Stage, Student

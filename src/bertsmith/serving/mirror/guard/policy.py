@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from bertsmith.errors import RecipeError, did_you_mean
 from bertsmith.serving.mirror.relay_settings import RelaySettings
-from bertsmith.serving.setting_sources import gather
+from bertsmith.serving.settings import gather
 from bertsmith.validation import Strict, check
 
 ALLOW, REVIEW, BLOCK = ACTIONS = ("allow", "review", "block")  # the most severe last

@@ -8,8 +8,8 @@ import psutil
 import pytest
 import torch
 
-from bertsmith.machine import hardware as module
-from bertsmith.machine.hardware import Gpu, Hardware, device_of, matmul_flops
+from bertsmith import machine as module
+from bertsmith.machine import Gpu, Hardware, device_of, matmul_flops
 from machines import PLAIN
 
 V100 = Gpu("V100", 16 * 10**9, (7, 0))

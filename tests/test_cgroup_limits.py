@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.machine.cgroup_limits import MemoryLimit, cpu_limit, memory_limit
+from bertsmith.machine import MemoryLimit, cpu_limit, memory_limit
 
 
 def machine(root: Path, files: dict[str, str]) -> Path:

@@ -1,18 +1,24 @@
-"""What this machine has, and what training will use of it and why. Bytes are bytes, speeds are FLOP/s."""
+"""What this machine has, and what training will use of it and why. Bytes are bytes, speeds are FLOP/s.
+
+Inside a container the machine's own figures mislead: eight cores are visible where one and a half are
+granted, and a process that goes by the memory of the host is killed without a word. So the limits of its
+Linux cgroup, version 1 or 2, are read too.
+"""
 
 import os
 import platform
 import statistics
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import torch
 
 from bertsmith.door import found
 from bertsmith.errors import InputError
-from bertsmith.machine.cgroup_limits import cpu_limit, memory_limit
 from bertsmith.model.cpu.onednn_matmul import fast_products
 
 # The Linux kernel's names of what matters to matrix products -> the names people use.
@@ -29,10 +35,11 @@ _INSTRUCTIONS = {
 }
 _NATIVE_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16"})
 _FIRST_GPU_WITH_BFLOAT16 = (8, 0)
-
 # Large enough to leave every cache, small enough for half a second of measuring.
 _CPU_SIZE, _CUDA_SIZE = 2048, 8192
 _FEWEST_PRODUCTS = 3
+# Without a limit, version 1 reports a page count near 2**63; no machine has that much.
+_NO_LIMIT = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ class Hardware:
         limit = memory_limit()
         memory = psutil.virtual_memory()
         return cls(
-            processor=_processor_name(),
+            processor=_cpuinfo("model name") or platform.processor() or platform.machine(),
             visible_cores=len(usable),
             cores=_physical_cores(usable),
             cpu_limit=cpu_limit(),
@@ -118,6 +125,22 @@ class Hardware:
         return "the processor has no bfloat16 instructions; emulated it is 100 times slower"
 
 
+def device_of(name: torch.device | str) -> torch.device:
+    """The device of this name; "auto" is a GPU where there is one. Raises InputError where there is none."""
+    if isinstance(name, str) and name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name) if isinstance(name, str | torch.device) else None
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise InputError(f"device must be auto, cpu or cuda, found {found(name)}.")
+    if device.type == "cuda" and (device.index or 0) >= (count := len(_gpus())):
+        there = f"{count} that torch can use, counted from 0" if count else "no GPU that torch can use"
+        raise InputError(f"device is {found(str(name))}, but this machine has {there}.")
+    return device
+
+
 @fast_products()
 def matmul_flops(dtype: torch.dtype, seconds: float = 0.5, device: torch.device | None = None) -> float:
     """The machine's matrix-product speed in FLOP/s: the "peak" that speeds are a share of.
@@ -159,18 +182,14 @@ def _usable_cpus() -> set[int]:
 
 def _physical_cores(cpus: set[int], root: Path = Path("/sys/devices/system/cpu")) -> int:
     """How many different cores the logical processors belong to."""
+    cores = set()
     try:
-        return len({_core_of(root / f"cpu{cpu}" / "topology") for cpu in cpus})
+        for cpu in cpus:
+            topology = root / f"cpu{cpu}" / "topology"
+            cores.add(((topology / "physical_package_id").read_text(), (topology / "core_id").read_text()))
     except OSError:
         return min(len(cpus), psutil.cpu_count(logical=False) or len(cpus))
-
-
-def _core_of(topology: Path) -> tuple[str, str]:
-    return (topology / "physical_package_id").read_text(), (topology / "core_id").read_text()
-
-
-def _processor_name() -> str:
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
+    return len(cores)
 
 
 def _instructions() -> tuple[str, ...]:
@@ -197,17 +216,78 @@ def _gpus() -> tuple[Gpu, ...]:
     return tuple(Gpu(gpu.name, gpu.total_memory, (gpu.major, gpu.minor)) for gpu in found)
 
 
-def device_of(name: torch.device | str) -> torch.device:
-    """The device of this name; "auto" is a GPU where there is one. Raises InputError where there is none."""
-    if isinstance(name, str) and name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+class MemoryLimit(NamedTuple):
+    """Bytes granted, and bytes still free among them (the file cache counts as free: it gives way)."""
+
+    total: int
+    available: int
+
+
+def cpu_limit(root: Path = Path("/")) -> float | None:
+    """Cores' worth of time granted (1.5 means 150 ms in every 100 ms); None without a limit.
+
+    `root` is where proc/ and sys/ are found; tests give their own.
+    """
+    shares = [share for folder in _cgroups("cpu", root) if (share := _cpu_share(folder)) is not None]
+    return min(shares, default=None)
+
+
+def memory_limit(root: Path = Path("/")) -> MemoryLimit | None:
+    """The tightest memory limit of the cgroup and of those it lies in; None without one."""
+    limits = [limit for folder in _cgroups("memory", root) if (limit := _memory_limit(folder)) is not None]
+    return min(limits, key=lambda limit: limit.available, default=None)
+
+
+def _cgroups(controller: str, root: Path) -> Iterator[Path]:
+    """The folders that govern this process, innermost first. Limits of outer ones hold as well."""
+    mount = root / "sys/fs/cgroup"
+    for line in _lines(root / "proc/self/cgroup"):
+        number, controllers, path = line.split(":", 2)
+        if number != "0" and controller not in controllers.split(","):
+            continue
+        base = mount if number == "0" else mount / controller
+        innermost = base / path.lstrip("/")
+        yield from (folder for folder in (innermost, *innermost.parents) if folder.is_relative_to(base))
+
+
+def _cpu_share(folder: Path) -> float | None:
+    """Version 2: "150000 100000" or "max 100000" in one file; version 1: two files, -1 for no limit."""
+    if words := _words(folder / "cpu.max"):
+        quota, period = words
+    else:
+        quota = "".join(_words(folder / "cpu.cfs_quota_us"))
+        period = "".join(_words(folder / "cpu.cfs_period_us"))
+    if not quota or not period or quota in ("max", "-1"):
+        return None
+    return int(quota) / int(period)
+
+
+def _memory_limit(folder: Path) -> MemoryLimit | None:
+    total = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
+    used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes") or 0
+    if total is None or total > _NO_LIMIT:
+        return None
+    return MemoryLimit(total, max(0, min(total, total - used + _reclaimable(folder))))
+
+
+def _reclaimable(folder: Path) -> int:
+    """Bytes of file cache that have not been touched lately."""
+    statistics = dict(line.split() for line in _lines(folder / "memory.stat"))
+    return int(statistics.get("total_inactive_file", statistics.get("inactive_file", "0")))
+
+
+def _number(path: Path) -> int | None:
+    words = _words(path)
+    return int(words[0]) if words and words[0].isdigit() else None
+
+
+def _words(path: Path) -> list[str]:
+    return [word for line in _lines(path) for word in line.split()]
+
+
+def _lines(path: Path) -> list[str]:
+    """A file that isn't there (another system, another version) sets no limit."""
     try:
-        device = torch.device(name) if isinstance(name, str | torch.device) else None
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise InputError(f"device must be auto, cpu or cuda, found {found(name)}.")
-    if device.type == "cuda" and (device.index or 0) >= (count := len(_gpus())):
-        there = f"{count} that torch can use, counted from 0" if count else "no GPU that torch can use"
-        raise InputError(f"device is {found(str(name))}, but this machine has {there}.")
-    return device
+        return path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
