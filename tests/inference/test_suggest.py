@@ -12,8 +12,8 @@ import pytest
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import read_json, write_json
+from bertsmith.inference.suggesting import answering
 from bertsmith.inference.suggesting import suggest as module_of_suggest
-from bertsmith.inference.suggesting.answering import likeliest_answers
 from bertsmith.inference.suggesting.folder import write_suggestions
 from bertsmith.inference.suggesting.suggest import NextRow, Suggestions, suggest
 from bertsmith.metrics.confidence import Confidence
@@ -113,10 +113,10 @@ def test_the_rows_trained_on_are_read_by_their_own_columns(tiny_bert: Path, tmp_
 def test_a_label_holds_from_the_threshold_of_the_model() -> None:
     task = MultiLabel(MultiLabelSettings(), ("a", "b"))
     probabilities = np.array([[0.3, 0.6], [0.1, 0.9]])
-    assert likeliest_answers(task, probabilities).tolist() == [[0, 1], [0, 1]]
+    assert task.likeliest(probabilities)[0].tolist() == [[0, 1], [0, 1]]
     figures = dict.fromkeys(("ece_before", "ece_after", "threshold", "coverage", "risk"), 0.0)
     task.confidence = Confidence(**figures, temperature=1.0, examples=40, label_thresholds=(0.2, 0.7))
-    assert likeliest_answers(task, probabilities).tolist() == [[1, 0], [0, 1]]
+    assert task.likeliest(probabilities)[0].tolist() == [[1, 0], [0, 1]]
 
 
 def test_several_labels(tiny_bert: Path, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_of_very_many_rows_some_are_read_and_that_is_told(
         read.append(len(encoded))
         return features_of(model, encoded, progress)
 
-    monkeypatch.setattr(module_of_suggest, "features_of", counted)
+    monkeypatch.setattr(answering, "features_of", counted)
     found = suggest(tiny_bert, mixed, count=5)
     assert read == [6] and found.without_label == 18
     assert found.notes == ["of 18 rows without a label 6 were drawn by chance, and read"]

@@ -203,6 +203,15 @@ class MultiLabel(CalibratedTask):
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
         return LabelLoss(temperature)
 
+    @property
+    def separator(self) -> str:  # type: ignore[override]
+        return self.settings.separator
+
+    def likeliest(self, probabilities: Floats) -> tuple[Floats, Floats]:
+        """As sure as the least sure label."""
+        given = (probabilities >= self.thresholds).astype(np.float64)
+        return given, np.asarray(np.where(given > 0, probabilities, 1 - probabilities).min(1))
+
     def decoding(self, tokenizer: Tokenizer) -> dict[str, Any]:
         return super().decoding(tokenizer) | {"label_thresholds": self.thresholds.tolist()}
 

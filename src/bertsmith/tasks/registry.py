@@ -38,6 +38,11 @@ def find_task(name: str) -> type[Task[Any]]:
     )
 
 
+def is_ours(kind: type[Task[Any]]) -> bool:
+    """Whether a model of this kind is opened without being told its class."""
+    return kind.name in TASKS
+
+
 def _load(module: str, attribute: str, name: str) -> type[Task[Any]]:
     try:
         found = getattr(import_module(module), attribute)

@@ -25,7 +25,7 @@ from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.tasks.examples.encoding import Encoded, Layout
-from bertsmith.tasks.heads.pooling import Pooling
+from bertsmith.tasks.heads.pooling import Pooling, pool_examples
 from bertsmith.tasks.losses.distillation import DistillationLoss, RowLoss
 from bertsmith.tasks.saved_state import read_state
 from bertsmith.text.files.values import as_category, as_label, is_blank
@@ -110,6 +110,14 @@ class Head(nn.Module):
         """(R, H) -> (E, ...) or, `per_row`, (R, ...)."""
         raise NotImplementedError
 
+    def features(self, states: Tensor, layout: Layout) -> Tensor:
+        """(R, H) -> (E, F): what the last layer reads; the mean of the states unless said otherwise."""
+        return pool_examples(states, layout, "mean")
+
+    def answer_features(self, features: Tensor) -> Tensor | None:
+        """(E, F) -> (E, C), for a head that is linear in its `features`; None for others."""
+        return None
+
     def outputs(self, states: Tensor) -> Tensor:
         """(…, H) -> (…, C): what `forward` makes of the states that it reads, or has pooled, of single
         windows. By torch's own operations alone: a graph is made of it.
@@ -153,7 +161,7 @@ class Task(ABC, Generic[E]):
     baselines_learn: ClassVar[bool] = True  # from training examples: without any there are no baselines
     student_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # that a student always has
     answers_are_labels: ClassVar[bool] = False  # a model's answer can stand for an example's label
-    has_probabilities: ClassVar[bool] = False  # of each label, which a file may say instead of the label
+    has_probabilities: ClassVar[bool] = False  # of each label: `label_probabilities`
     activation: ClassVar[str | None] = (
         None  # what makes probabilities of outputs: softmax, sigmoid; None, numbers
     )
@@ -392,9 +400,11 @@ class Task(ABC, Generic[E]):
         so are no negatives of it.
         """
 
-    def answer_of(self, probabilities: Sequence[float]) -> Outputs:
-        """(C,) what a head would say for the probabilities of the labels, where it `has_probabilities`."""
-        raise NotImplementedError
+    def answer_of(self, probabilities: Sequence[float]) -> Outputs | None:
+        """(C,) what a head would say for these probabilities of the labels, which a file may have; None where
+        the label is all that is learned of it.
+        """
+        return None
 
     def identity(self, example: E) -> Sequence[str]:
         """The texts that make an unlabelled example another one's copy."""
@@ -408,6 +418,25 @@ class Task(ABC, Generic[E]):
         settings = self.settings.model_dump() | dict(columns)
         other.settings = check(type(self.settings), settings, "the given columns")
         return other
+
+    # -- rows to label -------------------------------------------------------------------------------------
+
+    separator = ","  # what stands between several labels in a file
+
+    def read_partly_labelled(self, path: Path | str, *, needs_label: bool = False) -> list[E]:
+        """Rows of which some have a label. Raises InputError for a task that reads no such files."""
+        raise InputError(f"A task that reads rows of texts is needed; {self.name} doesn't.")
+
+    def label_probabilities(self, outputs: Outputs) -> Floats:
+        """(E, …) -> (E, C), each label's, where the task `has_probabilities`."""
+        probabilities = self.probabilities(outputs)
+        assert probabilities is not None
+        return probabilities
+
+    def likeliest(self, probabilities: Floats) -> tuple[Floats, Floats]:
+        """(E, C) -> (E, C) 1 for the labels that an example would get, and (E,) how sure they are."""
+        given = np.asarray(np.eye(probabilities.shape[1])[probabilities.argmax(1)])
+        return given, np.asarray(probabilities.max(1))
 
     # -- as a graph ----------------------------------------------------------------------------------------
 

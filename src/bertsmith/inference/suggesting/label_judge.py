@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertsmith.arrays import Floats, Ints
-from bertsmith.inference.suggesting.answering import AnsweringModel, probabilities_of_rows
+from bertsmith.arrays import Bools, Floats, Ints
+from bertsmith.inference.suggesting.answering import AnsweringModel
 from bertsmith.inference.suggesting.label_doubts import find_doubts, off_diagonal
 from bertsmith.inference.suggesting.near_copies import Characters
 from bertsmith.machine import device_of
@@ -21,7 +21,6 @@ from bertsmith.tasks.examples.folds import folds_of
 from bertsmith.tasks.examples.text_settings import choose_pooling
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.heads.linear_start import LinearProbe
-from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.task import Outputs
 
 FEWEST_LABELLED = 10  # to learn from, and to doubt
@@ -91,7 +90,9 @@ class LabelJudge:
         answering = AnsweringModel(model, task, encoder)
         train = answering.encode(rows)
         probe = LinearProbe.of(task, model, train, len(train), progress)
-        assert probe is not None
+        if probe is None:
+            notes.append(f"labels are not doubted: the head of {task.name} is no linear model of features")
+            return None
         found = probe.best()
         outputs = probe.judge(folds, found.strength)
         found.apply(model)
@@ -100,10 +101,10 @@ class LabelJudge:
     def doubts(self) -> list[Doubt]:
         """All rows, the most doubtful first."""
         task = self.answering.task
-        probabilities = probabilities_of_rows(task, self.outputs)
-        if isinstance(task, MultiLabel):
-            return self._doubts_of_sets(task, probabilities)
-        labels = np.array([task.label_ids[row.label] for row in self.rows])
+        probabilities = task.label_probabilities(np.stack(self.outputs))
+        labels = np.stack([task.target(row.label) for row in self.rows])
+        if labels.ndim == 2:
+            return self._doubts_of_sets(labels, probabilities)
         found = find_doubts(probabilities, labels)
         return [
             Doubt(
@@ -115,9 +116,11 @@ class LabelJudge:
             for place, row in enumerate(found.order.tolist())
         ]
 
-    def _doubts_of_sets(self, task: MultiLabel, probabilities: Floats) -> list[Doubt]:
-        """A label that is there or not is a question of its own: a row is as doubtful as its worst."""
-        gold = np.stack([task.target(row.label) for row in self.rows])
+    def _doubts_of_sets(self, gold: Bools, probabilities: Floats) -> list[Doubt]:
+        """A label that is there or not is a question of its own: a row is as doubtful as its worst. `gold`
+        (E, C) says which are there.
+        """
+        task = self.answering.task
         wrong = np.zeros(gold.shape, np.bool_)
         for label in range(len(task.labels)):
             chances = np.stack([1 - probabilities[:, label], probabilities[:, label]], 1)
@@ -129,7 +132,7 @@ class LabelJudge:
         for rank, row in enumerate(order.tolist()):
             otherwise = gold[row].copy()
             otherwise[worst[row]] ^= True
-            guess = task.settings.separator.join(np.array(task.labels)[otherwise].tolist())
+            guess = task.separator.join(np.array(task.labels)[otherwise].tolist())
             found.append(Doubt(self.rows[row], guess, float(own[row].min()), rank < doubtful))
         return found
 

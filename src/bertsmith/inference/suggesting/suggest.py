@@ -7,21 +7,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-import torch
 
 from bertsmith.door import door, function, optional, place, text, whole
 from bertsmith.errors import InputError
 from bertsmith.inference.frozen_baseline import encoder_before
-from bertsmith.inference.suggesting.answering import (
-    AnsweringModel,
-    guess_of,
-    likeliest_answers,
-    probabilities_of_rows,
-    separator_of,
-)
+from bertsmith.inference.suggesting.answering import AnsweringModel
 from bertsmith.inference.suggesting.label_judge import (
     FEWEST_LABELLED,
     MOST_COMPARED,
@@ -40,11 +33,9 @@ from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.model_kind import model_kind
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
-from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
-from bertsmith.tasks.heads.frozen_features import features_of
-from bertsmith.tasks.multi_label import MultiLabel
-from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.registry import find_task, is_ours
+from bertsmith.tasks.task import Task
 from bertsmith.text.files.values import is_blank
 from bertsmith.validation import check
 
@@ -117,7 +108,7 @@ def suggest(
     ModelError and RecipeError.
     """
     folder = locate_model(model).folder
-    trained = _trained_model(folder)
+    trained = _trained_model(folder, find_task(task))
     reading = _task(trained, task, columns)
     known, pool, notes = _read(trained, folder, reading, file, labelled, columns.get("label") is not None)
     unlabelled = len(pool)
@@ -144,24 +135,25 @@ def suggest(
         doubts,
         find_contradictions(known),
         notes,
-        separator_of(reading),
+        reading.separator,
     )
 
 
 # -- the rows ------------------------------------------------------------------------------------------------
 
 
-def _trained_model(folder: Path) -> AnsweringModel | None:
-    """None for an encoder without a head of a task."""
+def _trained_model(folder: Path, kind: type[Task[Any]]) -> AnsweringModel | None:
+    """None for an encoder without a head of a task; `kind` is for a task of one's own."""
     if model_kind(folder) != "task":
         load_encoder(folder)  # or it has no encoder either, or is broken
         return None
-    model, task = load_task_model(folder)
-    if not isinstance(task, Classification | MultiLabel):
+    model, task = load_task_model(folder, None if is_ours(kind) else kind)
+    if not task.has_probabilities:
         raise InputError(
-            f"{folder} is a model of {task.name}. suggest works for classification and multi-label."
+            f"{folder} is a model of {task.name}. suggest works for classification and multi-label, and for "
+            "tasks of your own that have probabilities."
         )
-    return AnsweringModel(model.to(device_of("auto")), task, folder)
+    return AnsweringModel(model.to(device_of("auto")), cast(TextTask, task), folder)
 
 
 def _task(trained: AnsweringModel | None, task: str, columns: dict[str, Any]) -> TextTask:
@@ -169,11 +161,9 @@ def _task(trained: AnsweringModel | None, task: str, columns: dict[str, Any]) ->
     given = {name: value for name, value in columns.items() if value is not None}
     if trained is None:
         kind = find_task(task)
-        if not issubclass(kind, Classification | MultiLabel):
+        if not kind.has_probabilities:
             raise InputError(f"--task is classification or multi-label, found {task}.")
-        settings = check(kind.Settings, given, "suggest")
-        found: TextTask = kind(settings)
-        return found
+        return cast(TextTask, kind(check(kind.Settings, given, "suggest")))
     known = trained.task.settings.model_dump() | given
     settings = check(type(trained.task.settings), known, "suggest")
     again = type(trained.task)(settings, trained.task.labels)
@@ -278,17 +268,16 @@ def _next_rows(
     if not pool or model is None:
         return [], 0
     answering = model if isinstance(model, AnsweringModel) else model.answering
-    features = torch.stack(features_of(answering.model, answering.encode(pool).encoded, progress))
-    probabilities = probabilities_of_rows(answering.task, answering.outputs(features))
-    likeliest = likeliest_answers(answering.task, probabilities)
-    vectors = features.numpy().astype(np.float64)
-    drawn = choose_rows(vectors, probabilities - likeliest, round(_SPARE * count), seed).tolist()
+    features, probabilities = answering.answer(pool, progress)
+    likeliest, confidence = answering.task.likeliest(probabilities)
+    drawn = choose_rows(features, probabilities - likeliest, round(_SPARE * count), seed).tolist()
     near = known[:MOST_COMPARED]
     characters = Characters([joined(row) for row in (*near, *(pool[row] for row in drawn))])
     places = range(len(near), len(near) + len(drawn))
     kept = [drawn[place - len(near)] for place in characters.first_of_each(places, range(len(near)))]
+    labels = np.array(answering.task.labels)
+    guesses = [answering.task.separator.join(labels[likeliest[row] > 0].tolist()) for row in kept[:count]]
     rows = [
-        NextRow(pool[row], *guess_of(answering.task, probabilities[row], likeliest[row]))
-        for row in kept[:count]
+        NextRow(pool[row], guess, float(confidence[row])) for row, guess in zip(kept, guesses, strict=False)
     ]
     return rows, len(drawn) - len(kept)

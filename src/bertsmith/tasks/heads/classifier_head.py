@@ -92,6 +92,9 @@ class ClassifierHead(Head):
         text, columns = features[..., : -self.columns], features[..., -self.columns :]
         return torch.cat([self.dropout(text), columns], -1)
 
+    def answer_features(self, features: Tensor) -> Tensor:
+        return self.in_units(self.out(features.to(self.out.weight.device)))
+
     def in_units(self, outputs: Tensor) -> Tensor:
         """What `out` gives, in the unit of the task's labels."""
         return outputs
