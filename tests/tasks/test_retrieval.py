@@ -141,6 +141,36 @@ def test_an_id_is_carried_to_the_predictions(name: str, content: str, tmp_path: 
 
 
 @pytest.mark.parametrize(
+    ("content", "settings", "first"),
+    [
+        ("question,answer,label\nwho?,ann,1\nwho?,bob,0\n", {}, "line 3: 'label' is 0"),
+        ("query,passage,Score\nwho?,ann,2\nwho?,bob,0.0\n", {}, "line 3: 'Score' is 0"),
+        ("query,passage,right\nwho?,ann,true\nwho?,bob,false\n", {"label": "right"}, "line 3: 'right' is 0"),
+        (
+            "who?,ann,1\nwho?,bob,0\n",
+            {"text": 1, "text_pair": 2, "label": 3, "header": False},
+            "line 2: '3' is 0",
+        ),
+        ("query,passage,label\nwho?,ann,1\nwhy?,bob,\n", {}, ""),
+        ("query,passage,label\nwho?,ann,cars\nwhy?,bob,0\n", {}, ""),
+        ("query,passage,score\nwho?,ann,-3\nwhy?,bob,0\n", {}, ""),
+        ("query,passage,topic\nwho?,ann,0\nwhy?,bob,1\n", {}, ""),
+    ],
+)
+def test_documents_that_a_label_says_are_no_answers_are_not_learned_as_answers(
+    content: str, settings: dict[str, Any], first: str, tmp_path: Path
+) -> None:
+    """The rows of reranking's example; votes below 0 are no relevance, and neither is a topic."""
+    (tmp_path / "a.csv").write_text(content)
+    task = make_task("retrieval", **settings)
+    if not first:
+        assert [row.documents for row in task.read(tmp_path / "a.csv")] == [("ann",), ("bob",)]
+        return
+    with pytest.raises(InputError, match=rf"{first}, so the document is no answer.* 1 of 2 rows"):
+        task.read(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         ('{"question": "who?", "label": 1}\n', "needs a query and a document"),

@@ -26,6 +26,7 @@ from bertsmith.tasks.examples.query_documents import (
     QueryExample,
     find_query_columns,
     read_query_documents,
+    require_answers,
     text_number,
 )
 from bertsmith.tasks.examples.text_settings import RowSettings
@@ -95,6 +96,8 @@ class Retrieval(Task[QueryExample]):
             labelled=labelled,
         )
         if labelled:  # what the first file's names decided holds for the files that follow
+            layout = settings.model_dump(include={"format", "header", "encoding"})
+            require_answers(path, columns, settings.label, **layout)
             fixed = {"query": columns.query, "positive": columns.positive, "text": None, "text_pair": None}
             self.settings = settings.model_copy(update=fixed)
         examples = read_query_documents(

@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.text.files.columns import guess_columns
+from bertsmith.text.files.columns import guess_columns, named_column, plain_name
 from bertsmith.text.files.values import ID, as_category, as_id, as_number, as_text, is_blank, shown
 from bertsmith.text.labelled.rows import are_objects, read_column_names, read_keys, read_rows
 
 Column = str | int
 QUERIES = ("query", "question", "anchor")
 POSITIVES = ("positive", "document", "passage", "answer", "sentence")
+# Columns that say how relevant a document is, as reranking reads them.
+_RELEVANCES = ("label", "labels", "relevance", "relevant", "isrelevant", "grade", "score", "similarity")
 _NEGATIVE = re.compile(r"negatives?[ _-]?\d*", re.IGNORECASE)
 # A list of texts. Braces aren't looked at: a document may be code.
 _PRINTED = re.compile(r"""\[\s*(?:['"].*['"]\s*)?\]""", re.DOTALL)
@@ -146,6 +148,51 @@ def find_query_columns(
         names = read_keys(path, format=format, encoding=encoding)
     negatives = negatives or tuple(name for name in names if is_negative(name))
     return QueryColumns(query, positive, negatives, "scores" if "scores" in names else None, by_key)
+
+
+def require_answers(
+    path: Path | str,
+    columns: QueryColumns,
+    label: Column | None,
+    *,
+    format: str | None,
+    header: bool,
+    encoding: str = "utf-8",
+) -> None:
+    """Raises InputError where the `label`, or a column that is called like one, is a relevance and 0 in some
+    row: its document is no answer, and would be learned as one.
+    """
+    layout: dict[str, Any] = {"format": format, "header": header, "encoding": encoding}
+    if str(path) == "-":
+        return
+    if header:
+        by_key = are_objects(path, format=format, encoding=encoding)
+        of_objects: dict[str, Any] = {"format": format, "encoding": encoding}
+        names = read_keys(path, **of_objects) if by_key else read_column_names(path, **layout)
+        roles = (columns.query, columns.positive, columns.scores, *columns.negatives)
+        used, named = {named_column(role, names) for role in roles}, named_column(label, names)
+        free = [name for name in names if name not in used]
+        judged = [name for name in free if name == named or plain_name(name) in _RELEVANCES]
+        rows = read_rows(path, [], optional=judged, **layout) if judged else []
+    else:
+        judged = [] if label is None else [str(label)]
+        rows = read_rows(path, judged, **layout) if judged else []
+    for number, column in enumerate(judged):
+        cells = [(row.values[number], row.where) for row in rows if not is_blank(row.values[number])]
+        wrong = [where for value, where in cells if as_category(value) in ("0", "False")]
+        if wrong and all(_is_relevance(value) for value, _ in cells):
+            raise InputError(
+                f"{wrong[0]}: {column!r} is 0, so the document is no answer, and retrieval would learn it as "
+                f"one: {len(wrong):,} of {len(rows):,} rows are so. Keep the others, or train reranking, "
+                "which reads them. If the column says something else, rename it."
+            )
+
+
+def _is_relevance(value: Any) -> bool:
+    try:
+        return as_category(value) in ("True", "False") or as_number(value, "") >= 0
+    except InputError:
+        return False
 
 
 def _pair(
