@@ -180,6 +180,12 @@ def test_questions_about_other_documents_are_refused(index: Index, tmp_path: Pat
         ("a.csv", "question,document,relevance\nwho?,7,1\nwho?,8,0.1\n", "line 3.*whole number.*'0.1'"),
         ("a.csv", "question,document,grade\nwho?,7,1\nwho?,7,0\n", "line 3.*grade 0.*but 1 further up"),
         ("a.csv", "question,document,score,grade\nwho?,7,0.3,2\n", {"7": 2}),  # by the table of names
+        ("a.csv", "question,document,label\nwho?,7,1\nwho?,8,0\n", {"7": 1, "8": 0}),  # as reranking has it
+        (
+            "a.csv",
+            "question,document,label\nwho?,7,cars\n",
+            "line 2, column 'label': expected a finite number",
+        ),
         ("a.csv", "question,document\nwho?,1.0\nwho?,true\nwho?,8.0\n", {"1.0": 1, "true": 1, "8": 1}),
         (
             "a.jsonl",

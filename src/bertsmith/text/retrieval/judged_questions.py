@@ -4,7 +4,7 @@
 | --- | --- |
 | the question | question, query, text |
 | the document | document, document_id, doc_id, id, source, answer |
-| its grade, 1 where there is none | grade, relevance, score |
+| its grade, 1 where there is none | grade, relevance, score, label |
 
 Of several such columns the name that stands first here decides. A question with several right documents
 stands in several rows. Grades are whole numbers.
@@ -23,7 +23,7 @@ from bertsmith.text.retrieval.retrieval_data import RetrievalData
 TABLES = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".json", ".parquet")
 _QUESTION = ("question", "query", "text")
 _DOCUMENT = ("document", "document_id", "doc_id", "id", "source", "answer")
-_GRADE = ("grade", "relevance", "score")
+_GRADE = ("grade", "relevance", "score", "label")
 
 
 def read_judged_questions(path: Path, documents: Mapping[str, str], encoding: str = "utf-8") -> RetrievalData:
@@ -47,7 +47,7 @@ def read_judged_questions(path: Path, documents: Mapping[str, str], encoding: st
             raise InputError(f"{where}: the question is empty. Fill it in or remove the row.")
         if id not in documents:
             strangers[id] = where
-        given = 1 if graded in ([], [None]) else _grade(graded[0], where)
+        given = 1 if graded in ([], [None]) else _grade(graded[0], f"{where}, column {grade!r}")
         before = judgements.setdefault(text, {}).setdefault(id, given)
         if before != given:
             raise InputError(
