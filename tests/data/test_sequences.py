@@ -403,6 +403,41 @@ def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.parametrize(
+    ("content", "settings", "sentence"),
+    [
+        ('events\n"[1, 2]"\n', {}, "line 2: expected a sequence in the column events, found a printed list"),
+        ("events\n[1 2 10]\n", {}, "found a printed list, '[1 2 10]'"),
+        ("id,events\n1,\"['a', 'b']\"\n", {"characters": True}, "Save the table as JSON lines or Parquet"),
+        (
+            "id;events\n1;login click\n",
+            {},
+            "expected columns, found one, 'id;events'. It looks separated by semi",
+        ),
+        ("age;city\n41;Oslo\n", {"kind": "table"}, "save it with commas or tabs"),
+        ("age\tcity\n41\tOslo\n", {"kind": "table"}, "--format tsv reads it"),
+    ],
+)
+def test_a_csv_whose_cells_would_be_other_symbols_than_the_table_s_is_refused(
+    tmp_path: Path, content: str, settings: dict[str, Any], sentence: str
+) -> None:
+    """pandas prints a list into a cell; spreadsheets in German write semicolons."""
+    (tmp_path / "rows.csv").write_text(content)
+    with pytest.raises(InputError) as caught:
+        build_sequences([tmp_path / "rows.csv"], tmp_path / "store", SequenceSettings(**settings))
+    assert sentence in str(caught.value)
+
+
+def test_brackets_may_be_items_of_a_sequence(tmp_path: Path) -> None:
+    rows = ["[MAX 4 [MIN 2 3 ] 1 ]", "[ 1 2 ]", "(", "f ( x , 1 )", "{ a }"]
+    build_sequences(
+        [write(tmp_path / "rows.jsonl", [{"events": row} for row in rows])],
+        tmp_path / "store",
+        SequenceSettings(heldout=0.0),
+    )
+    assert stored_rows(tmp_path / "store") == [row.split() for row in rows]
+
+
 def test_damaged_files_of_a_store_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "series.npy", np.random.default_rng(0).normal(size=(9, 16)))
     build_sequences([tmp_path / "series.npy"], tmp_path / "s", SequenceSettings(kind="series", heldout=0))

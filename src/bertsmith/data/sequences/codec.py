@@ -18,7 +18,7 @@ from bertsmith.data.store_manifest import CODEC_FILE
 from bertsmith.errors import InputError, StoreError
 from bertsmith.files import read_json
 from bertsmith.text.files.columns import listed, unknown_column
-from bertsmith.text.files.values import LARGEST, shown
+from bertsmith.text.files.values import LARGEST, is_printed, shown
 from bertsmith.text.tokens.number_tokenizer import NumberScale, NumberScales
 from bertsmith.validation import Strict, first_problem
 
@@ -114,6 +114,11 @@ class Codec(Strict):
         if value is None:
             return []
         if isinstance(value, str):
+            if _is_printed_list(value):
+                raise InputError(
+                    f"{row.where}: expected a sequence in the column {self.column}, found a printed list, "
+                    f"{shown(value)}. Save the table as JSON lines or Parquet, which hold lists."
+                )
             return list("".join(value.split())) if self.characters else value.split()
         if isinstance(value, list | tuple):
             return _without_padding(value)
@@ -121,6 +126,12 @@ class Codec(Strict):
             f"{row.where}: expected a sequence in the column {self.column}: a list, or a string of items "
             f"with blanks between them; found {shown(value)}. Name another with --column."
         )
+
+
+def _is_printed_list(value: str) -> bool:
+    """As pandas and NumPy print one. Brackets with blanks around them are items, braces perhaps code."""
+    closed = value.strip()
+    return closed.startswith(("[", "(")) and not closed[-2:-1].isspace() and is_printed(closed)
 
 
 def _without_padding(items: Sequence[Any]) -> Sequence[Any]:

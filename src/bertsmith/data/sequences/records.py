@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertsmith.errors import InputError
-from bertsmith.text.files.columns import listed
+from bertsmith.text.files.columns import listed, separator_advice
 from bertsmith.text.labelled.rows import are_objects, read_column_names, stream_objects, stream_rows
 
 SEQUENCE = "sequence"  # the column of a .npy
@@ -56,7 +56,10 @@ def column_names(file: RowFile, *, padded: bool = False) -> list[str]:
     if _is_numpy(path):
         return list(_arrays(Path(path), padded))
     if not are_objects(path, **file.of_objects):
-        return read_column_names(path, **file.layout)
+        names = read_column_names(path, **file.layout)
+        if advice := separator_advice(names):
+            raise InputError(f"{path}: expected columns, found one, {names[0]!r}.{advice}")
+        return names
     first = islice(stream_objects(path, **file.of_objects), _FIRST)
     found = list(dict.fromkeys(key for each in first for key in each.fields))
     return found or read_column_names(path, **file.layout)  # which says that there is nothing
