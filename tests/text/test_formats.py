@@ -278,7 +278,7 @@ def test_a_long_collection_with_blanks_at_line_ends_is_not_one_document(tmp_path
 
 
 def test_a_table_may_begin_with_blank_lines(tmp_path: Path) -> None:
-    for name in ("a.csv", "a.tsv"):
+    for name in ("a.csv", "a.tsv", "a.tab"):
         (tmp_path / name).write_text("\n\ntext\nOne.\nTwo.\n")
         assert texts(tmp_path / name) == ["One.", "Two."]
 

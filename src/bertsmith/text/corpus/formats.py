@@ -1,7 +1,7 @@
 """Which convention a file follows, and the reader for each.
 
-A name ending in .jsonl, .ndjson, .json, .csv, .tsv or .parquet (before .gz or .zst) settles it. Any other
-file is text, and its beginning decides:
+A name ending in .jsonl, .ndjson, .json, .csv, .tsv, .tab or .parquet (before .gz or .zst) settles it. Any
+other file is text, and its beginning decides:
 1. `<doc ` first: WikiExtractor's output.
 2. No blank line between two lines: one document.
 3. Google's convention, one sentence a line and a blank line between documents, where four lines in five end
@@ -29,6 +29,7 @@ BY_SUFFIX: dict[str, Format] = {
     ".json": "jsonl",
     ".csv": "csv",
     ".tsv": "tsv",
+    ".tab": "tsv",
     ".parquet": "parquet",
 }
 LAYOUTS: dict[Format, LineLayout] = {
