@@ -137,6 +137,13 @@ def test_a_blank_line_is_an_empty_text_so_that_ids_are_numbers_of_lines(
     np.testing.assert_allclose(found.vectors, embedder.documents(["red cat", "", "old dog"]), atol=1e-6)
 
 
+def test_texts_that_the_line_ends_of_quoted_tsv_tear_are_told(embedder: Embedder, tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text('text\tlabel\n"red\ncat"\t1\nold dog\t0\n')
+    result = run(embedder, tmp_path / "a.tsv", tmp_path / "v.parquet")
+    assert result.whole.texts == 3
+    assert "and 1 of them torn into several rows" in result.doubts[0]
+
+
 def test_an_id_that_only_a_later_row_of_a_file_has_is_not_dropped(embedder: Embedder, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "red"}\n{"id": 5, "text": "cat"}\n')
     with pytest.raises(InputError, match=r"a\.jsonl, line 1: .*'id'"):

@@ -306,4 +306,8 @@ def test_texts_of_tables_and_of_lines_come_once(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text(json.dumps(INTENT))
     assert read_texts(tmp_path / "a.csv") == read_texts(tmp_path / "b.txt") == ["one", "two"]
     assert read_texts(tmp_path / "a.csv", text="label") == ["x", "y", "z"]
+    (tmp_path / "pairs.csv").write_text("question,answer\nWhere?,There.\n")
+    with pytest.raises(InputError, match="the text could be question or answer"):
+        read_texts(tmp_path / "pairs.csv")
+    assert read_texts(tmp_path / "pairs.csv", text="answer") == ["There."]
     assert read_schema(tmp_path / "schema.json") == INTENT

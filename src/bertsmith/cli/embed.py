@@ -208,3 +208,5 @@ def _show(result: "EmbeddingResult") -> None:
         print_warning(
             f"{result.blank:,} rows have no text, from {result.first_blank} on: theirs is that of none"
         )
+    for sentence in result.doubts:
+        print_warning(sentence)

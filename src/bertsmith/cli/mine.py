@@ -75,7 +75,7 @@ def mine(
     from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
     from bertsmith.text.files.jsonl import write_jsonl
     from bertsmith.text.files.values import as_text, is_blank
-    from bertsmith.text.labelled.rows import read_rows, tells_format
+    from bertsmith.text.labelled.rows import quoting_warnings, read_rows, tells_format
 
     reads = [pairs, *([documents] if documents else []), locate_model(model).folder]
     require_output(out, overwrite, reads)
@@ -87,15 +87,18 @@ def mine(
     searched = [row.documents[0] for row in rows]
     if documents is not None:
         settings = task.settings
+        format = None if tells_format(documents) else settings.format
         found = read_rows(
             documents,
             [document_text],
-            format=None if tells_format(documents) else settings.format,
+            format=format,
             header=settings.header,
             encoding=settings.encoding,
         )
         texts = (as_text(values[0], where) for values, where in found)
         searched = [text for text in texts if not is_blank(text)]
+        for sentence in quoting_warnings(documents, searched, format):
+            error_console.print(sentence, markup=False, soft_wrap=True)
     with progress_bar("Embedding") as progress:
         embedder = Embedder(model)
         if embedder.caveat:

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from bertsmith.cli.mirror_store import mirror_settings, opened_store
 from bertsmith.cli.options import FileLayout, given
-from bertsmith.cli.screen import print_facts, print_note, print_table, progress_bar
+from bertsmith.cli.screen import print_facts, print_note, print_table, print_warning, progress_bar
 from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
@@ -120,11 +120,14 @@ def label(
     from bertsmith.mirroring.upstream import Upstream
     from bertsmith.serving.mirror.identity import require_name
     from bertsmith.serving.mirror.student import Student
+    from bertsmith.text.labelled.rows import quoting_warnings
 
     if site:
         require_name(site, "--site:")
     limits = limits or Limits()
     texts = read_texts(file, text=text, **given(layout))
+    for sentence in quoting_warnings(file, texts, None if layout is None else layout.format):
+        print_warning(sentence)
     question = Question(model, _prompt(prompt), read_schema(schema))
     budget, asked = limits.budget, Upstream(upstream, key_from=key_from)
     if student is not None:

@@ -24,7 +24,7 @@ from bertsmith.serving.mirror.identity import site_of, version_of
 from bertsmith.serving.mirror.redaction import Redactor
 from bertsmith.serving.mirror.store import Store
 from bertsmith.serving.mirror.student import Student
-from bertsmith.tasks.classification import Classification, ClassificationSettings
+from bertsmith.text.labelled.rows import stream_texts
 
 GAP = "{text}"
 _NAME = "labels"
@@ -62,11 +62,9 @@ def read_schema(path: Path) -> dict[str, Json]:
     return found
 
 
-def read_texts(path: Path, **columns: Any) -> list[str]:
-    """Each text of a table or of a file of lines once, in order. Raises InputError naming file and line."""
-    settings = ClassificationSettings(**{name: value for name, value in columns.items() if value is not None})
-    rows = Classification(settings).read(path, labelled=False)
-    return list(dict.fromkeys(row.text for row in rows if row.text.strip()))
+def read_texts(path: Path, text: str | None = None, **layout: Any) -> list[str]:
+    """Each text of a table or of a file of lines once, in order. Raises InputError as `stream_texts` does."""
+    return list(dict.fromkeys(stream_texts(path, text, **layout)))
 
 
 def unsure_first(texts: Sequence[str], student: Student) -> list[str]:

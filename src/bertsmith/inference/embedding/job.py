@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -18,8 +18,16 @@ from bertsmith.inference.embedding.shard_rows import ShardedRows
 from bertsmith.inference.embedding.vector_file import ROWS, About, decode, encode, read_about, vector_table
 from bertsmith.inference.embedding.vectors import Int8Ranges, Loss, Precision, Vectors, loss
 from bertsmith.inference.lock import sole_writer
-from bertsmith.text.files.columns import LABELS, guess_columns, plain_name
-from bertsmith.text.labelled.rows import LabelledRow, are_objects, read_column_names, read_keys, stream_rows
+from bertsmith.text.files.columns import guess_text
+from bertsmith.text.files.values import as_text
+from bertsmith.text.labelled.rows import (
+    LabelledRow,
+    are_objects,
+    quoting_warnings,
+    read_column_names,
+    read_keys,
+    stream_rows,
+)
 from bertsmith.text.ray_engine import Engine, ordered_by_ray, require_engine
 
 SHARD_ROWS = 4096
@@ -46,7 +54,7 @@ Watch = Callable[[Count], None]
 class EmbeddingResult:
     """`whole` counts what is in the file, `computed` what this run added; `loss` is that of the precision on
     the first vectors of this run, None for float32. `blank` rows have no text, from `first_blank`
-    on.
+    on. `doubts` are sentences on what may have been misread.
     """
 
     path: Path
@@ -56,6 +64,7 @@ class EmbeddingResult:
     loss: Loss | None = None
     blank: int = 0
     first_blank: str = ""
+    doubts: tuple[str, ...] = ()
 
 
 def embed_file(
@@ -102,11 +111,14 @@ def embed_file(
     layout: dict[str, Any] = {"header": header, "format": format, "encoding": encoding}
     found = _rows(input, text, id, layout)
     if finished:
-        return _finished(parts, ShardedRows(found, shard_rows))
-    make_folder(parts.folder)
-    with sole_writer(parts.folder):
-        parts.open(resume)
-        return _finish(embedder, found, parts, kind, engine, watch)
+        result = _finished(parts, ShardedRows(found, shard_rows))
+    else:
+        make_folder(parts.folder)
+        with sole_writer(parts.folder):
+            parts.open(resume)
+            result = _finish(embedder, found, parts, kind, engine, watch)
+    texts = _texts_again(input, text, id, layout)
+    return replace(result, doubts=tuple(quoting_warnings(input, texts, format)))
 
 
 def _require_file(out: Path | str) -> None:
@@ -273,8 +285,18 @@ def _rows(
         found = stream_rows(input, columns, optional=more, blank_lines=True, **layout)
         return found if id else _with_ids_if_any(found)
     names = read_column_names(input, **layout)
-    columns = _columns(names, text, id or _id_of(names) or _id_of_any(input, layout), str(input))
-    return stream_rows(input, columns, blank_lines=True, **layout)
+    id = id or _id_of(names) or _id_of_any(input, layout)
+    text = guess_text(names, str(input)) if text is None else text
+    return stream_rows(input, [text, *([id] if id else [])], blank_lines=True, **layout)
+
+
+def _texts_again(
+    input: Path | str, text: str | int | None, id: str | int | None, layout: dict[str, Any]
+) -> Iterator[str]:
+    """None of standard input, which is read once."""
+    if str(input) != "-":
+        for row in _rows(input, text, id, layout):
+            yield as_text(row.values[0], row.where)
 
 
 def _with_ids_if_any(rows: Iterator[LabelledRow]) -> Iterator[LabelledRow]:
@@ -290,18 +312,6 @@ def _with_ids_if_any(rows: Iterator[LabelledRow]) -> Iterator[LabelledRow]:
                 f"{row.where} has the id {other!r}, and the first row has none. Give an id to all or to none."
             )
         yield LabelledRow(tuple(row.values[place] for place in (0, *ids)), row.where)
-
-
-def _columns(
-    names: Sequence[str], text: str | int | None, id: str | int | None, input: str
-) -> list[str | int]:
-    """The columns of text and id: as said, else by the names in the file."""
-    if text is None:
-        texts = [name for name in names if name.lower() != _ID and plain_name(name) not in LABELS]
-        text, pair, _ = guess_columns(texts, input, labelled=False)
-        if pair is not None:
-            raise InputError(f"{input}: the text could be {text} or {pair}. Name it with --text.")
-    return [text, *([id] if id else [])]
 
 
 def _id_of(names: Sequence[str]) -> str | None:

@@ -29,7 +29,7 @@ from bertsmith.text.files import tables
 from bertsmith.text.files.columns import (
     column_number,
     find_column,
-    guess_columns,
+    guess_text,
     named_column,
     separator_advice,
     unknown_column,
@@ -122,7 +122,7 @@ def stream_texts(
     if are_lines(path, format=format, encoding=encoding):
         column = LINES_HAVE[0]
     elif column is None:
-        column = guess_columns(read_column_names(path, **layout), str(path), labelled=False).text
+        column = guess_text(read_column_names(path, **layout), str(path))
     for row in stream_rows(path, [column], **layout):
         text = as_text(row.values[0], row.where)
         if not is_blank(text):
