@@ -23,7 +23,7 @@ from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_ta
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.examples.held_out import hold_out
 from bertsmith.tasks.finetuning import encode_examples
-from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.task import reading_columns
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -417,6 +417,17 @@ def test_a_setting_that_would_have_no_effect_on_a_file_is_refused(
         with pytest.raises(InputError, match="can't be changed for a file"):
             classifier.evaluate(tmp_path / "in.csv", **own)
     assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_each_setting_is_of_the_model_or_says_how_a_file_is_read(name: str) -> None:
+    settings = find_task(name).Settings
+    of_files = {
+        *("text", "text_pair", "label", "labels", "separator", "group", "missing", "features", "scheme"),
+        *("header", "format", "encoding", "query", "positive", "negative", "negatives"),
+        *("query_prefix", "document_prefix"),  # may be another's for other documents
+    }
+    assert settings.of_model == settings.model_fields.keys() - of_files
 
 
 def test_ids_and_blank_lines_keep_predictions_beside_their_rows(

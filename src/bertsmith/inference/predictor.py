@@ -20,7 +20,6 @@ from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.computing.task_model import LONGEST, TaskModel, outputs_of
 from bertsmith.tasks.evaluating.evaluation import Evaluation, evaluate
-from bertsmith.tasks.examples.calibrated_task import CalibratedTask
 from bertsmith.tasks.examples.encoding import special_tokens
 from bertsmith.tasks.examples.held_out import shared_with_train
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, few_at_a_time
@@ -34,9 +33,6 @@ _EXAMPLES_AT_A_TIME, _CHARACTERS_AT_A_TIME = 4096, 1 << 22
 # What a caller who may stop at any time waits for.
 _WINDOWS_AT_A_TIME, _TEXTS_OF_WINDOWS, _CHARACTERS_OF_WINDOWS = 16, 64, 1 << 16
 _CHARACTERS_OF_A_TOKEN = 16  # English has about 5
-# Settings that decide an answer: a trained model has them.
-_OF_MODEL = {"max_length", "stride", "pooling", "longest_answer", "constrained"}
-_OF_MODEL |= {"coverage", "error_cost", "abstain_cost"}
 
 
 @dataclass(frozen=True)
@@ -181,8 +177,7 @@ class Predictor:
         if not train or self.before is None:
             return {}
         task = fitted_again(self.task, train)
-        if isinstance(task, CalibratedTask):
-            task.confidence = None
+        task.uncalibrate()
         return frozen_predictions(task, self.before, train, split, next(self.model.parameters()).device)
 
     def _training_rows(
@@ -229,7 +224,7 @@ class Predictor:
 
 def _reading(task: Task[Any], columns: dict[str, Any]) -> Task[Any]:
     """Raises InputError for settings that are no matter of reading: they would have no effect."""
-    if own := sorted(_OF_MODEL & columns.keys()):
+    if own := sorted(task.settings.of_model & columns.keys()):
         raise InputError(
             f"{own[0]} is a setting of training, which the model keeps: it can't be changed for a file. "
             "Leave it out. Very long texts are read whole by predict_windows."

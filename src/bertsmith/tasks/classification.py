@@ -45,6 +45,12 @@ class ClassificationSettings(MixedSettings):
     more than leaving the text to someone else.
     """
 
+    of_model: ClassVar[frozenset[str]] = MixedSettings.of_model | {
+        "class_weights",
+        "coverage",
+        "error_cost",
+        "abstain_cost",
+    }
     class_weights: Literal["none", "auto"] | dict[str, _Weight] = "none"
     coverage: float | None = Field(None, gt=0, le=1)
     error_cost: float | None = Field(None, gt=0, allow_inf_nan=False)
@@ -86,6 +92,11 @@ class Classification(CalibratedTask):
     Settings: ClassVar[type[TaskSettings]] = ClassificationSettings
     settings: ClassificationSettings
     _weights: tuple[float, ...] | None = None
+
+    @property
+    def fits_static_table(self) -> bool:
+        """Of single texts, and not a task of one's own that begins with this one."""
+        return type(self) is Classification and self.settings.text_pair is None
 
     def as_target(self, value: Any, where: str) -> str:
         return self.as_own_label(value, where)

@@ -48,6 +48,7 @@ class AnswerSettings(TaskSettings):
     a key, in SQuAD's JSON `title`: questions that have it in common are never divided between train and dev.
     """
 
+    of_model: ClassVar[frozenset[str]] = TaskSettings.of_model | {"longest_answer"}
     max_length: int = Field(384, ge=16)
     stride: int | None = Field(128, ge=0)
     longest_answer: int = Field(30, ge=1)

@@ -53,6 +53,7 @@ class RerankingSettings(RowSettings):
     the relevant part of a pointwise loss weighs.
     """
 
+    of_model: ClassVar[frozenset[str]] = RowSettings.of_model | {"loss", "positive_weight"}
     loss: Literal["pointwise", "listwise"] = "pointwise"
     positive_weight: float = Field(1.0, gt=0)
 

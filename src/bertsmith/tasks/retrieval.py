@@ -47,6 +47,14 @@ class RetrievalSettings(RowSettings):
     folder says.
     """
 
+    of_model: ClassVar[frozenset[str]] = RowSettings.of_model | {
+        "loss",
+        "scale",
+        "symmetric",
+        "margin",
+        "pooling",
+        "normalise",
+    }
     loss: LossName = "softmax"
     scale: float = Field(20.0, gt=0)
     symmetric: bool = False

@@ -42,6 +42,7 @@ class SimilaritySettings(RowSettings):
     labels are scores or classes.
     """
 
+    of_model: ClassVar[frozenset[str]] = RowSettings.of_model | {"pooling", "target"}
     pooling: Pooling = "mean"
     target: Literal["score", "class"] = "score"
 

@@ -66,6 +66,7 @@ class TaggingSettings(TaskSettings):
     overlap by `stride` or a quarter: cutting would leave words without a tag.
     """
 
+    of_model: ClassVar[frozenset[str]] = TaskSettings.of_model | {"crf", "constrained"}
     crf: bool = False
     constrained: bool = True
     scheme: SchemeName | None = None

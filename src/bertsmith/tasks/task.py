@@ -57,8 +57,10 @@ class TaskSettings(UserSettings):
     `max_length` counts tokens with special ones. Longer texts are cut, or with `stride` read as windows that
     overlap by so many tokens. `text`, `text_pair` and `label` are columns: names, or numbers counted from 1.
     `header`, `format` and `encoding` say how files are read.
+    `of_model` are the settings that a trained model keeps: for another file they can't be changed.
     """
 
+    of_model: ClassVar[frozenset[str]] = frozenset({"max_length", "stride"})
     max_length: int = Field(128, ge=8)
     stride: int | None = Field(None, ge=0)
     text: str | int | None = None
@@ -419,6 +421,11 @@ class Task(ABC, Generic[E]):
         other.settings = check(type(self.settings), settings, "the given columns")
         return other
 
+    @property
+    def fits_static_table(self) -> bool:
+        """Whether a static table of word vectors with a linear head can stand for the model."""
+        return False
+
     # -- rows to label -------------------------------------------------------------------------------------
 
     separator = ","  # what stands between several labels in a file
@@ -514,6 +521,9 @@ class Task(ABC, Generic[E]):
         self, outputs: Sequence[Outputs], examples: Sequence[E], encoded: Sequence[Encoded]
     ) -> list[Prediction]:
         """The head's outputs as predictions, one for each example."""
+
+    def uncalibrate(self) -> None:
+        """Forgets the confidence that `calibrate` chose: another model's is another."""
 
     def decode_by_folds(
         self,

@@ -28,7 +28,6 @@ from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
 from bertsmith.model.static_table import load_static
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import on_table, save_task_model
-from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.golden.records import write_golden
@@ -41,10 +40,7 @@ def table_source(whole: Teacher) -> Path | None:
     """The encoder that a table can be made of; None for a task that isn't about classes of single texts, for
     a model of numbers, and where the encoder before the fine-tuning isn't known or isn't here.
     """
-    task = whole.task
-    if type(task) is not Classification or task.settings.text_pair is not None:
-        return None
-    if isinstance(whole.tokenizer, ValueTokenizer):
+    if not whole.task.fits_static_table or isinstance(whole.tokenizer, ValueTokenizer):
         return None
     return encoder_before(whole.folder)
 

@@ -26,7 +26,7 @@ def open_reranker(name: str) -> Reranker:
     such class.
     """
     predictor = Predictor.load(name)
-    if predictor.task.name == "classification":
+    if predictor.task.has_probabilities:
         relevant_label(tuple(predictor.task.labels), name)
 
     def scores(query: str, passages: Sequence[str]) -> Sequence[float]:

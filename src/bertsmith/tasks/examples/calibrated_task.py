@@ -41,6 +41,9 @@ class CalibratedTask(TextTask):
         self.confidence = fit_confidence(np.stack(outputs), gold, self.threshold)
         return self.confidence.figures()
 
+    def uncalibrate(self) -> None:
+        self.confidence = None
+
     def decoding(self, tokenizer: Tokenizer) -> dict[str, Any]:
         threshold = self.confidence.threshold if self.confidence else 0.0
         return {"temperature": self.temperature, "threshold": threshold} | super().decoding(tokenizer)

@@ -3,7 +3,7 @@ of the table stand beside it.
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator
 
@@ -30,6 +30,7 @@ class PooledSettings(RowSettings):
     published: the head of the family's class in transformers. None: training chooses, as the encoder suits.
     """
 
+    of_model: ClassVar[frozenset[str]] = RowSettings.of_model | {"pooling"}
     pooling: Literal["mean", "cls", "max", "published"] | None = None
 
     @property
