@@ -29,9 +29,13 @@ from torch import Tensor
 
 from bertsmith.model.config import preset
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
-from bertsmith.training.checkpoint import RunProgress, TrainingState, load_training_state
-from bertsmith.training.checkpoint_shards import WHOLE
-from bertsmith.training.checkpoint_writer import CheckpointWriter
+from bertsmith.training.checkpoint import (
+    WHOLE,
+    CheckpointWriter,
+    RunProgress,
+    TrainingState,
+    load_training_state,
+)
 from harness import ratio, report
 
 _LOOP_SECONDS = 2.0  # of products before a save begins; as many steps follow as the writing takes

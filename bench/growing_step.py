@@ -14,8 +14,7 @@ from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.machine import Hardware
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.allocator import keep_memory
-from bertsmith.training.distributed import leave
-from bertsmith.training.machine import set_up_machine
+from bertsmith.training.machine import leave, set_up_machine
 from bertsmith.training.settings import HardwareSettings
 from harness import resident
 from on_gpu.ours import make_loop, pretraining_task

@@ -159,9 +159,8 @@ class _Ours:
         from bertsmith.model.config import preset
         from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
         from bertsmith.text.tokens.tokenizer import Tokenizer
-        from bertsmith.training.distributed import Ranks
         from bertsmith.training.loop import Loop
-        from bertsmith.training.machine import Machine
+        from bertsmith.training.machine import Machine, Ranks
         from bertsmith.training.recipe import check_recipe
 
         tokenizer = Tokenizer.load(Path(self.options.tokenizer))

@@ -21,7 +21,7 @@ from bertsmith import files as locks
 from bertsmith.cli.failures import terminate_cleanly
 from bertsmith.model.cpu.forking import compute_alone_after_fork
 from bertsmith.text import workers
-from bertsmith.training.interruption import Interruption
+from bertsmith.training.loop import Interruption
 
 NOT_LINUX = """
 import os, pathlib, sys

@@ -27,10 +27,9 @@ from bertsmith.tasks.pretraining.pretraining import PretrainingTask
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.text.labelled.squad import Question
-from bertsmith.training.distributed import Ranks
 from bertsmith.training.gradients import Gradients
 from bertsmith.training.loop import Loop
-from bertsmith.training.machine import Machine
+from bertsmith.training.machine import Machine, Ranks
 from bertsmith.training.optimizer import load_optimizer_tensors, optimizer_tensors
 from on_gpu import ours
 from on_gpu.checks import BFLOAT16, CPU, FLOAT32, Check, apart, small_config, spread_out

@@ -21,9 +21,8 @@ from bertsmith.tasks.finetuning import EncodedExamples, Finetuning
 from bertsmith.tasks.objective import Objective
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.training.distributed import Ranks
 from bertsmith.training.loop import Loop
-from bertsmith.training.machine import Machine
+from bertsmith.training.machine import Machine, Ranks
 from bertsmith.training.settings import CheckpointSettings, EvaluationSettings, RunSettings
 from on_gpu.scale import Scale
 

@@ -11,7 +11,7 @@ import torch
 
 from bertsmith.machine import matmul_flops
 from bertsmith.model.flops import encoder_flops
-from bertsmith.planning.this_accelerator import memory_bandwidth
+from bertsmith.planning.plan import memory_bandwidth
 from on_gpu import model_checks, ours, theirs, work
 from on_gpu.checks import Check, parts
 from on_gpu.kernels import largest_kernels, profile_step

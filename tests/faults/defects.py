@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from bertsmith.errors import NotFinite
-from bertsmith.training import checkpoint, checkpoint_writer, loop, pretrain
+from bertsmith.training import checkpoint, loop, pretrain
+from bertsmith.training import checkpoint as checkpoint_writer
 from bertsmith.training.gradients import StepResult
 
 

@@ -19,8 +19,7 @@ from bertsmith.tasks.pretraining.pretraining import PretrainingTask
 from bertsmith.training import checkpoint
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop
-from bertsmith.training.muon import Muon
-from bertsmith.training.optimizer import Optimizers
+from bertsmith.training.optimizer import Muon, Optimizers
 
 Strike = Callable[[], None]
 

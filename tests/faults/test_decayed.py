@@ -22,9 +22,9 @@ from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 from bertsmith.training import pretrain as pretraining
 from bertsmith.training.checkpoint import read_training_state
-from bertsmith.training.fills import filled_masks
 from bertsmith.training.log import RunLog
 from bertsmith.training.recipe import check_recipe
+from bertsmith.training.run_report import filled_masks
 
 STEPS, DECAY = 24, 10  # of the long run, a quarter of which is its decay, and of those that begin from it
 # The weights change once a step. In the order of the attempts: warm-up, stable phase, decay.

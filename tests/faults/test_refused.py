@@ -22,7 +22,7 @@ from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training import machine
 from bertsmith.training import pretrain as pretraining
-from bertsmith.training.distributed import Ranks
+from bertsmith.training.machine import Ranks
 from bertsmith.training.recipe import check_recipe
 
 TWO_PHASES = {"sequence_shares": [0.6, 0.4]}

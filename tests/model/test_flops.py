@@ -10,7 +10,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.flops import attention_flops, encoder_flops, linear_flops, muon_flops, seen_pairs
-from bertsmith.training.muon import Muon, layer_matrices
+from bertsmith.training.optimizer import Muon, layer_matrices
 
 LENGTHS = np.array([5, 9, 9, 14])
 

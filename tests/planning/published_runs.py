@@ -10,7 +10,7 @@ from typing import Any
 from bertsmith.model.config import preset
 from bertsmith.model.meta_init import meta_init
 from bertsmith.planning.accelerators import Accelerator
-from bertsmith.planning.step_cost import Implementation, step_parts
+from bertsmith.planning.cost import Implementation, step_parts
 from bertsmith.planning.workload import StepAmounts
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 

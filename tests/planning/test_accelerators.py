@@ -15,10 +15,10 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
 from bertsmith.machine import Hardware
 from bertsmith.model.config import make_config
-from bertsmith.planning import this_accelerator
+from bertsmith.planning import plan as this_accelerator
 from bertsmith.planning.accelerators import Accelerator, accelerators, find_accelerator
-from bertsmith.planning.step_cost import flops_by_part
-from bertsmith.planning.this_accelerator import measure_here, memory_bandwidth, share_of_peak
+from bertsmith.planning.cost import flops_by_part
+from bertsmith.planning.plan import measure_here, memory_bandwidth, share_of_peak
 from bertsmith.planning.workload import StepAmounts
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.settings import HardwareSettings

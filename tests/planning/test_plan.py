@@ -21,8 +21,8 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
 from bertsmith.planning.accelerators import Accelerator, find_accelerator
+from bertsmith.planning.cost import times_due
 from bertsmith.planning.plan import plan
-from bertsmith.planning.run_cost import times_due
 from bertsmith.planning.workload import steps_of_phases
 from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings

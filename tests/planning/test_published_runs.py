@@ -7,8 +7,8 @@ import pytest
 from published_runs import Published, PublishedRun, published
 
 from bertsmith.model.config import preset
+from bertsmith.planning.cost import Implementation, flops_by_part
 from bertsmith.planning.plan import ERROR, plan
-from bertsmith.planning.step_cost import Implementation, flops_by_part
 from bertsmith.planning.workload import StepAmounts
 
 PAGE = Path(__file__).parents[2] / "docs" / "plan.md"

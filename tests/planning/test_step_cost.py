@@ -13,7 +13,7 @@ from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.model.config import BertConfig, make_config, preset
 from bertsmith.model.flops import muon_flops
 from bertsmith.planning.accelerators import Accelerator
-from bertsmith.planning.step_cost import (
+from bertsmith.planning.cost import (
     Implementation,
     StepPart,
     exchange_seconds,

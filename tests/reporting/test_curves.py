@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.reporting.curves import Curve, smooth
+from bertsmith.reporting.charts import Curve, smooth
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=300), st.integers(2, 50))

@@ -19,7 +19,7 @@ from bertsmith.data.stream import Cursor, PretrainingStream
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig, make_config, preset
-from bertsmith.planning.step_cost import flops_by_part
+from bertsmith.planning.cost import flops_by_part
 from bertsmith.planning.workload import StepAmounts
 from bertsmith.tasks.checkpoints.model_kind import model_kind
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model

@@ -23,10 +23,10 @@ from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.extending import EXTENSION, extend_vocabulary, read_extension, undo_extension
-from bertsmith.training.forgetting import forgetting_warnings, gains_and_losses
 from bertsmith.training.log import RunLog
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.recipe import read_recipe
+from bertsmith.training.run_report import forgetting_warnings, gains_and_losses
 
 GENERAL = ("the", "cat", "sits", "on", "a", "mat", "and", "sleeps")
 DOMAIN = ("laminar", "flow", "over", "the", "airfoil", "at", "hypersonic", "speed")

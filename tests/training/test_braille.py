@@ -1,6 +1,6 @@
 """Lines and markers land on the right dots."""
 
-from bertsmith.training.live.braille import Canvas
+from bertsmith.training.live_panel import Canvas
 
 
 def test_a_rising_line_is_drawn_dot_by_dot() -> None:

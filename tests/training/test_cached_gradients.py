@@ -181,7 +181,7 @@ def test_ranks_gather_tensors_of_different_sizes(tmp_path: Path) -> None:
     """Two processes over gloo: each gives rows of its own number, and both get the same."""
     script = (
         "import sys, torch, torch.distributed as dist\n"
-        "from bertsmith.training.distributed import gather_over_ranks\n"
+        "from bertsmith.training.machine import gather_over_ranks\n"
         "rank = int(sys.argv[1])\n"
         "dist.init_process_group('gloo', init_method='file://' + sys.argv[2], rank=rank, world_size=2)\n"
         "own = torch.arange(2.0 * (rank + 1) * 3).view(2, rank + 1, 3) + 100 * rank\n"

@@ -11,8 +11,13 @@ import torch
 from torch import Tensor
 
 from bertsmith.errors import ModelError, ResourceError
-from bertsmith.training.checkpoint import RunProgress, TrainingState, load_training_state, save_training_state
-from bertsmith.training.checkpoint_shards import Shard
+from bertsmith.training.checkpoint import (
+    RunProgress,
+    Shard,
+    TrainingState,
+    load_training_state,
+    save_training_state,
+)
 
 LENGTHS = (1, 2, 5, 8, 13)
 COUNTS = (1, 2, 3, 4)

@@ -8,10 +8,16 @@ import pytest
 import torch
 
 from bertsmith.errors import ResourceError
-from bertsmith.training import checkpoint_writer
-from bertsmith.training.checkpoint import RunProgress, TrainingState, load_training_state, save_training_state
-from bertsmith.training.checkpoint_shards import WHOLE, Shard
-from bertsmith.training.checkpoint_writer import CheckpointWriter
+from bertsmith.training import checkpoint as checkpoint_writer
+from bertsmith.training.checkpoint import (
+    WHOLE,
+    CheckpointWriter,
+    RunProgress,
+    Shard,
+    TrainingState,
+    load_training_state,
+    save_training_state,
+)
 
 SECONDS = 60  # of patience; a failing test waits as long
 

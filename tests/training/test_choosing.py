@@ -36,7 +36,6 @@ from bertsmith.tasks.heads.linear_start import FROZEN, LinearProbe
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.tagging import TaggingHead
 from bertsmith.training import finetune_recipe
-from bertsmith.training.distributed import Ranks
 from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning import adaptation, choosing, finetune, finetune_session
 from bertsmith.training.finetuning.choice import Choice, Tried, as_sentence, read_choice, write_choice
@@ -57,8 +56,8 @@ from bertsmith.training.finetuning.methods import (
 from bertsmith.training.finetuning.report import command
 from bertsmith.training.finetuning.self_training import SelfTraining, drawn
 from bertsmith.training.finetuning.work import Work, epoch_work, pass_work
-from bertsmith.training.loss_guard import Guard
-from bertsmith.training.machine import plain_machine
+from bertsmith.training.loop import Guard
+from bertsmith.training.machine import Ranks, plain_machine
 from bertsmith.training.settings import HardwareSettings
 
 ENOUGH = 1e9

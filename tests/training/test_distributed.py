@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bertsmith.training.distributed import Ranks, add_over_ranks, from_first, join, leave, wait
+from bertsmith.training.machine import Ranks, add_over_ranks, from_first, join, leave, wait
 
 CPU = torch.device("cpu")
 

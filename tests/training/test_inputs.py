@@ -12,8 +12,8 @@ from bertsmith.errors import StoreError
 from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.training.distributed import Ranks
 from bertsmith.training.inputs import _measured, _tokenizer, open_stores
+from bertsmith.training.machine import Ranks
 from bertsmith.training.recipe import Recipe
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bertsmith.training.interruption import Interruption
+from bertsmith.training.loop import Interruption
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

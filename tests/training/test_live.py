@@ -8,8 +8,8 @@ import time
 import pytest
 from rich.console import Console
 
-from bertsmith.training.live.state import Record
-from bertsmith.training.live.view import LiveView
+from bertsmith.training.live_panel import Record
+from bertsmith.training.observer import LiveView
 
 FACTS = {"model": "BERT-mini, 11.2 M parameters", "corpus": "pydocs", "device": "CPU, 2 cores"}
 
@@ -157,7 +157,7 @@ def test_it_draws_at_most_four_times_a_second_and_costs_microseconds_between() -
 
 def test_a_file_gets_plain_lines_at_intervals_and_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("bertsmith.training.live.view.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("bertsmith.training.observer.time.monotonic", lambda: clock[0])
     console = Console(file=io.StringIO(), width=80)
     with LiveView(console, "Pre-training", facts=FACTS, total_seconds=60.0, line_interval=10.0) as view:
         for number in range(1, 101):
@@ -183,7 +183,7 @@ def test_a_long_evaluation_says_how_far_it_is_and_a_short_one_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr("bertsmith.training.live.view.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("bertsmith.training.observer.time.monotonic", lambda: clock[0])
     console = Console(file=io.StringIO(), width=80)
     with LiveView(console, "Fine-tuning", line_interval=10.0) as view:
         for seconds in (5, 30):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bertsmith.training.live.state import Record, RunState
+from bertsmith.training.live_panel import Record, RunState
 
 
 def step(number: int, elapsed: float) -> Record:

@@ -19,10 +19,10 @@ from bertsmith.data.split import split
 from bertsmith.model.config import make_config
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.training.distributed import Ranks
 from bertsmith.training.gradients import dropout_seed
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop, is_due
+from bertsmith.training.machine import Ranks
 
 NewLoop = Callable[..., Loop]
 Gradients = dict[str, torch.Tensor]

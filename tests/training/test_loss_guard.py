@@ -13,8 +13,7 @@ from toy_task import ToyTask, sequences_of
 from bertsmith.errors import TrainingStopped
 from bertsmith.training.checkpoint import RunProgress, load_training_state
 from bertsmith.training.log import RunLog
-from bertsmith.training.loop import Loop
-from bertsmith.training.loss_guard import Guard
+from bertsmith.training.loop import Guard, Loop
 
 NewLoop = Callable[..., Loop]
 

@@ -8,8 +8,7 @@ import torch
 from bertsmith.errors import RecipeError
 from bertsmith.machine import Gpu
 from bertsmith.training import machine as machines
-from bertsmith.training.distributed import Ranks
-from bertsmith.training.machine import plain_machine, set_up_machine
+from bertsmith.training.machine import Ranks, plain_machine, set_up_machine
 from bertsmith.training.settings import HardwareSettings
 from machines import PLAIN
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertsmith.training.muon import Muon, orthogonal
+from bertsmith.training.optimizer import Muon, orthogonal
 
 SHAPES = [(16, 16), (16, 48), (48, 16), (1, 8)]
 RATE, DECAY, MOMENTUM = 0.02, 0.1, 0.95

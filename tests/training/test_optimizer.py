@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from bertsmith.model.config import Family, make_config
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
-from bertsmith.training.muon import Muon
 from bertsmith.training.optimizer import (
+    Muon,
     Optimizers,
     decays,
     layer_depths,

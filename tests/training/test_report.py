@@ -14,10 +14,10 @@ import pytest
 
 from bertsmith.reporting import charts as report_charts
 from bertsmith.reporting import tables as report_tables
-from bertsmith.reporting.run_report import RunReport, render, write_report
 from bertsmith.text.corpus.manifest import CorpusManifest, Counts, Skipped, SourceEntry, SplitEntry
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.vocabulary_report import SplitWord, VocabularyReport
+from bertsmith.training.run_report import RunReport, render, write_report
 
 pytestmark = pytest.mark.thorough
 
@@ -230,7 +230,7 @@ def test_drawing_leaves_the_users_matplotlib_alone() -> None:
     render(RunReport(records=LOSSES))
     assert dict(matplotlib.rcParams) == before
     program = (
-        "import sys, bertsmith.reporting.run_report as report; assert 'matplotlib' not in sys.modules;"
+        "import sys, bertsmith.training.run_report as report; assert 'matplotlib' not in sys.modules;"
         "report.render(report.RunReport(records=[{'kind': 'step', 'step': 1, 'loss': 1.0}]));"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )

@@ -10,11 +10,9 @@ import torch
 from bertsmith.errors import ResourceError
 from bertsmith.machine import Gpu, Hardware
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
-from bertsmith.training.distributed import Ranks
-from bertsmith.training.machine import Machine
+from bertsmith.training.machine import Machine, Ranks
 from bertsmith.training.recipe import Recipe, check_recipe
-from bertsmith.training.resources import require_resources
-from bertsmith.training.step_memory import activation_bytes
+from bertsmith.training.resources import activation_bytes, require_resources
 
 DATA = {"batch_size": 16, "sequence_lengths": [32], "sequence_shares": [1.0]}
 MACHINE = Machine(torch.device("cpu"), torch.float32, 1e9, Ranks(), micro_batch_tokens=256)

@@ -8,9 +8,9 @@ import pytest
 
 from bertsmith.errors import RecipeError
 from bertsmith.training import pretrain
-from bertsmith.training.distributed import Ranks
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning import finetune
+from bertsmith.training.machine import Ranks
 from bertsmith.training.recipe import check_recipe
 from bertsmith.training.run_folder import open_finetuning, open_run, require_unused, write_recipe
 

@@ -12,12 +12,11 @@ import torch
 from finetune_toys import run, tiny_encoder, write_rows
 
 from bertsmith.errors import RecipeError
-from bertsmith.training.distributed import Ranks
 from bertsmith.training.finetuning import finetune
-from bertsmith.training.machine import Machine
+from bertsmith.training.machine import Machine, Ranks
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.recipe import check_recipe
-from bertsmith.training.run_lock import sole_run
+from bertsmith.training.run_folder import sole_run
 from bertsmith.training.tuning import tune
 
 IN_USE = r"run is in use: another process is training there\. Wait until it has ended"
@@ -25,11 +24,11 @@ MACHINE = Machine(torch.device("cpu"), torch.float32, 1e9, Ranks(), 512)
 HOLDS_IT = """
 import sys, time, torch
 from pathlib import Path
-from bertsmith.training.distributed import Ranks
+from bertsmith.training.machine import Ranks
 from bertsmith.training.machine import Machine
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.recipe import check_recipe
-from bertsmith.training.run_lock import sole_run
+from bertsmith.training.run_folder import sole_run
 with sole_run(Path(sys.argv[1]), Machine(torch.device("cpu"), torch.float32, 1e9, Ranks(), 512)):
     print("locked", flush=True)
     time.sleep(600)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import get_linear_schedule_with_warmup, get_wsd_schedule
 
-from bertsmith.training.schedule import Schedule
+from bertsmith.training.settings import Schedule
 
 
 @pytest.mark.parametrize(

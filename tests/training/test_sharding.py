@@ -11,8 +11,7 @@ from torch.distributed.tensor import DTensor
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
-from bertsmith.training.distributed import Ranks
-from bertsmith.training.machine import Machine
+from bertsmith.training.machine import Machine, Ranks
 from bertsmith.training.sharding import (
     Computation,
     distribute,

@@ -11,14 +11,13 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import make_config
 from bertsmith.model.meta_init import meta_init
 from bertsmith.planning.accelerators import Accelerator
-from bertsmith.planning.fitting import largest_micro_batch, memory_warnings
+from bertsmith.planning.plan import largest_micro_batch, memory_warnings
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.checkpoint import RunProgress, TrainingState, save_training_state
-from bertsmith.training.distributed import Ranks
-from bertsmith.training.machine import Machine
+from bertsmith.training.machine import Machine, Ranks
 from bertsmith.training.optimizer import make_optimizer, optimizer_tensors
 from bertsmith.training.recipe import Recipe, check_recipe
-from bertsmith.training.step_memory import activation_bytes, checkpoint_bytes, step_memory
+from bertsmith.training.resources import activation_bytes, checkpoint_bytes, step_memory
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 

@@ -19,11 +19,11 @@ from bertsmith.model.manifest import Manifest, write_manifest
 from bertsmith.planning.plan import plan
 from bertsmith.training.finetuning.adaptation import _sequence_length
 from bertsmith.training.finetuning.finetune import finetune
+from bertsmith.training.inputs import learned_row_length, note_on_places, rows_provenance
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.recipe import read_recipe
-from bertsmith.training.whole_rows import learned_row_length, note_on_places, rows_provenance
 
 COLUMNS = 14
 WHOLE = COLUMNS + 2  # with [CLS] and [SEP]

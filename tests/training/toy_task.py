@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from bertsmith.data.batch import Sequences
 from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.tasks.objective import Add, Gather, Objective
-from bertsmith.training.distributed import Ranks
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop
-from bertsmith.training.machine import Machine
+from bertsmith.training.machine import Machine, Ranks
 from bertsmith.training.recipe import check_recipe
 
 Settings = dict[str, Any]

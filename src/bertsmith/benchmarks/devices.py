@@ -8,7 +8,7 @@ import torch
 
 from bertsmith.errors import RecipeError
 from bertsmith.reporting.formatting import counted
-from bertsmith.training.distributed import join, leave, wait
+from bertsmith.training.machine import join, leave, wait
 
 T = TypeVar("T")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -9,8 +9,7 @@ from bertsmith.benchmarks.seed_run import DEV
 from bertsmith.files import atomic_write
 from bertsmith.reporting import formatting
 from bertsmith.reporting.charts import FIRST, MUTED, SECOND, picture
-from bertsmith.reporting.page import as_markup, render_page
-from bertsmith.reporting.run_report import REPORT_FILE
+from bertsmith.reporting.page import REPORT_FILE, as_markup, render_page
 from bertsmith.reporting.tables import Table, raw_facts
 
 if TYPE_CHECKING:

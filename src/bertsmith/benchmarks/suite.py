@@ -36,7 +36,7 @@ from bertsmith.errors import BertsmithError, InputError, RecipeError, did_you_me
 from bertsmith.files import make_folder, read_json, sha256, write_json
 from bertsmith.progress import Progress
 from bertsmith.reporting.formatting import counted
-from bertsmith.reporting.run_report import REPORT_FILE
+from bertsmith.reporting.page import REPORT_FILE
 from bertsmith.training.finetune_recipe import make_finetune_recipe
 from bertsmith.training.log import json_value
 from bertsmith.training.run_folder import require_unchanged

@@ -45,8 +45,8 @@ def pretrain(
               tokenizer=tokenizers/wiki out=runs/base
     """
     from bertsmith.cli.screen import console, print_paths, print_table
-    from bertsmith.training.forgetting import gains_and_losses
     from bertsmith.training.pretrain import pretrain as run
+    from bertsmith.training.run_report import gains_and_losses
 
     result = run(recipe, *overrides, resume=resume, console=console)
     if rows := gains_and_losses(result.before, result.metrics):

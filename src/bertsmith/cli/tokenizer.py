@@ -178,7 +178,7 @@ def encode(
 
 def print_extension(extension: "Extension", settings: ExtensionSettings) -> None:
     """The words that save most, and how well the vocabulary fits before and after."""
-    from bertsmith.reporting.extension_report import fit_rows
+    from bertsmith.training.extending import fit_rows
 
     rows = [
         (each.word, " ".join(each.pieces), each.count, each.saved)

@@ -1,31 +1,34 @@
 """What a pre-training run will take, before anything is paid: hours, cost, memory, tokens, checkpoints.
 
-The parts are counted where they belong: `workload` (steps and tokens), `step_cost` and `run_cost` (seconds),
-`step_memory` (bytes). docs/plan.md says how far published runs were from what this predicts.
+The parts are counted where they belong: `workload` (steps and tokens), `cost` (seconds),
+`training.resources` (bytes). Whether the run fits into the GPU's memory is asked below, and what this machine
+reaches, where that is planned for. docs/plan.md says how far published runs were from what this predicts.
 """
 
-from dataclasses import dataclass
+import statistics
+import time
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
-from bertsmith.data.batch import usual_batch_tokens
+from bertsmith.data.batch import PackedBatch, usual_batch_tokens
 from bertsmith.door import door, either, kind, number, optional, several, text, whole
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.machine import Hardware
 from bertsmith.model.config import BertConfig
-from bertsmith.planning.accelerators import HERE, Accelerator, find_accelerator
-from bertsmith.planning.fitting import memory_warnings
-from bertsmith.planning.plan_inputs import find_inputs
-from bertsmith.planning.run_cost import RunCost
-from bertsmith.planning.step_cost import StepPart
-from bertsmith.planning.this_accelerator import measure_here
-from bertsmith.planning.workload import PhaseWork
+from bertsmith.model.cpu.onednn_matmul import fast_products
+from bertsmith.planning.accelerators import HERE, Accelerator, accelerators, entry_for_here, find_accelerator
+from bertsmith.planning.cost import RunCost, StepPart, flops_by_part
+from bertsmith.planning.workload import PhaseWork, StepAmounts, find_inputs
 from bertsmith.reporting.formatting import counted
-from bertsmith.training.distributed import Ranks
-from bertsmith.training.machine import Machine
-from bertsmith.training.recipe import Recipe, read_recipe
-from bertsmith.training.stable_checkpoint import from_phase_of_checkpoint
-from bertsmith.training.step_memory import Memory, checkpoint_bytes, step_memory, tokens_at_once
+from bertsmith.tasks.pretraining.objectives import PretrainedModel
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.training.machine import Machine, Ranks, set_up_machine
+from bertsmith.training.recipe import Recipe, as_recipe
+from bertsmith.training.resources import Memory, checkpoint_bytes, step_memory, tokens_at_once
+from bertsmith.training.run_folder import from_phase_of_checkpoint
+from bertsmith.training.settings import HardwareSettings
 
 # How far a prediction may be off. The largest miss among published runs that no share was taken from is 13 %
 # (docs/plan.md), and a share of one model is taken for others; of this machine the rest is measured now. A
@@ -34,6 +37,12 @@ ERROR, ERROR_HERE, ERROR_ASSUMED = 0.25, 0.20, 0.50
 _FLOAT = 4  # bytes
 _LONGEST = {"tokens": 1e18, "steps": 1e15, "hours": 1e9}  # more is a slip of the finger
 _FEW_TOKENS = 8192  # of a GPU in a step: what takes it about as long as the host needs to start all kernels
+_GB = 1e9
+# Of what is measured here.
+_CPU_BYTES, _CUDA_BYTES = 2**27, 2**30  # beyond every cache; copied in a few milliseconds
+_FEWEST_COPIES = 5
+_SEQUENCES, _LONGEST_PAIR, _LAYERS = 32, 128, 4  # of the steps that are tried
+_MASKED = 0.15
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,7 @@ def plan(
     `price_per_hour` is of one GPU. `tokens` replaces the recipe's length by so many tokens of training.
     Raises RecipeError for a recipe that contradicts itself, InputError for unknown hardware.
     """
-    recipe = _recipe(recipe, overrides)
+    recipe = as_recipe(recipe, overrides)
     _check(recipe, gpus, tokens, price_per_hour)
     recipe = from_phase_of_checkpoint(recipe)
     inputs = find_inputs(recipe)
@@ -132,25 +141,12 @@ def plan(
         disk_bytes=(recipe.checkpoint.keep + 1) * checkpoint + _FLOAT * inputs.weights,
         phases=phases,
         parts=parts,
-        notes=(
-            *inputs.notes,
-            *_weak_grounds(accelerator, inputs.config.hidden_size),
-        ),
+        notes=(*inputs.notes, *_weak_grounds(accelerator, inputs.config.hidden_size)),
         warnings=(
             *_few_tokens(phases, accelerator, gpus),
             *memory_warnings(inputs.model, recipe, machine, accelerator),
         ),
     )
-
-
-def _recipe(recipe: str | Recipe, overrides: tuple[str, ...]) -> Recipe:
-    if isinstance(recipe, str):
-        return read_recipe(recipe, list(overrides))
-    if overrides:
-        raise RecipeError(
-            "Overrides go with a recipe's name or file. With a Recipe, change its own settings instead."
-        )
-    return recipe
 
 
 def _check(recipe: Recipe, gpus: int, tokens: float | None, price: float | None) -> None:
@@ -240,3 +236,155 @@ def _few_tokens(phases: tuple[PhaseWork, ...], machine: Accelerator, gpus: int) 
         f"A GPU gets only {fewest:,.0f} tokens a step. Starting the kernels, which is not counted here, then "
         "takes about as long as computing: expect twice the time. Raise data.batch_size, or take fewer GPUs."
     ]
+
+
+# -- does it fit? --------------------------------------------------------------------------------------
+
+
+def memory_warnings(
+    model: PretrainedModel, recipe: Recipe, machine: Machine, hardware: Accelerator
+) -> list[str]:
+    """Nothing where it fits; else what is needed, and what would do: a smaller micro-batch, weights divided
+    between the GPUs, a larger GPU.
+    """
+    needed = step_memory(model, recipe, machine).total
+    if needed <= hardware.memory:
+        return []
+    said = (
+        f"This does not fit: about {needed / _GB:.1f} GB are needed with "
+        f"{tokens_at_once(recipe, machine):,} tokens at a time, and {hardware.title} has "
+        f"{hardware.memory / _GB:.1f} GB."
+    )
+    fitting = largest_micro_batch(model, recipe, machine, hardware.memory)
+    if fitting is not None:
+        return [f"{said} data.micro_batch_tokens={fitting} would, with the same result."]
+    return [f"{said} No micro-batch is small enough: {_advice(model, recipe, machine, hardware)}."]
+
+
+def _advice(model: PretrainedModel, recipe: Recipe, machine: Machine, hardware: Accelerator) -> str:
+    several = machine.ranks.count > 1
+    divided = replace(machine, sharded=True)
+    if several and largest_micro_batch(model, recipe, divided, hardware.memory) is not None:
+        return "hardware.shard=full would divide weights, gradients and moments between the GPUs"
+    for entry in sorted(accelerators().values(), key=lambda entry: entry.memory):
+        if largest_micro_batch(model, recipe, machine, entry.memory) is not None:
+            return f"--hardware {entry.name} would hold it"
+    return "choose a smaller model.size"
+
+
+def largest_micro_batch(
+    model: PretrainedModel, recipe: Recipe, machine: Machine, memory: float
+) -> int | None:
+    """The largest power of two, from the longest sequence up, that fits; None if none does."""
+
+    def fits(tokens: int) -> bool:
+        return step_memory(model, recipe, replace(machine, micro_batch_tokens=tokens)).total <= memory
+
+    longest = max(recipe.data.sequence_lengths)
+    tokens = 1 << (longest - 1).bit_length()
+    if not fits(tokens):
+        return None
+    most = recipe.data.batch_size * longest / machine.ranks.count
+    while tokens < most and fits(2 * tokens):
+        tokens *= 2
+    return tokens
+
+
+# -- what this machine reaches ---------------------------------------------------------------------------
+
+
+def measure_here(
+    config: BertConfig, settings: HardwareSettings | None = None, hardware: Hardware | None = None
+) -> Accelerator:
+    """Measures the matrix product and copies memory, half a second each; on a processor also trains such a
+    model for some steps, since what isn't a product takes another share of the time on each.
+
+    On the device, in the precision and with the threads that training by `settings` would take.
+    """
+    hardware, threads = hardware or Hardware.detect(), torch.get_num_threads()
+    machine = set_up_machine(settings or HardwareSettings(), None, hardware)
+    on_gpu = machine.device.type == "cuda"
+    processor = f"{hardware.processor}, threads: {torch.get_num_threads()}"
+    shares = {} if on_gpu else {"shares": {config.hidden_size: share_of_peak(config, machine)}}
+    measured = entry_for_here(
+        machine.device.type,
+        **shares,
+        title=hardware.gpus[0].name if on_gpu else processor,
+        precision=str(machine.precision).removeprefix("torch."),
+        peak=machine.peak,
+        memory=float(min(gpu.memory for gpu in hardware.gpus) if on_gpu else hardware.memory_available),
+        memory_bandwidth=memory_bandwidth(machine.device),
+    )
+    torch.set_num_threads(threads)  # as the caller had them
+    return measured
+
+
+def share_of_peak(config: BertConfig, machine: Machine, seconds: float = 1.0) -> float:
+    """Of the machine's matrix product, what products reach in forward and backward passes of a model of this
+    shape, of up to four layers: the median of several, each on made-up pairs of its own, as new shapes cost
+    something too.
+
+    The first step is not counted; the others take about `seconds`, and there is at least one. Leaves torch's
+    random state alone.
+    """
+    config = config.model_copy(update={"num_hidden_layers": min(config.num_hidden_layers, _LAYERS)})
+    draw = np.random.default_rng(0)
+    speeds, spent = list[float](), 0.0
+    with torch.random.fork_rng(devices=[]):
+        model = PretrainingModel(config, next_sentence=False).train()
+        while len(speeds) < 2 or spent < seconds:
+            batch, rows = _made_up_pairs(config, draw)
+            lengths = np.array(batch.lengths, float)
+            amounts = StepAmounts(len(lengths), lengths.sum(), (lengths**2).sum(), len(rows))
+            flops = sum(flops_by_part(config, amounts, next_sentence=False).values())
+            duration = _seconds_of_step(model, batch, rows, machine)
+            spent += duration if speeds else 0.0
+            speeds.append(flops / duration)
+    return statistics.median(speeds[1:]) / machine.peak
+
+
+def _made_up_pairs(config: BertConfig, draw: np.random.Generator) -> tuple[PackedBatch, torch.Tensor]:
+    """32 of up to 128 tokens, none shorter than half of that, and the rows that are masked."""
+    longest = min(_LONGEST_PAIR, config.max_length)
+    lengths = draw.integers(max(longest // 2, 1), longest + 1, _SEQUENCES)
+    tokens = int(lengths.sum())
+    ids = draw.integers(0, config.vocab_size, tokens)
+    rows = np.sort(draw.permutation(tokens)[: max(round(_MASKED * tokens), 1)])
+    return PackedBatch.pack(ids, np.zeros_like(ids), lengths), torch.from_numpy(rows)
+
+
+@fast_products()
+def _seconds_of_step(
+    model: PretrainingModel, batch: PackedBatch, rows: torch.Tensor, machine: Machine
+) -> float:
+    start = time.perf_counter()
+    with machine.autocast():
+        loss = model.masked_language_loss(model.encoder(batch, rows), batch.token_ids[rows])
+    loss.backward()
+    seconds = time.perf_counter() - start
+    model.zero_grad()
+    return seconds
+
+
+def memory_bandwidth(device: torch.device, seconds: float = 0.5) -> float:
+    """Bytes a second, read and written, of a large copy: the median of several."""
+    size = _CUDA_BYTES if device.type == "cuda" else _CPU_BYTES
+    source = torch.ones(size // 4, device=device)
+    target = torch.empty_like(source)
+    _seconds_of_copy(source, target)
+    durations: list[float] = []
+    while len(durations) < _FEWEST_COPIES or sum(durations) < seconds:
+        durations.append(_seconds_of_copy(source, target))
+    return 2 * size / statistics.median(durations)
+
+
+def _seconds_of_copy(source: torch.Tensor, target: torch.Tensor) -> float:
+    """A GPU works on its own time, so both ends wait for it."""
+    on_gpu = source.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.synchronize(source.device)
+    start = time.perf_counter()
+    target.copy_(source)
+    if on_gpu:
+        torch.cuda.synchronize(source.device)
+    return time.perf_counter() - start

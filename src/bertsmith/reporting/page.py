@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 _IMPORT = re.compile(r"^import .*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ", re.MULTILINE)
+REPORT_FILE = "report.html"
 WEB = Path(__file__).parent / "web"  # scripts and a style sheet that the service's page shares
 
 if TYPE_CHECKING:

@@ -5,8 +5,12 @@
         optimizer.safetensors   AdamW's moments, or Muon's one, by parameter name
         state.json              step, cursor, time spent, and the CRC-32 of these and of the other files
 
-A model that is divided between processes is written by all of them, each its rows:
-weights-00001-of-00004.safetensors and so on. Any number of processes reads either.
+A model that is divided between processes is written by all of them, each a file of its neighbouring rows of
+each tensor, the first process the first ones: weights-00001-of-00004.safetensors and so on. The rows of a
+whole tensor are therefore those of all files in their order, and any number of processes reads either, each
+its own rows. A tensor without dimensions is in every file.
+
+R rows of a whole tensor.
 
 There is no random state to keep: dropout is seeded by (seed, step, rank), masks by the sequence's key.
 """
@@ -14,20 +18,23 @@ There is no random state to keep: dropout is seeded by (seed, step, rank), masks
 import json
 import shutil
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
+import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from bertsmith.data.stream import Cursor
 from bertsmith.errors import BertsmithError, ModelError, ResourceError
 from bertsmith.files import atomic_folder, crc32_of, read_json, write_json
-from bertsmith.training.checkpoint_shards import WHOLE, Shard, part_names, read_part
-from bertsmith.training.tensor_file import write_tensors
+from bertsmith.training.tensor_file import room_for, write_tensors
 
 _FORMAT = 2
 _KINDS = ("weights", "optimizer")
@@ -55,6 +62,26 @@ class TrainingState:
     progress: RunProgress
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one process of several holds: part `number` (from 0) of `count`.
+
+    `gather` gives the texts that all of them say, in their order, and so waits for all of them.
+    """
+
+    number: int = 0
+    count: int = 1
+    gather: Callable[[str], list[str]] = lambda text: [text]
+
+    def rows(self, length: int) -> slice:
+        """Which of `length` rows, divided as torch.chunk and FSDP do: the last parts are shorter or empty."""
+        share = -(-length // self.count)
+        return slice(min(self.number * share, length), min((self.number + 1) * share, length))
+
+
+WHOLE = Shard()
 
 
 def save_training_state(folder: Path, state: TrainingState, keep: int, part: Shard = WHOLE) -> Path:
@@ -203,3 +230,100 @@ def _progress(values: dict[str, Any]) -> RunProgress:
 def _checksum(values: dict[str, Any]) -> str:
     """Of the step and the cursor too: a flipped bit there would silently train on other text."""
     return f"{zlib.crc32(json.dumps(values, sort_keys=True).encode()):08x}"
+
+
+# -- files of several processes ------------------------------------------------------------------------
+
+
+def part_names(kind: str, count: int) -> list[str]:
+    """The files of `count` parts, numbered as Hugging Face numbers those of large models."""
+    if count == 1:
+        return [f"{kind}.safetensors"]
+    return [f"{kind}-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
+
+
+def read_part(paths: Sequence[Path], part: Shard) -> dict[str, Tensor]:
+    """The rows of `part` of each tensor in the files `paths`, all parts of the process that wrote them."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
+        names = files[0].keys()
+        return {name: _rows([file.get_slice(name) for file in files], part) for name in names}
+
+
+def _rows(pieces: Sequence[Any], part: Shard) -> Tensor:
+    """(R, …) in pieces -> the part's (r, …)."""
+    if not pieces[0].get_shape():
+        scalar: Tensor = pieces[0][...]
+        return scalar
+    lengths = [piece.get_shape()[0] for piece in pieces]
+    wanted = part.rows(sum(lengths))
+    found, start = [], 0
+    for piece, length in zip(pieces, lengths, strict=True):
+        first, end = max(wanted.start - start, 0), min(wanted.stop - start, length)
+        if first < end:
+            found.append(piece[first:end])
+        start += length
+    return torch.cat(found) if found else pieces[0][:0]
+
+
+# -- written beside the training -----------------------------------------------------------------------
+
+
+class CheckpointWriter:
+    """Writes one process's `part` of each state it is given, and keeps the newest `keep`.
+
+    The training waits for a copy in memory and not for the disk. One is written at a time, and memory holds
+    one copy: as much again as weights and moments. A run that ends, however it ends, waits for the one that
+    is being written.
+    """
+
+    def __init__(self, keep: int, part: Shard) -> None:
+        self.keep, self.part = keep, part
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[Path] | None = None
+        self._weights: dict[str, Tensor] = {}  # the copies' memory, kept: the system gives new memory slowly
+        self._optimizer: dict[str, Tensor] = {}
+
+    def write(self, folder: Path, state: TrainingState) -> None:
+        """Copies the state, which may change from then on, and begins to write it under `folder`.
+
+        Waits for the one before, and raises what that one failed with.
+        """
+        self.finish()
+        self._weights = _copied(state.weights, self._weights)
+        self._optimizer = _copied(state.optimizer, self._optimizer)
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        copy = TrainingState(state.progress, self._weights, self._optimizer)
+        self._writing = self._thread.submit(save_training_state, folder, copy, self.keep, self.part)
+
+    def check(self) -> None:
+        """Raises what the writing has failed with, as soon as that is known.
+
+        Processes that write together would know it in different steps: they hear of it in `finish`.
+        """
+        if self._writing is not None and self._writing.done() and self.part.count == 1:
+            self.finish()
+
+    def finish(self) -> None:
+        """Waits until what was given stands. Raises ResourceError when the disk is full."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown()
+
+
+def _copied(tensors: dict[str, Tensor], room: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Into this memory, or into new memory where it is another state's."""
+    if room.keys() != tensors.keys():
+        room = room_for(tensors)
+    for name, tensor in tensors.items():
+        room[name].copy_(tensor.detach(), non_blocking=tensor.is_cuda)
+    return room

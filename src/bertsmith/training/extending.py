@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -24,7 +23,9 @@ from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.model.sentence_files import copy_sentence_files
 from bertsmith.model.untrusted import plain_file
 from bertsmith.progress import Progress
-from bertsmith.reporting.extension_report import extension_page
+from bertsmith.reporting import formatting
+from bertsmith.reporting.page import render_page
+from bertsmith.reporting.tables import Table
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.extension import (
@@ -34,6 +35,7 @@ from bertsmith.text.tokens.extension import (
     without_extension,
 )
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.vocabulary_report import VocabularyReport
 from bertsmith.validation import first_problem
 
 EXTENSION = "extension.json"
@@ -41,6 +43,7 @@ REPORT = "report.html"
 # Of a model, in files that read_checkpoint reads, or refuses with the way on.
 _WEIGHTS = (".safetensors", ".bin", ".h5", ".msgpack")
 _HEAD = "head.safetensors"
+_WORDS_SHOWN, _BROKEN_SHOWN = 200, 20  # on the page
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def extend_vocabulary(
     if checkpoint is not None:
         tensors = with_rows(checkpoint.tensors, extension.base_pieces, extension.parts)
         config = resized(checkpoint.config, len(extension.pieces), str(found.folder))
-        checkpoint = _with(checkpoint, tensors, config)
+        checkpoint = replace(checkpoint, tensors=tensors, config=config)
 
     def describe(folder: Path) -> None:
         write_extension(folder, extension)
@@ -117,7 +120,8 @@ def undo_extension(source: Path | str, out: Path | str, *, overwrite: bool = Fal
     checkpoint, count = found.checkpoint, len(extension.pieces)
     if checkpoint is not None:
         tensors = without_rows(checkpoint.tensors, extension.base_pieces, count)
-        checkpoint = _with(checkpoint, tensors, resized(checkpoint.config, -count, str(found.folder)))
+        config = resized(checkpoint.config, -count, str(found.folder))
+        checkpoint = replace(checkpoint, tensors=tensors, config=config)
     earlier = extension.earlier
 
     def describe(folder: Path) -> None:
@@ -159,10 +163,6 @@ def _open(source: Path | str) -> _Source:
     return _Source(folder, load_own_tokenizer(folder, checkpoint.config), checkpoint, read_extension(folder))
 
 
-def _with(checkpoint: Checkpoint, tensors: dict[str, Any], config: Any) -> Checkpoint:
-    return replace(checkpoint, tensors=tensors, config=config)
-
-
 def _write(
     found: _Source,
     tokenizer: Tokenizer,
@@ -179,7 +179,10 @@ def _write(
         return
 
     def write_beside(folder: Path) -> None:
-        _copy_kept(found.folder, folder)
+        # what has nothing to do with the vocabulary: a head of ours, pooling, prompts
+        if (found.folder / _HEAD).exists():
+            shutil.copyfile(plain_file(found.folder, _HEAD), folder / _HEAD)
+        copy_sentence_files(found.folder, folder, read_legacy_tensors)
         describe(folder)
 
     manifest = checkpoint.manifest
@@ -200,8 +203,64 @@ def _write(
     write_golden(out)
 
 
-def _copy_kept(source: Path, folder: Path) -> None:
-    """Of a model's folder, what has nothing to do with its vocabulary: a head of ours, pooling, prompts."""
-    if (source / _HEAD).exists():
-        shutil.copyfile(plain_file(source, _HEAD), folder / _HEAD)
-    copy_sentence_files(source, folder, read_legacy_tensors)
+# -- the page ------------------------------------------------------------------------------------------
+
+
+def extension_page(extension: Extension, source: str, corpus: str) -> str:
+    """The page as text; `source` and `corpus` are what the command was given."""
+    before, after = extension.before, extension.after
+    return render_page(
+        "extension.html.jinja",
+        title="Extended vocabulary",
+        status=f"{source}, by the words of {corpus}",
+        headline=[
+            ("words added", formatting.count(len(extension.words))),
+            ("pieces per word", f"{before.pieces_per_word:.3f} → {after.pieces_per_word:.3f}"),
+            (
+                "tokens per character",
+                f"{before.tokens_per_character:.4f} → {after.tokens_per_character:.4f}",
+            ),
+            ("tokens for the same text", change(before.tokens, after.tokens)),
+        ],
+        warnings=[],
+        fit=Table("", ["", "before", "after", "change"], fit_rows(extension)),
+        words=_words(extension),
+        broken=_broken(after),
+        measured=f"{after.sentences:,} sentences of the {after.split} split",
+    )
+
+
+def fit_rows(extension: Extension) -> list[list[str]]:
+    """Figure, before, after, change: what page and terminal show."""
+    before, after = extension.before, extension.after
+    figures = [
+        ("pieces", before.vocab_size, after.vocab_size, "{:,}"),
+        ("pieces per word", before.pieces_per_word, after.pieces_per_word, "{:.4f}"),
+        ("tokens per character", before.tokens_per_character, after.tokens_per_character, "{:.4f}"),
+        ("tokens per sentence", before.tokens_per_sentence, after.tokens_per_sentence, "{:.2f}"),
+        ("words in one piece", before.whole_words, after.whole_words, "{:.2%}"),
+        ("unknown words", before.unknown_words, after.unknown_words, "{:.3%}"),
+    ]
+    return [[name, form.format(old), form.format(new), change(old, new)] for name, old, new, form in figures]
+
+
+def change(before: float, after: float) -> str:
+    """'-7.5 %' of what was before; a dash where that was nothing."""
+    return f"{100 * (after / before - 1):+.1f} %" if before else formatting.UNKNOWN
+
+
+def _words(extension: Extension) -> Table:
+    rows = [
+        [each.word, " ".join(each.pieces), formatting.count(each.count), formatting.count(each.saved)]
+        for each in extension.words[:_WORDS_SHOWN]
+    ]
+    more = len(extension.words) - len(rows)
+    return Table("", ["word", "was", "times", "pieces saved"], rows, more, frozenset({0, 1}))
+
+
+def _broken(after: VocabularyReport) -> Table | None:
+    rows = [
+        [each.word, " ".join(each.pieces), formatting.count(each.count)]
+        for each in after.costliest[:_BROKEN_SHOWN]
+    ]
+    return Table("", ["word", "pieces", "times"], rows, 0, frozenset({0, 1})) if rows else None

@@ -13,8 +13,7 @@ from bertsmith.data.batch import Sequences
 from bertsmith.data.split import Division, divide
 from bertsmith.model.cpu.onednn_matmul import fast_products
 from bertsmith.tasks.objective import Objective
-from bertsmith.training.distributed import gather_over_ranks, sum_over_ranks
-from bertsmith.training.machine import Machine
+from bertsmith.training.machine import Machine, gather_over_ranks, sum_over_ranks
 from bertsmith.training.sharding import clip_gradients, distribute, exchange, with_whole_weights
 
 T = TypeVar("T")

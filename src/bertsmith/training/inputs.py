@@ -1,14 +1,29 @@
-"""What a recipe names, found, opened and checked against each other before anything is trained."""
+"""What a recipe names, found, opened and checked against each other before anything is trained.
 
+A row of a table is one sequence, and the position of a cell is its column. Of a row that is cut or divided,
+cells would be lost, or stand at the positions of others: a length without room for all its cells is refused.
+A model that only knows distances between positions is warned of.
+
+Of [UNK] nothing is learned: it is never masked, and every unknown word is the same to the model. Text of
+which all is unknown is refused, and where much is, that is told.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.console import Console
 from torch import nn
 
+from bertsmith.data.masking import Masker
+from bertsmith.data.mixed_stream import MixedStream
+from bertsmith.data.sequences.codec import read_codec, table_row_length
 from bertsmith.data.store import TokenStore
-from bertsmith.data.stream import require_documents
+from bertsmith.data.store_manifest import CODEC_FILE
+from bertsmith.data.stream import Cursor, PretrainingStream, require_documents
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import CorpusError, RecipeError, StoreError, TokenizerError
 from bertsmith.files import sha256
@@ -17,6 +32,7 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.locate import locate_model, locate_tokenizer
+from bertsmith.model.manifest import stated_manifest
 from bertsmith.model.meta_init import meta_init
 from bertsmith.model.own_tokenizer import read_own_tokenizer
 from bertsmith.tasks.pretraining.objectives import OBJECTIVES, PretrainedModel
@@ -24,12 +40,14 @@ from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
-from bertsmith.training.distributed import Ranks, wait
-from bertsmith.training.known_text import note_on_unknown
-from bertsmith.training.machine import Machine
+from bertsmith.training.machine import Machine, Ranks, wait
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.resources import require_resources
-from bertsmith.training.whole_rows import note_on_places, require_room_for_rows
+
+_ROW_LENGTH = "table_row_length"  # in a provenance
+_READ_TOKENS = 1_000_000
+_TRIED_BATCHES = 8
+_MUCH = 0.1  # of the tokens; BERT's vocabularies have far under 0.01 in their own languages
 
 
 @dataclass(frozen=True)
@@ -247,3 +265,92 @@ def apply_dropout(model: PretrainedModel, config: BertConfig) -> None:
         for name, module in part.named_modules():
             if name in rates and isinstance(module, Dropout):
                 module.probability = rates[name]
+
+
+# -- rows of tables ------------------------------------------------------------------------------------
+
+
+def require_room_for_rows(store: Path | str, lengths: Sequence[int], setting: str) -> None:
+    """Raises RecipeError where the `setting` has a length that a row of the table `store` doesn't fit into.
+    Any other folder fits.
+    """
+    needed = table_row_length(store)
+    if needed is not None:
+        _require(min(lengths), needed, f"the table {store}", setting)
+
+
+def note_on_places(store: Path | str, config: BertConfig) -> tuple[str, ...]:
+    """A sentence for a store whose places have a meaning of their own, which rotary positions don't tell."""
+    of_rows = config.position_embedding == "rotary" and (Path(store) / CODEC_FILE).is_file()
+    if not of_rows or not read_codec(store).has_fixed_places:
+        return ()
+    return (
+        f"a place in a row of {store} is a column or a square, and the rotary positions of "
+        f"{config.model_type} tell only distances: model.model_type=bert learns more from such rows",
+    )
+
+
+def require_room_for_learned_rows(model: Path, max_length: int) -> None:
+    """The same for fine-tuning a model that was pre-trained on a table."""
+    needed = learned_row_length(model)
+    if needed is not None:
+        _require(max_length, needed, f"the table that {model} was pre-trained on", "max_length")
+
+
+def learned_row_length(model: Path | None) -> int | None:
+    """Of the table that a model was pre-trained on, as its bertsmith.json says; None where that says nothing
+    of one.
+    """
+    manifest = None if model is None else stated_manifest(model)
+    found = None if manifest is None else manifest.provenance.get(_ROW_LENGTH)
+    return found if isinstance(found, int) else None
+
+
+def rows_provenance(length: int | None) -> dict[str, int]:
+    """What a provenance says of it."""
+    return {} if length is None else {_ROW_LENGTH: length}
+
+
+def _require(length: int, needed: int, table: str, setting: str) -> None:
+    if length < needed:
+        raise RecipeError(
+            f"{setting}: {length} tokens, but a row of {table} has {needed}, [CLS] and [SEP] included, and "
+            f"it is never cut, for a cell's position is its column. Give {needed} or more."
+        )
+
+
+# -- text that the vocabulary doesn't know -------------------------------------------------------------
+
+
+def note_on_unknown(store: TokenStore, tokenizer: Tokenizer) -> tuple[str, ...]:
+    """A sentence where more than a tenth of the first million tokens is unknown. Raises CorpusError where all
+    of them are.
+    """
+    unknown = store.tokens[:_READ_TOKENS] == tokenizer.unk_id
+    share = float(np.mean(unknown)) if len(unknown) else 0.0
+    piece = tokenizer.id_to_token(tokenizer.unk_id)
+    if share == 1.0:
+        raise CorpusError(
+            f"{store.path} holds nothing that the vocabulary knows: every token is {piece}, and nothing can "
+            "be learned. Take a tokenizer for text like it; `bertsmith tokenizer train` makes one."
+        )
+    if share <= _MUCH:
+        return ()
+    return (
+        f"{share:.0%} of the tokens in {store.path} are {piece}, of which nothing is learned: "
+        "`bertsmith tokenizer report` shows what is unknown, `bertsmith tokenizer train` makes a vocabulary "
+        "for the text",
+    )
+
+
+def require_masks(stream: PretrainingStream | MixedStream, masker: Masker) -> None:
+    """Raises CorpusError where the first batches have no token that could be masked: such a run would show a
+    loss of 0 and learn nothing.
+    """
+    batches = islice(stream.batches(Cursor()), _TRIED_BATCHES)
+    if not any(masker.count(batch.sequences) for batch in batches):
+        raise CorpusError(
+            f"The first {_TRIED_BATCHES} batches have no token that could be masked, but only special tokens "
+            "and unknown words. Take a tokenizer for text like it; `bertsmith tokenizer report` shows what "
+            "is unknown."
+        )

@@ -4,12 +4,16 @@ A step depends on (weights, optimiser state, cursor, step number, seed) and noth
 killed and resumed from its checkpoint repeats the uninterrupted one to the bit.
 """
 
+import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, Protocol, Self
 
 from safetensors.numpy import save_file
 
@@ -20,17 +24,14 @@ from bertsmith.errors import NotFinite, TrainingStopped
 from bertsmith.files import tensors_written_to
 from bertsmith.tasks.objective import Objective
 from bertsmith.training.checkpoint import (
+    CheckpointWriter,
     RunProgress,
     TrainingState,
     load_training_state,
     read_training_state,
 )
-from bertsmith.training.checkpoint_writer import CheckpointWriter
-from bertsmith.training.distributed import add_over_ranks, wait
 from bertsmith.training.gradients import Gradients, StepResult, dropout_seed
-from bertsmith.training.interruption import Interruption
-from bertsmith.training.loss_guard import Guard
-from bertsmith.training.machine import Machine
+from bertsmith.training.machine import Machine, add_over_ranks, wait
 from bertsmith.training.optimizer import (
     load_optimizer_tensors,
     make_optimizer,
@@ -39,6 +40,9 @@ from bertsmith.training.optimizer import (
 )
 from bertsmith.training.settings import RunSettings
 from bertsmith.training.sharding import load_own_rows, own_part, own_rows
+
+_SETTLED_STEPS = 50  # a young run's loss may jump
+_MEMORY = 0.95  # of the running mean: about the last twenty steps
 
 
 class Observer(Protocol):
@@ -127,7 +131,8 @@ class Loop:
                             wait()  # launchers kill all ranks when one ends: not before the checkpoint stands
                             self._interruption.end()
             self.save_now()
-            if self._interrupted_on_any_rank():  # since the last step's gradients were summed
+            asked = add_over_ranks({"stop": float(self._interruption.asked)}, self.machine.device)
+            if asked["stop"] > 0:  # on any rank, since the last step's gradients were summed
                 wait()
                 self._interruption.end()
 
@@ -203,10 +208,6 @@ class Loop:
             self._record_step(batch, result, scheduled, tokens / seconds, seconds)
         self._after_step(before)
         return self._share_done() < 1 and not self._ended and self._phase() == self.progress.cursor.phase
-
-    def _interrupted_on_any_rank(self) -> bool:
-        asked = {"stop": float(self._interruption.asked)}
-        return add_over_ranks(asked, self.machine.device)["stop"] > 0
 
     def _after_step(self, before: float) -> None:
         step, after = self.progress.step, self._share_done()
@@ -347,3 +348,79 @@ def is_due(every: float, step: int, before: float, after: float) -> bool:
 
 def _bad_batch(folder: Path, step: int) -> Path:
     return folder / f"bad-batch-step-{step}.safetensors"
+
+
+# -- what may end a run early --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Stops a run, or sends it back, before a bad batch spoils the weights. Bad is what is not finite, or a
+    loss over `spike_factor` times the running mean.
+    """
+
+    spike_factor: float
+
+    def verdict(self, progress: RunProgress, loss: float, gradient_norm: float) -> str | None:
+        """What is wrong with this step, or None. Called before the weights are changed."""
+        if not math.isfinite(loss):
+            return f"the loss is {loss}"
+        if not math.isfinite(gradient_norm):
+            return f"the gradient's norm is {gradient_norm}"
+        if progress.recent_loss is None or progress.step < _SETTLED_STEPS:
+            return None
+        if loss > self.spike_factor * progress.recent_loss:
+            return f"the loss jumped to {loss:.2f} from a running mean of {progress.recent_loss:.2f}"
+        return None
+
+    def recent(self, progress: RunProgress, loss: float) -> float:
+        """The running mean after this step."""
+        if progress.recent_loss is None:
+            return loss
+        return _MEMORY * progress.recent_loss + (1 - _MEMORY) * loss
+
+
+class Interruption:
+    """Ctrl-C, SIGTERM and SIGHUP end a run between two steps, with a checkpoint; a second Ctrl-C ends it at
+    once. While the block runs, `asked` says whether someone asked to stop. Elsewhere than in the main thread:
+    never.
+
+    Schedulers and launchers often send SIGTERM more than once, or after a Ctrl-C: it never ends the run
+    early. Nor does SIGHUP, a terminal that closes; where nohup has it ignored, it stays so. Windows doesn't
+    know it.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._by = signal.SIGINT
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            numbers = [signal.SIGINT, signal.SIGTERM]
+            if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+                numbers.append(signal.SIGHUP)
+            for number in numbers:
+                self._previous[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}
+
+    def end(self) -> NoReturn:
+        """What the signal would have done at once: SIGTERM's or SIGHUP's own handler, where there is one;
+        else, and on ranks that got none, KeyboardInterrupt.
+        """
+        terminate = self._previous.get(self._by)
+        if self._by != signal.SIGINT and callable(terminate):
+            terminate(self._by, None)
+        raise KeyboardInterrupt
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked, self._by = True, signal.Signals(number)
+        if number == signal.SIGINT:
+            signal.signal(number, self._previous.pop(signal.SIGINT))

@@ -45,30 +45,36 @@ from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
 from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
 from bertsmith.training.checkpoint import RunProgress
-from bertsmith.training.distributed import leave, text_of_first, wait
 from bertsmith.training.extending import read_extension, write_extension
-from bertsmith.training.fills import filled_at_first, filled_masks, write_fills
-from bertsmith.training.forgetting import first_evaluation, forgetting_warnings, gains_and_losses
-from bertsmith.training.inputs import Inputs, open_inputs
-from bertsmith.training.known_text import require_masks
+from bertsmith.training.inputs import Inputs, learned_row_length, open_inputs, require_masks, rows_provenance
 from bertsmith.training.log import LOG_FILE, RunLog, task_metrics
 from bertsmith.training.loop import Loop
-from bertsmith.training.machine import Machine, set_up_machine
+from bertsmith.training.machine import Machine, leave, set_up_machine, text_of_first, wait
 from bertsmith.training.observer import RunObserver, run_facts
-from bertsmith.training.recipe import Recipe, read_recipe
+from bertsmith.training.recipe import Recipe, as_recipe
 from bertsmith.training.run_folder import (
     as_begun,
     open_run,
     require_its_own_folder,
     require_same_data,
+    require_same_text,
+    run_of,
+    sole_run,
+    with_stable_checkpoint,
     write_data_hashes,
     write_recipe,
 )
-from bertsmith.training.run_lock import sole_run
-from bertsmith.training.run_summary import left_out, write_summary
+from bertsmith.training.run_report import (
+    filled_at_first,
+    filled_masks,
+    first_evaluation,
+    forgetting_warnings,
+    gains_and_losses,
+    left_out,
+    write_fills,
+    write_summary,
+)
 from bertsmith.training.sharding import whole_tensors
-from bertsmith.training.stable_checkpoint import require_same_text, run_of, with_stable_checkpoint
-from bertsmith.training.whole_rows import learned_row_length, rows_provenance
 
 _EXAMPLES = 8
 _FAR_NUMBERS = 10  # how much farther their losses vary than those of text
@@ -99,14 +105,9 @@ def pretrain(
     CorpusError, StoreError, ModelError, ResourceError before anything is trained, and TrainingStopped when
     the guard ends the run.
     """
-    if isinstance(recipe, str):
-        name, recipe = recipe, read_recipe(recipe, list(overrides))
-        if resume and not any(each.startswith("out=") for each in overrides):
-            require_its_own_folder(Path(name), recipe)
-    elif overrides:
-        raise RecipeError(
-            "Overrides go with a recipe's name or file. With a Recipe, change its own settings instead."
-        )
+    given, recipe = recipe, as_recipe(recipe, overrides)
+    if resume and isinstance(given, str) and not any(each.startswith("out=") for each in overrides):
+        require_its_own_folder(Path(given), recipe)
     recipe = as_begun(recipe, resume)
     out = open_run(recipe, resume)
     recipe = with_stable_checkpoint(recipe, out)

@@ -4,6 +4,7 @@ A recipe is a TOML file, or the name of one of ours in `bertsmith/recipes/`. On 
 dotted names follow it: `optimizer.learning_rate=3e-4`.
 """
 
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Self
@@ -15,8 +16,7 @@ from bertsmith.errors import ModelError, RecipeError, did_you_mean
 from bertsmith.model.config import Activation, BertConfig, make_config, preset
 from bertsmith.model.families import find_family
 from bertsmith.tasks.pretraining.objective_choices import ObjectiveChoices, ObjectiveName
-from bertsmith.training.schedule import Schedule
-from bertsmith.training.settings import PathText, RunSettings, override, read_toml
+from bertsmith.training.settings import PathText, RunSettings, Schedule, override, read_toml
 from bertsmith.validation import Listed, UserSettings, check
 
 _DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -269,6 +269,17 @@ def read_recipe(name: str, overrides: list[str]) -> Recipe:
     if values.get("init") and chosen:
         raise RecipeError(f"{name}: {_beside_init(chosen[0])}.")
     return check_recipe(values, name)
+
+
+def as_recipe(recipe: str | Recipe, overrides: Sequence[str]) -> Recipe:
+    """The same where there may be a recipe already, whose settings are not overridden."""
+    if isinstance(recipe, str):
+        return read_recipe(recipe, list(overrides))
+    if overrides:
+        raise RecipeError(
+            "Overrides go with a recipe's name or file. With a Recipe, change its own settings instead."
+        )
+    return recipe
 
 
 def _beside_init(key: str) -> str:

@@ -1,12 +1,22 @@
-"""The folder of a run is opened once, or again with the same settings."""
+"""The folder of a run: opened once, or again with the same settings; one training at a time in it; and where
+a run begins from another run's checkpoint.
 
-from collections.abc import Callable, Collection
+out/recipe.toml    every setting       out/data.json    the SHA-256 of what it is made from
+out/given.json     names of settings of which it matters that somebody gave them
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from bertsmith.data.store import TokenStore
 from bertsmith.errors import RecipeError
-from bertsmith.files import atomic_write, make_folder, read_json, write_json
+from bertsmith.files import atomic_write, locked_folder, make_folder, read_json, write_json
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.training.checkpoint import read_progress
 from bertsmith.training.finetune_recipe import MADE_FROM_EPOCHS, FinetuneRecipe
+from bertsmith.training.machine import Machine, from_first
 from bertsmith.training.recipe import Recipe, read_recipe
 from bertsmith.training.settings import RunSettings, read_toml
 from bertsmith.validation import check
@@ -28,6 +38,15 @@ _REPLACED = ("model", "results.json", "report.html", "predictions", "log.jsonl")
 MAY_CHANGE: dict[str, Any] = {
     **dict.fromkeys(("out", "guard", "hardware", "checkpoint", "log_every", "micro_batch_tokens"), True),
     "data": {"micro_batch_tokens"},
+}
+# What is the own of a run that begins from the stable phase of another (`decay_from`), to do the decay
+# alone: one long run, and from it a model for any budget. All else decides what the weights, the moments and
+# the place in the text mean.
+_OWN: dict[str, Any] = {
+    **dict.fromkeys(("decay_from", "steps", "hours", "out", "corpus", "masking"), True),
+    **dict.fromkeys(("evaluation", "checkpoint", "guard", "hardware", "log_every"), True),
+    "optimizer": {"schedule", "warmup", "decay"},
+    "data": {"micro_batch_tokens", "sequence_shares"},
 }
 
 
@@ -190,3 +209,123 @@ def differing_names(old: dict[str, Any], new: dict[str, Any], section: str = "")
         elif value != other:
             keys.append(section + name)
     return keys
+
+
+# -- one run at a time ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def sole_run(out: Path, machine: Machine) -> Iterator[None]:
+    """Raises RecipeError, on every rank, while another run is at work in the folder `out`.
+
+    The first rank locks the folder itself, so that no file is left in it, and makes it if need be; one that
+    is empty afterwards is removed. Where there are no locks, nobody is kept out.
+    """
+    with ExitStack() as until_the_end:
+        free = until_the_end.enter_context(_locked(out)) if machine.ranks.is_first else True
+        if not from_first(float(free), machine.device):
+            raise RecipeError(
+                f"{out} is in use: another process is training there. Wait until it has ended, or choose "
+                "another folder for this run."
+            )
+        yield
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Whether this process has it."""
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    make_folder(folder)
+    with locked_folder(folder) as free:
+        try:
+            yield free
+        finally:
+            with suppress(OSError):  # the first that isn't empty stays, and those above it
+                for each in new if free else ():
+                    each.rmdir()
+
+
+# -- a run that begins from the checkpoint of another --------------------------------------------------
+
+
+def with_stable_checkpoint(recipe: Recipe, out: Path) -> Recipe:
+    """The recipe with the checkpoint where `decay_from` names its run; none is needed once `out` has its own.
+
+    Raises as `stable_checkpoint` does.
+    """
+    if recipe.decay_from is None or any((out / "checkpoints").glob("step-*")):
+        return recipe
+    return recipe.model_copy(update={"decay_from": str(stable_checkpoint(recipe))})
+
+
+def from_phase_of_checkpoint(recipe: Recipe) -> Recipe:
+    """The recipe with no share for phases of length before that of its checkpoint, which a decay begins in;
+    unchanged where `decay_from` isn't on this machine.
+
+    Raises as `stable_checkpoint` does.
+    """
+    if recipe.decay_from is None or not Path(recipe.decay_from).exists():
+        return recipe
+    first, shares = read_progress(stable_checkpoint(recipe)).cursor.phase, recipe.data.sequence_shares
+    from_there = (*(0.0 for _ in shares[:first]), sum(shares[: first + 1]), *shares[first + 1 :])
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"sequence_shares": from_there})})
+
+
+def stable_checkpoint(recipe: Recipe) -> Path:
+    """The folder of the checkpoint that `decay_from` names, or of the newest stable one of the run it names.
+
+    Raises RecipeError when it isn't in the stable phase of a run with the same settings, and ModelError when
+    it is damaged.
+    """
+    given = Path(recipe.decay_from or "")
+    run = run_of(given)
+    if not (run / "recipe.toml").is_file():
+        raise RecipeError(
+            f"decay_from = {given} is neither the folder of a run nor a checkpoint in one "
+            "(RUN/checkpoints/step-00001000)."
+        )
+    long = read_recipe(str(run / "recipe.toml"), [])
+    _require_same_settings(long, recipe, run)
+    found = [given] if run != given else sorted((run / "checkpoints").glob("step-*"), reverse=True)
+    for path in found:
+        progress = read_progress(path)
+        if long.schedule.is_stable(long.share_done(progress.step, progress.elapsed)):
+            return path
+    there = ", ".join(path.name for path in reversed(found)) or "none"
+    raise RecipeError(
+        f"decay_from = {given} names no checkpoint of a stable phase (found: {there}). There is one between "
+        f"the end of the warm-up and the beginning of the decay of a run with optimizer.schedule=wsd; "
+        "checkpoint.keep says how many of the newest a run keeps."
+    )
+
+
+def require_same_text(recipe: Recipe, tokenizer: Tokenizer, train: TokenStore) -> None:
+    """Raises RecipeError when the long run's own token store is of another corpus than the decay's, and
+    StoreError when it is of another tokenizer: a place in it would be another one here.
+    """
+    if recipe.decay_from is None:
+        return
+    store = run_of(Path(recipe.decay_from)) / "tokens"
+    if not (store / "train").is_dir():
+        return
+    if TokenStore.open(store / "train", tokenizer).corpus_sha256 != train.corpus_sha256:
+        raise RecipeError(
+            f"decay_from = {recipe.decay_from} was trained on another corpus than corpus = {recipe.corpus} "
+            f"is now. Its text is still there: corpus={store}."
+        )
+
+
+def run_of(path: Path) -> Path:
+    """The folder of the run that a checkpoint, or the run itself, is given of."""
+    return path.parent.parent if path.name.startswith("step-") else path
+
+
+def _require_same_settings(long: Recipe, recipe: Recipe, run: Path) -> None:
+    differing = differing_keys(long, recipe, _OWN)
+    if recipe.corpus not in (long.corpus, str(run / "tokens")):
+        differing = ["corpus", *differing]
+    if differing:
+        raise RecipeError(
+            f"{run} was begun with other settings: {', '.join(differing)}. Decay with the same ones "
+            f"(bertsmith pretrain {run / 'recipe.toml'} decay_from={recipe.decay_from} steps=… out=…)."
+        )

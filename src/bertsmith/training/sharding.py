@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bertsmith.model.layers.layer import Layer
-from bertsmith.training.checkpoint_shards import WHOLE, Shard
-from bertsmith.training.distributed import gathering_of_texts
-from bertsmith.training.machine import Machine
+from bertsmith.training.checkpoint import WHOLE, Shard
+from bertsmith.training.machine import Machine, gathering_of_texts
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule

@@ -11,8 +11,7 @@ from bertsmith.compression.distilling.distil_results import DistilResults
 from bertsmith.compression.distilling.student_run import ALONE, STUDENT
 from bertsmith.files import atomic_write
 from bertsmith.reporting import formatting, tables
-from bertsmith.reporting.page import render_page
-from bertsmith.reporting.run_report import REPORT_FILE
+from bertsmith.reporting.page import REPORT_FILE, render_page
 from bertsmith.training.finetune_recipe import CHOSEN, MADE_FROM_EPOCHS
 from bertsmith.training.finetuning import figures
 from bertsmith.training.finetuning.report import as_override, read_log, run_environment, shown_results

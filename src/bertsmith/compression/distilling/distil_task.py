@@ -38,13 +38,11 @@ from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.task import Outputs
-from bertsmith.training.distributed import leave, wait
 from bertsmith.training.finetuning.results import Restart, Results
 from bertsmith.training.log import json_value
-from bertsmith.training.machine import set_up_machine
+from bertsmith.training.machine import leave, set_up_machine, wait
 from bertsmith.training.resources import require_room_to_save
-from bertsmith.training.run_folder import begin_folder, open_folder, require_same_data
-from bertsmith.training.run_lock import sole_run
+from bertsmith.training.run_folder import begin_folder, open_folder, require_same_data, sole_run
 from bertsmith.training.settings import read_toml
 from bertsmith.validation import check
 

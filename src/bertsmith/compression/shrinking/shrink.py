@@ -44,8 +44,7 @@ from bertsmith.model.static_table import refuse_static
 from bertsmith.reporting import formatting
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
-from bertsmith.training.distributed import leave
-from bertsmith.training.machine import set_up_machine
+from bertsmith.training.machine import leave, set_up_machine
 from bertsmith.training.resources import require_room_to_save
 
 KEEP = 0.98  # as --keep has it too

@@ -8,8 +8,7 @@ from bertsmith.compression.shrinking.tried import Shrunk, Tried
 from bertsmith.files import atomic_write
 from bertsmith.reporting import formatting
 from bertsmith.reporting.charts import FIRST, INK, MUTED, SECOND, picture
-from bertsmith.reporting.page import as_markup, render_page
-from bertsmith.reporting.run_report import REPORT_FILE
+from bertsmith.reporting.page import REPORT_FILE, as_markup, render_page
 from bertsmith.reporting.tables import Table
 
 if TYPE_CHECKING:

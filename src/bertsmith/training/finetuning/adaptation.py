@@ -28,10 +28,10 @@ from bertsmith.training.finetuning.choosing import expected_gain, gain_of
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import LINEAR
 from bertsmith.training.finetuning.self_training import drawn
+from bertsmith.training.inputs import learned_row_length
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.recipe import Recipe, read_recipe
 from bertsmith.training.run_folder import write_recipe
-from bertsmith.training.whole_rows import learned_row_length
 
 _LENGTH = 128  # tokens of a sequence
 _TEXTS_A_MINUTE, _LONG = 120_000, 60  # of the work there is: the model would not see more

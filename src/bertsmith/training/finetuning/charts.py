@@ -11,8 +11,7 @@ import numpy as np
 from bertsmith.arrays import Floats
 from bertsmith.metrics.calibration import ReliabilityBin, reliability
 from bertsmith.metrics.scores import LengthScore
-from bertsmith.reporting.charts import FIRST, MOST_POINTS, MUTED, SECOND, picture
-from bertsmith.reporting.curves import Curve, Point
+from bertsmith.reporting.charts import FIRST, MOST_POINTS, MUTED, SECOND, Curve, Point, picture
 from bertsmith.tasks.evaluating.error_analysis import Calibration
 from bertsmith.training.finetuning.column_study import THE_TEXT, ColumnStudy
 from bertsmith.training.finetuning.learning_curve import LearningCurve

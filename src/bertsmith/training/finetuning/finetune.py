@@ -24,7 +24,6 @@ from bertsmith.model.adaptation import trained_share
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.progress import Progress
 from bertsmith.reporting import formatting
-from bertsmith.training.distributed import leave, wait
 from bertsmith.training.finetune_recipe import (
     FLOP_A_MINUTE,
     MADE_FROM_EPOCHS,
@@ -47,16 +46,16 @@ from bertsmith.training.finetuning.report import write_finetune_report
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, leading, write_results
 from bertsmith.training.finetuning.task_run import TaskRun
 from bertsmith.training.finetuning.work import pass_work
-from bertsmith.training.machine import Machine, set_up_machine
+from bertsmith.training.machine import Machine, leave, set_up_machine, wait
 from bertsmith.training.observer import RunObserver, run_facts
 from bertsmith.training.run_folder import (
     begin_folder,
     given_when_begun,
     open_finetuning,
     require_same_data,
+    sole_run,
     write_recipe,
 )
-from bertsmith.training.run_lock import sole_run
 
 _SECONDS_BETWEEN_LINES = 10.0
 

@@ -79,10 +79,10 @@ from bertsmith.training.finetuning.self_training import SelfTraining, drawn
 from bertsmith.training.finetuning.start import linear_probe, start_model
 from bertsmith.training.finetuning.task_run import train_silently
 from bertsmith.training.finetuning.work import Work, epoch_work, pass_work, training_speed
+from bertsmith.training.inputs import learned_row_length, rows_provenance
 from bertsmith.training.log import json_value
 from bertsmith.training.machine import Machine
 from bertsmith.training.resources import require_room_to_save
-from bertsmith.training.whole_rows import learned_row_length, rows_provenance
 
 _UNUSED = (
     "the unlabelled texts were not learned from: they are where few rows judge in turn, without a dev, or "

@@ -11,16 +11,15 @@ import numpy as np
 from bertsmith.files import atomic_write
 from bertsmith.machine import Hardware
 from bertsmith.reporting import tables
-from bertsmith.reporting.curves import Curve, Point, smooth
-from bertsmith.reporting.page import as_markup, render_page
-from bertsmith.reporting.run_report import REPORT_FILE
+from bertsmith.reporting.charts import Curve, Point, smooth
+from bertsmith.reporting.page import REPORT_FILE, as_markup, render_page
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
-from bertsmith.training.environment import environment
 from bertsmith.training.finetune_recipe import MADE_FROM_EPOCHS, FinetuneRecipe
 from bertsmith.training.finetuning import charts, figures
 from bertsmith.training.finetuning.methods import UNTRAINED
 from bertsmith.training.finetuning.results import Results, data_hashes
 from bertsmith.training.log import LOG_FILE, RunLog
+from bertsmith.training.run_report import environment
 from bertsmith.training.settings import override
 
 Record = dict[str, Any]

@@ -16,8 +16,8 @@ from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetune_recipe import FinetuneRecipe
+from bertsmith.training.inputs import require_room_for_learned_rows
 from bertsmith.training.machine import Machine
-from bertsmith.training.whole_rows import require_room_for_learned_rows
 
 
 def linear_probe(

@@ -9,11 +9,10 @@ from bertsmith.progress import Progress
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, steps_of_epoch
 from bertsmith.tasks.task import Metrics, Task
-from bertsmith.training.distributed import from_first
 from bertsmith.training.finetune_recipe import FinetuneRecipe, FinetuneRun
 from bertsmith.training.finetuning.best import Best
 from bertsmith.training.loop import Loop, Observer
-from bertsmith.training.machine import Machine
+from bertsmith.training.machine import Machine, from_first
 
 
 class TaskRun:

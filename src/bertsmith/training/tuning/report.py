@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from bertsmith.files import atomic_write
 from bertsmith.reporting import formatting
 from bertsmith.reporting.charts import FIRST, MUTED, SECOND, picture
-from bertsmith.reporting.page import as_markup, render_page
-from bertsmith.reporting.run_report import REPORT_FILE
+from bertsmith.reporting.page import REPORT_FILE, as_markup, render_page
 from bertsmith.reporting.tables import Table
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.report import command

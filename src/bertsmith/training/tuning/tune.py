@@ -21,7 +21,6 @@ from bertsmith.door import door, either, flag, function, optional, place, severa
 from bertsmith.errors import NotFinite, RecipeError, TrainingStopped, require
 from bertsmith.files import make_folder
 from bertsmith.machine import Hardware
-from bertsmith.training.distributed import leave
 from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe
 from bertsmith.training.finetuning.best import Best
 from bertsmith.training.finetuning.choice import read_choice, write_choice
@@ -31,9 +30,9 @@ from bertsmith.training.finetuning.measuring import measure
 from bertsmith.training.finetuning.methods import FULL, LINEAR, require_trained
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, write_results
 from bertsmith.training.finetuning.task_run import TaskRun
-from bertsmith.training.machine import Machine, set_up_machine
+from bertsmith.training.machine import Machine, leave, set_up_machine
 from bertsmith.training.observer import RunObserver
-from bertsmith.training.run_lock import sole_run
+from bertsmith.training.run_folder import sole_run
 from bertsmith.training.tuning.folder import (
     begin_search,
     keep_trials,

@@ -20,17 +20,14 @@ from bertsmith.compression.distilling.encoders.saving import save_student
 from bertsmith.door import door, flag, kind, optional
 from bertsmith.machine import Hardware
 from bertsmith.model.cpu.allocator import keep_memory
-from bertsmith.reporting.run_report import RunReport, write_report
 from bertsmith.tasks.checkpoints.sentence_settings import encoder_folder
 from bertsmith.tasks.golden.records import write_golden
-from bertsmith.training.distributed import leave, wait
-from bertsmith.training.environment import environment
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop
-from bertsmith.training.machine import Machine, set_up_machine
+from bertsmith.training.machine import Machine, leave, set_up_machine, wait
 from bertsmith.training.observer import RunObserver, run_facts
-from bertsmith.training.run_folder import open_folder, write_recipe
-from bertsmith.training.run_lock import sole_run
+from bertsmith.training.run_folder import open_folder, sole_run, write_recipe
+from bertsmith.training.run_report import RunReport, environment, write_report
 from bertsmith.training.settings import read_toml
 from bertsmith.training.sharding import whole_tensors
 

@@ -35,12 +35,9 @@ from bertsmith.tasks.checkpoints.sentence_settings import encoder_folder
 from bertsmith.tasks.heads.pooling import pool_sequences
 from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead, start_at_frequencies
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.training.distributed import wait
-from bertsmith.training.inputs import open_stores
-from bertsmith.training.known_text import note_on_unknown, require_masks
-from bertsmith.training.machine import Machine
+from bertsmith.training.inputs import note_on_unknown, open_stores, require_masks, require_room_for_rows
+from bertsmith.training.machine import Machine, wait
 from bertsmith.training.run_folder import require_same_data, write_data_hashes
-from bertsmith.training.whole_rows import require_room_for_rows
 
 _CHECKPOINT_BYTES = 12  # a weight's, and of its two moments
 _SAMPLE_MICRO_BATCH = 4096  # tokens

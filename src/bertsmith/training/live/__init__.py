@@ -1,1 +1,0 @@
-"""The live view: a running training as people watch it."""

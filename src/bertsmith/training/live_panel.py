@@ -1,0 +1,348 @@
+"""What someone who watches a run wants to know, gathered from the records of its log, and the picture of it:
+header, progress, metrics, loss curve and last messages in one panel.
+
+The panel keeps to the terminal's width and height: the curve takes what height is left and goes first.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from bertsmith.reporting import formatting
+from bertsmith.reporting.charts import Curve, Point, smooth
+from bertsmith.training.log import task_metrics
+
+Record = dict[str, Any]
+TRAINING, HELDOUT, SPEED, QUIET = "cyan", "magenta", "green", "dim"
+SIGNS_OF_LIFE = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+TALLEST_CURVE, LOWEST_CURVE = 12, 3
+LABEL_WIDTH = 8
+NAME_WIDTH, VALUE_WIDTH, GAP = 14, 9, 2
+BESIDE_MLM = {"NSP": "nsp_loss", "SOP": "sop_loss", "RTD": "weighted_rtd_loss"}
+# The bits of a braille cell, by row and column of its dots (Unicode 15, section 21.1).
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+BLANK = 0x2800
+
+
+class RunState:
+    """Takes in the records of a run as they come.
+
+    total_steps, total_seconds: the budget, where there is one; with both, the first to run out counts.
+    """
+
+    def __init__(self, total_steps: int | None = None, total_seconds: float | None = None) -> None:
+        self.total_steps, self.total_seconds = total_steps, total_seconds
+        self.latest: Record = {}
+        self.evaluation: Record = {}
+        self.sequence_length: int | None = None
+        self.checkpoint: int | None = None
+        self.training_loss = Curve(600)
+        self.heldout_loss = Curve(200)
+        self._recent_losses: deque[dict[str, float | None]] = deque(maxlen=20)
+        self._pace: deque[tuple[int, float]] = deque(maxlen=200)
+
+    def take_in(self, record: Record) -> None:
+        """Takes in any record of the log; those that nobody watches are passed over."""
+        match record["kind"]:
+            case "step":
+                self._take_step(record)
+            case "evaluation":
+                self.evaluation = record
+                self.heldout_loss.add(record["step"], record.get("mlm_loss"))
+            case "phase":
+                self.sequence_length = record.get("sequence_length")
+                self._pace.clear()  # the pace of shorter sequences says nothing about the time left
+            case "checkpoint":
+                self.checkpoint = record["step"]
+
+    def rewind(self, step: int) -> None:
+        """Forgets the steps after `step`, which were taken back."""
+        self.training_loss.cut_after(step)
+        self.heldout_loss.cut_after(step)
+        self._recent_losses.clear()
+        self._pace.clear()
+
+    def _take_step(self, record: Record) -> None:
+        self.latest = record
+        shown = record.get("mlm_loss", record.get("loss"))
+        others = {name: record.get(key) for name, key in BESIDE_MLM.items()}
+        self._recent_losses.append({"shown": shown, **others})
+        self.training_loss.add(record["step"], shown)
+        if record.get("elapsed") is not None:
+            self._pace.append((record["step"], record["elapsed"]))
+
+    @property
+    def loss_name(self) -> str:
+        """What the loss curve shows: MLM alone where it is known, as others would hide its course."""
+        return "MLM loss" if "mlm_loss" in self.latest or not self.latest else "loss"
+
+    @property
+    def loss(self) -> float | None:
+        """Mean of the last 20 records: single batches jump too much to be read."""
+        return self._recent("shown")
+
+    @property
+    def others(self) -> list[str]:
+        """What is learnt beside masked pieces, by its short name."""
+        return [name for name, key in BESIDE_MLM.items() if key in self.latest]
+
+    @property
+    def other_losses(self) -> dict[str, float | None]:
+        """Of each, the mean of the last 20 records; of replaced tokens as it counts in the sum of losses."""
+        return {f"{name} loss": self._recent(name) for name in self.others}
+
+    def _recent(self, name: str) -> float | None:
+        return _mean([losses[name] for losses in self._recent_losses])
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of training so far."""
+        return float(self.latest.get("elapsed") or 0.0)
+
+    @property
+    def share_done(self) -> float:
+        """0..1 of the budget that runs out first; 0 when there is none."""
+        steps = self.latest.get("step", 0) / self.total_steps if self.total_steps else 0.0
+        seconds = self.elapsed / self.total_seconds if self.total_seconds else 0.0
+        return min(1.0, max(steps, seconds))
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds of training until the budget runs out, at the recent pace; None when not known yet."""
+        candidates = []
+        if self.total_seconds:
+            candidates.append(max(0.0, self.total_seconds - self.elapsed))
+        seconds_per_step = self._seconds_per_step()
+        if self.total_steps and seconds_per_step is not None:
+            candidates.append(max(0, self.total_steps - self.latest["step"]) * seconds_per_step)
+        return min(candidates, default=None)
+
+    def _seconds_per_step(self) -> float | None:
+        if len(self._pace) < 2:
+            return None
+        (first_step, first_second), (last_step, last_second) = self._pace[0], self._pace[-1]
+        return (last_second - first_second) / (last_step - first_step) if last_step > first_step else None
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+# -- the picture ---------------------------------------------------------------------------------------
+
+
+def panel(
+    console: Console,
+    title: str,
+    facts: Mapping[str, str],
+    state: RunState,
+    messages: Sequence[Text],
+    frame: int,
+) -> Panel:
+    """One picture of the run for the console's size; `frame` counts them, so that something always moves."""
+    width = max(20, console.width - 4)
+    header = list(Text(" · ".join(facts.values()), style=QUIET).wrap(console, width)) if facts else []
+    parts: list[RenderableType] = [*header, _progress_bar(state), _progress_line(state, width, frame), Text()]
+    parts += _metrics_lines(_metric_columns(state), width)
+    others = 5  # two borders, a blank line, the x axis, and the line of the cursor below the panel
+    free = console.height - len(parts) - len(messages) - others
+    if free >= LOWEST_CURVE:
+        parts += [Text(), *_loss_curve(state, width, min(free, TALLEST_CURVE))]
+    return Panel(
+        Group(*parts, *messages),
+        title=Text(title, style="bold"),
+        title_align="left",
+        box=box.ROUNDED,
+        border_style=QUIET,
+    )
+
+
+def _progress_bar(state: RunState) -> Table:
+    line = Table.grid(expand=True, padding=(0, 1, 0, 0))
+    line.add_column(ratio=1)
+    line.add_column(justify="right", width=4)
+    line.add_row(
+        ProgressBar(1.0, state.share_done, complete_style=TRAINING), f"{100 * state.share_done:.0f}%"
+    )
+    return line
+
+
+def _progress_line(state: RunState, width: int, frame: int) -> Text:
+    step, spent = f"step {formatting.count(state.latest.get('step', 0))}", formatting.duration(state.elapsed)
+    if state.total_steps:
+        step += f" of {formatting.count(state.total_steps)}"
+    if state.total_seconds:
+        spent += f" of {formatting.duration(state.total_seconds)}"
+    parts = [f"{SIGNS_OF_LIFE[frame % len(SIGNS_OF_LIFE)]} {step}", spent]
+    if state.checkpoint is not None:
+        parts.append(f"checkpoint {formatting.count(state.checkpoint)}")
+    left = f"{formatting.duration(state.seconds_left)} left"
+    line = Text("  ·  ".join(parts))
+    line.truncate(width - len(left) - 1, overflow="ellipsis", pad=True)
+    return line.append(f" {left}", "bold")
+
+
+def _metric_columns(state: RunState) -> list[tuple[str, str, dict[str, str]]]:
+    """Title, style, and names with their values."""
+    step, evaluation = state.latest, state.evaluation
+    training = {
+        state.loss_name: formatting.loss(state.loss),
+        **{name: formatting.loss(value) for name, value in state.other_losses.items()},
+        "learning rate": formatting.small(step.get("learning_rate")),
+        "gradient norm": formatting.loss(step.get("gradient_norm")),
+    }
+    heldout = _task_metrics(state) or {
+        "MLM accuracy": formatting.percent(evaluation.get("mlm_accuracy")),
+        **{
+            f"{name} accuracy": formatting.percent(evaluation.get(f"{name.lower()}_accuracy"))
+            for name in state.others
+        },
+        "MLM perplexity": formatting.perplexity(evaluation.get("mlm_perplexity")),
+        "general MLM": formatting.percent(evaluation.get("general_mlm_accuracy")),
+        "at step": formatting.count(evaluation.get("step")),
+    }
+    speed = {
+        "tokens/s": formatting.count(step.get("tokens_per_second")),
+        "of matmul peak": formatting.percent(step.get("mfu")),
+        "tokens seen": formatting.large(step.get("tokens")),
+        "length": formatting.count(state.sequence_length),
+    }
+    if "general_mlm_accuracy" not in evaluation:
+        heldout.pop("general MLM", None)
+    return [("Training", TRAINING, training), ("Held out", HELDOUT, heldout), ("Speed", SPEED, speed)]
+
+
+def _task_metrics(state: RunState) -> dict[str, str]:
+    """Of a task that is fine-tuned: its first metrics; of pre-training none."""
+    if not state.latest or "mlm_loss" in state.latest:
+        return {}
+    found = list(task_metrics(state.evaluation).items())[:3]
+    return {name.replace("_", " ")[:NAME_WIDTH]: formatting.score(value) for name, value in found} | {
+        "at step": formatting.count(state.evaluation.get("step"))
+    }
+
+
+def _metrics_lines(columns: Sequence[tuple[str, str, Mapping[str, str]]], width: int) -> list[Text]:
+    """The columns side by side, set by hand: nested tables of rich took two thirds of a picture's time."""
+    columns = columns[: max(1, width // (NAME_WIDTH + VALUE_WIDTH + GAP))]
+    column_width = width // len(columns)
+    lines = [Text(no_wrap=True)]
+    for title, style, _ in columns:
+        lines[0].append(f"{title:<{column_width}}", f"bold {style}")
+    for row in range(max(len(values) for _, _, values in columns)):
+        line = Text(no_wrap=True)
+        for _, _, values in columns:
+            name, value = list(values.items())[row] if row < len(values) else ("", "")
+            line.append(f"{name:<{NAME_WIDTH}}", QUIET)
+            line.append(f"{value:>{VALUE_WIDTH}}".ljust(column_width - NAME_WIDTH))
+        lines.append(line)
+    return lines
+
+
+def _loss_curve(state: RunState, width: int, rows: int) -> list[Text]:
+    """`rows` lines of picture, then the x axis."""
+    training, heldout = smooth(state.training_loss.points(), 0.6), state.heldout_loss.points()
+    points = training + heldout
+    if len(points) < 2:
+        return [Text("The loss curve appears here after the first steps.", style=QUIET)]
+    first, last = min(x for x, _ in points), max([state.latest.get("step", 0), *(x for x, _ in points)])
+    x_range = (0.0 if first < last / 20 else first, last)
+    y_range = _loss_range([y for _, y in points])
+    canvas = Canvas(width - LABEL_WIDTH, rows, x_range, y_range)
+    canvas.line(training, TRAINING)
+    canvas.markers(heldout, f"bold {HELDOUT}")
+    values = {0: y_range[1], rows // 2: sum(y_range) / 2, rows - 1: y_range[0]}
+    labels = [f"{values[row]:>6.2f} ┤" if row in values else " " * 7 + "│" for row in range(rows)]
+    picture = [Text.assemble((label, QUIET), row) for label, row in zip(labels, canvas.rows(), strict=True)]
+    return [*picture, _x_axis(state, x_range, width)]
+
+
+def _x_axis(state: RunState, x_range: Point, width: int) -> Text:
+    first, last = (formatting.count(x) for x in x_range)
+    legend = Text.assemble(
+        ("─", TRAINING), " training  ", ("●", HELDOUT), f" held out  {state.loss_name} by step"
+    )
+    room = max(0, width - LABEL_WIDTH - len(first) - len(last))
+    if len(legend) > room:
+        legend = Text()
+    legend.align("center", room)
+    return Text.assemble(" " * LABEL_WIDTH, (first, QUIET), legend, (last, QUIET))
+
+
+def _loss_range(values: list[float]) -> Point:
+    """From the lowest value to one that 3 % exceed: the steep fall at first would flatten the rest."""
+    ordered = sorted(values)
+    top = ordered[min(len(ordered) - 1, int(len(ordered) * 0.97))]
+    return (ordered[0], top) if top > ordered[0] else (ordered[0] - 0.5, ordered[0] + 0.5)
+
+
+# -- curves in a terminal ------------------------------------------------------------------------------
+
+
+class Canvas:
+    """`width` × `height` characters that show x in [left, right] and y in [bottom, top]; each is a braille
+    cell of 2 × 4 dots.
+    """
+
+    def __init__(self, width: int, height: int, x_range: Point, y_range: Point) -> None:
+        self.width, self.height = width, height
+        self._x_range, self._y_range = x_range, y_range
+        self._cells = [[BLANK] * width for _ in range(height)]
+        self._styles = [[""] * width for _ in range(height)]
+
+    def line(self, points: Sequence[Point], style: str) -> None:
+        """Joins the points; what lies outside is moved to the edge."""
+        dots = [self._dot(point) for point in points]
+        for start, end in zip(dots, dots[1:] or dots):
+            self._join(start, end, style)
+
+    def markers(self, points: Sequence[Point], style: str, marker: str = "●") -> None:
+        """Puts a whole character on each point, over what is there."""
+        for point in points:
+            column, row = self._dot(point)
+            self._cells[row // 4][column // 2] = ord(marker)
+            self._styles[row // 4][column // 2] = style
+
+    def rows(self) -> list[Text]:
+        """The lines of the picture, the top one first."""
+        return [_styled(cells, styles) for cells, styles in zip(self._cells, self._styles, strict=True)]
+
+    def _dot(self, point: Point) -> tuple[int, int]:
+        column = _scale(point[0], self._x_range, 2 * self.width)
+        row = _scale(point[1], self._y_range, 4 * self.height)
+        return column, 4 * self.height - 1 - row
+
+    def _join(self, start: tuple[int, int], end: tuple[int, int], style: str) -> None:
+        (left, first), (right, last) = start, end
+        steps = max(abs(right - left), abs(last - first), 1)
+        for step in range(steps + 1):
+            column = left + round(step * (right - left) / steps)
+            row = first + round(step * (last - first) / steps)
+            self._cells[row // 4][column // 2] |= DOTS[row % 4][column % 2]
+            self._styles[row // 4][column // 2] = style
+
+
+def _styled(cells: Sequence[int], styles: Sequence[str]) -> Text:
+    """One row of the picture; cells of one style go together, as each change costs rich as much as a line."""
+    row, column = Text(), 0
+    for style, run in groupby(styles):
+        end = column + len(list(run))
+        row.append("".join(" " if cell == BLANK else chr(cell) for cell in cells[column:end]), style)
+        column = end
+    return row
+
+
+def _scale(value: float, value_range: Point, size: int) -> int:
+    """The dot 0..size-1 that shows `value`; an empty range is shown in its middle."""
+    low, high = value_range
+    share = (value - low) / (high - low) if high > low else 0.5
+    return min(max(int(share * size), 0), size - 1)
