@@ -13,8 +13,8 @@ from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
 from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe, make_encoder_recipe
 from bertsmith.errors import BertsmithError
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
+from bertsmith.training.finetuning.search import make_search
 from bertsmith.training.recipe import Recipe, read_recipe, recipe_names
-from bertsmith.training.tuning.space import make_search
 from test_docs import settings
 
 REPOSITORY = Path(__file__).parent.parent

@@ -15,8 +15,8 @@ from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.task import Outputs, Task, TaskSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe
+from bertsmith.training.finetuning.search import TuneSettings
 from bertsmith.training.settings import override
-from bertsmith.training.tuning.space import TuneSettings
 from test_docs import settings
 
 DOCS = Path(__file__).parent.parent / "docs"

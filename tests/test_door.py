@@ -12,7 +12,7 @@ from bertsmith import BertsmithError
 from bertsmith.door import door, either, kind, number, optional, place, several, text, whole
 from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.tasks.registry import find_task
-from bertsmith.training.tuning.space import TuneSettings
+from bertsmith.training.finetuning.search import TuneSettings
 
 api: Any = bertsmith  # handed what its types forbid
 LONG = "x/" * 2500

@@ -70,10 +70,10 @@ from .training.extending import extend_vocabulary as extend_vocabulary
 from .training.extending import undo_extension as undo_extension
 from .training.finetuning.finetune import FinetuneResult as FinetuneResult
 from .training.finetuning.finetune import finetune as finetune
+from .training.finetuning.tune import TuneResult as TuneResult
+from .training.finetuning.tune import tune as tune
 from .training.pretrain import pretrain as pretrain
 from .training.recipe import Recipe as Recipe
 from .training.recipe import read_recipe as read_recipe
-from .training.tuning.tune import TuneResult as TuneResult
-from .training.tuning.tune import tune as tune
 
 __version__: str

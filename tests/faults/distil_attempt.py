@@ -13,7 +13,7 @@ from places import PLACES, Fault, Strike, _after, _before
 from bertsmith.compression.distilling import answer_cache, distil_task, student_run
 from bertsmith.files import read_json, sha256
 from bertsmith.tasks.finetuning import Finetuning
-from bertsmith.training.finetuning import best
+from bertsmith.training.finetuning import task_run as best
 from bertsmith.training.finetuning.finetune import finetune
 from bertsmith.training.log import RunLog
 

@@ -9,7 +9,8 @@ from places import PLACES, Fault, Strike, _after, _before
 from torch import Tensor
 
 from bertsmith.tasks.finetuning import Finetuning
-from bertsmith.training.finetuning import best, finetune, finetune_session
+from bertsmith.training.finetuning import finetune, finetune_session
+from bertsmith.training.finetuning import task_run as best
 
 
 class FinetuneFault(Fault):

@@ -18,7 +18,7 @@ from torch.testing import assert_close
 
 from bertsmith.files import read_json
 from bertsmith.tasks.finetuning import Finetuning
-from bertsmith.training.finetuning.best import Best
+from bertsmith.training.finetuning.task_run import Best
 from bertsmith.training.log import RunLog
 
 RUN = (

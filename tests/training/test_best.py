@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from bertsmith.training.finetuning.best import Best
+from bertsmith.training.finetuning.task_run import Best
 
 SCORES = st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.4, 0.5]), min_size=1, max_size=12)
 

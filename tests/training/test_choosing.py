@@ -38,12 +38,21 @@ from bertsmith.tasks.tagging import TaggingHead
 from bertsmith.training import finetune_recipe
 from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning import adaptation, choosing, finetune, finetune_session
-from bertsmith.training.finetuning.choice import Choice, Tried, as_sentence, read_choice, write_choice
-from bertsmith.training.finetuning.choosing import choose, gain_of
+from bertsmith.training.finetuning.choosing import (
+    Choice,
+    Tried,
+    Work,
+    as_sentence,
+    choose,
+    epoch_work,
+    gain_of,
+    pass_work,
+    read_choice,
+    write_choice,
+)
 from bertsmith.training.finetuning.figures import tried_table
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.labelled_data import read_labelled_data
-from bertsmith.training.finetuning.learning_curve import draw_learning_curve
 from bertsmith.training.finetuning.methods import (
     CLOZE,
     CONTRASTIVE,
@@ -52,10 +61,11 @@ from bertsmith.training.finetuning.methods import (
     LORA,
     SELF_TRAINING,
     UPPER,
+    SelfTraining,
+    drawn,
 )
 from bertsmith.training.finetuning.report import command
-from bertsmith.training.finetuning.self_training import SelfTraining, drawn
-from bertsmith.training.finetuning.work import Work, epoch_work, pass_work
+from bertsmith.training.finetuning.results import draw_learning_curve
 from bertsmith.training.loop import Guard
 from bertsmith.training.machine import Ranks, plain_machine
 from bertsmith.training.settings import HardwareSettings

@@ -3,9 +3,8 @@
 import pytest
 from scipy.stats import binomtest
 
-from bertsmith.training.finetuning import expectation
-from bertsmith.training.finetuning.expectation import expect
-from bertsmith.training.finetuning.learning_curve import LearningCurve
+from bertsmith.training.finetuning import results as expectation
+from bertsmith.training.finetuning.results import LearningCurve, expect
 
 
 def curve(*scores: float) -> LearningCurve:

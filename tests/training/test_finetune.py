@@ -27,10 +27,9 @@ from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.regression import Regression
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import make_finetune_recipe, task_settings
-from bertsmith.training.finetuning.best import Best
 from bertsmith.training.finetuning.finetune import FinetuneResult
-from bertsmith.training.finetuning.start import start_model
-from bertsmith.training.finetuning.task_run import TaskRun
+from bertsmith.training.finetuning.methods import start_model
+from bertsmith.training.finetuning.task_run import Best, TaskRun
 
 LAYER = "bert.encoder.layer.{}.output.dense.weight"
 

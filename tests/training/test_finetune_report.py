@@ -27,7 +27,6 @@ from bertsmith.tasks.tagging import TaggedExample, Tagging
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.text.labelled.squad import Question
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
-from bertsmith.training.finetuning.charts import risk_points
 from bertsmith.training.finetuning.choosing import gain_of
 from bertsmith.training.finetuning.figures import (
     NO_BREAK,
@@ -44,6 +43,7 @@ from bertsmith.training.finetuning.report import (
     as_override,
     command,
     render_finetune,
+    risk_points,
     write_finetune_report,
 )
 from bertsmith.training.finetuning.results import Restart, Results

@@ -10,6 +10,7 @@ from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
 from bertsmith.errors import BertsmithError, RecipeError
 from bertsmith.tasks.classification import Classification
 from bertsmith.training.finetune_recipe import make_finetune_recipe, task_settings
+from bertsmith.training.finetuning.search import make_search
 from bertsmith.training.recipe import (
     ModelSettings,
     Recipe,
@@ -19,7 +20,6 @@ from bertsmith.training.recipe import (
     recipe_names,
 )
 from bertsmith.training.run_folder import write_recipe
-from bertsmith.training.tuning.space import make_search
 
 MISSPELT = [
     ("stepz=3", "steps"),

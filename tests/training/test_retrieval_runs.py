@@ -18,8 +18,8 @@ from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
-from bertsmith.training.finetuning.best import Best
 from bertsmith.training.finetuning.finetune import FinetuneResult, finetune
+from bertsmith.training.finetuning.task_run import Best
 
 MEANING = dict(
     zip(FILLERS, [*FILLERS[5:], *FILLERS[:5]], strict=True)

@@ -12,12 +12,11 @@ import torch
 from finetune_toys import run, tiny_encoder, write_rows
 
 from bertsmith.errors import RecipeError
-from bertsmith.training.finetuning import finetune
+from bertsmith.training.finetuning import finetune, tune
 from bertsmith.training.machine import Machine, Ranks
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.recipe import check_recipe
 from bertsmith.training.run_folder import sole_run
-from bertsmith.training.tuning import tune
 
 IN_USE = r"run is in use: another process is training there\. Wait until it has ended"
 MACHINE = Machine(torch.device("cpu"), torch.float32, 1e9, Ranks(), 512)

@@ -20,21 +20,21 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.heads.linear_start import LinearProbe
 from bertsmith.training import finetune_recipe, machine
 from bertsmith.training.finetuning import report as finetune_report
+from bertsmith.training.finetuning import tune as tuning
 from bertsmith.training.finetuning.finetune import finetune
-from bertsmith.training.finetuning.task_run import TaskRun
-from bertsmith.training.tuning import tune as tuning
-from bertsmith.training.tuning.folder import begin_search, open_search
-from bertsmith.training.tuning.space import Search, make_search
-from bertsmith.training.tuning.trials import (
+from bertsmith.training.finetuning.search import (
     COMPLETE,
     DIVERGED,
     PRUNED,
+    Search,
     Trial,
     importance_of,
     leading_trial,
+    make_search,
     study_of,
 )
-from bertsmith.training.tuning.tune import TuneResult, tune
+from bertsmith.training.finetuning.task_run import TaskRun
+from bertsmith.training.finetuning.tune import TuneResult, begin_search, open_search, tune
 
 pytest.importorskip("optuna")
 

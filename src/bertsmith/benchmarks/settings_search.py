@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.files import read_json, write_json
-from bertsmith.training.tuning.space import Choice
-from bertsmith.training.tuning.trials import Trial
-from bertsmith.training.tuning.tune import tune
+from bertsmith.training.finetuning.search import Choice, Trial
+from bertsmith.training.finetuning.tune import tune
 
 CHOSEN = "chosen.json"
 _MANY = 100_000  # trials: the hours end the search, not their number

@@ -38,9 +38,9 @@ from bertsmith.progress import Progress
 from bertsmith.reporting.formatting import counted
 from bertsmith.reporting.page import REPORT_FILE
 from bertsmith.training.finetune_recipe import make_finetune_recipe
+from bertsmith.training.finetuning.search import make_search
 from bertsmith.training.log import json_value
 from bertsmith.training.run_folder import require_unchanged
-from bertsmith.training.tuning.space import make_search
 
 _RESULTS, _SUBMISSION, _PARTS, _NOTES = "results.json", "submission", "parts.json", "notes.json"
 _OWN = ("seed", "restarts", "out", "model", "train", "dev", "test", "resume", "unlabelled", "trials")

@@ -40,9 +40,9 @@ def tune(
     """
     from bertsmith.cli.results import show_results
     from bertsmith.cli.screen import console, print_paths, print_table
-    from bertsmith.training.tuning.report import trial_rows
-    from bertsmith.training.tuning.trials import Trial
-    from bertsmith.training.tuning.tune import tune as run
+    from bertsmith.training.finetuning.search import Trial
+    from bertsmith.training.finetuning.tune import trial_rows
+    from bertsmith.training.finetuning.tune import tune as run
 
     def on_trial(trial: Trial) -> None:
         choice = " ".join(f"{name}={value:.4g}" for name, value in trial.choice.items())

@@ -44,7 +44,7 @@ from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe, task_settings
-from bertsmith.training.finetuning.examples_in_memory import finetune_examples
+from bertsmith.training.finetuning.finetune import finetune_examples
 
 Row = TextOrPair | Mapping[str, Any]
 

@@ -16,9 +16,8 @@ from bertsmith.files import make_folder
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
 from bertsmith.tasks.task import Metrics, Outputs, Task, fitted_again
-from bertsmith.training.finetuning.best import WORST, Best
 from bertsmith.training.finetuning.results import Restart
-from bertsmith.training.finetuning.task_run import TaskRun
+from bertsmith.training.finetuning.task_run import WORST, Best, TaskRun
 from bertsmith.training.machine import Machine, wait
 from bertsmith.training.observer import RunObserver, run_facts
 

@@ -18,7 +18,7 @@ from bertsmith.tasks.evaluating.evaluation import Evaluation
 from bertsmith.tasks.evaluating.uncertainty import standard_error
 from bertsmith.tasks.examples.folds import folds_of
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
-from bertsmith.training.finetuning.work import pass_work
+from bertsmith.training.finetuning.choosing import pass_work
 
 _FOLDS = 5
 

@@ -23,11 +23,9 @@ from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
 from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe
-from bertsmith.training.finetuning.choice import Tried
-from bertsmith.training.finetuning.choosing import expected_gain, gain_of
+from bertsmith.training.finetuning.choosing import Tried, expected_gain, gain_of
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
-from bertsmith.training.finetuning.methods import LINEAR
-from bertsmith.training.finetuning.self_training import drawn
+from bertsmith.training.finetuning.methods import LINEAR, drawn
 from bertsmith.training.inputs import learned_row_length
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.recipe import Recipe, read_recipe

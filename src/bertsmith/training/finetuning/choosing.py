@@ -1,30 +1,128 @@
 """Which method suits these few rows? Each is tried by cross-validation: learned from all folds but one, and
 judged by the one left out, in turn. The final model then learns from all rows.
+
+out/choice.json         what was tried, and what it reached
+out/choice.safetensors  what the chosen method said of the rows it was judged by
+
+What a method computes is counted, in FLOP of the encoder's matrix products, so that the same is chosen on
+any machine, whatever else it has to do; how fast this one computes it is only for what people are told of
+the time.
 """
 
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
 
 from bertsmith.arrays import Ints
-from bertsmith.errors import BertsmithError, NotFinite, TrainingStopped
+from bertsmith.data.batch import PackedBatch
+from bertsmith.errors import BertsmithError, InputError, NotFinite, TrainingStopped
+from bertsmith.files import atomic_write, read_json, write_json
+from bertsmith.model.config import BertConfig
+from bertsmith.model.cpu.onednn_matmul import fast_products
+from bertsmith.model.flops import encoder_flops
+from bertsmith.reporting import formatting
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.evaluating.evaluation import Evaluation
 from bertsmith.tasks.evaluating.uncertainty import groups_of
+from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.task import Bound, Metrics, Outputs, Prediction, Task
-from bertsmith.training.finetuning.choice import Choice, Tried
+from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.methods import UNTRAINED
-from bertsmith.training.finetuning.work import Work
+from bertsmith.training.machine import Machine
 
+_FOLD = "fold"  # in choice.safetensors, of what is a fold's and not a row's
 TrainPart = Callable[[str, EncodedExamples], TaskModel]  # by a method, from some of the rows
 _FEWEST_FOLDS = 2  # that the simplest method is judged by, whatever it takes
 _USUAL_GAIN, _USUAL_SPREAD = 0.01, 0.03  # of other methods over the simplest
 _RESAMPLES = 200
+_MOST_TOKENS, _TRIALS, _LONG = 512, 2, 1.0  # of a step that is tried, steps, seconds of one
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A method's score on the rows it was judged by, and by how much it beats the simplest one there, with
+    the standard error of this difference. Without a score it `diverged` in the fold of this number, or wasn't
+    tried: it takes more work than was allowed. `seconds` are then those that it would take by all folds, and
+    `minutes` the setting that allows it.
+    """
+
+    method: str
+    score: float | None = None
+    gain: float | None = None
+    error: float | None = None
+    rows: int = 0
+    seconds: float = 0.0
+    diverged: int | None = None
+    minutes: int | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The method chosen, all that were tried, and what the chosen one said of `rows` (E,) when it hadn't
+    learned from them; `bound` is what decoding needs of the model that judged a fold.
+    """
+
+    method: str
+    tried: tuple[Tried, ...]
+    rows: Ints
+    outputs: list[Outputs]
+    bound: Mapping[int, Bound] = field(default_factory=dict)
+
+    def simplest(self) -> float | None:
+        """What the first method reached on the rows that the chosen one was judged by."""
+        chosen = next(each for each in self.tried if each.method == self.method)
+        return None if chosen.score is None or chosen.gain is None else chosen.score - chosen.gain
+
+
+@dataclass(frozen=True)
+class Work:
+    """What methods take, in FLOP: `folds` what each learns by from all folds but one, fold by fold, and
+    `final` from all rows. Methods are compared until `budget` is used but for the final training of the next;
+    until `look`, where it would be a method's first fold.
+    """
+
+    folds: Mapping[str, Sequence[float]]
+    final: Mapping[str, float]
+    budget: float
+    look: float
+
+    @property
+    def methods(self) -> list[str]:
+        """In their order, the simplest first."""
+        return list(self.folds)
+
+    def whole(self, method: str) -> float:
+        """Of all folds and the final training."""
+        return sum(self.folds[method]) + self.final[method]
+
+    def of_all(self) -> float:
+        """What is enough to judge all methods by all folds, and to train by any."""
+        return sum(map(sum, self.folds.values())) + max(self.final.values())
+
+    def fits(self, method: str, number: int, used: float) -> bool:
+        """Whether this fold of the method, and its final training, are within what is left."""
+        limit = self.budget if number else self.look
+        return used + self.folds[method][number] + self.final[method] <= limit
+
+    def out_of_reach(self) -> list[str]:
+        """Methods that won't be tried: known beforehand, for each has its first fold in the first round."""
+        used, found = 0.0, list[str]()
+        for number, method in enumerate(self.methods):
+            if number and not self.fits(method, 0, used):
+                found.append(method)
+            else:
+                used += self.folds[method][0]
+        return found
 
 
 class Judged(NamedTuple):
@@ -153,6 +251,31 @@ class _Race:
         return tried.gain + 2 * tried.error < 0
 
 
+def _compared(
+    task: Task[Any],
+    method: str,
+    outputs: dict[int, Outputs],
+    simplest: dict[int, Outputs],
+    bound: Mapping[int, Bound],
+    bound_simplest: Mapping[int, Bound],
+    train: EncodedExamples,
+    folds: Ints,
+    seconds: float,
+) -> Tried:
+    rows = np.array(sorted(outputs), np.int64)
+    judged = train.some(rows)
+
+    def predictions(of: dict[int, Outputs], bound: Mapping[int, Bound]) -> list[Prediction]:
+        found = [of[row] for row in rows.tolist()]
+        return task.decode_by_folds(found, judged.examples, judged.encoded, folds[rows], bound)
+
+    ours = predictions(outputs, bound)
+    if outputs is simplest:
+        return Tried(method, score_of(task, ours, judged.examples), rows=len(rows), seconds=seconds)
+    reached, gain, error = gain_of(task, ours, predictions(simplest, bound_simplest), judged.examples)
+    return Tried(method, reached, gain, error, len(rows), seconds)
+
+
 def expected_gain(tried: Tried) -> float:
     """Over the simplest method, whose own is 0: the mean of the gain given what was measured, where gains are
     as usual beforehand (normal, both).
@@ -161,6 +284,35 @@ def expected_gain(tried: Tried) -> float:
         return 0.0 if tried.score is not None else -math.inf
     known, usual = 1 / max(tried.error, 1e-3) ** 2, 1 / _USUAL_SPREAD**2
     return round((known * tried.gain + usual * _USUAL_GAIN) / (known + usual), 3)  # less is nothing
+
+
+def gain_of(
+    task: Task[Any], ours: Sequence[Prediction], theirs: Sequence[Prediction], examples: Sequence[Any]
+) -> tuple[float, float, float]:
+    """Our main metric, by how much it is above theirs, and the standard error of that, by the bootstrap over
+    the examples, or over the groups that they belong to.
+    """
+    draw, groups = np.random.default_rng(0), groups_of(task, examples)
+    scorers = [task.scorer(said, examples) for said in (ours, theirs)]
+    differences = []
+    for _ in range(_RESAMPLES):
+        rows = draw.integers(0, len(groups), len(groups))
+        if len(groups) < len(examples):
+            rows = np.concatenate([groups[number] for number in rows.tolist()])
+        pair = [_finite(score(rows)) for score in scorers]
+        differences.append(pair[0] - pair[1])
+    reached = score_of(task, ours, examples)
+    return reached, reached - score_of(task, theirs, examples), float(np.std(differences))
+
+
+def score_of(task: Task[Any], predictions: Sequence[Prediction], examples: Sequence[Any]) -> float:
+    """The main metric; -1 where it is no number."""
+    metrics: Metrics = task.metrics(predictions, examples)
+    return _finite(metrics[task.main_metric])
+
+
+def _finite(score: float) -> float:
+    return score if math.isfinite(score) else -1.0
 
 
 def evaluate_choice(task: Task[Any], choice: Choice, train: EncodedExamples, folds: Ints) -> Evaluation:
@@ -199,55 +351,107 @@ def _differ_by_fold_alone(answers: list[Prediction], folds: Ints) -> bool:
     return len(different) == len(set(folds.tolist())) and len({answer for _, answer in different}) > 1
 
 
-def _compared(
-    task: Task[Any],
-    method: str,
-    outputs: dict[int, Outputs],
-    simplest: dict[int, Outputs],
-    bound: Mapping[int, Bound],
-    bound_simplest: Mapping[int, Bound],
-    train: EncodedExamples,
-    folds: Ints,
-    seconds: float,
-) -> Tried:
+# -- the choice, as a run keeps it ---------------------------------------------------------------------
+
+
+def write_choice(out: Path, choice: Choice) -> None:
+    """So that a run that is resumed needn't choose again."""
+    arrays = {str(row): each for row, each in zip(choice.rows.tolist(), choice.outputs, strict=True)}
+    for fold, bound in choice.bound.items():
+        arrays |= {f"{_FOLD}.{fold}.{name}": weights for name, weights in bound.items()}
+    atomic_write(out / "choice.safetensors", save(arrays))
+    write_json(
+        out / "choice.json", {"method": choice.method, "tried": [asdict(each) for each in choice.tried]}
+    )
+
+
+def read_choice(out: Path) -> Choice | None:
+    """None where none was made. Raises InputError for a damaged file."""
+    if not (out / "choice.json").exists():
+        return None
+    record = read_json(out / "choice.json")
+    arrays = out / "choice.safetensors"
+    try:
+        found = load_file(arrays)
+    except (OSError, SafetensorError) as error:
+        raise InputError(
+            f"{arrays}: expected what the chosen method said of the rows, beside choice.json; it is not "
+            f"there, or damaged ({error}). Begin again in another folder."
+        ) from error
+    outputs: dict[int, Outputs] = {}
+    bound: dict[int, dict[str, Outputs]] = {}
+    for key, each in found.items():
+        if key.startswith(_FOLD):
+            _, fold, name = key.split(".", 2)
+            bound.setdefault(int(fold), {})[name] = each
+        else:
+            outputs[int(key)] = each
     rows = np.array(sorted(outputs), np.int64)
-    judged = train.some(rows)
-
-    def predictions(of: dict[int, Outputs], bound: Mapping[int, Bound]) -> list[Prediction]:
-        found = [of[row] for row in rows.tolist()]
-        return task.decode_by_folds(found, judged.examples, judged.encoded, folds[rows], bound)
-
-    ours = predictions(outputs, bound)
-    if outputs is simplest:
-        return Tried(method, score_of(task, ours, judged.examples), rows=len(rows), seconds=seconds)
-    reached, gain, error = gain_of(task, ours, predictions(simplest, bound_simplest), judged.examples)
-    return Tried(method, reached, gain, error, len(rows), seconds)
+    tried = tuple(Tried(**each) for each in record["tried"])
+    return Choice(record["method"], tried, rows, [outputs[row] for row in rows.tolist()], bound)
 
 
-def gain_of(
-    task: Task[Any], ours: Sequence[Prediction], theirs: Sequence[Prediction], examples: Sequence[Any]
-) -> tuple[float, float, float]:
-    """Our main metric, by how much it is above theirs, and the standard error of that, by the bootstrap over
-    the examples, or over the groups that they belong to.
+def not_tried(tried: Tried) -> str:
+    """'not tried: it would take about 1:40; minutes=7 allows it'."""
+    takes = f"it would take about {formatting.duration(tried.seconds)}; " if tried.seconds else ""
+    return f"not tried: {takes}minutes={tried.minutes} allows it"
+
+
+def as_sentence(tried: Tried, metric: str) -> str:
+    """'contrastive: accuracy 0.8410 (+0.0073 ± 0.0081) on 496 rows, 41 s'."""
+    if tried.diverged is not None:
+        return f"{tried.method}: diverged in fold {tried.diverged} and left out; try a lower learning rate"
+    if tried.score is None:
+        return f"{tried.method}: {not_tried(tried)}"
+    gain = "" if tried.gain is None else f" ({tried.gain:+.4f} ± {tried.error:.4f})"
+    return f"{tried.method}: {metric} {tried.score:.4f}{gain} on {tried.rows:,} rows, {tried.seconds:.0f} s"
+
+
+# -- work ----------------------------------------------------------------------------------------------
+
+
+def pass_work(config: BertConfig, encoded: Sequence[Encoded]) -> float:
+    """Of one forward pass over the examples."""
+    windows = [window for each in encoded for window in each.windows]
+    lengths = np.array([len(window.token_ids) for window in windows], np.int64)
+    return encoder_flops(config, lengths, sum(len(window.rows) for window in windows))
+
+
+def epoch_work(config: BertConfig, encoded: Sequence[Encoded], recipe: FinetuneRecipe) -> float:
+    """Of one forward and backward pass over the examples, which costs twice the forward pass where all is
+    trained: half of that for gradients of weights, none of which are frozen layers' or those beside LoRA.
     """
-    draw, groups = np.random.default_rng(0), groups_of(task, examples)
-    scorers = [task.scorer(said, examples) for said in (ours, theirs)]
-    differences = []
-    for _ in range(_RESAMPLES):
-        rows = draw.integers(0, len(groups), len(groups))
-        if len(groups) < len(examples):
-            rows = np.concatenate([groups[number] for number in rows.tolist()])
-        pair = [_finite(score(rows)) for score in scorers]
-        differences.append(pair[0] - pair[1])
-    reached = score_of(task, ours, examples)
-    return reached, reached - score_of(task, theirs, examples), float(np.std(differences))
+    layers = config.num_hidden_layers
+    backward = 1.0 if recipe.lora.rank else 2 * (1 - min(recipe.freeze_layers / layers, 1))
+    return (1 + backward) * pass_work(config, encoded)
 
 
-def score_of(task: Task[Any], predictions: Sequence[Prediction], examples: Sequence[Any]) -> float:
-    """The main metric; -1 where it is no number."""
-    metrics: Metrics = task.metrics(predictions, examples)
-    return _finite(metrics[task.main_metric])
+def training_speed(
+    model: TaskModel, examples: Sequence[Encoded], recipe: FinetuneRecipe, machine: Machine
+) -> float:
+    """FLOP that this machine trains by in a second, as busy as it is now, from some steps of a few examples:
+    to tell people of the time, and for nothing else. torch's random state stays as it is.
+    """
+    sizes = np.cumsum([each.tokens for each in examples[: recipe.batch_size]])
+    some = examples[: max(int(np.searchsorted(sizes, _MOST_TOKENS, side="right")), 1)]
+    model.train()
+    devices = [machine.device] if machine.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        seconds = _seconds_of_step(model, some, machine)  # which warms up
+        if seconds < _LONG:
+            seconds = min(_seconds_of_step(model, some, machine) for _ in range(_TRIALS))
+    return epoch_work(model.config, some, recipe) / seconds
 
 
-def _finite(score: float) -> float:
-    return score if math.isfinite(score) else -1.0
+@fast_products()
+def _seconds_of_step(model: TaskModel, some: Sequence[Encoded], machine: Machine) -> float:
+    begun = time.perf_counter()
+    batch = PackedBatch.of(pack_examples(some, range(len(some))), machine.device)
+    with machine.autocast():
+        loss = model(batch, Layout(some, machine.device)).float().square().sum()
+    if loss.requires_grad:
+        loss.backward()
+    model.zero_grad()
+    if machine.device.type == "cuda":  # which works on its own time
+        torch.cuda.synchronize(machine.device)
+    return time.perf_counter() - begun

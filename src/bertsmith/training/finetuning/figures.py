@@ -20,7 +20,7 @@ from bertsmith.tasks.evaluating.error_analysis import Answer, Confusion, ErrorAn
 from bertsmith.tasks.evaluating.evaluation import THE_MODEL, Evaluation
 from bertsmith.tasks.evaluating.uncertainty import groups_of, score_of
 from bertsmith.tasks.task import Metrics, Task
-from bertsmith.training.finetuning.choice import Tried, not_tried
+from bertsmith.training.finetuning.choosing import Tried, not_tried
 from bertsmith.training.finetuning.column_study import ColumnStudy
 from bertsmith.training.finetuning.results import Results
 

@@ -13,17 +13,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from bertsmith.door import door, either, flag, kind, optional, place, several, text
+from bertsmith.errors import RecipeError
 from bertsmith.files import make_folder
 from bertsmith.machine import Hardware
 from bertsmith.model.adaptation import trained_share
 from bertsmith.model.cpu.allocator import keep_memory
+from bertsmith.model.lora import merge_lora
 from bertsmith.progress import Progress
 from bertsmith.reporting import formatting
+from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
+from bertsmith.tasks.task import Task
 from bertsmith.training.finetune_recipe import (
     FLOP_A_MINUTE,
     MADE_FROM_EPOCHS,
@@ -32,21 +38,28 @@ from bertsmith.training.finetune_recipe import (
     make_finetune_recipe,
 )
 from bertsmith.training.finetuning.adaptation import adapt
-from bertsmith.training.finetuning.best import WORST, Best
-from bertsmith.training.finetuning.choice import Choice, as_sentence, read_choice, write_choice
+from bertsmith.training.finetuning.choosing import Choice, as_sentence, pass_work, read_choice, write_choice
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
-from bertsmith.training.finetuning.measuring import measure
+from bertsmith.training.finetuning.labelled_data import LabelledData
 from bertsmith.training.finetuning.methods import (
     AUTO,
     LINEAR,
     TRAINED,
     UNTRAINED,
+    named_method,
 )
 from bertsmith.training.finetuning.report import write_finetune_report
-from bertsmith.training.finetuning.results import Restart, Results, data_hashes, leading, write_results
-from bertsmith.training.finetuning.task_run import TaskRun
-from bertsmith.training.finetuning.work import pass_work
-from bertsmith.training.machine import Machine, leave, set_up_machine, wait
+from bertsmith.training.finetuning.results import (
+    Restart,
+    Results,
+    data_hashes,
+    leading,
+    measure,
+    save_model,
+    write_results,
+)
+from bertsmith.training.finetuning.task_run import WORST, Best, Silent, TaskRun
+from bertsmith.training.machine import Machine, leave, plain_machine, set_up_machine, wait
 from bertsmith.training.observer import RunObserver, run_facts
 from bertsmith.training.run_folder import (
     begin_folder,
@@ -166,7 +179,7 @@ def _run(
     with _telling(console, "Evaluating") as progress:
         results = measure(bench, given, model, restarts, choice, method, progress)
     if first:
-        bench.save(out / "model", model, trained, results, method=method, judged_by=results.judge)
+        save_model(bench, out / "model", model, trained, results, method=method, judged_by=results.judge)
         write_results(out, trained, results)
         write_finetune_report(out, trained, results, _as_typed(given, trained, choice))
     wait()
@@ -351,3 +364,79 @@ def _keep_best_only(out: Path, restarts: list[Restart]) -> None:
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         if number - 1 != leading(restarts):
             (folder / "best" / "weights.safetensors").unlink(missing_ok=True)
+
+
+# -- examples in memory --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The model, in evaluation mode on the host; the recipe with what was chosen for it, its method among
+    this; and, where rows judged in turn, what each method reached.
+    """
+
+    model: TaskModel
+    recipe: FinetuneRecipe
+    choice: Choice | None
+
+
+def finetune_examples(
+    task: Task[Any],
+    recipe: FinetuneRecipe,
+    source: Path,
+    train: Sequence[Any],
+    dev: Sequence[Any] = (),
+) -> Trained:
+    """Head, loop and settings of a run without its folder, for callers that train many small models and keep
+    what they want of them, as scikit-learn's searches do. Trains on `train` and teaches `task` its labels.
+
+    With `dev` the best evaluation's weights are kept, `recipe.patience` ends the run, and confidence is
+    calibrated. Without, a few rows choose the method by cross-validation and calibrate; all of them train.
+    A method that the recipe names trains once, and is judged and calibrated by folds only where the recipe
+    asks for these, or where they cost next to nothing: for linear. The caller's torch generators stay as they
+    were.
+    Raises InputError for labels nothing can be learnt of, RecipeError, and TrainingStopped.
+    """
+    if recipe.restarts > 1:
+        raise RecipeError("restarts are for runs with files. Train once for each seed instead.")
+    if recipe.folds is not None and dev:
+        raise RecipeError(f"folds = {recipe.folds} would judge where a dev set does: leave one of them out.")
+    task.fit(train)
+    task.check([*train, *dev])
+    machine = plain_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
+    devices = [machine.device] if machine.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        bench = FinetuneSession.prepare(
+            task, recipe, source, LabelledData(list(train), list(dev), None, ()), machine
+        )
+        named, method, choice = named_method(recipe), bench.uncompared_method(recipe), None
+        if bench.folds is not None and (named in (AUTO, LINEAR) or recipe.folds is not None):
+            choice = bench.choose(recipe)
+            method = choice.method
+        completed = bench.completed(method, recipe)
+        if method in TRAINED and dev:
+            model = _best_on_dev(bench, completed)
+        else:
+            model = bench.learn(method, completed, bench.train)
+    if choice is not None:
+        judged = bench.train.some(choice.rows)
+        task.calibrate(choice.outputs, judged.examples, judged.encoded)
+    elif dev:
+        task.calibrate(outputs_of(model, bench.dev.encoded), dev, bench.dev.encoded)
+    return Trained(model.cpu().eval(), completed.model_copy(update={"method": method}), choice)
+
+
+def _best_on_dev(bench: FinetuneSession, recipe: FinetuneRecipe) -> TaskModel:
+    settings = recipe.resolved(bench.steps_per_epoch(recipe), recipe.seed)
+    model = bench.start(recipe, recipe.seed)
+    with TemporaryDirectory() as folder:
+        run = TaskRun(
+            *(bench.task, model, bench.train, bench.dev, settings, bench.machine, Path(folder), Silent()),
+            measure_first=LINEAR in bench.methods,
+        )
+        run.run()
+        run.best.restore(model)
+    model.head.finish()
+    merge_lora(model.encoder)
+    bench.task.bind(model.head)
+    return model

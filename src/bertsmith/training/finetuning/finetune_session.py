@@ -2,7 +2,6 @@
 model of them.
 """
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -19,21 +18,19 @@ from bertsmith.model.adaptation import trained_share
 from bertsmith.model.adapter import pooler_tensors, save_adapter
 from bertsmith.model.checkpoint import WEIGHTS
 from bertsmith.model.config import BertConfig
-from bertsmith.model.contamination import checked_against, contamination_provenance
 from bertsmith.model.cross_encoder import makes_vectors
 from bertsmith.model.locate import locate_model
 from bertsmith.model.lora import merge_lora
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.sentence_settings import ends_in_projection, read_truncate_dim
-from bertsmith.tasks.checkpoints.task_checkpoint import head_tensors, save_task_model
+from bertsmith.tasks.checkpoints.task_checkpoint import head_tensors
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.evaluating.evaluation import evaluate
 from bertsmith.tasks.examples.folds import folds_of
 from bertsmith.tasks.examples.text_settings import choose_pooling
 from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
-from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.heads.linear_start import (
     MOST_EXAMPLES,
     LinearProbe,
@@ -47,9 +44,15 @@ from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.teaching.teaching import Teaching
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe, task_settings
-from bertsmith.training.finetuning.best import Best
-from bertsmith.training.finetuning.choice import Choice
-from bertsmith.training.finetuning.choosing import Judged, choose
+from bertsmith.training.finetuning.choosing import (
+    Choice,
+    Judged,
+    Work,
+    choose,
+    epoch_work,
+    pass_work,
+    training_speed,
+)
 from bertsmith.training.finetuning.labelled_data import (
     LabelledData,
     can_be_folded,
@@ -64,23 +67,20 @@ from bertsmith.training.finetuning.methods import (
     SELF_TRAINING,
     TRAINED,
     UNTRAINED,
+    SelfTraining,
     compared_methods,
+    drawn,
     named_method,
     possible_methods,
     recipe_of,
     require_folds_suit,
     require_possible,
     require_trained,
+    start_model,
     suits_folds,
     teaching_of,
 )
-from bertsmith.training.finetuning.results import Results, data_hashes
-from bertsmith.training.finetuning.self_training import SelfTraining, drawn
-from bertsmith.training.finetuning.start import linear_probe, start_model
-from bertsmith.training.finetuning.task_run import train_silently
-from bertsmith.training.finetuning.work import Work, epoch_work, pass_work, training_speed
-from bertsmith.training.inputs import learned_row_length, rows_provenance
-from bertsmith.training.log import json_value
+from bertsmith.training.finetuning.task_run import Best, train_silently
 from bertsmith.training.machine import Machine
 from bertsmith.training.resources import require_room_to_save
 
@@ -241,7 +241,10 @@ class FinetuneSession:
         notes = *start.notes, *_left_out(task, source)
         data = replace(data, warnings=(*notes, *data.warnings))
         config = start.model.config
-        probe = linear_probe(recipe, task, source, train, machine, progress)
+        probe = None
+        if not recipe.reinit_layers:  # else there is nothing that the head could begin with
+            model = start_model(recipe, task, source).model.to(machine.device)
+            probe = LinearProbe.of(task, model, train, progress=progress)
         linear = None if probe is None else probe.best()
         methods = possible_methods(
             *(task, recipe, source, tokenizer, config.num_hidden_layers),
@@ -395,25 +398,6 @@ class FinetuneSession:
         task, outputs = copy(self.task), outputs_of(model, self.dev.encoded)
         task.calibrate(outputs, self.dev.examples, self.dev.encoded)
         return evaluate(task, outputs, None, self.dev).model[task.main_metric]
-
-    def save(
-        self, folder: Path, model: TaskModel, recipe: FinetuneRecipe, results: Results, **facts: Any
-    ) -> None:
-        """The model with where it comes from: recipe, metrics, the hashes of the data and of the encoder, and
-        `facts`.
-        """
-        provenance = {
-            "recipe": json.loads(recipe.model_dump_json()),
-            "metrics": json_value({name: each.model for name, each in results.evaluations.items()}),
-            "rows": results.train_rows,
-            "sha256": data_hashes(recipe),
-            "encoder_sha256": self.encoder_sha256,
-            **contamination_provenance(checked_against(self.source)),
-            **rows_provenance(learned_row_length(self.source)),
-            **facts,
-        }
-        save_task_model(folder, model, self.task, self.tokenizer, provenance, overwrite=True)
-        write_golden(folder, type(self.task))
 
 
 def _left_out(task: Task[Any], source: Path) -> list[str]:

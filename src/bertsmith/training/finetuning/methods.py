@@ -7,33 +7,57 @@ cloze           the encoder taught to say the label's words in a gap, then the s
 full            begun as the linear model, then all weights trained, as the recipe says
 upper           the same for the upper half of the layers alone
 lora            the same for added weights of low rank alone
+
+All begin with the pre-trained encoder under a new head, adapted as the recipe says (`start_model`).
+
+U unlabelled texts, E labelled ones, F features, C classes.
 """
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bertsmith.arrays import Ints
 from bertsmith.errors import RecipeError
-from bertsmith.model.adaptation import trained_share
+from bertsmith.model.adaptation import freeze, reinitialise, trained_share
+from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.lora import add_lora
+from bertsmith.progress import Progress
+from bertsmith.tasks.checkpoints.task_checkpoint import Start, begin_task_model
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.finetuning import EncodedExamples
+from bertsmith.tasks.heads.frozen_features import features_of
+from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, minimise
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.similarity import compares_vectors
 from bertsmith.tasks.tagging import Tagging
-from bertsmith.tasks.task import Task
+from bertsmith.tasks.task import Outputs, Task
 from bertsmith.tasks.teaching.class_contrast import FEWEST_A_BATCH, ClassContrast
 from bertsmith.tasks.teaching.cloze import Cloze, can_be_gapped
 from bertsmith.tasks.teaching.teaching import Teaching
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe
+from bertsmith.training.inputs import require_room_for_learned_rows
 
-AUTO, LINEAR, FULL, CONTRASTIVE = "auto", "linear", "full", "contrastive"
+FULL: str = "full"
+AUTO, LINEAR, CONTRASTIVE = "auto", "linear", "contrastive"
 CLOZE, SELF_TRAINING, UPPER, LORA = "cloze", "self-training", "upper", "lora"
 UNTRAINED = LINEAR, SELF_TRAINING  # the encoder stays as it is
 TRAINED = FULL, UPPER, LORA  # with the head on it
 _TAUGHT_EPOCHS = 4
 _LORA_RANK = 8
+_MOST_TEXTS = 5000  # of the unlabelled: more cost seconds a fold
+_ROUNDS, _ITERATIONS = 2, 20
+_WEIGHT = 0.3  # of an unlabelled text, beside 1 of a labelled one
+_SHARPENING, _ALIGNMENT = 2.0, 0.5  # powers
 
 
 def possible_methods(
@@ -155,3 +179,139 @@ def require_possible(recipe: FinetuneRecipe, task: Task[Any], possible: Sequence
             f"method = {method} is not for this {task.name}. Choose {' or '.join(possible)}."
             f"{pairs if few and method == CONTRASTIVE else ''}"
         )
+
+
+# -- what training begins with -------------------------------------------------------------------------
+
+
+def start_model(
+    recipe: FinetuneRecipe,
+    task: Task[Any],
+    source: Path,
+    seed: int | None = None,
+    linear: LinearStart | None = None,
+) -> Start:
+    """The same weights for the same seed, and what the user should know of them. What stands under a `linear`
+    start is drawn by the recipe's seed, whatever the run's.
+
+    Raises ModelError for a folder without an encoder, and RecipeError when the task's windows are longer than
+    what the model can read, or shorter than the rows of the table that it was pre-trained on.
+    """
+    seed = recipe.seed if seed is None else seed
+    # a linear start fits the layers below it as the recipe's seed draws them: other ones would undo it
+    drawn_by = seed if linear is None else recipe.seed
+    torch.manual_seed(drawn_by)
+    start = begin_task_model(source, task)
+    if seed != drawn_by:
+        torch.manual_seed(seed)
+    model = start.model
+    if task.settings.max_length > model.config.max_length:
+        raise RecipeError(
+            f"max_length = {task.settings.max_length}, but the model has positions for "
+            f"{model.config.max_length} tokens. To read longer texts as windows, set a stride, such as "
+            "stride=64."
+        )
+    require_room_for_learned_rows(source, task.settings.max_length)
+    if recipe.dropout is not None:
+        for module in model.modules():
+            if isinstance(module, Dropout):
+                module.probability = recipe.dropout
+    reinitialise(model.encoder, recipe.reinit_layers)
+    freeze(model.encoder, recipe.freeze_embeddings, recipe.freeze_layers)
+    if recipe.lora.rank:
+        lora = recipe.lora
+        targets = lora.targets
+        if targets and model.new_pooler:  # which is trained in full, as the head is
+            targets = tuple(target for target in targets if target != "pooler")
+        add_lora(model.encoder, lora.rank, lora.alpha, lora.dropout, targets)
+        if model.new_pooler:
+            model.encoder.get_submodule("pooler").requires_grad_(True)
+    if linear is not None:
+        linear.apply(model)
+    return start
+
+
+# -- self-training -------------------------------------------------------------------------------------
+
+
+class SelfTraining:
+    """Texts without labels learned from by what the model says of them (self-training: Scudder 1965; for
+    text classification Nigam et al. 2000): the linear model of the labelled ones says how likely each class
+    is, and another learns from both. What it says is made surer, and its classes nearly as frequent as among
+    the labelled texts (sharpening and distribution alignment: Berthelot et al. 2020).
+
+    The features of both kinds of texts are computed once: a fold costs no pass. `seconds` is how long that of
+    the unlabelled ones took.
+    """
+
+    def __init__(
+        self, probe: LinearProbe, strength: float, features: Sequence[Tensor], seconds: float
+    ) -> None:
+        """`features` (F,) of each unlabelled text. See `of`."""
+        self._probe, self._strength, self.seconds = probe, strength, seconds
+        self._unlabelled = probe.scaled(torch.stack(list(features)))
+
+    @classmethod
+    def of(
+        cls,
+        probe: LinearProbe,
+        strength: float,
+        model: TaskModel,
+        texts: EncodedExamples,
+        progress: Progress | None = None,
+    ) -> "SelfTraining":
+        """Beside a classification's `probe`, whose best `strength` is known; of what `drawn` gives."""
+        begun = time.monotonic()
+        features = features_of(model, texts.encoded, progress)
+        return cls(probe, strength, features, time.monotonic() - begun)
+
+    def fit(self) -> LinearStart:
+        """From all labelled texts."""
+        begun = time.monotonic()
+        weights = self._learn(np.arange(len(self._probe)))
+        seconds = self.seconds + time.monotonic() - begun
+        return LinearStart(*self._probe.unscaled(weights), self._strength, seconds)
+
+    def judge(self, folds: Ints) -> list[Outputs]:
+        """(C,) of each labelled text, by what was learned from the other folds, (E,), and the unlabelled."""
+        found: list[Outputs] = [np.empty(0, np.float32)] * len(folds)
+        for fold in sorted(set(folds.tolist())):
+            held, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+            said = self._probe.outputs(self._learn(others), held).numpy()
+            for row, each in zip(held.tolist(), said, strict=True):
+                found[row] = each
+        return found
+
+    def _learn(self, rows: Ints) -> tuple[Tensor, Tensor]:
+        weights = self._probe.begin()
+        self._probe.solve(weights, rows, self._strength)
+        shares = self._probe.class_shares(rows)
+        for _ in range(_ROUNDS):
+            with torch.no_grad():
+                targets = _aligned(self._said(weights).softmax(1), shares)
+
+            def total(weights: tuple[Tensor, Tensor] = weights, targets: Tensor = targets) -> Tensor:
+                unlabelled = F.cross_entropy(self._said(weights), targets, reduction="sum")
+                return self._probe.total(weights, rows, self._strength) + _WEIGHT * unlabelled
+
+            minimise(weights, total, _ITERATIONS)
+        return weights
+
+    def _said(self, weights: tuple[Tensor, Tensor]) -> Tensor:
+        """(U, C)."""
+        return self._unlabelled @ weights[0].T + weights[1]
+
+
+def drawn(texts: Sequence[Any], most: int = _MOST_TEXTS) -> Sequence[Any]:
+    """All, or `most` of them by chance, in their order and always the same."""
+    if len(texts) <= most:
+        return texts
+    places = np.random.default_rng(0).choice(len(texts), most, replace=False)
+    return [texts[place] for place in np.sort(places).tolist()]
+
+
+def _aligned(said: Tensor, shares: Tensor) -> Tensor:
+    """(U, C) probabilities and (C,) the shares of classes among labelled texts -> (U, C), surer."""
+    found = said * (shares / said.mean(0)).pow(_ALIGNMENT)
+    found = (found / found.sum(1, keepdim=True)).pow(_SHARPENING)
+    return found / found.sum(1, keepdim=True)

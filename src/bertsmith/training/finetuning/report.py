@@ -1,36 +1,50 @@
-"""`report.html` of a fine-tuning run: how good the model is, beside what, where it errs, how sure it is."""
+"""`report.html` of a fine-tuning run: how good the model is, beside what, where it errs, how sure it is.
+
+Its tables are made by `figures`, its pictures below, in the look of `reporting/charts.py`.
+
+E examples, A answers of which a confidence is known.
+"""
 
 import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertsmith.arrays import Floats
 from bertsmith.files import atomic_write
 from bertsmith.machine import Hardware
+from bertsmith.metrics.calibration import ReliabilityBin, reliability
+from bertsmith.metrics.scores import LengthScore
 from bertsmith.reporting import tables
-from bertsmith.reporting.charts import Curve, Point, smooth
+from bertsmith.reporting.charts import FIRST, MOST_POINTS, MUTED, SECOND, Curve, Point, picture, smooth
 from bertsmith.reporting.page import REPORT_FILE, as_markup, render_page
-from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
+from bertsmith.tasks.evaluating.error_analysis import Calibration, ErrorAnalysis
 from bertsmith.training.finetune_recipe import MADE_FROM_EPOCHS, FinetuneRecipe
-from bertsmith.training.finetuning import charts, figures
+from bertsmith.training.finetuning import figures
+from bertsmith.training.finetuning.column_study import THE_TEXT, ColumnStudy
 from bertsmith.training.finetuning.methods import UNTRAINED
-from bertsmith.training.finetuning.results import Results, data_hashes
-from bertsmith.training.log import LOG_FILE, RunLog
+from bertsmith.training.finetuning.results import LearningCurve, Results, data_hashes
+from bertsmith.training.log import LOG_FILE, Record, RunLog
 from bertsmith.training.run_report import environment
 from bertsmith.training.settings import override
 
-Record = dict[str, Any]
-Pictures = list[tuple[str, Any]]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
+Pictures = list[tuple[str, Any]]
 TEMPLATE = "finetune.html.jinja"
 # Settings that a method which trains no encoder doesn't read.
 _OF_TRAINING = (
     *("epochs", "batch_size", "micro_batch_tokens", "evaluations", "patience", "restarts", "dropout"),
     *("freeze_embeddings", "freeze_layers", "lora", "optimizer", "guard", "log_every"),
 )
+MOST_DOTS = 2000
+_GOLDEN = 0.6180339887  # its multiples spread dots evenly, without chance
+_DASHES = (0, (2, 3))
+_MOST_BARS, _LONGEST_NAME = 15, 24
 
 
 def write_finetune_report(
@@ -101,6 +115,38 @@ def shown_results(results: Results, logs: Sequence[Sequence[Record]]) -> dict[st
     }
 
 
+def _status(recipe: FinetuneRecipe, results: Results) -> str:
+    rows = [f"{name} {evaluation.rows:,}" for name, evaluation in results.evaluations.items()]
+    return " · ".join(
+        [
+            results.task.name,
+            f"{recipe.model} on {Path(recipe.train_name).name}",
+            f"train {results.train_rows:,}",
+            *rows,
+        ]
+    )
+
+
+def _settings(recipe: FinetuneRecipe, results: Results) -> list[tables.Setting]:
+    """The run's settings and the task's; columns are shown as they were found. Where nothing was trained,
+    what training alone reads is left out.
+    """
+    task = results.task
+    here = _plain_recipe(recipe) | task.settings.model_dump(mode="json")
+    usual = _plain_recipe(_usual(recipe)) | type(task).Settings().model_dump(mode="json")
+    unused = _OF_TRAINING if results.method in UNTRAINED else ()
+    used = tables.settings({name: value for name, value in here.items() if name not in unused}, usual)
+    return [*used, *(tables.Setting(name, remark, None) for name, remark in task.remarks().items())]
+
+
+def _usual(recipe: FinetuneRecipe) -> FinetuneRecipe:
+    return FinetuneRecipe(task=recipe.task, model=recipe.model, train=recipe.train, out=recipe.out)
+
+
+def _plain_recipe(recipe: FinetuneRecipe) -> dict[str, Any]:
+    return recipe.model_dump(mode="json", exclude={*MADE_FROM_EPOCHS, "settings"})
+
+
 def command(recipe: FinetuneRecipe) -> str:
     """What to type to get this run again: the settings that differ from their defaults, and of those that
     mean something else where nobody gives them, those that were given or chosen.
@@ -120,21 +166,6 @@ def command(recipe: FinetuneRecipe) -> str:
     return shlex.join(words)
 
 
-def _more_rows(results: Results) -> Pictures:
-    curve, metric = results.learning_curve, results.task.main_metric
-    if curve is None:
-        return []
-    title = f"{metric} by rows learned from"
-    return [(title, as_markup(charts.learning_curve(title, curve)))]
-
-
-def _column_pictures(results: Results) -> Pictures:
-    if results.columns is None:
-        return []
-    metric = figures.metric_name(results.task.main_metric)
-    return [("What text and columns are worth", as_markup(charts.column_worths(results.columns, metric)))]
-
-
 def as_override(value: Any) -> str:
     """As TOML has it, which for lists, numbers and truth values is how JSON has it; of text the plain one, if
     it comes back as the same text.
@@ -152,38 +183,6 @@ def _as_toml(value: Any) -> str:
         pairs = (f"{json.dumps(name, ensure_ascii=False)}={_as_toml(of)}" for name, of in value.items())
         return f"{{{', '.join(pairs)}}}"
     return json.dumps(value, ensure_ascii=False)
-
-
-def _usual(recipe: FinetuneRecipe) -> FinetuneRecipe:
-    return FinetuneRecipe(task=recipe.task, model=recipe.model, train=recipe.train, out=recipe.out)
-
-
-def _plain_recipe(recipe: FinetuneRecipe) -> dict[str, Any]:
-    return recipe.model_dump(mode="json", exclude={*MADE_FROM_EPOCHS, "settings"})
-
-
-def _settings(recipe: FinetuneRecipe, results: Results) -> list[tables.Setting]:
-    """The run's settings and the task's; columns are shown as they were found. Where nothing was trained,
-    what training alone reads is left out.
-    """
-    task = results.task
-    here = _plain_recipe(recipe) | task.settings.model_dump(mode="json")
-    usual = _plain_recipe(_usual(recipe)) | type(task).Settings().model_dump(mode="json")
-    unused = _OF_TRAINING if results.method in UNTRAINED else ()
-    used = tables.settings({name: value for name, value in here.items() if name not in unused}, usual)
-    return [*used, *(tables.Setting(name, remark, None) for name, remark in task.remarks().items())]
-
-
-def _status(recipe: FinetuneRecipe, results: Results) -> str:
-    rows = [f"{name} {evaluation.rows:,}" for name, evaluation in results.evaluations.items()]
-    return " · ".join(
-        [
-            results.task.name,
-            f"{recipe.model} on {Path(recipe.train_name).name}",
-            f"train {results.train_rows:,}",
-            *rows,
-        ]
-    )
 
 
 def read_log(folder: Path) -> list[Record]:
@@ -211,6 +210,24 @@ def run_environment(
     return tables.raw_facts(environment(seed, Hardware.detect()) | facts | named)
 
 
+# -- which pictures ------------------------------------------------------------------------------------
+
+
+def _more_rows(results: Results) -> Pictures:
+    curve, metric = results.learning_curve, results.task.main_metric
+    if curve is None:
+        return []
+    title = f"{metric} by rows learned from"
+    return [(title, as_markup(learning_curve(title, curve)))]
+
+
+def _column_pictures(results: Results) -> Pictures:
+    if results.columns is None:
+        return []
+    metric = figures.metric_name(results.task.main_metric)
+    return [("What text and columns are worth", as_markup(column_worths(results.columns, metric)))]
+
+
 def _strip(results: Results) -> Any:
     scores = results.scores
     if len(scores) < 2:
@@ -218,7 +235,7 @@ def _strip(results: Results) -> Any:
     best = scores.index(max(scores))  # of equals the first, as it was kept
     metric = figures.metric_name(results.task.main_metric)
     baselines = figures.baselines_to_beat(results)
-    return as_markup(charts.restart_strip(scores, best, baselines, metric))
+    return as_markup(restart_strip(scores, best, baselines, metric))
 
 
 def _curves(logs: Sequence[Sequence[Record]], results: Results) -> Pictures:
@@ -229,10 +246,10 @@ def _curves(logs: Sequence[Sequence[Record]], results: Results) -> Pictures:
     best = results.best
     pictures: Pictures = []
     if any(losses):
-        pictures.append(("Training loss, smoothed", charts.restart_curves("loss", "step", losses, best)))
+        pictures.append(("Training loss, smoothed", restart_curves("loss", "step", losses, best)))
     if any(scores):
         title = f"{figures.metric_name(metric)} on dev"
-        pictures.append((title, charts.restart_curves(title, "step", scores, best, markers=True)))
+        pictures.append((title, restart_curves(title, "step", scores, best, markers=True)))
     return [(title, as_markup(picture)) for title, picture in pictures]
 
 
@@ -255,9 +272,9 @@ def _where_pictures(results: Results, details: ErrorAnalysis) -> Pictures:
     lengths = figures.score_by_length(task, dev)
     pictures = []
     if len(lengths) > 1:
-        pictures.append((f"{metric} by length", as_markup(charts.length_bars(lengths, metric))))
+        pictures.append((f"{metric} by length", as_markup(length_bars(lengths, metric))))
     if details.numbers is not None:
-        pictures.append(("Right and predicted scores", as_markup(charts.scatter(*details.numbers))))
+        pictures.append(("Right and predicted scores", as_markup(scatter(*details.numbers))))
     return pictures
 
 
@@ -265,13 +282,13 @@ def _sure_pictures(results: Results, details: ErrorAnalysis) -> Pictures:
     """Whether confidence is deserved, and what answering only sure texts gains."""
     pictures = []
     if details.calibration is not None:
-        diagram = as_markup(charts.reliability_diagram(details.calibration))
+        diagram = as_markup(reliability_diagram(details.calibration))
         pictures.append((f"Confidence and truth of {details.calibration.unit}", diagram))
     answered = _answered(details)
     if answered is not None:
         found = results.figures
         chosen = (found["coverage"], found["risk"]) if "coverage" in found else None
-        pictures.append(("Error by share answered", as_markup(charts.risk_curve(*answered, chosen))))
+        pictures.append(("Error by share answered", as_markup(risk_curve(*answered, chosen))))
     return pictures
 
 
@@ -287,3 +304,181 @@ def _answered(details: ErrorAnalysis) -> tuple[Any, Any] | None:
         return None
     confidence, error = np.array(known, np.float64).T
     return confidence, error
+
+
+# -- the pictures --------------------------------------------------------------------------------------
+
+
+def restart_strip(scores: Sequence[float], best: int, baselines: Mapping[str, float], metric: str) -> str:
+    """One dot a restart, in another colour for the one kept; the mean and baselines as vertical lines."""
+
+    def paint(axes: "Axes") -> None:
+        heights = [(number * _GOLDEN) % 1 for number in range(1, len(scores) + 1)]
+        axes.scatter(scores, heights, color=FIRST, s=34, alpha=0.7, label="a restart")
+        axes.scatter([scores[best]], [heights[best]], color=SECOND, s=44, label="kept")
+        axes.axvline(float(np.mean(scores)), color=FIRST, linewidth=1, label="mean")
+        for style, (name, score) in zip(("dotted", "dashed"), baselines.items(), strict=False):
+            axes.axvline(score, color=MUTED, linewidth=1, linestyle=style, label=name)
+        axes.set_ylim(-0.15, 1.15)
+        axes.set_yticks([])
+        axes.set_xlabel(f"{metric} on dev")
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+
+    return picture("restarts", paint, height=1.9)
+
+
+def restart_curves(
+    title: str, x_label: str, curves: Sequence[Sequence[Point]], best: int, markers: bool = False
+) -> str:
+    """One line a restart, the one that was kept over the others."""
+
+    def paint(axes: "Axes") -> None:
+        for number in sorted(range(len(curves)), key=lambda number: number == best):
+            points = curves[number]
+            if not points:
+                continue
+            x, y = zip(*points, strict=True)
+            kept = number == best
+            marker = "o" if markers or len(points) == 1 else None
+            axes.plot(
+                x,
+                y,
+                color=SECOND if kept else FIRST,
+                alpha=1.0 if kept else 0.45,
+                marker=marker,
+                markersize=3.5,
+            )
+        axes.set_xlabel(x_label)
+
+    return picture(title, paint)
+
+
+def learning_curve(title: str, curve: LearningCurve) -> str:
+    """The score by rows, and where twice as many would lead, with a standard error to either side."""
+
+    def paint(axes: "Axes") -> None:
+        axes.plot(curve.rows, curve.scores, color=FIRST, marker="o", markersize=4, label="measured")
+        ends = [curve.rows[-1], 2 * curve.rows[-1]]
+        expected = curve.scores[-1] + curve.gain
+        axes.plot(ends, [curve.scores[-1], expected], color=SECOND, linestyle=_DASHES, label="expected")
+        axes.errorbar(ends[1], expected, yerr=curve.error, color=SECOND, marker="o", markersize=4, capsize=3)
+        axes.set_xscale("log", base=2)
+        places = [*curve.rows, ends[1]]
+        axes.set_xticks(places, [f"{place:,}" for place in places])
+        axes.minorticks_off()
+        axes.set_xlabel("rows")
+        axes.legend(loc="lower right")
+
+    return picture(title, paint)
+
+
+def column_worths(study: ColumnStudy, metric: str) -> str:
+    """What the score loses without each column, the dearest on top, with a 95 % interval to either side."""
+    shown = study.worths[:_MOST_BARS][::-1]
+
+    def paint(axes: "Axes") -> None:
+        places, losses = range(len(shown)), [each.loss for each in shown]
+        colours = [SECOND if each.name == THE_TEXT else FIRST for each in shown]
+        axes.barh(places, losses, xerr=[1.96 * each.error for each in shown], color=colours, height=0.6)
+        axes.set_yticks(places, [cut_name(each.name) for each in shown])
+        axes.axvline(0, color=MUTED, linewidth=1)
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel(f"{metric} lost when shuffled")
+
+    return picture("what columns are worth", paint, height=1.2 + 0.3 * len(shown))
+
+
+def cut_name(name: str) -> str:
+    """A column's name as an axis has room for it; mathematics in it stays text."""
+    short = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+    return short.replace("$", r"\$")
+
+
+def length_bars(found: Sequence[LengthScore], metric: str) -> str:
+    """The score of short and of long texts."""
+
+    def paint(axes: "Axes") -> None:
+        places = range(len(found))
+        axes.bar(places, [each.score for each in found], color=FIRST, width=0.6)
+        for place, each in zip(places, found, strict=True):
+            axes.annotate(
+                f"{each.score:.3f}", (place, each.score), (0, 3), textcoords="offset points", ha="center"
+            )
+        axes.set_xticks(places, [f"{each.shortest}–{each.longest}\n{each.count:,} texts" for each in found])
+        axes.grid(visible=False, axis="x")
+        axes.margins(y=0.15)
+        axes.set_xlabel("words")
+        axes.set_ylabel(metric)
+
+    return picture("score by length", paint)
+
+
+def scatter(gold: Floats, given: Floats) -> str:
+    """(E,) right and predicted scores; of very many examples, some at equal distances."""
+    step = -(-len(gold) // MOST_DOTS)
+
+    def paint(axes: "Axes") -> None:
+        ends = [float(gold.min()), float(gold.max())]
+        axes.plot(ends, ends, color=MUTED, linewidth=1, linestyle=_DASHES)
+        axes.scatter(gold[::step], given[::step], color=FIRST, s=12, alpha=0.4, linewidths=0)
+        axes.set_xlabel("right score")
+        axes.set_ylabel("predicted score")
+
+    return picture("right and predicted scores", paint)
+
+
+def reliability_diagram(found: Calibration) -> str:
+    """How often answers of some confidence are right; a dot is the larger, the more answers it stands for."""
+
+    def paint(axes: "Axes") -> None:
+        axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=_DASHES)
+        if found.before is not None:
+            _draw_bins(axes, reliability(found.before, found.correct), FIRST, "before temperature scaling")
+        label = "as the model says" if found.before is None else "after"
+        _draw_bins(axes, reliability(found.confidence, found.correct), SECOND, label)
+        axes.set_xlabel("confidence")
+        axes.set_ylabel("share right")
+        axes.legend(loc="upper left")
+
+    return picture("reliability", paint)
+
+
+def _draw_bins(axes: "Axes", bins: Sequence[ReliabilityBin], colour: str, label: str) -> None:
+    total = sum(each.count for each in bins)
+    x, y = [each.confidence for each in bins], [each.accuracy for each in bins]
+    axes.plot(x, y, color=colour, linewidth=1.2, label=label)
+    axes.scatter(
+        x, y, s=[12 + 140 * each.count / total for each in bins], color=colour, alpha=0.8, linewidths=0
+    )
+
+
+def risk_curve(confidence: Floats, error: Floats, chosen: Point | None = None) -> str:
+    """The mean error (A,) of the surest answers, by the share of texts that they are.
+
+    `chosen` is the coverage and risk of the threshold in use.
+    """
+    points = risk_points(confidence, error)
+
+    def paint(axes: "Axes") -> None:
+        x, y = zip(*points, strict=True)
+        axes.plot(x, y, color=SECOND, marker="o" if len(points) == 1 else None)
+        if chosen is not None:
+            axes.scatter([chosen[0]], [chosen[1]], color=FIRST, s=44, zorder=3, label="threshold in use")
+            axes.legend(loc="upper left")
+        axes.set_xlim(0, 1.02)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("share of texts answered, the surest first")
+        axes.set_ylabel("error among them")
+
+    return picture("risk and coverage", paint)
+
+
+def risk_points(confidence: Floats, error: Floats) -> list[Point]:
+    """(coverage, mean error) for each threshold there is; equal confidences are answered together."""
+    order = np.argsort(-confidence, kind="stable")
+    ranked, errors = confidence[order], np.cumsum(error[order])
+    ends = np.flatnonzero(np.append(ranked[1:] < ranked[:-1], True))
+    curve = Curve(MOST_POINTS)
+    for end in ends.tolist():
+        curve.add((end + 1) / len(ranked), float(errors[end]) / (end + 1))
+    return curve.points()

@@ -9,50 +9,69 @@ Each proposal is a function of the seed and the trials before it: a killed trial
 settings, and the search goes on as if nothing had happened.
 """
 
+import json
 import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertsmith.door import door, either, flag, function, optional, place, several, text
 from bertsmith.errors import NotFinite, RecipeError, TrainingStopped, require
-from bertsmith.files import make_folder
+from bertsmith.files import atomic_write, make_folder, read_json, write_json
 from bertsmith.machine import Hardware
-from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe
-from bertsmith.training.finetuning.best import Best
-from bertsmith.training.finetuning.choice import read_choice, write_choice
+from bertsmith.reporting import formatting
+from bertsmith.reporting.charts import FIRST, MUTED, SECOND, picture
+from bertsmith.reporting.page import REPORT_FILE, as_markup, render_page
+from bertsmith.reporting.tables import Table
+from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, MADE_FROM_EPOCHS, FinetuneRecipe
+from bertsmith.training.finetuning.choosing import read_choice, write_choice
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.labelled_data import require_negatives
-from bertsmith.training.finetuning.measuring import measure
 from bertsmith.training.finetuning.methods import FULL, LINEAR, require_trained
-from bertsmith.training.finetuning.results import Restart, Results, data_hashes, write_results
-from bertsmith.training.finetuning.task_run import TaskRun
-from bertsmith.training.machine import Machine, leave, set_up_machine
-from bertsmith.training.observer import RunObserver
-from bertsmith.training.run_folder import sole_run
-from bertsmith.training.tuning.folder import (
-    begin_search,
-    keep_trials,
-    open_search,
-    trial_folder,
-    write_best_recipe,
+from bertsmith.training.finetuning.report import command
+from bertsmith.training.finetuning.results import (
+    Restart,
+    Results,
+    data_hashes,
+    measure,
+    save_model,
+    write_results,
 )
-from bertsmith.training.tuning.report import write_tune_report
-from bertsmith.training.tuning.space import Choice, Search, make_search
-from bertsmith.training.tuning.trials import (
+from bertsmith.training.finetuning.search import (
     COMPLETE,
     DIVERGED,
     PRUNED,
+    Choice,
+    Search,
     Trial,
     importance_of,
     leading_trial,
+    make_search,
     study_of,
 )
+from bertsmith.training.finetuning.task_run import WORST, Best, TaskRun
+from bertsmith.training.log import json_value
+from bertsmith.training.machine import Machine, leave, set_up_machine
+from bertsmith.training.observer import RunObserver
+from bertsmith.training.run_folder import (
+    MAY_CHANGE,
+    differing_names,
+    require_unchanged,
+    require_unused,
+    sole_run,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 OnTrial = Callable[[Trial], None]
+SEARCH_FILE, TRIALS_FILE, BEST_FILE = "search.json", "trials.json", "best.toml"
+_HASHES = "sha256"  # in search.json, of each labelled file
+_GIVEN = "given"  # beside it, the names of the settings that the user gave
+_LOGARITHMIC = {"optimizer.learning_rate"}
 
 
 @dataclass(frozen=True)
@@ -163,7 +182,7 @@ def _run(
         restart = Restart(recipe.seed, kept.score, kept.step, best.steps, best.seconds)
     results = measure(bench, recipe, model, [restart], choice)
     write_best_recipe(out, recipe, best, results.judge)
-    bench.save(out / "model", model, recipe, results, trials=len(trials), judged_by=results.judge)
+    save_model(bench, out / "model", model, recipe, results, trials=len(trials), judged_by=results.judge)
     write_results(out, recipe, results)
     importance = importance_of(trials, space, recipe.seed)
     write_tune_report(out, trials, importance, recipe, results)
@@ -237,3 +256,153 @@ def _cross_validate(
     assert score is not None
     steps = recipe.resolved(bench.steps_per_epoch(recipe), recipe.seed).steps or 0
     return Trial(number, choice, COMPLETE, score, seconds, steps, [score])
+
+
+# -- the folder ----------------------------------------------------------------------------------------
+
+
+def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
+    """The trials that are over. Raises RecipeError when the folder holds another search, or any unasked."""
+    if out.is_file():
+        raise RecipeError(f"{out} is a file. Choose a folder for the search.")
+    stored = out / SEARCH_FILE
+    if not stored.exists():
+        require_unused(out)
+        return []
+    if not resume:
+        raise RecipeError(f"{out} already holds a search. Go on with it by --resume, or take another folder.")
+    new = _identity(search)
+    old = {name: value for name, value in read_json(stored).items() if name in new}
+    given = (set(old.pop(_GIVEN, ())) ^ set(new.pop(_GIVEN))) & search.decided_by_giving
+    differing = dict.fromkeys([*differing_names(old, new), *sorted(given)])
+    if differing:
+        raise RecipeError(
+            f"{out} was begun with other settings: {', '.join(differing)}. Resume with the same ones, or "
+            "choose another folder."
+        )
+    path = out / TRIALS_FILE
+    return [_trial(record) for record in read_json(path)] if path.exists() else []
+
+
+def _identity(search: Search) -> dict[str, Any]:
+    """What must be the same when a search goes on: all but the number of trials and what a run may change."""
+    recipe = json.loads(search.recipe.model_dump_json(exclude=MAY_CHANGE))
+    settings = json.loads(search.settings.model_dump_json(exclude={"trials"}))
+    return {**recipe, **settings, _GIVEN: sorted(search.fixed)}
+
+
+def begin_search(search: Search, out: Path, hashes: dict[str, str]) -> None:
+    """Makes the folder, and notes there what is searched, on files of these hashes.
+
+    Raises RecipeError when the search goes on and a file is another one: trials on different rows can't be
+    compared.
+    """
+    stored = out / SEARCH_FILE
+    if stored.exists():
+        require_unchanged(read_json(stored).get(_HASHES, hashes), hashes, f"the search in {out}")
+    make_folder(out)
+    write_json(stored, _identity(search) | {_HASHES: hashes})
+
+
+def keep_trials(out: Path, trials: Sequence[Trial]) -> None:
+    """Writes all trials, and removes weights: those of the leading one are enough. Logs stay."""
+    write_json(out / TRIALS_FILE, json_value([asdict(trial) for trial in trials]))
+    leading = leading_trial(trials)
+    for trial in trials:
+        if trial != leading:
+            for name in ("best/weights.safetensors", "choice.safetensors"):
+                (trial_folder(out, trial.number) / name).unlink(missing_ok=True)
+
+
+def _trial(record: dict[str, Any]) -> Trial:
+    """As `keep_trials` wrote it, where an evaluation without a score is null."""
+    scores = [WORST if score is None else score for score in record["scores"]]
+    return Trial(**record | {"scores": scores})
+
+
+def write_best_recipe(out: Path, recipe: FinetuneRecipe, best: Trial, judge: str) -> None:
+    """best.toml, its header saying what judged it, and how to train it as a run of its own."""
+    import tomli_w
+
+    score = f"{best.score:.4f} {'on' if judge == 'dev' else 'by'} {judge}"
+    header = f"# Trial {best.number}, {score}. To train it again:\n# {command(recipe)}\n"
+    text = tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True, exclude={*MADE_FROM_EPOCHS}))
+    atomic_write(out / BEST_FILE, header + text)
+
+
+def trial_folder(out: Path, number: int) -> Path:
+    return out / "trials" / str(number)
+
+
+# -- the page ------------------------------------------------------------------------------------------
+
+
+def write_tune_report(
+    out: Path, trials: Sequence[Trial], importance: dict[str, float], recipe: FinetuneRecipe, results: Results
+) -> Path:
+    """Writes the page into the search's folder; the same trials give the same bytes."""
+    best = leading_trial(trials)
+    assert best is not None
+    metric = results.task.main_metric
+    by = "on dev" if results.judge == "dev" else f"by {results.judge}"
+    columns, rows = trial_rows(trials)
+    page = render_page(
+        "tune.html.jinja",
+        title=f"Search · {out.resolve().name}",
+        status=f"{recipe.task} · {len(trials)} trials on {results.train_rows:,} rows",
+        headline=[
+            (f"{metric} {by}, trial {best.number}", formatting.score(best.score)),
+            ("the baseline, trial 0", formatting.score(trials[0].score)),
+            ("trials given up early", str(sum(trial.state != COMPLETE for trial in trials))),
+        ],
+        warnings=results.warnings,
+        pictures=_pictures(trials, best, f"{metric} {by}"),
+        importance=Table("", ["Setting", "Share"], [[name, f"{s:.0%}"] for name, s in importance.items()]),
+        trials=Table("", columns, rows),
+        command=command(recipe),
+    )
+    path = out / REPORT_FILE
+    atomic_write(path, page)
+    return path
+
+
+def trial_rows(trials: Sequence[Trial]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of a table of trials, the best first."""
+    names = list(trials[0].choice)
+    ended = sorted(trials, key=lambda trial: (trial.state != COMPLETE, -(trial.score or 0.0), trial.number))
+    rows = [
+        [
+            f"{trial.number} (baseline)" if trial.number == 0 else str(trial.number),
+            formatting.score(trial.score),
+            *(f"{trial.choice[name]:.4g}" for name in names),
+            f"{trial.seconds:.0f}",
+            trial.state,
+        ]
+        for trial in ended
+    ]
+    return ["Trial", "Score", *(name.removeprefix("optimizer.") for name in names), "Seconds", "Ended"], rows
+
+
+def _pictures(trials: Sequence[Trial], best: Trial, metric: str) -> list[tuple[str, Any]]:
+    scored = [trial for trial in trials if trial.score is not None]
+    numbers = [(float(trial.number), trial) for trial in scored]
+    found = [("Score by trial", as_markup(_dots("Score by trial", "trial", numbers, best, metric)))]
+    for name in best.choice:
+        places = [(float(trial.choice[name]), trial) for trial in scored]
+        found.append((f"Score by {name}", as_markup(_dots(f"Score by {name}", name, places, best, metric))))
+    return found
+
+
+def _dots(title: str, x_label: str, places: Sequence[tuple[float, Trial]], best: Trial, metric: str) -> str:
+    """One dot a trial: the best in another colour, those given up in grey."""
+
+    def paint(axes: "Axes") -> None:
+        for x, trial in places:
+            colour = SECOND if trial == best else FIRST if trial.state == COMPLETE else MUTED
+            axes.scatter([x], [trial.score or 0.0], color=colour, s=34)
+        if x_label in _LOGARITHMIC:
+            axes.set_xscale("log")
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(metric)
+
+    return picture(title, paint)

@@ -1,1 +1,0 @@
-"""Tuning: trials of fine-tuning in search of the settings that suit a task."""
