@@ -8,7 +8,9 @@ import pytest
 from docstring_parser import parse
 from pydantic import BaseModel
 
-from bertsmith.cli import mirror, mirror_guard, mirror_learn, mirror_options, serve
+from bertsmith.cli import mirror, mirror_learn, serve
+from bertsmith.cli import mirror as mirror_guard
+from bertsmith.cli import mirror as mirror_options
 from bertsmith.mirroring.learn_settings import LearnSettings
 from bertsmith.serving.mirror.guard.policy import GuardSettings
 from bertsmith.serving.mirror.settings import MirrorSettings

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("lancedb")
 
+from bertsmith.cli.embed import _heading, _passage, _window
 from bertsmith.cli.main import main
-from bertsmith.cli.search import _heading, _passage, _window
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.manifest import read_index_manifest, write_index_manifest
 from bertsmith.inference.index.search import Hit

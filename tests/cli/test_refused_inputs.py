@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.cli.main import main
-from bertsmith.cli.mirror_label import _prompt
+from bertsmith.cli.mirror_calls import _prompt
 
 DIGITS = "9" * 5000
 BUILD = ["corpus", "build", "texts.jsonl", "--out"]

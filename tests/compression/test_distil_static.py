@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from static_samples import save_teacher, sentences
 
-from bertsmith.cli.distilled import show_table
+from bertsmith.cli.results import show_static_table
 from bertsmith.compression.static import distil_static as module
 from bertsmith.compression.static.distil_static import distil_static
 from bertsmith.compression.static.sampled_sentences import sample_sentences
@@ -202,7 +202,7 @@ def test_how_many_words_are_unknown_is_told(
     (tmp_path / "texts.txt").write_text("\n\n".join(f"{text[:-1]} слово" * 2 for text in sentences(300)))
     made = distil_static(teacher, tmp_path / "out", [tmp_path / "texts.txt"], dimensions=8)
     assert made.unknown is not None and 0.1 < made.unknown < 0.5
-    show_table(made)
+    show_static_table(made)
     assert "can't be spelled" not in capsys.readouterr().out
-    show_table(replace(made, unknown=0.6))
+    show_static_table(replace(made, unknown=0.6))
     assert "60% of the words of the texts can't be spelled" in " ".join(capsys.readouterr().out.split())

@@ -1,36 +1,45 @@
-"""`bertsmith corpus`: build one, look at it, check it against test files, make tokens of it, verify it."""
+"""`bertsmith corpus`: build one, look at it, take test rows out of it, make tokens of it, verify it."""
 
+import shlex
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from bertsmith.cli.decontaminate import decontaminate
 from bertsmith.cli.options import Flag, Out
-from bertsmith.cli.screen import console, print_facts, print_json, print_table, print_warning, progress_bar
+from bertsmith.cli.screen import (
+    console,
+    print_facts,
+    print_json,
+    print_note,
+    print_paths,
+    print_table,
+    print_warning,
+    progress_bar,
+)
 from bertsmith.reporting import formatting
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.ray_engine import Engine
 
 if TYPE_CHECKING:
-    from bertsmith.data.store_manifest import StoreManifest
     from bertsmith.text.corpus.corpus import Corpus, Document
-    from bertsmith.text.corpus.manifest import CorpusManifest
+    from bertsmith.text.corpus.manifest import Counts
+    from bertsmith.text.decontamination.decontaminating import Contamination
 
-BIGGEST_SOURCES = 15
-EXAMPLES = 3
-EXAMPLE_CHARACTERS = 500
-LAYOUTS = {  # of text, which is looked at; a table's ending names its format
+app = App(name="corpus", help="Build a corpus from raw text, look at it, check it, and tokenize it.")
+DEFAULTS = CorpusSettings()
+Several = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")]
+_LAYOUTS = {  # of text, which is looked at; a table's ending names its format
     "file": "a file is one document",
     "lines": "a sentence per line, blank lines between documents",
     "blank-lines": "blank lines between documents",
     "wikiextractor": "articles between <doc> and </doc>",
 }
-FEW_WORDS = 5000  # held out: of 750 masked ones the share told right moves by a point by chance
-
-app = App(name="corpus", help="Build a corpus from raw text, look at it, check it, and tokenize it.")
-DEFAULTS = CorpusSettings()
+_BIGGEST_SOURCES = 15
+_DOCUMENTS, _DOCUMENT_CHARACTERS = 3, 500  # of a corpus that are shown
+_FEW_WORDS = 5000  # held out: of 750 masked ones the share told right moves by a point by chance
+_ROWS, _ROW_CHARACTERS = 3, 70  # of a test file that were found and are shown
 
 
 @app.command
@@ -80,6 +89,57 @@ def build(
     _print_hints(corpus)
 
 
+def _print_summary(corpus: "Corpus") -> None:
+    manifest = corpus.manifest
+    rows = [
+        (split, counts.documents, counts.sentences, counts.words, formatting.bytes(counts.bytes))
+        for split, counts in [
+            *((split, entry.counts) for split, entry in manifest.splits.items()),
+            ("both", manifest.kept),
+        ]
+    ]
+    print_table(("split", "documents", "sentences", "words", "text"), rows, title=f"Corpus {corpus.path}")
+    formats = Counter(source.format for source in manifest.sources if source.format in _LAYOUTS)
+    if manifest.settings.format == "auto" and formats:
+        layouts = {
+            name: f"{formatting.counted(formats[name], 'file')}: {layout}"
+            for name, layout in _LAYOUTS.items()
+            if formats[name]
+        }
+        print_facts("Read as, by their looks (--format names another)", layouts)
+    dropped, skipped = manifest.dropped, manifest.skipped
+    print_facts(
+        "Left out",
+        {
+            "documents": f"{dropped['exact_duplicates']:,} exact duplicates, "
+            f"{dropped['near_duplicates']:,} near duplicates, {dropped['empty']:,} without text",
+            "files": f"{skipped.hidden:,} hidden, {skipped.binary:,} binary, {skipped.excluded:,} excluded",
+        },
+    )
+    console.print(f"  licence    {manifest.licence or 'not stated (--licence)'}", markup=False)
+    for check in manifest.decontaminations:
+        names = ", ".join(file.name for file in check.against)
+        removed = formatting.counted(check.removed.sentences, "sentence")
+        console.print(f"  checked    against {names}: {removed} removed", markup=False)
+
+
+def _print_hints(corpus: "Corpus") -> None:
+    """Says so where the guess about blank lines may have been wrong, and where little is held out."""
+    whole = [source for source in corpus.manifest.sources if source.format == "file"]
+    if corpus.manifest.settings.format == "auto" and len(whole) == len(corpus.manifest.sources) == 1:
+        console.print(
+            f"\n{whole[0].name} was read as one document. If blank lines separate documents in it, "
+            "build again with --format blank-lines.",
+            markup=False,
+        )
+    heldout = corpus.manifest.splits["heldout"].counts
+    if corpus.manifest.settings.heldout and heldout.words < _FEW_WORDS:
+        print_warning(
+            f"{heldout.words:,} words are held out: too few for figures on them to be trusted. Build with a "
+            "larger --heldout."
+        )
+
+
 @app.command
 def info(corpus: Path, *, seed: int = 0, json: Flag = False) -> None:
     """Show what a corpus holds: counts, the biggest sources, a few random documents.
@@ -103,7 +163,12 @@ def info(corpus: Path, *, seed: int = 0, json: Flag = False) -> None:
     from bertsmith.text.corpus.corpus import Corpus
 
     if json:
-        print_json(_manifest(corpus).model_dump(mode="json"))
+        from bertsmith.data.store import TokenStore
+
+        manifest = (
+            TokenStore.open(corpus / "train").manifest if _is_store(corpus) else Corpus.open(corpus).manifest
+        )
+        print_json(manifest.model_dump(mode="json"))
         return
     if _is_store(corpus):
         _print_store(corpus)
@@ -113,12 +178,172 @@ def info(corpus: Path, *, seed: int = 0, json: Flag = False) -> None:
     _print_sources(opened)
     for document in _sample(opened, seed):
         text = " ".join(document.sentences)
-        shown = text if len(text) <= EXAMPLE_CHARACTERS else text[:EXAMPLE_CHARACTERS] + " …"
+        shown = text if len(text) <= _DOCUMENT_CHARACTERS else text[:_DOCUMENT_CHARACTERS] + " …"
         console.print(f"\n[{document.id}]", style="dim", markup=False)
         console.print(shown, markup=False)
 
 
-app.command(decontaminate)
+def _is_store(path: Path) -> bool:
+    from bertsmith.data.store_manifest import SPLITS
+
+    return any((path / split).is_dir() for split in SPLITS)
+
+
+def _print_store(path: Path) -> None:
+    from bertsmith.data.store import TokenStore
+    from bertsmith.data.store_manifest import SPLITS
+
+    stores = [TokenStore.open(path / split) for split in SPLITS]
+    rows = []
+    for store in stores:
+        counts = store.manifest.splits[store.split]
+        rows.append((store.split, counts.documents, counts.sentences, counts.tokens))
+    print_table(("split", "documents", "sentences", "tokens"), rows, title=f"Token store {path}")
+    manifest = stores[0].manifest
+    print_facts("Made of", {"vocabulary": f"{manifest.vocab_size:,} pieces"})
+
+
+def _print_sources(corpus: "Corpus") -> None:
+    sources = sorted(corpus.manifest.sources, key=lambda source: -source.kept.words)
+    rows = [
+        (
+            source.name,
+            source.format,
+            source.kept.documents,
+            source.kept.words,
+            source.exact_duplicates,
+            source.near_duplicates,
+            source.empty,
+        )
+        for source in sources[:_BIGGEST_SOURCES]
+    ]
+    header = ("source", "format", "documents", "words", "exact duplicates", "near duplicates", "empty")
+    print_table(header, rows, title=f"Biggest of {len(sources):,} sources")
+
+
+def _sample(corpus: "Corpus", seed: int) -> "list[Document]":
+    """Documents at random places of the training split, in order."""
+    import random
+    from itertools import islice
+
+    count = corpus.manifest.splits["train"].counts.documents
+    places = sorted(random.Random(seed).sample(range(count), min(_DOCUMENTS, count)))
+    documents, at = corpus.documents("train"), 0
+    found: list[Document] = []
+    for place in places:
+        found += islice(documents, place - at, place - at + 1)
+        at = place + 1
+    return found
+
+
+@app.command
+def decontaminate(
+    corpus: Path,
+    *,
+    against: Several,
+    out: Out | None = None,
+    page: Path | None = None,
+    column: Several = (),
+    format: str | None = None,
+    encoding: str = "utf-8",
+    workers: int | None = None,
+) -> None:
+    """Find rows of test files in a corpus, and write the corpus without them.
+
+    A row is found even if case or punctuation differs, or if one word in ten was replaced. With --out, the
+    sentences that hold such rows are left out, and the new corpus's manifest names the test files.
+
+    Parameters
+    ----------
+    corpus
+        The corpus's folder.
+    against
+        Test files: CSV, TSV, JSON lines, Parquet, CoNLL, SQuAD's JSON or plain lines; or folders in the
+        layout of BEIR or TREC.
+    out
+        The folder for the cleaned corpus and the page.
+    page
+        The page's file. By default decontamination.html in --out.
+    column
+        Columns of the test files whose texts to look for. By default all with running text.
+    format
+        csv, tsv, jsonl, json, parquet, lines, conll, conllu, squad, reqa, beir or trec. By default the file's
+        ending and content decide.
+    encoding
+        The test files' encoding.
+    workers
+        Processes. By default one per core; for a small corpus a single one.
+
+    Examples
+    --------
+    bertsmith corpus decontaminate corpora/law --against test.csv
+
+    bertsmith corpus decontaminate corpora/law --against dev.tsv test.tsv squad.json --out corpora/clean
+
+    bertsmith corpus decontaminate corpora/law --against beir/scifact --column query --page found.html
+    """
+    from bertsmith.files import atomic_write, refuse_existing, require_free, require_writable
+    from bertsmith.reporting.decontamination import render_contamination
+    from bertsmith.text.corpus.corpus import Corpus
+    from bertsmith.text.decontamination.decontaminating import find_contamination, write_decontaminated
+
+    if out is not None:
+        require_free(out)
+    if page is not None:
+        refuse_existing(page)
+        require_writable(page)
+    removed = None
+    with progress_bar("Looking for test rows") as progress:
+        found = find_contamination(
+            Corpus.open(corpus),
+            against,
+            columns=column,
+            format=format,
+            encoding=encoding,
+            workers=workers,
+            progress=progress,
+        )
+        if out is not None:
+            _, removed = write_decontaminated(found, out, progress=progress)
+            page = page or out / "decontamination.html"
+    if page is not None:
+        words = ["bertsmith", "corpus", "decontaminate", str(corpus), "--against", *against]
+        words += ["--out", str(out)] if out else []
+        words += ["--column", *column] if column else []
+        words += ["--format", format] if format else []
+        words += ["--encoding", encoding] if encoding != "utf-8" else []
+        atomic_write(page, render_contamination(found, removed, shlex.join(words)))
+    _print_contamination(found, removed)
+    written = {"corpus": out, "page": page}
+    print_paths(**{name: path for name, path in written.items() if path is not None})
+
+
+def _print_contamination(found: "Contamination", removed: "Counts | None") -> None:
+    from bertsmith.reporting.decontamination import EXAMPLE_COLUMNS, FILE_COLUMNS, example_row, file_rows
+
+    print_table(FILE_COLUMNS, file_rows(found), title=f"What {found.corpus.path} holds of the test files")
+    for each in found.files:
+        if each.examples:
+            rows = [example_row(example, _ROW_CHARACTERS) for example in each.examples[:_ROWS]]
+            print_table(EXAMPLE_COLUMNS, rows, title=f"Of {each.file.name}")
+        if len(each.columns) > 1 and each.found:
+            counted = ", ".join(f"{count:,} in {name!r}" for name, count in each.columns.items())
+            print_note(f"{each.file.name}: rows found {counted}")
+    if removed is not None:
+        sentences, words = (
+            formatting.counted(*each) for each in ((removed.sentences, "sentence"), (removed.words, "word"))
+        )
+        documents = formatting.counted(found.documents, "document")
+        console.print(
+            f"Removed: {sentences}, {words}. Of {documents} concerned {removed.documents:,} went whole.",
+            markup=False,
+            soft_wrap=True,
+        )
+    elif found.documents:
+        documents = formatting.counted(found.documents, "document")
+        print_note(
+            f"{documents} of the corpus concerned. --out FOLDER writes the corpus without what was found"
+        )
 
 
 @app.command
@@ -175,114 +400,3 @@ def verify(path: Path) -> None:
         else:
             Corpus.open(path).verify(progress)
     console.print(f"{path} is whole: every file has the size and hash of the manifest.", markup=False)
-
-
-def _is_store(path: Path) -> bool:
-    from bertsmith.data.store_manifest import SPLITS
-
-    return any((path / split).is_dir() for split in SPLITS)
-
-
-def _manifest(path: Path) -> "CorpusManifest | StoreManifest":
-    from bertsmith.data.store import TokenStore
-    from bertsmith.text.corpus.corpus import Corpus
-
-    return TokenStore.open(path / "train").manifest if _is_store(path) else Corpus.open(path).manifest
-
-
-def _print_store(path: Path) -> None:
-    from bertsmith.data.store import TokenStore
-    from bertsmith.data.store_manifest import SPLITS
-
-    stores = [TokenStore.open(path / split) for split in SPLITS]
-    rows = []
-    for store in stores:
-        counts = store.manifest.splits[store.split]
-        rows.append((store.split, counts.documents, counts.sentences, counts.tokens))
-    print_table(("split", "documents", "sentences", "tokens"), rows, title=f"Token store {path}")
-    manifest = stores[0].manifest
-    print_facts("Made of", {"vocabulary": f"{manifest.vocab_size:,} pieces"})
-
-
-def _print_summary(corpus: "Corpus") -> None:
-    manifest = corpus.manifest
-    rows = [
-        (split, counts.documents, counts.sentences, counts.words, formatting.bytes(counts.bytes))
-        for split, counts in [
-            *((split, entry.counts) for split, entry in manifest.splits.items()),
-            ("both", manifest.kept),
-        ]
-    ]
-    print_table(("split", "documents", "sentences", "words", "text"), rows, title=f"Corpus {corpus.path}")
-    formats = Counter(source.format for source in manifest.sources if source.format in LAYOUTS)
-    if manifest.settings.format == "auto" and formats:
-        layouts = {
-            name: f"{formatting.counted(formats[name], 'file')}: {layout}"
-            for name, layout in LAYOUTS.items()
-            if formats[name]
-        }
-        print_facts("Read as, by their looks (--format names another)", layouts)
-    dropped, skipped = manifest.dropped, manifest.skipped
-    print_facts(
-        "Left out",
-        {
-            "documents": f"{dropped['exact_duplicates']:,} exact duplicates, "
-            f"{dropped['near_duplicates']:,} near duplicates, {dropped['empty']:,} without text",
-            "files": f"{skipped.hidden:,} hidden, {skipped.binary:,} binary, {skipped.excluded:,} excluded",
-        },
-    )
-    console.print(f"  licence    {manifest.licence or 'not stated (--licence)'}", markup=False)
-    for check in manifest.decontaminations:
-        names = ", ".join(file.name for file in check.against)
-        removed = formatting.counted(check.removed.sentences, "sentence")
-        console.print(f"  checked    against {names}: {removed} removed", markup=False)
-
-
-def _print_sources(corpus: "Corpus") -> None:
-    sources = sorted(corpus.manifest.sources, key=lambda source: -source.kept.words)
-    rows = [
-        (
-            source.name,
-            source.format,
-            source.kept.documents,
-            source.kept.words,
-            source.exact_duplicates,
-            source.near_duplicates,
-            source.empty,
-        )
-        for source in sources[:BIGGEST_SOURCES]
-    ]
-    header = ("source", "format", "documents", "words", "exact duplicates", "near duplicates", "empty")
-    print_table(header, rows, title=f"Biggest of {len(sources):,} sources")
-
-
-def _print_hints(corpus: "Corpus") -> None:
-    """Says so where the guess about blank lines may have been wrong, and where little is held out."""
-    whole = [source for source in corpus.manifest.sources if source.format == "file"]
-    if corpus.manifest.settings.format == "auto" and len(whole) == len(corpus.manifest.sources) == 1:
-        console.print(
-            f"\n{whole[0].name} was read as one document. If blank lines separate documents in it, "
-            "build again with --format blank-lines.",
-            markup=False,
-        )
-    heldout = corpus.manifest.splits["heldout"].counts
-    if corpus.manifest.settings.heldout and heldout.words < FEW_WORDS:
-        print_warning(
-            f"{heldout.words:,} words are held out: too few for figures on them to be trusted. Build with a "
-            "larger --heldout."
-        )
-
-
-def _sample(corpus: "Corpus", seed: int) -> "list[Document]":
-    """Documents at random places of the training split, in order."""
-    import random
-    from itertools import islice
-
-    count = corpus.manifest.splits["train"].counts.documents
-    places = sorted(random.Random(seed).sample(range(count), min(EXAMPLES, count)))
-    documents, at = corpus.documents("train"), 0
-    found: list[Document] = []
-    for place in places:
-        found += islice(documents, place - at, place - at + 1)
-        at = place + 1
-    return found

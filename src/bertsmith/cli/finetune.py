@@ -1,9 +1,29 @@
-"""`bertsmith finetune`."""
+"""`bertsmith finetune` and `tune`, and the rows for them: `bertsmith suggest` and `mine`."""
 
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, LabelledColumns, RunFiles, given
+from bertsmith.cli.options import (
+    AS_NAMED,
+    FileLayout,
+    Flag,
+    LabelledColumns,
+    Out,
+    OutOrDash,
+    RunFiles,
+    TextColumns,
+    given,
+)
+from bertsmith.errors import InputError
+from bertsmith.reporting import formatting
+
+if TYPE_CHECKING:
+    from bertsmith.inference.ranking.mining import Mined
+    from bertsmith.inference.suggesting.suggest import Suggestions
+
+_SHOWN, _LONGEST = 10, 60  # rows on the screen, characters of a text
 
 
 def finetune(
@@ -68,3 +88,291 @@ def finetune(
     if files.test is not None and (unchecked := unchecked_warning(result.model, files.test)) is not None:
         print_warning(unchecked)
     print_paths(model=result.model, report=result.report)
+
+
+def tune(
+    task: str,
+    *overrides: str,
+    files: RunFiles,
+    columns: Annotated[LabelledColumns | None, AS_NAMED] = None,
+    layout: Annotated[FileLayout | None, AS_NAMED] = None,
+    resume: Flag = False,
+) -> None:
+    """Search for the best fine-tuning settings, judged by dev or, with few rows, by cross-validation.
+
+    Trial 0 is the baseline: the defaults, or the settings that you give. OUT/best.toml is the best recipe,
+    OUT/model its model. OUT/report.html shows every trial, and which settings mattered. Rows are read and
+    encoded once.
+
+    Parameters
+    ----------
+    task
+        As for `bertsmith finetune`.
+    overrides
+        Settings as key=value: trials=20, prune=false, bounds such as search.learning_rate=[1e-5,1e-3]
+        search.layer_decay=[0.7,1] search.epochs=[2,6] search.batch_size=[16,32] search.freeze_layers=[0,3],
+        and all those of finetune. A setting that you fix, such as batch_size=32, is not searched.
+    resume
+        Resume an interrupted search, or go on with more trials. A killed trial runs again.
+
+    Examples
+    --------
+    bertsmith tune classification --model minilm --train intents.csv --out runs/search trials=20
+
+    bertsmith tune tagging --model minilm --train train.conll --dev dev.conll --out runs/search \
+              trials=30 batch_size=32 search.epochs=[3,10] --resume
+    """
+    from bertsmith.cli.results import show_results
+    from bertsmith.cli.screen import console, print_paths, print_table
+    from bertsmith.training.finetuning.search import Trial
+    from bertsmith.training.finetuning.tune import trial_rows
+    from bertsmith.training.finetuning.tune import tune as run
+
+    def on_trial(trial: Trial) -> None:
+        choice = " ".join(f"{name}={value:.4g}" for name, value in trial.choice.items())
+        line = f"trial {trial.number}: {formatting.score(trial.score)} {trial.state}  {choice}"
+        console.print(line, markup=False, soft_wrap=True)
+
+    result = run(task, *overrides, resume=resume, on_trial=on_trial, **given(files, columns, layout))
+    header_row, rows = trial_rows(result.trials)
+    by = f"{result.results.task.main_metric} of {result.results.judge}"
+    print_table(header_row, rows, title=f"{len(rows)} trials by {by}")
+    if result.importance:
+        shares = [(name, f"{share:.0%}") for name, share in result.importance.items()]
+        print_table(("setting", "share of the spread"), shares)
+    show_results(result.results)
+    out = files.out
+    print_paths(model=out / "model", recipe=out / "best.toml", report=out / "report.html")
+
+
+def suggest(
+    model: str,
+    file: Path,
+    *,
+    out: Out,
+    overwrite: Flag = False,
+    count: int = 50,
+    labelled: Path | None = None,
+    task: Literal["classification", "multi-label"] = "classification",
+    separator: str | None = None,
+    seed: int = 0,
+    columns: Annotated[LabelledColumns | None, AS_NAMED] = None,
+    layout: Annotated[FileLayout | None, AS_NAMED] = None,
+) -> None:
+    """Find the rows to label next, and the labels that are probably wrong.
+
+    Among the rows without a label, it chooses some that the model is unsure of and that are unlike each
+    other. They are written to rows.csv, for you to fill in. Each labelled row is judged by a model that
+    learned from other rows; labels.csv lists the most doubtful first. report.html shows both.
+
+    Parameters
+    ----------
+    model
+        A fine-tuned model such as runs/NAME/model; or an encoder such as minilm, on which a linear model
+        learns from the labelled rows.
+    file
+        Rows with and without labels, in any mixture. Rows of a plain text file have none.
+    out
+        The folder for rows.csv, labels.csv and report.html.
+    overwrite
+        Replace the folder, if an earlier suggest wrote it, with all that was filled in there.
+    count
+        Rows to choose for labelling.
+    labelled
+        A file with more labelled rows. For a fine-tuned model, by default those that it was trained on.
+    task
+        What the labels are for, if MODEL is an encoder.
+    separator
+        What stands between several labels in one cell. By default a comma, or what training had.
+    seed
+        Another seed draws other rows.
+
+    Examples
+    --------
+    bertsmith suggest minilm tickets.csv --count 50 --out runs/next
+
+    bertsmith suggest runs/intents/model unlabelled.txt --out runs/next
+
+    bertsmith suggest minilm pool.jsonl --labelled rows.csv --label topic --out runs/next
+    """
+    from bertsmith.cli.screen import print_note, print_paths, progress_bar
+    from bertsmith.inference.suggesting.folder import require_place, write_suggestions
+    from bertsmith.inference.suggesting.suggest import suggest as find
+
+    if count < 1:
+        raise InputError(f"--count must be 1 or more, found {count}.")
+    require_place(out, overwrite, [file, *([labelled] if labelled else [])])  # before the work, not after it
+    said = given(columns, layout) | ({} if separator is None else {"separator": separator})
+    with progress_bar("Reading") as progress:
+        found = find(
+            model, file, labelled=labelled, task=task, count=count, seed=seed, progress=progress, **said
+        )
+    options = {"count": count, "labelled": labelled, "task": task, "seed": seed} | said
+    words = [*_words(model, file, options), "--out", str(out)]
+    write_suggestions(out, found, shlex.join(words), overwrite)
+    for note in found.notes:
+        print_note(note)
+    _show(found)
+    paths = {"rows": out / "rows.csv"} if found.rows else {}
+    paths |= {"labels": out / "labels.csv"} if found.doubts else {}
+    print_paths(**paths, report=out / "report.html")
+
+
+def _words(model: str, file: Path, options: Mapping[str, Any]) -> list[str]:
+    """The command with what differs from its defaults."""
+    usual = {"count": 50, "labelled": None, "task": "classification", "seed": 0}
+    words = ["bertsmith", "suggest", model, str(file)]
+    for name, value in options.items():
+        if value is False:
+            words.append(f"--no-{name}")
+        elif value != usual.get(name):
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return words
+
+
+def _show(found: "Suggestions") -> None:
+    from bertsmith.cli.screen import print_note, print_table
+
+    if found.rows:
+        rows = [(_cut(row.example.text), row.guess, f"{row.confidence:.0%}") for row in found.rows[:_SHOWN]]
+        title = f"{len(found.rows):,} of {found.without_label:,} rows to label next"
+        print_table(("text", "it looks like", "sure"), rows, title=title)
+    if found.doubts:
+        wrong = [
+            (_cut(each.example.text), found.label_of(each.example), each.guess)
+            for each in found.wrong[:_SHOWN]
+        ]
+        title = f"{len(found.wrong):,} of {len(found.doubts):,} labels to look at"
+        if wrong:
+            print_table(("text", "label", "it looks like"), wrong, title=title)
+        else:
+            print_note(f"none of the {len(found.doubts):,} labels looks wrong")
+    if found.contradictions:
+        pairs = [
+            (_cut(first.text), found.label_of(first), found.label_of(second))
+            for first, second, _ in found.contradictions[:_SHOWN]
+        ]
+        title = f"{len(found.contradictions):,} pairs of nearly the same text with different labels"
+        print_table(("text", "label", "and"), pairs, title=title)
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def mine(
+    model: str,
+    pairs: Path,
+    *,
+    out: OutOrDash,
+    overwrite: Flag = False,
+    documents: Path | None = None,
+    negatives: int = 4,
+    depth: int = 100,
+    ratio: float = 0.95,
+    margin: float = 0.0,
+    skip: int = 0,
+    document_text: str = "text",
+    missing: Literal["refuse", "drop"] = "refuse",
+    columns: Annotated[TextColumns | None, AS_NAMED] = None,
+    layout: Annotated[FileLayout | None, AS_NAMED] = None,
+) -> None:
+    """Find hard negatives: documents near a query that don't answer it.
+
+    Each pair is written with its negatives, the nearest first, as a row that `bertsmith finetune retrieval`
+    and `bertsmith finetune reranking` read. A column `scores` is left out, since the negatives have no
+    teacher's score yet.
+
+    Parameters
+    ----------
+    model
+        The model that searches: a folder such as runs/NAME/model, minilm, or a model's name on the hub.
+    pairs
+        Rows of a query and a document that answers it, as for `bertsmith finetune retrieval`.
+    out
+        The file of JSON lines; - is standard output.
+    overwrite
+        Replace the file if it exists.
+    documents
+        The documents to search: a table, or a .txt file with a text per line. --format counts for it too, if
+        its ending tells none; --header and --encoding do in any case. By default the documents of the pairs.
+    negatives
+        Negatives per pair, at most. Those that a pair has already count.
+    depth
+        How many of the nearest documents to look at.
+    ratio
+        A negative's cosine with the query is at most this share of the answer's.
+    margin
+        A negative's cosine is at least this far below the answer's.
+    skip
+        How many of the nearest documents are never taken.
+    document_text
+        The column of the text in --documents.
+    missing
+        Pairs of which a text is missing: refuse or drop them.
+
+    Examples
+    --------
+    bertsmith mine minilm pairs.jsonl --out mined.jsonl
+
+    bertsmith mine runs/search/model pairs.tsv --documents manual.csv --document-text body --out mined.jsonl
+    """
+    from bertsmith.cli.screen import error_console, progress_bar
+    from bertsmith.files import require_output
+    from bertsmith.inference.embedding.embedder import Embedder
+    from bertsmith.inference.ranking.mining import Guard
+    from bertsmith.inference.ranking.mining import mine as run
+    from bertsmith.model.locate import locate_model
+    from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
+    from bertsmith.text.files.jsonl import write_jsonl
+    from bertsmith.text.files.values import as_text, is_blank
+    from bertsmith.text.labelled.rows import quoting_warnings, read_rows, tells_format
+
+    reads = [pairs, *([documents] if documents else []), locate_model(model).folder]
+    require_output(out, overwrite, reads)
+    task = Retrieval(RetrievalSettings(missing=missing, **given(columns, layout)))
+    rows = task.read(pairs)
+    for sentence in task.left_out:
+        error_console.print(sentence, markup=False, soft_wrap=True)
+    task.check(rows)
+    searched = [row.documents[0] for row in rows]
+    if documents is not None:
+        settings = task.settings
+        format = None if tells_format(documents) else settings.format
+        found = read_rows(
+            documents, [document_text], format=format, header=settings.header, encoding=settings.encoding
+        )
+        texts = (as_text(values[0], where) for values, where in found)
+        searched = [text for text in texts if not is_blank(text)]
+        for sentence in quoting_warnings(documents, searched, format):
+            error_console.print(sentence, markup=False, soft_wrap=True)
+    with progress_bar("Embedding") as progress:
+        embedder = Embedder(model)
+        if embedder.caveat:
+            error_console.print(embedder.caveat, markup=False, soft_wrap=True)
+        mined = run(
+            embedder,
+            rows,
+            searched,
+            negatives=negatives,
+            depth=depth,
+            guard=Guard(ratio, margin, skip),
+            progress=progress,
+        )
+    write_jsonl(mined.rows, out)
+    _tell(mined, scored=any(row.scores is not None for row in rows))
+
+
+def _tell(mined: "Mined", scored: bool) -> None:
+    """What was found and what was not taken; beside the output, which may be the standard one."""
+    from bertsmith.cli.screen import error_console
+
+    if scored:
+        error_console.print("The pairs' scores were left out: no teacher has scored the negatives found.")
+    reasons = "; ".join(f"{count:,} {reason}" for reason, count in mined.passed_over.most_common())
+    error_console.print(
+        f"{mined.negatives:,} negatives for {len(mined.rows):,} pairs. Passed over: {reasons or 'nothing'}.",
+        markup=False,
+        soft_wrap=True,
+    )

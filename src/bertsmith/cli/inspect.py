@@ -1,179 +1,213 @@
-"""`bertsmith fill-mask` and `bertsmith evaluate`."""
+"""`bertsmith check`, whether a model answers as it did, and `bertsmith look`, what an answer rests on."""
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns, ReadableText, given
-from bertsmith.errors import InputError
+from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, Out, ReadableText, given
 
-_TOKENS, _LENGTH = 1_000_000, 128  # of a corpus
-
-
-def fill_mask(model: str, text: ReadableText, *, top: int = 5, json: Flag = False) -> None:
-    """Guess the words behind one or more [MASK], with their probabilities.
-
-    Parameters
-    ----------
-    model
-        A folder such as runs/NAME/model, or a model's name on the hub.
-    text
-        A text with one or more masks, spelled as the model spells them: [MASK] for BERT, <mask> for RoBERTa.
-    top
-        Candidates for each mask.
-    json
-        Print JSON instead of a table.
-
-    Examples
-    --------
-    bertsmith fill-mask runs/quickstart/model "This function returns the [MASK] of the array."
-
-    bertsmith fill-mask google-bert/bert-base-uncased "Paris is the [MASK] of [MASK]." --top 3
-    """
-    from bertsmith.cli.screen import print_json, print_table
-    from bertsmith.inference.masked_language import MaskedLanguageModel
-
-    masks = MaskedLanguageModel.load(model, "cpu").fill_mask(text, top)  # a GPU takes longer to start
-    if json:
-        print_json([[{"token": c.token, "probability": c.probability} for c in row] for row in masks])
-        return
-    for number, candidates in enumerate(masks, start=1):
-        title = text if len(masks) == 1 else f"{text} (mask {number})"
-        rows = [(c.token, f"{c.probability:.1%}", "█" * round(30 * c.probability)) for c in candidates]
-        print_table(("token", "probability", ""), rows, title=title)
+if TYPE_CHECKING:
+    from bertsmith.inference.checking.check import Check
+    from bertsmith.inference.looking.look import Look
 
 
-def evaluate(
+_SHOWN = 8  # differences of each kind; there may be one a text
+
+
+def check(
     model: str,
-    data: Path,
     *,
-    train: list[Path] | None = None,
-    columns: Annotated[LabelledColumns | None, AS_TRAINED] = None,
-    layout: Annotated[FileLayout | None, AS_TRAINED] = None,
-    tokens: int = _TOKENS,
-    sequence_length: int = _LENGTH,
+    against: Literal["transformers", "sentence-transformers"] | None = None,
+    write: Flag = False,
     task: str | None = None,
     json: Flag = False,
-) -> None:
-    """Measure a fine-tuned model on labelled rows, or a pre-trained one on held-out text, beside baselines.
+) -> int:
+    """Check that a model answers as it did when it was written.
+
+    A model's folder holds golden answers: what the model made of some twenty fixed texts, at every stage, in
+    float32. They are asked for again, in float32 and in the precision that is used on this machine. So a
+    changed file or setting shows, and a damaged kernel, or another tokenizer, torch or processor. What
+    differs is shown with the first stage at which it does: pieces, embeddings, a layer, the head or the
+    answer. The status is 1 if anything differs.
 
     Parameters
     ----------
     model
-        A folder such as runs/NAME/model, or a model's name on the hub.
-    data
-        Labelled rows in any format of training; or a corpus (see `bertsmith corpus build`), or a token store,
-        of which the held-out part is measured, or the training text if nothing is held out.
-    train
-        Rows for the baselines to learn from: a file or a folder of them; for more, repeat the option. By
-        default what the model was trained on, if it is still there.
-    tokens
-        Tokens of a corpus to read, at most.
-    sequence_length
-        Tokens per sequence of a corpus, special tokens included.
+        A folder such as runs/NAME/model, minilm, a model's name on the hub, the folder of an exported
+        graph, or an index.
+    against
+        Compare it with what transformers or sentence-transformers make of the same folder, if they are
+        installed, instead of with its golden answers.
+    write
+        First keep what the model answers now as its golden answers. The folder must have a bertsmith.json.
     task
         For a model with a task of your own: package.module:Class.
     json
-        Print JSON instead of a table.
+        Print JSON instead of sentences.
 
     Examples
     --------
-    bertsmith evaluate runs/intents/model test.csv
+    bertsmith check runs/intents/model
 
-    bertsmith evaluate runs/intents/model mails.csv --text body --label kind --encoding latin-1
+    bertsmith check minilm --against sentence-transformers
 
-    bertsmith evaluate runs/quickstart/model runs/quickstart/corpus
+    bertsmith check models/bert-base-uncased --write
     """
-    from bertsmith.cli.screen import print_json, print_table
-
-    reading = given(columns, layout)
-    _require_its_options(data, {"train": train, "task": task} | reading, tokens, sequence_length)
-    if data.is_dir():
-        _refuse_fine_tuned(model, data)
-        import torch
-
-        from bertsmith.inference.masked_language import MaskedLanguageModel, measured_split
-
-        opened = MaskedLanguageModel.load(model, compute_dtype=torch.float32)  # as training's own figures
-        metrics = opened.evaluate(data, tokens, sequence_length)
-        split = measured_split(data)
-        if json:
-            print_json({"split": split} | metrics)
-        else:
-            part = "its held-out part" if split == "heldout" else "its training text: nothing is held out"
-            print_table(("figure", "value"), list(metrics.items()), title=f"{model} on {data}, {part}")
-        return
-    _evaluate_rows(model, data, train, task, json, reading)
-
-
-def _require_its_options(data: Path, of_rows: dict[str, Any], tokens: int, sequence_length: int) -> None:
-    """Raises InputError for what isn't there, and for an option that says nothing about it."""
-    if not data.exists():
-        raise InputError(
-            f"{data} does not exist. Name a file of labelled rows, or the folder of a corpus or of a token "
-            "store."
-        )
-    if data.is_dir():
-        what, other = "a folder, so it is measured as a corpus or a token store", "labelled rows"
-        said = [name for name, value in of_rows.items() if value is not None]
-    else:
-        what, other = "a file, so it is measured as labelled rows", "a corpus"
-        given_now = {"tokens": tokens != _TOKENS, "sequence_length": sequence_length != _LENGTH}
-        said = [name for name, is_given in given_now.items() if is_given]
-    if said:
-        options = " and ".join(f"--{name.replace('_', '-')}" for name in said)
-        raise InputError(f"{data} is {what}: leave out {options}, for {other} alone.")
-
-
-def _refuse_fine_tuned(model: str, data: Path) -> None:
-    """Raises InputError for a model that is measured on labelled rows, and not on a folder."""
-    from bertsmith.model.locate import locate_model
-    from bertsmith.tasks.checkpoints.model_kind import model_kind
-
-    if model_kind(locate_model(model).folder) == "task":
-        raise InputError(
-            f"{model} is a fine-tuned model, which is measured on a file of labelled rows, but {data} is a "
-            "folder. Name one file."
-        )
-
-
-def _evaluate_rows(
-    model: str, data: Path, train: list[Path] | None, task: str | None, json: bool, columns: dict[str, Any]
-) -> None:
-    import torch
-
-    from bertsmith.cli.results import show_classes, show_evaluation, show_remarks
-    from bertsmith.cli.screen import print_json, print_warning
-    from bertsmith.inference.predictor import Predictor
-    from bertsmith.model.contamination import unchecked_warning
-    from bertsmith.model.locate import locate_model
-    from bertsmith.tasks.evaluating.uncertainty import standard_error
+    from bertsmith.cli.screen import print_json
+    from bertsmith.inference.checking.check import check_model
     from bertsmith.tasks.registry import find_task
 
-    own = find_task(task) if task else None
-    predictor = Predictor.load(model, own, compute_dtype=torch.float32)  # as training's own figures
-    evaluation, metric = predictor.evaluate(data, train or (), **columns), predictor.task.main_metric
-    warnings = evaluation.warnings(data.name, metric)
-    unchecked = unchecked_warning(locate_model(model).folder, data)
-    warnings += [unchecked] if unchecked else []
-    analysis = predictor.task.error_analysis(evaluation.predictions, evaluation.split.examples)
-    error = standard_error(predictor.task, evaluation, analysis.answers)
+    found = check_model(model, find_task(task) if task else None, against=against, write=write)
     if json:
-        figures = {"model": evaluation.model, "standard_error": error, "baselines": evaluation.baselines}
-        confusions = [] if analysis.confusion is None else analysis.confusion.most_frequent()
-        classes = {
-            "per_class": [asdict(each) for each in analysis.per_class],
-            "confusions": [
-                {"right": right, "taken_for": given, "times": times} for right, given, times in confusions
-            ],
-        }
-        print_json(
-            {"rows": evaluation.rows, "main_metric": metric, **figures, **classes, "warnings": warnings}
+        print_json(_plain(found))
+    else:
+        _show_check(model, found)
+    return 0 if found.agrees else 1
+
+
+def _plain(found: "Check") -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {"agrees": found.agrees, **asdict(found), "folder": str(found.folder)}
+
+
+def _show_check(model: str, found: "Check") -> None:
+    from bertsmith.cli.screen import console, print_facts, print_warning
+
+    facts = {}
+    for name, each in found.comparisons.items():
+        largest = f"largest difference: {each.largest}" if each.largest.size else "no difference of numbers"
+        agreeing = f"{each.texts - len(each.differences)} of {each.texts} texts agree"
+        facts[name] = f"{agreeing}; {largest} (tolerated: {each.tolerance:.0e})"
+    print_facts(f"{model} beside {found.beside}", facts)
+    console.print()
+    lists = [found.settings, *(each.differences for each in found.comparisons.values())]
+    for differences in lists:
+        for difference in differences[:_SHOWN]:
+            print_warning(str(difference))
+        if len(differences) > _SHOWN:
+            print_warning(f"and {len(differences) - _SHOWN} more")
+
+
+def look(
+    model: str,
+    text: ReadableText,
+    second: ReadableText | None = None,
+    *,
+    target: ReadableText | None = None,
+    word: ReadableText | None = None,
+    among: Path | None = None,
+    column: str | None = None,
+    layout: Annotated[FileLayout | None, AS_NAMED] = None,
+    out: Out = Path("look.html"),
+    overwrite: Flag = False,
+) -> None:
+    """Show what a model makes of one input, on a page that opens in any browser.
+
+    The page shows what each token adds to the answer, and where every head of every layer looks. With --word
+    it also shows which words of other texts are nearest to that word, layer by layer.
+
+    Parameters
+    ----------
+    model
+        A folder such as runs/NAME/model, minilm, or a model's name on the hub.
+    text
+        What the model reads: a text, a question, a query, or a text with a mask.
+    second
+        The second text of a pair, the passage for a question, or the document for a query.
+    target
+        The class or vocabulary piece to explain instead of the answer. For tags: the number of a word,
+        counted from 0.
+    word
+        A word of the text, to find its nearest neighbours in --among.
+    among
+        The texts to find neighbours in: a line or a row each.
+    column
+        The column of the text in --among, if it is a table: its name, or its number counted from 1.
+    out
+        The page to write.
+    overwrite
+        Replace the page if it exists.
+
+    Examples
+    --------
+    bertsmith look runs/intents/model "My card has not arrived yet"
+
+    bertsmith look runs/answers/model "Who wrote it?" "It was written by Ada in 1843." --out answer.html
+
+    bertsmith look runs/articles/model "The dog chased the ball" --word dog --among sentences.txt
+    """
+    from bertsmith.cli.screen import print_paths, progress_bar
+    from bertsmith.files import require_output
+    from bertsmith.inference.looking.look import look as look_at
+    from bertsmith.model.locate import locate_model
+    from bertsmith.text.labelled.rows import stream_texts
+
+    if among is None:
+        _refuse_reading({"column": column} | given(layout))
+    require_output(out, overwrite, [locate_model(model).folder, *([] if among is None else [among])])
+    _refuse_columns(model)
+    texts = None if among is None else stream_texts(among, column, **given(layout))
+    with progress_bar("Looking") as progress:
+        found = look_at(
+            model,
+            text if second is None else (text, second),
+            target=target,
+            word=word,
+            among=texts,
+            progress=progress,
         )
-        return
-    spread = "" if error is None else f", {metric} ± {error:.4f}"
-    show_evaluation(evaluation, f"{model} on {data}: {evaluation.rows:,} rows{spread}", metric)
-    show_classes(analysis)
-    show_remarks(evaluation.remarks)
-    for warning in warnings:
-        print_warning(warning)
+    _show_look(model, found)
+    found.save(out, overwrite=overwrite)
+    print_paths(page=out)
+
+
+def _refuse_reading(said: dict[str, Any]) -> None:
+    """Raises InputError for options that say how --among is read, where it isn't given."""
+    from bertsmith.errors import InputError
+
+    names = [
+        f"--no-{name}" if value is False else f"--{name}" for name, value in said.items() if value is not None
+    ]
+    if names:
+        raise InputError(f"{' and '.join(names)}: there is no file to read. Add --among, or leave this out.")
+
+
+def _refuse_columns(model: str) -> None:
+    """Raises InputError for a model that reads columns beside the text: a command has no place for them."""
+    from bertsmith.errors import InputError
+    from bertsmith.model.locate import locate_model
+    from bertsmith.model.manifest import stated_manifest
+
+    manifest = stated_manifest(locate_model(model).folder)
+    settings = {} if manifest is None else manifest.settings.get("settings", {})
+    if isinstance(settings, dict) and (columns := settings.get("features")):
+        names = ", ".join(map(str, columns))
+        raise InputError(
+            f"{model} reads columns beside the text ({names}), which it can be given from Python only: "
+            'bertsmith.look(model, {"text": …, "COLUMN": …}).save("look.html").'
+        )
+
+
+def _show_look(model: str, found: "Look") -> None:
+    """What the answer rests on most, and a word's neighbours in the last layer."""
+    from bertsmith.cli.screen import print_facts, print_table
+    from bertsmith.text.tokens.shown_tokens import shown_tokens
+
+    rests = found.attributions
+    if rests is not None:
+        facts = {
+            "the answer": f"{rests.target}: {rests.value:.4f}",
+            "without the text": f"{rests.baseline_value:.4f}",
+        }
+        print_facts(f"{model} on this input", facts)
+        shown = shown_tokens(found.tokenizer, rests.token_ids)
+        best = sorted(range(len(shown)), key=lambda place: -abs(rests.scores[place]))[:10]
+        print_table(
+            ("token", "adds"), [(shown[place]["text"], f"{rests.scores[place]:+.4f}") for place in best]
+        )
+    if found.neighbours is not None:
+        last = [
+            (f"{near.before} [{near.word}] {near.after}", f"{near.cosine:.3f}")
+            for near in found.neighbours.layers[-1]
+        ]
+        print_table((f"nearest to {found.neighbours.word} in the last layer", "cosine"), last)

@@ -13,12 +13,11 @@ from dataclasses import is_dataclass
 from inspect import cleandoc
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
 from cyclopts import App, Group
 
 import bertsmith
-from bertsmith.cli.completion import COMPLETION, completion_of
 from bertsmith.cli.failures import exit_status, require_open_streams, terminate_cleanly
 from bertsmith.errors import InputError, did_you_mean, printable
 
@@ -27,7 +26,6 @@ Bertsmith: from raw text to a BERT checkpoint that other tools open.
 
 corpus build → tokenizer train → pretrain → finetune → evaluate, predict
 """
-
 _EXAMPLES = """\
 Examples:
 
@@ -45,6 +43,7 @@ Examples:
 
 bertsmith COMMAND --help explains a command, with examples of its own.
 """
+COMPLETION = "--install-completion"
 
 
 class Command(NamedTuple):
@@ -57,11 +56,9 @@ class Command(NamedTuple):
 
 
 _EXAMPLE_WIDTH = 74  # of 80 columns, with the indentation and the backslash
-
 _FLOW, _USE, _SEARCH = "From text to a model", "Use a model", "Embed and search"
 _OTHER, _OPTIONS = "Other", "Options"
 _GROUPS = (_FLOW, _USE, _SEARCH, _OTHER, _OPTIONS)
-
 COMMANDS = (
     Command(
         "quickstart",
@@ -72,33 +69,32 @@ COMMANDS = (
     Command("corpus", "bertsmith.cli.corpus:app", "Build a corpus from raw text; tokenize it.", _FLOW),
     Command("tokenizer", "bertsmith.cli.tokenizer:app", "Train or extend a vocabulary.", _FLOW),
     Command("sequences", "bertsmith.cli.sequences:app", "Turn logs, DNA or tables into tokens.", _FLOW),
-    Command("plan", "bertsmith.cli.plan:plan", "Estimate hours, cost and memory of a run.", _FLOW),
+    Command("plan", "bertsmith.cli.pretrain:plan", "Estimate hours, cost and memory of a run.", _FLOW),
     Command("pretrain", "bertsmith.cli.pretrain:pretrain", "Pre-train a BERT, or continue from one.", _FLOW),
     Command("finetune", "bertsmith.cli.finetune:finetune", "Fine-tune on labelled text.", _FLOW),
-    Command("suggest", "bertsmith.cli.suggest:suggest", "Find rows to label next, and wrong labels.", _FLOW),
-    Command("tune", "bertsmith.cli.tune:tune", "Search for the best fine-tuning settings.", _FLOW),
+    Command("suggest", "bertsmith.cli.finetune:suggest", "Find rows to label next, and wrong labels.", _FLOW),
+    Command("tune", "bertsmith.cli.finetune:tune", "Search for the best fine-tuning settings.", _FLOW),
     Command("distil", "bertsmith.cli.distil:distil", "Distil a model into a smaller one.", _FLOW),
-    Command("shrink", "bertsmith.cli.shrink:shrink", "Find a faster model that answers as well.", _FLOW),
-    Command("mine", "bertsmith.cli.mine:mine", "Mine hard negatives for retrieval.", _FLOW),
+    Command("shrink", "bertsmith.cli.distil:shrink", "Find a faster model that answers as well.", _FLOW),
+    Command("mine", "bertsmith.cli.finetune:mine", "Mine hard negatives for retrieval.", _FLOW),
     Command(
         "benchmark", "bertsmith.cli.benchmark:app", "Run a benchmark: GLUE, SuperGLUE, SQuAD, BEIR.", _FLOW
     ),
-    Command("fill-mask", "bertsmith.cli.inspect:fill_mask", "Guess the words behind [MASK].", _USE),
-    Command("evaluate", "bertsmith.cli.inspect:evaluate", "Measure a model on text or labelled rows.", _USE),
+    Command("fill-mask", "bertsmith.cli.predict:fill_mask", "Guess the words behind [MASK].", _USE),
+    Command("evaluate", "bertsmith.cli.predict:evaluate", "Measure a model on text or labelled rows.", _USE),
     Command("predict", "bertsmith.cli.predict:predict", "Predict each row of a file.", _USE),
-    Command("check", "bertsmith.cli.check:check", "Check that a model answers as it did.", _USE),
-    Command("look", "bertsmith.cli.look:look", "Show what an answer rests on, on a page.", _USE),
+    Command("check", "bertsmith.cli.inspect:check", "Check that a model answers as it did.", _USE),
+    Command("look", "bertsmith.cli.inspect:look", "Show what an answer rests on, on a page.", _USE),
     Command("serve", "bertsmith.cli.serve:serve", "Serve models over HTTP.", _USE),
-    Command("export", "bertsmith.cli.export:export", "Export to ONNX or OpenVINO, and check it.", _USE),
+    Command("export", "bertsmith.cli.convert:export", "Export to ONNX or OpenVINO, and check it.", _USE),
     Command("mirror", "bertsmith.cli.mirror:app", "Record an LLM's answers, and learn from them.", _USE),
     Command("embed", "bertsmith.cli.embed:embed", "Embed each text of a file as a vector.", _SEARCH),
     Command("index", "bertsmith.cli.index:app", "Build and update an index of documents.", _SEARCH),
-    Command("search", "bertsmith.cli.search:search", "Search an index.", _SEARCH),
-    Command("rank", "bertsmith.cli.rank:rank", "Evaluate search on judged queries.", _SEARCH),
+    Command("search", "bertsmith.cli.embed:search", "Search an index.", _SEARCH),
+    Command("rank", "bertsmith.cli.benchmark:rank", "Evaluate search on judged queries.", _SEARCH),
     Command("doctor", "bertsmith.cli.doctor:doctor", "Show the hardware and how it will be used.", _OTHER),
-    Command("import", "bertsmith.cli.importing:import_checkpoint", "Convert an old checkpoint.", _OTHER),
+    Command("import", "bertsmith.cli.convert:import_checkpoint", "Convert an old checkpoint.", _OTHER),
 )
-
 # New objects between two searches for unused cycles, where Python's 700 have it look through all that `import
 # torch` makes again and again.
 _OBJECTS = (100_000, 50, 100)
@@ -243,3 +239,43 @@ def _folded(line: str) -> list[str]:
             parts[-1] += " \\"
         parts.append(f"          {word}" if parts else word)
     return parts or [""]
+
+
+def completion_of(app: App) -> Callable[..., None]:
+    """The command that installs it for all commands of `app`."""
+
+    def install_completion(
+        *, shell: Literal["bash", "zsh", "fish", "powershell"] | None = None, output: Path | None = None
+    ) -> None:
+        """Have the shell complete commands and options.
+
+        The script goes where the shell looks for completions; if the shell needs it, its start-up file gets a
+        line. New shells use it. Repeat this after an update.
+
+        Parameters
+        ----------
+        shell
+            By default the shell in use.
+        output
+            Write the script to this file, and change no start-up file.
+
+        Examples
+        --------
+        bertsmith --install-completion
+        bertsmith --install-completion --shell zsh
+        """
+        from cyclopts.completion.detect import ShellDetectionError, detect_shell
+
+        try:
+            shell = shell or detect_shell()
+            path = app.install_completion(shell=shell, output=output, add_to_startup=output is None)
+        except ShellDetectionError as error:
+            raise InputError("Can't tell which shell this is. Name it: --shell bash, zsh or fish.") from error
+        except OSError as error:
+            where = error.filename or output or "The place of the script"
+            raise InputError(
+                f"{where} can't be written: {error.strerror}. Name a file: --output FILE."
+            ) from error
+        print(f"The completions of {shell} are in {path}. New shells use them.")
+
+    return install_completion

@@ -1,27 +1,123 @@
-"""`bertsmith mirror`: record an LLM's answers, import those there are, look at them, forget somebody.
+"""`bertsmith mirror`: all its commands, and the two that relay calls to an LLM: serve, guard.
 
-Commands that learn from them are in mirror_learn.py, those that ask the LLM in mirror_label.py.
+Calls are imported, labelled and forgotten in mirror_calls.py; mirror_learn.py learns from them; who answers
+is decided and shown in mirror_stages.py.
 """
 
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from bertsmith.cli import mirror_label, mirror_learn
-from bertsmith.cli.mirror_guard import guard
-from bertsmith.cli.mirror_options import Answering, PageOptions, Recording, Upstreams
-from bertsmith.cli.mirror_stages import check, demote, print_accounts, promote
-from bertsmith.cli.mirror_store import mirror_settings, opened_store
+from bertsmith.cli import mirror_calls, mirror_learn, mirror_stages
+from bertsmith.cli.mirror_calls import mirror_settings, require_mirror
 from bertsmith.cli.options import Flag, given
-from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_table, progress_bar
+from bertsmith.cli.screen import print_json
 
-if TYPE_CHECKING:
-    from bertsmith.serving.mirror.store import VersionCount
 
-app = App(name="mirror", help="Record an LLM's answers, learn from them, and answer in its place.")
-_SHOWN = 40  # versions of a site in the table
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Upstreams:
+    """Where calls go.
+
+    Parameters
+    ----------
+    upstream
+        The base URL that the application had. Used for every protocol without a URL of its own.
+    openai_base_url
+        The base URL for OpenAI's protocols.
+    anthropic_base_url
+        The base URL for Anthropic's messages.
+    systemone_base_url
+        The base URL for System One.
+    upstream_timeout_seconds
+        Seconds for which the LLM's server may send nothing. Default: 600.
+    """
+
+    upstream: str | None = None
+    openai_base_url: str | None = None
+    anthropic_base_url: str | None = None
+    systemone_base_url: str | None = None
+    upstream_timeout_seconds: float | None = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Recording:
+    """What is kept, and where.
+
+    Parameters
+    ----------
+    store
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
+    redact
+        Built-in redaction rules to use, separated by commas: email,api-key,iban,credit-card,ip,phone. By
+        default all; '' for none.
+    retention_days
+        Delete calls after so many days. By default they stay.
+    max_recorded_bytes
+        Bytes per request, and per answer. Longer ones are relayed, but not recorded. Default: 4000000.
+    queue_bytes
+        Bytes of calls that may wait to be stored. When the queue is full, calls are relayed, but not
+        recorded. Default: 64000000.
+    """
+
+    store: str | None = None
+    redact: str | None = None
+    retention_days: float | None = None
+    max_recorded_bytes: int | None = None
+    queue_bytes: int | None = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Answering:
+    """When a student answers.
+
+    Parameters
+    ----------
+    auto
+        Train students, and let them answer, without asking you: as far as the evidence goes.
+    epsilon
+        The largest share of a student's answers that may differ from the LLM's. Default: 0.05.
+    delta
+        The probability that a claim is wrong although its assumptions hold. Default: 0.05.
+    students
+        The folder for trained students. Default: students.
+    train_after
+        Calls of a version before its first student is trained. Default: 500.
+    canary_share
+        In canary: the share of the calls it is sure of that the student answers. Default: 0.1.
+    audit_share
+        The share of a student's answers for which the LLM is asked too. Default: 0.05.
+    """
+
+    auto: bool | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    students: str | None = None
+    train_after: int | None = None
+    canary_share: float | None = None
+    audit_share: float | None = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class PageOptions:
+    """Who may look at the page, and at what.
+
+    Parameters
+    ----------
+    page_keys_file
+        A file with a line NAME KEY for each person who may see the page, or NAME KEY admin for one who may
+        change modes. Without it, the page is shown on this machine alone.
+    page_texts
+        Show texts of calls, as stored, on which a student and the LLM differ. Off by default.
+    """
+
+    page_keys_file: Path | None = None
+    page_texts: bool | None = None
 
 
 def serve(
@@ -84,205 +180,90 @@ def serve(
     run(settings)
 
 
-def import_calls(
-    *files: Path, store: str | None = None, config: Path | None = None, redact: str | None = None
-) -> None:
-    """Import calls that were logged elsewhere.
-
-    It reads JSON lines of request and response, OpenAI's and Anthropic's batch files (requests and results
-    together), and OpenTelemetry's GenAI spans as JSON. Calls are redacted like recorded ones. Importing a
-    file twice adds nothing.
-
-    Parameters
-    ----------
-    files
-        The files. Of a batch, both.
-    store
-        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
-    config
-        A TOML file with the mirror's settings.
-    redact
-        As for `bertsmith mirror serve`.
-
-    Examples
-    --------
-    bertsmith mirror import calls.jsonl
-
-    bertsmith mirror import batch_input.jsonl batch_output.jsonl --store calls.sqlite
-
-    bertsmith mirror import traces.json
-    """
-    from bertsmith.errors import InputError
-
-    if not files:
-        raise InputError("Name at least one FILE of calls: JSON lines, batch files, or spans.")
-    settings = mirror_settings(config, store=store, redact=redact)
-    from bertsmith.serving.mirror.importing import Import
-
-    calls = Import(files, settings.redactor)  # before there is a store
-    with (
-        opened_store(config, settings.store, create=True) as opened,
-        progress_bar("Importing") as progress,
-    ):
-        found = calls.into(opened, progress)
-    print_facts("Imported", {"new calls": f"{found.added:,}", "known before": f"{found.known:,}"})
-    if found.unanswered:
-        print_note(f"{found.unanswered:,} requests of the batch have no answer.")
-    if found.passed:
-        _print_passed(dict(found.passed))
-
-
-def status(*, store: str | None = None, config: Path | None = None, json: Flag = False) -> None:
-    """Show what has been recorded, who answers, and what that saves.
-
-    It lists the sites, their versions and their fields. For each version with a student it shows the mode,
-    how often the student answered and differed from the LLM, and the calls, time and money saved. It also
-    counts the calls that could not be mirrored.
-
-    Parameters
-    ----------
-    store
-        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
-    config
-        A TOML file with the mirror's settings.
-    json
-        Print JSON: all that the page at /bertsmith/ shows, except texts of calls.
-
-    Examples
-    --------
-    bertsmith mirror status
-
-    bertsmith mirror status --store calls.sqlite --json
-    """
-    from bertsmith.serving.mirror.answering.accounts import accounts
-    from bertsmith.serving.mirror.answering.stage_store import StageStore
-    from bertsmith.serving.mirror.looking.state import Looking
-
-    settings = mirror_settings(config, store=store)
-    with opened_store(config, store, reads=True) as opened:
-        if json:
-            print_json(Looking(opened, settings).state())
-            return
-        versions, passed, calls = opened.versions(), opened.passed(), opened.count()
-        answering = accounts(StageStore(opened), settings.prices)
-        facts = {"calls": f"{calls:,}", "sites": f"{len({each.site for each in versions}):,}"}
-        print_facts("Recorded", facts)
-        if versions:
-            _print_versions(versions)
-        if answering:
-            print_accounts(answering)
-        if passed:
-            _print_passed(passed)
-
-
-def backup(out: Path, *, store: str | None = None, config: Path | None = None) -> None:
-    """Copy the store to OUT, while mirrors may go on writing to it.
-
-    A copy of the file alone would lack what is still in the log beside it. OUT is as private as the store.
-
-    Parameters
-    ----------
-    out
-        The file to write.
-    store
-        The store: a file. Default: mirror.sqlite. Of PostgreSQL, pg_dump makes copies.
-    config
-        A TOML file with the mirror's settings.
-
-    Examples
-    --------
-    bertsmith mirror backup backups/monday.sqlite
-    """
-    with opened_store(config, store, reads=True) as opened:
-        opened.back_up(out)
-        calls = opened.count()
-    console.print(f"{calls:,} calls in {out}.", markup=False)
-
-
-def forget(
-    subject: Annotated[str, Parameter(allow_leading_hyphen=True)],
+def guard(
     *,
-    store: str | None = None,
-    config: Path | None = None,
-) -> int:
-    """Delete all calls of a SUBJECT, a person that a call is about. Exit status 1 if there are none.
+    policy: Path,
+    upstreams: Annotated[Upstreams | None, Parameter(group="The LLM")] = None,
+    model: str | None = None,
+    fail: Literal["open", "closed"] | None = None,
+    log: Path | None = None,
+    log_texts: bool | None = None,
+    judge_seconds: float | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    show_settings: Flag = False,
+) -> None:
+    """Put a classifier in front of an LLM: it decides what may pass, in both directions.
+
+    You change the application's base URL. What the policy blocks is answered with status 403, in the
+    protocol's own format. What it marks for review passes, and is logged. An answer is held back until it is
+    complete and judged.
 
     Parameters
     ----------
-    subject
-        The value that the application sends as `user`, metadata.user, metadata.user_id or safety_identifier,
-        or in the header X-Subject. The store holds only its fingerprint.
-    store
-        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
-    config
-        A TOML file with the mirror's settings.
+    policy
+        A TOML file: model, fail, and the sections request and response with block, review and costs.
+    model
+        The classifier's folder or name, instead of the policy's.
+    fail
+        What happens if a text can't be judged, instead of what the policy says: open lets it pass, closed
+        blocks it.
+    log
+        The file for decisions, one line of JSON each. Default: guard.jsonl.
+    log_texts
+        Write the texts to the log too. Off by default.
+    judge_seconds
+        Seconds after which a text counts as one that can't be judged. Default: 1.
+    host
+        Address to listen on. Default: 127.0.0.1, reached from this machine alone.
+    port
+        Default: 8200; 0 takes a free one.
+    show_settings
+        Print all settings as JSON and stop.
 
     Examples
     --------
-    bertsmith mirror forget customer-4711
+    bertsmith mirror guard --policy policy.toml --upstream https://api.openai.com/v1
+
+    bertsmith mirror guard --policy policy.toml --anthropic-base-url https://api.anthropic.com --fail closed
     """
-    with opened_store(config, store) as opened:
-        deleted = opened.forget(subject)
-    console.print(f"{deleted:,} calls deleted.", markup=False)
-    if not deleted:
-        print_note(
-            "No recorded call is about this subject. A call is about whom its request names as user, "
-            "metadata.user, metadata.user_id or safety_identifier, or its header X-Subject; names are "
-            "compared letter by letter."
-        )
-    return 0 if deleted else 1
+    require_mirror("The guard")
+    from bertsmith.errors import require
+    from bertsmith.serving.mirror.guard.policy import read_policy
+
+    own = {
+        "model": model,
+        "fail": fail,
+        "log": None if log is None else str(log),
+        "log_texts": log_texts,
+        "judge_seconds": judge_seconds,
+        "host": host,
+        "port": port,
+    }
+    settings = read_policy(policy, own | given(upstreams))
+    if show_settings:
+        print_json(settings.model_dump(mode="json"))
+        return
+    require("uvicorn", "mirror", "The guard")
+    from bertsmith.serving.mirror.guard.server import serve_guard
+
+    serve_guard(settings)
 
 
-def _fields(version: "VersionCount") -> list[tuple[str, list[str]]]:
-    """Each path with its types."""
-    found: dict[str, list[str]] = {}
-    for path, kind in version.fields:
-        found.setdefault(path, []).append(kind)
-    return list(found.items())
-
-
-def _print_versions(versions: "list[VersionCount]") -> None:
-    most = sorted(versions, key=lambda each: each.calls, reverse=True)[:_SHOWN]
-    shown = [each for each in versions if each in most]
-    rows = [
-        (
-            each.site,
-            each.version,
-            each.schema_name,
-            each.model,
-            each.calls,
-            _day(each.began),
-            _day(each.ended),
-        )
-        for each in shown
-    ]
-    header = ("site", "version", "schema", "model", "calls", "first", "last")
-    print_table(header, rows, "By site and version")
-    fields = [
-        (each.site, each.version, path, " or ".join(kinds)) for each in shown for path, kinds in _fields(each)
-    ]
-    print_table(("site", "version", "field", "type"), fields, "Fields of the answers")
-    if len(versions) > _SHOWN:
-        print_note(
-            f"{len(versions) - _SHOWN:,} more versions with fewer calls. Where each call opens one, its "
-            "text stands in the system prompt."
-        )
-
-
-def _print_passed(passed: dict[tuple[str, str], int]) -> None:
-    rows = [(protocol, reason, calls) for (protocol, reason), calls in sorted(passed.items())]
-    print_table(("protocol", "reason", "calls"), rows, "Not mirrored")
-
-
-def _day(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
-
+app = App(name="mirror", help="Record an LLM's answers, learn from them, and answer in its place.")
 
 # In the order of their use, in which the help lists them.
 app.command(serve)
-app.command(import_calls, name="import")
-for _command in (
-    mirror_label.label, status, mirror_learn.understand, mirror_learn.train, promote, check, demote,
-    mirror_learn.merge, mirror_label.relabel, forget, backup, guard,
-):  # fmt: skip
-    app.command(_command)
+app.command(mirror_calls.import_calls, name="import")
+app.command(mirror_calls.label)
+app.command(mirror_stages.status)
+app.command(mirror_learn.understand)
+app.command(mirror_learn.train)
+app.command(mirror_stages.promote)
+app.command(mirror_stages.check)
+app.command(mirror_stages.demote)
+app.command(mirror_calls.merge)
+app.command(mirror_calls.relabel)
+app.command(mirror_calls.forget)
+app.command(mirror_calls.backup)
+app.command(guard)

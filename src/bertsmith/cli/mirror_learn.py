@@ -1,4 +1,4 @@
-"""`bertsmith mirror understand`, `train`, `merge`: from recorded calls to a student."""
+"""`bertsmith mirror understand` and `train`: from recorded calls to a student, and what is proven of it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from bertsmith.cli.mirror_store import opened_store
+from bertsmith.cli.mirror_calls import opened_store
 from bertsmith.cli.options import Flag, given
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_paths, print_table
 
@@ -195,34 +195,6 @@ def train(
         print_json(_result(learned))
     else:
         _print_learned(learned)
-
-
-def merge(site: str, *versions: str, store: str | None = None, config: Path | None = None) -> None:
-    """Treat VERSIONS of a SITE as one from now on: one student learns from them and answers them.
-
-    Use it when a prompt or a schema was changed without changing its meaning.
-
-    Parameters
-    ----------
-    site
-        As `bertsmith mirror status` shows it.
-    versions
-        Two or more of its versions.
-    store
-        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
-    config
-        A TOML file with the mirror's settings.
-
-    Examples
-    --------
-    bertsmith mirror merge b1a8c286578d 4c1f0aa2b9d3 77e01c55ab10
-    """
-    with opened_store(config, store) as opened:
-        from bertsmith.mirroring.call_records import CallRecords
-
-        group = CallRecords(opened).merge(site, versions)
-    calls = sum(each.calls for each in group)
-    console.print(f"{len(group)} versions of {site} count as one, with {calls:,} calls.", markup=False)
 
 
 def _print_understood(found: "Understood") -> None:

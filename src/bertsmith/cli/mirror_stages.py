@@ -1,151 +1,32 @@
-"""`bertsmith mirror promote`, `demote`, `check`: who answers, by hand; whether what was promised holds."""
+"""Who answers: `bertsmith mirror status` shows it, `promote` and `demote` change it by hand, and `check` says
+whether what was promised holds.
+"""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bertsmith.cli.mirror_store import mirror_settings, opened_store
+from bertsmith.cli.mirror_calls import mirror_settings, opened_store, print_passed
 from bertsmith.cli.options import Flag
-from bertsmith.cli.screen import console, print_json, print_note, print_table
+from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_table
 
 if TYPE_CHECKING:
     from bertsmith.serving.mirror.answering.accounts import Account
     from bertsmith.serving.mirror.answering.stage_store import StageStore
     from bertsmith.serving.mirror.answering.stages import Stage, Student
+    from bertsmith.serving.mirror.store import VersionCount
 
 Mode = Literal["record", "shadow", "canary", "live"]
+_SHOWN = 40  # versions of a site in the table
 
 
-def promote(
-    site: str,
-    *,
-    to: Mode | None = None,
-    student: Path | None = None,
-    candidate: Flag = False,
-    share: float | None = None,
-    store: str | None = None,
-    config: Path | None = None,
-) -> None:
-    """Let a student do more at a SITE: record → shadow → canary → live.
+def status(*, store: str | None = None, config: Path | None = None, json: Flag = False) -> None:
+    """Show what has been recorded, who answers, and what that saves.
 
-    In shadow, the LLM answers, and the student is compared with it. In canary, the student answers a share of
-    the calls that it is sure of; live, it answers all of those. Running mirrors follow within a second or
-    two.
-
-    Parameters
-    ----------
-    site
-        A site; or one of its versions, if several have students. `bertsmith mirror status` lists both.
-    to
-        The mode to promote to. By default the next one.
-    student
-        The folder of a student that `bertsmith mirror train` made. If the site has another student, this one
-        becomes the candidate; the mode stays then, so leave out --to.
-    candidate
-        Let the candidate replace the student now, in the same mode, without waiting for more comparisons.
-    share
-        Of a promotion to canary: the share of the calls it is sure of that the student answers. Default: 0.1.
-    store
-        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
-    config
-        A TOML file with the mirror's settings.
-
-    Examples
-    --------
-    bertsmith mirror promote b1a8c286578d
-
-    bertsmith mirror promote b1a8c286578d --student students/intents --to canary --share 0.2
-
-    bertsmith mirror promote b1a8c286578d --candidate
-    """
-    from bertsmith.errors import InputError
-    from bertsmith.serving.mirror.answering.moves import moved
-
-    if candidate and (to is not None or student is not None):
-        raise InputError(
-            "--candidate keeps the mode. Leave out --to and --student, or promote in a second step."
-        )
-    settings = mirror_settings(config, store=store, canary_share=share)
-    with opened_store(config, store) as opened:
-        stages = _stages(opened)
-        before = _found(stages, site)
-        named = None if student is None else _student_in(student, before)
-        after = before if named is None else _with_student(before, named)
-        if named is not None and named.id != after.student and to is not None:
-            raise InputError(
-                f"Version {before.version} has the student {before.student}, and the one in {student} "
-                "becomes its candidate: the mode stays. Leave out --to, or promote in a second step."
-            )
-        # A candidate is compared; it takes its turn when that has proven it.
-        if named is None or to is not None or not before.student:
-            move = "approve" if candidate else "promote"
-            after = moved(stages, after, move, settings.canary_share, to or "")
-        if share is not None and after.share != share:
-            raise InputError(
-                f"--share is for a promotion to canary, and version {before.version} goes from {before.mode} "
-                f"to {after.mode}. Leave it out; to change the share of a canary, demote it first."
-            )
-        if named is not None:
-            stages.add_student(named)
-        _change(stages, before, after)
-
-
-def demote(
-    site: str,
-    *,
-    to: Mode | None = None,
-    former: Flag = False,
-    store: str | None = None,
-    config: Path | None = None,
-) -> None:
-    """Let a student do less at a SITE: live → canary → shadow → record. Or go back to the former student.
-
-    A site that was demoted by hand doesn't rise by itself, also with --auto, until a hand promotes it.
-
-    Parameters
-    ----------
-    site
-        A site; or one of its versions, if several have students.
-    to
-        The mode to demote to. By default the one before.
-    former
-        Let the former student replace the present one, in the same mode.
-    store
-        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
-    config
-        A TOML file with the mirror's settings.
-
-    Examples
-    --------
-    bertsmith mirror demote b1a8c286578d
-
-    bertsmith mirror demote b1a8c286578d --to record
-
-    bertsmith mirror demote b1a8c286578d --former
-    """
-    from bertsmith.errors import InputError
-    from bertsmith.serving.mirror.answering.moves import moved
-
-    if former and to is not None:
-        raise InputError("--former keeps the mode. Leave out --to, or demote in a second step.")
-    settings = mirror_settings(config, store=store)
-    with opened_store(config, store) as opened:
-        stages = _stages(opened)
-        before = _found(stages, site)
-        move = "roll-back" if former else "demote"
-        after = moved(stages, before, move, settings.canary_share, to or "")
-        _change(stages, before, after)
-
-
-def check(
-    *, store: str | None = None, config: Path | None = None, files: bool = True, json: Flag = False
-) -> int:
-    """Check whether what was promised of each student still holds. Exit status 1 if something doesn't, or if
-    there is nothing to check.
-
-    It checks the answers for which the LLM was asked too, against the share that may differ; whether the
-    evidence has demoted a student; whether the calls have changed; audits that got no answer; and the
-    students' files against their hashes.
+    It lists the sites, their versions and their fields. For each version with a student it shows the mode,
+    how often the student answered and differed from the LLM, and the calls, time and money saved. It also
+    counts the calls that could not be mirrored.
 
     Parameters
     ----------
@@ -153,40 +34,62 @@ def check(
         The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
     config
         A TOML file with the mirror's settings.
-    files
-        Check the students' folders. Give --no-files if they are on other machines.
     json
-        Print JSON.
+        Print JSON: all that the page at /bertsmith/ shows, except texts of calls.
 
     Examples
     --------
-    bertsmith mirror check
+    bertsmith mirror status
 
-    bertsmith mirror check --store postgresql://reader@db/mirror --no-files --json
+    bertsmith mirror status --store calls.sqlite --json
     """
-    from bertsmith.serving.mirror.answering.guarantee_check import check_guarantees
+    from bertsmith.serving.mirror.answering.accounts import accounts
+    from bertsmith.serving.mirror.answering.stage_store import StageStore
+    from bertsmith.serving.mirror.looking.state import Looking
 
+    settings = mirror_settings(config, store=store)
     with opened_store(config, store, reads=True) as opened:
-        found = check_guarantees(_stages(opened), looks_at_files=files)
-    holds = bool(found) and all(each.holds for each in found)
-    if json:
-        print_json({"holds": holds, "findings": [vars(each) for each in found]})
-    elif found:
-        rows = [
-            (each.site, each.version, each.mode, "holds" if each.holds else "BROKEN", each.what)
-            for each in found
-        ]
-        print_table(("site", "version", "mode", "", "what"), rows, "Guarantees")
-    else:
-        print_note(
-            "Nothing was checked: no student has served in this store yet. If one should, look whether "
-            "--store is the one that the mirror writes to."
+        if json:
+            print_json(Looking(opened, settings).state())
+            return
+        versions, passed, calls = opened.versions(), opened.passed(), opened.count()
+        answering = accounts(StageStore(opened), settings.prices)
+        facts = {"calls": f"{calls:,}", "sites": f"{len({each.site for each in versions}):,}"}
+        print_facts("Recorded", facts)
+        if versions:
+            _print_versions(versions)
+        if answering:
+            _print_accounts(answering)
+        if passed:
+            print_passed(passed)
+
+
+def _print_versions(versions: "list[VersionCount]") -> None:
+    most = sorted(versions, key=lambda each: each.calls, reverse=True)[:_SHOWN]
+    shown = [each for each in versions if each in most]
+    rows = []
+    fields = []
+    for each in shown:
+        first, last = (
+            datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+            for seconds in (each.began, each.ended)
         )
-    return 0 if holds else 1
+        rows.append((each.site, each.version, each.schema_name, each.model, each.calls, first, last))
+        kinds_of: dict[str, list[str]] = {}
+        for path, kind in each.fields:
+            kinds_of.setdefault(path, []).append(kind)
+        fields += [(each.site, each.version, path, " or ".join(kinds)) for path, kinds in kinds_of.items()]
+    header = ("site", "version", "schema", "model", "calls", "first", "last")
+    print_table(header, rows, "By site and version")
+    print_table(("site", "version", "field", "type"), fields, "Fields of the answers")
+    if len(versions) > _SHOWN:
+        print_note(
+            f"{len(versions) - _SHOWN:,} more versions with fewer calls. Where each call opens one, its "
+            "text stands in the system prompt."
+        )
 
 
-def print_accounts(found: "list[Account]") -> None:
-    """For `bertsmith mirror status`."""
+def _print_accounts(found: "list[Account]") -> None:
     rows = [
         (
             each.stage.site,
@@ -248,16 +151,135 @@ def _mode(stage: "Stage") -> str:
     return f"{said}, held" if stage.is_held else said
 
 
-def _stages(opened: object) -> "StageStore":
-    from bertsmith.serving.mirror.answering.stage_store import StageStore
+def promote(
+    site: str,
+    *,
+    to: Mode | None = None,
+    student: Path | None = None,
+    candidate: Flag = False,
+    share: float | None = None,
+    store: str | None = None,
+    config: Path | None = None,
+) -> None:
+    """Let a student do more at a SITE: record → shadow → canary → live.
 
-    return StageStore(opened)  # type: ignore[arg-type]
+    In shadow, the LLM answers, and the student is compared with it. In canary, the student answers a share of
+    the calls that it is sure of; live, it answers all of those. Running mirrors follow within a second or
+    two.
+
+    Parameters
+    ----------
+    site
+        A site; or one of its versions, if several have students. `bertsmith mirror status` lists both.
+    to
+        The mode to promote to. By default the next one.
+    student
+        The folder of a student that `bertsmith mirror train` made. If the site has another student, this one
+        becomes the candidate; the mode stays then, so leave out --to.
+    candidate
+        Let the candidate replace the student now, in the same mode, without waiting for more comparisons.
+    share
+        Of a promotion to canary: the share of the calls it is sure of that the student answers. Default: 0.1.
+    store
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
+    config
+        A TOML file with the mirror's settings.
+
+    Examples
+    --------
+    bertsmith mirror promote b1a8c286578d
+
+    bertsmith mirror promote b1a8c286578d --student students/intents --to canary --share 0.2
+
+    bertsmith mirror promote b1a8c286578d --candidate
+    """
+    from bertsmith.errors import InputError
+    from bertsmith.serving.mirror.answering.moves import moved
+
+    if candidate and (to is not None or student is not None):
+        raise InputError(
+            "--candidate keeps the mode. Leave out --to and --student, or promote in a second step."
+        )
+    settings = mirror_settings(config, store=store, canary_share=share)
+    with opened_store(config, store) as opened:
+        from bertsmith.serving.mirror.answering.stage_store import StageStore
+        from bertsmith.serving.mirror.answering.stages import find_stage
+
+        stages = StageStore(opened)
+        before = find_stage(stages.stages(), site)
+        named = None if student is None else _student_in(student, before)
+        after = before
+        if named is not None and before.student in ("", named.id):
+            after = replace(before, student=named.id)
+        elif named is not None:  # a candidate; beside itself it would be compared twice
+            after = replace(before, candidate=named.id)
+        if named is not None and named.id != after.student and to is not None:
+            raise InputError(
+                f"Version {before.version} has the student {before.student}, and the one in {student} "
+                "becomes its candidate: the mode stays. Leave out --to, or promote in a second step."
+            )
+        # A candidate is compared; it takes its turn when that has proven it.
+        if named is None or to is not None or not before.student:
+            move = "approve" if candidate else "promote"
+            after = moved(stages, after, move, settings.canary_share, to or "")
+        if share is not None and after.share != share:
+            raise InputError(
+                f"--share is for a promotion to canary, and version {before.version} goes from {before.mode} "
+                f"to {after.mode}. Leave it out; to change the share of a canary, demote it first."
+            )
+        if named is not None:
+            stages.add_student(named)
+        _change(stages, before, after)
 
 
-def _found(stages: "StageStore", site: str) -> "Stage":
-    from bertsmith.serving.mirror.answering.stages import find_stage
+def demote(
+    site: str,
+    *,
+    to: Mode | None = None,
+    former: Flag = False,
+    store: str | None = None,
+    config: Path | None = None,
+) -> None:
+    """Let a student do less at a SITE: live → canary → shadow → record. Or go back to the former student.
 
-    return find_stage(stages.stages(), site)
+    A site that was demoted by hand doesn't rise by itself, also with --auto, until a hand promotes it.
+
+    Parameters
+    ----------
+    site
+        A site; or one of its versions, if several have students.
+    to
+        The mode to demote to. By default the one before.
+    former
+        Let the former student replace the present one, in the same mode.
+    store
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
+    config
+        A TOML file with the mirror's settings.
+
+    Examples
+    --------
+    bertsmith mirror demote b1a8c286578d
+
+    bertsmith mirror demote b1a8c286578d --to record
+
+    bertsmith mirror demote b1a8c286578d --former
+    """
+    from bertsmith.errors import InputError
+    from bertsmith.serving.mirror.answering.moves import moved
+
+    if former and to is not None:
+        raise InputError("--former keeps the mode. Leave out --to, or demote in a second step.")
+    settings = mirror_settings(config, store=store)
+    with opened_store(config, store) as opened:
+        from bertsmith.serving.mirror.answering.stage_store import StageStore
+        from bertsmith.serving.mirror.answering.stages import find_stage
+
+        stages = StageStore(opened)
+        before = find_stage(stages.stages(), site)
+        move = "roll-back" if former else "demote"
+        after = moved(stages, before, move, settings.canary_share, to or "")
+        _change(stages, before, after)
 
 
 def _student_in(folder: Path, before: "Stage") -> "Student":
@@ -281,13 +303,6 @@ def _student_in(folder: Path, before: "Stage") -> "Student":
     return found
 
 
-def _with_student(before: "Stage", student: "Student") -> "Stage":
-    """The student there, or a candidate beside another one. Beside itself it would be compared twice."""
-    if before.student in ("", student.id):
-        return replace(before, student=student.id)
-    return replace(before, candidate=student.id)
-
-
 def _change(stages: "StageStore", before: "Stage", after: "Stage") -> None:
     from bertsmith.serving.mirror.answering.moves import change
 
@@ -299,3 +314,53 @@ def _change(stages: "StageStore", before: "Stage", after: "Stage") -> None:
     elif after.student:
         said += f", student {after.student}"
     console.print(said, markup=False)
+
+
+def check(
+    *, store: str | None = None, config: Path | None = None, files: bool = True, json: Flag = False
+) -> int:
+    """Check whether what was promised of each student still holds. Exit status 1 if something doesn't, or if
+    there is nothing to check.
+
+    It checks the answers for which the LLM was asked too, against the share that may differ; whether the
+    evidence has demoted a student; whether the calls have changed; audits that got no answer; and the
+    students' files against their hashes.
+
+    Parameters
+    ----------
+    store
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
+    config
+        A TOML file with the mirror's settings.
+    files
+        Check the students' folders. Give --no-files if they are on other machines.
+    json
+        Print JSON.
+
+    Examples
+    --------
+    bertsmith mirror check
+
+    bertsmith mirror check --store postgresql://reader@db/mirror --no-files --json
+    """
+    from bertsmith.serving.mirror.answering.guarantee_check import check_guarantees
+
+    with opened_store(config, store, reads=True) as opened:
+        from bertsmith.serving.mirror.answering.stage_store import StageStore
+
+        found = check_guarantees(StageStore(opened), looks_at_files=files)
+    holds = bool(found) and all(each.holds for each in found)
+    if json:
+        print_json({"holds": holds, "findings": [vars(each) for each in found]})
+    elif found:
+        rows = [
+            (each.site, each.version, each.mode, "holds" if each.holds else "BROKEN", each.what)
+            for each in found
+        ]
+        print_table(("site", "version", "mode", "", "what"), rows, "Guarantees")
+    else:
+        print_note(
+            "Nothing was checked: no student has served in this store yet. If one should, look whether "
+            "--store is the one that the mirror writes to."
+        )
+    return 0 if holds else 1

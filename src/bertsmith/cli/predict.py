@@ -1,9 +1,23 @@
-"""`bertsmith predict`."""
+"""What a model says: `bertsmith predict`, `bertsmith evaluate` and `bertsmith fill-mask`."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from bertsmith.cli.options import AS_TRAINED, FileLayout, FileOrDash, Flag, OutOrDash, TextColumns, given
+from bertsmith.cli.options import (
+    AS_TRAINED,
+    FileLayout,
+    FileOrDash,
+    Flag,
+    LabelledColumns,
+    OutOrDash,
+    ReadableText,
+    TextColumns,
+    given,
+)
+from bertsmith.errors import InputError
+
+_TOKENS, _LENGTH = 1_000_000, 128  # of a corpus
 
 
 def predict(
@@ -62,3 +76,172 @@ def predict(
         )
     if not is_standard_output(out):
         print_note(f"{count:,} predictions in {out}")
+
+
+def evaluate(
+    model: str,
+    data: Path,
+    *,
+    train: list[Path] | None = None,
+    columns: Annotated[LabelledColumns | None, AS_TRAINED] = None,
+    layout: Annotated[FileLayout | None, AS_TRAINED] = None,
+    tokens: int = _TOKENS,
+    sequence_length: int = _LENGTH,
+    task: str | None = None,
+    json: Flag = False,
+) -> None:
+    """Measure a fine-tuned model on labelled rows, or a pre-trained one on held-out text, beside baselines.
+
+    Parameters
+    ----------
+    model
+        A folder such as runs/NAME/model, or a model's name on the hub.
+    data
+        Labelled rows in any format of training; or a corpus (see `bertsmith corpus build`), or a token store,
+        of which the held-out part is measured, or the training text if nothing is held out.
+    train
+        Rows for the baselines to learn from: a file or a folder of them; for more, repeat the option. By
+        default what the model was trained on, if it is still there.
+    tokens
+        Tokens of a corpus to read, at most.
+    sequence_length
+        Tokens per sequence of a corpus, special tokens included.
+    task
+        For a model with a task of your own: package.module:Class.
+    json
+        Print JSON instead of a table.
+
+    Examples
+    --------
+    bertsmith evaluate runs/intents/model test.csv
+
+    bertsmith evaluate runs/intents/model mails.csv --text body --label kind --encoding latin-1
+
+    bertsmith evaluate runs/quickstart/model runs/quickstart/corpus
+    """
+    from bertsmith.cli.screen import print_json, print_table
+
+    reading = given(columns, layout)
+    _require_its_options(data, {"train": train, "task": task} | reading, tokens, sequence_length)
+    if data.is_dir():
+        _refuse_fine_tuned(model, data)
+        import torch
+
+        from bertsmith.inference.masked_language import MaskedLanguageModel, measured_split
+
+        opened = MaskedLanguageModel.load(model, compute_dtype=torch.float32)  # as training's own figures
+        metrics = opened.evaluate(data, tokens, sequence_length)
+        split = measured_split(data)
+        if json:
+            print_json({"split": split} | metrics)
+        else:
+            part = "its held-out part" if split == "heldout" else "its training text: nothing is held out"
+            print_table(("figure", "value"), list(metrics.items()), title=f"{model} on {data}, {part}")
+        return
+    _evaluate_rows(model, data, train, task, json, reading)
+
+
+def _require_its_options(data: Path, of_rows: dict[str, Any], tokens: int, sequence_length: int) -> None:
+    """Raises InputError for what isn't there, and for an option that says nothing about it."""
+    if not data.exists():
+        raise InputError(
+            f"{data} does not exist. Name a file of labelled rows, or the folder of a corpus or of a token "
+            "store."
+        )
+    if data.is_dir():
+        what, other = "a folder, so it is measured as a corpus or a token store", "labelled rows"
+        said = [name for name, value in of_rows.items() if value is not None]
+    else:
+        what, other = "a file, so it is measured as labelled rows", "a corpus"
+        given_now = {"tokens": tokens != _TOKENS, "sequence_length": sequence_length != _LENGTH}
+        said = [name for name, is_given in given_now.items() if is_given]
+    if said:
+        options = " and ".join(f"--{name.replace('_', '-')}" for name in said)
+        raise InputError(f"{data} is {what}: leave out {options}, for {other} alone.")
+
+
+def _refuse_fine_tuned(model: str, data: Path) -> None:
+    """Raises InputError for a model that is measured on labelled rows, and not on a folder."""
+    from bertsmith.model.locate import locate_model
+    from bertsmith.tasks.checkpoints.model_kind import model_kind
+
+    if model_kind(locate_model(model).folder) == "task":
+        raise InputError(
+            f"{model} is a fine-tuned model, which is measured on a file of labelled rows, but {data} is a "
+            "folder. Name one file."
+        )
+
+
+def _evaluate_rows(
+    model: str, data: Path, train: list[Path] | None, task: str | None, json: bool, columns: dict[str, Any]
+) -> None:
+    import torch
+
+    from bertsmith.cli.results import show_classes, show_evaluation, show_remarks
+    from bertsmith.cli.screen import print_json, print_warning
+    from bertsmith.inference.predictor import Predictor
+    from bertsmith.model.contamination import unchecked_warning
+    from bertsmith.model.locate import locate_model
+    from bertsmith.tasks.evaluating.uncertainty import standard_error
+    from bertsmith.tasks.registry import find_task
+
+    own = find_task(task) if task else None
+    predictor = Predictor.load(model, own, compute_dtype=torch.float32)  # as training's own figures
+    evaluation, metric = predictor.evaluate(data, train or (), **columns), predictor.task.main_metric
+    warnings = evaluation.warnings(data.name, metric)
+    unchecked = unchecked_warning(locate_model(model).folder, data)
+    warnings += [unchecked] if unchecked else []
+    analysis = predictor.task.error_analysis(evaluation.predictions, evaluation.split.examples)
+    error = standard_error(predictor.task, evaluation, analysis.answers)
+    if json:
+        figures = {"model": evaluation.model, "standard_error": error, "baselines": evaluation.baselines}
+        confusions = [] if analysis.confusion is None else analysis.confusion.most_frequent()
+        classes = {
+            "per_class": [asdict(each) for each in analysis.per_class],
+            "confusions": [
+                {"right": right, "taken_for": given, "times": times} for right, given, times in confusions
+            ],
+        }
+        print_json(
+            {"rows": evaluation.rows, "main_metric": metric, **figures, **classes, "warnings": warnings}
+        )
+        return
+    spread = "" if error is None else f", {metric} ± {error:.4f}"
+    show_evaluation(evaluation, f"{model} on {data}: {evaluation.rows:,} rows{spread}", metric)
+    show_classes(analysis)
+    show_remarks(evaluation.remarks)
+    for warning in warnings:
+        print_warning(warning)
+
+
+def fill_mask(model: str, text: ReadableText, *, top: int = 5, json: Flag = False) -> None:
+    """Guess the words behind one or more [MASK], with their probabilities.
+
+    Parameters
+    ----------
+    model
+        A folder such as runs/NAME/model, or a model's name on the hub.
+    text
+        A text with one or more masks, spelled as the model spells them: [MASK] for BERT, <mask> for RoBERTa.
+    top
+        Candidates for each mask.
+    json
+        Print JSON instead of a table.
+
+    Examples
+    --------
+    bertsmith fill-mask runs/quickstart/model "This function returns the [MASK] of the array."
+
+    bertsmith fill-mask google-bert/bert-base-uncased "Paris is the [MASK] of [MASK]." --top 3
+    """
+    from bertsmith.cli.screen import print_json, print_table
+    from bertsmith.inference.masked_language import MaskedLanguageModel
+
+    masks = MaskedLanguageModel.load(model, "cpu").fill_mask(text, top)  # a GPU takes longer to start
+    if json:
+        print_json([[{"token": c.token, "probability": c.probability} for c in row] for row in masks])
+        return
+    for number, candidates in enumerate(masks, start=1):
+        title = text if len(masks) == 1 else f"{text} (mask {number})"
+        rows = [(c.token, f"{c.probability:.1%}", "█" * round(30 * c.probability)) for c in candidates]
+        print_table(("token", "probability", ""), rows, title=title)

@@ -1,6 +1,162 @@
-"""`bertsmith pretrain`."""
+"""`bertsmith plan` and `bertsmith pretrain`: what a run will take, and the run."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from bertsmith.cli.options import Flag
+from bertsmith.reporting import formatting
+
+if TYPE_CHECKING:
+    from bertsmith.planning.plan import Plan
+
+
+def plan(
+    recipe: str,
+    *overrides: str,
+    hardware: str = "here",
+    gpus: int = 1,
+    price_per_hour: float | None = None,
+    tokens: float | None = None,
+    json: Flag = False,
+) -> None:
+    """Estimate what a pre-training run will take: hours, cost, memory, tokens, checkpoints.
+
+    Nothing is trained or written. The data need not exist; a token store or a tokenizer that exists is read.
+    docs/plan.md explains the cost model, and how far it was off for published runs.
+
+    Parameters
+    ----------
+    recipe
+        quickstart, budget, adapt, modern-base, bert-base, bert-large, roberta-base, electra-small, or a TOML
+        file of your own.
+    overrides
+        Settings as key=value, as for `bertsmith pretrain`.
+    hardware
+        The hardware to estimate for: h100, h200, a100-80, l4, rtx-4090 and others. `here` measures this
+        machine for a few seconds.
+    gpus
+        The number of GPUs.
+    price_per_hour
+        The price of one GPU for an hour, in any currency.
+    tokens
+        Tokens to train on, such as 3e9, instead of the recipe's steps or hours.
+    json
+        Print everything as JSON.
+
+    Examples
+    --------
+    bertsmith plan bert-base --hardware h100 --gpus 8 --price-per-hour 2.50
+
+    bertsmith plan budget hours=4 corpus=stores/law tokenizer=tokenizers/law
+
+    bertsmith plan bert-base model.size=small --tokens 3e9 --hardware rtx-4090
+    """
+    from bertsmith.cli.screen import print_json
+    from bertsmith.planning.plan import plan as make_plan
+
+    made = make_plan(
+        recipe, *overrides, hardware=hardware, gpus=gpus, price_per_hour=price_per_hour, tokens=tokens
+    )
+    if json:
+        print_json(as_json(made))
+    else:
+        _print_page(made)
+
+
+def as_json(plan: "Plan") -> dict[str, Any]:
+    """The plan in plain values; what is computed from others stands with them."""
+    from dataclasses import asdict
+    from json import loads
+
+    values = asdict(plan)
+    values["recipe"] = loads(plan.recipe.model_dump_json())
+    values["memory"]["total"] = plan.memory.total
+    values["flops"] = plan.flops
+    return values
+
+
+def _print_page(plan: "Plan") -> None:
+    from bertsmith.cli.screen import console, print_facts, print_note, print_table, print_warning
+
+    print_facts("The run", _run(plan))
+    print_facts("What it takes", _needs(plan))
+    console.print("\n[bold]Where the hours go[/bold]")
+    print_table(("part", "FLOP", "bytes moved", "hours", "of all"), _rows(plan))
+    print_facts("What this rests on", _grounds(plan))
+    for note in plan.notes:
+        print_note(note)
+    for warning in plan.warnings:
+        print_warning(warning)
+
+
+def _run(plan: "Plan") -> dict[str, str]:
+    phases = [
+        f"{formatting.count(phase.steps)} of {phase.sequence_length} tokens"
+        for phase in plan.phases
+        if phase.steps
+    ]
+    means = {round(phase.step.mean_length) for phase in plan.phases}
+    epochs = "" if plan.epochs is None else f", {plan.epochs:.3g} times the store's"
+    tokens = formatting.large(plan.tokens)
+    if plan.in_time:
+        tokens += _off_by(plan, plan.tokens, formatting.large)
+    return {
+        "weights": formatting.large(plan.weights),
+        "steps": f"{formatting.count(plan.steps)}: {', '.join(phases)}",
+        "sequences": f"{' and '.join(str(mean) for mean in sorted(means))} tokens long on average",
+        "tokens": f"{tokens}{epochs}",
+        "products": f"{plan.flops:.2e} FLOP",
+    }
+
+
+def _needs(plan: "Plan") -> dict[str, str]:
+    memory, time = plan.memory, formatting.hours(plan.hours)
+    time += ", as asked for" if plan.in_time else _off_by(plan, plan.hours, formatting.hours)
+    copy = f"a checkpoint's copy {formatting.bytes(memory.copy)}, " if memory.copy else ""
+    needs = {"time": time}
+    if plan.cost is not None:
+        needs["cost"] = _money(plan.cost) + ("" if plan.in_time else _off_by(plan, plan.cost, _money))
+    return needs | {
+        "hardware": f"{plan.gpus} x {plan.hardware.title}",
+        "speed": f"{formatting.count(plan.tokens_per_second)} tokens per second",
+        "memory": f"{formatting.bytes(memory.total)} of {formatting.bytes(plan.hardware.memory)} each: "
+        f"weights {formatting.bytes(memory.weights)}, gradients {formatting.bytes(memory.gradients)}, "
+        f"moments {formatting.bytes(memory.moments)}, {copy}at most {formatting.bytes(memory.activations)} "
+        f"for {formatting.count(plan.micro_batch_tokens)} tokens at a time",
+        "checkpoints": f"{formatting.bytes(plan.checkpoint_bytes)} each, {plan.recipe.checkpoint.keep} kept; "
+        f"{formatting.bytes(plan.disk_bytes)} of disk at most, the model with them",
+    }
+
+
+def _off_by(plan: "Plan", value: float, form: Callable[[float], str]) -> str:
+    """How far what is predicted may be off, in brackets."""
+    return f" ({form((1 - plan.error) * value)} to {form((1 + plan.error) * value)})"
+
+
+def _money(value: float) -> str:
+    return f"{value:,.2f}"
+
+
+def _rows(plan: "Plan") -> list[tuple[str, ...]]:
+    return [
+        (
+            part.name,
+            f"{part.flops:.2e}" if part.flops else "",
+            formatting.bytes(part.bytes) if part.bytes else "",
+            f"{part.seconds / 3600:,.3f}",
+            f"{part.seconds / (plan.hours * 3600):.1%}",
+        )
+        for part in plan.parts
+        if part.flops or part.bytes
+    ]
+
+
+def _grounds(plan: "Plan") -> dict[str, str]:
+    hardware = plan.hardware
+    return {
+        "peak": f"{formatting.flops(hardware.peak)} in {hardware.precision} ({hardware.source})",
+        "share of it": f"{plan.share:.0%} ({hardware.share_source})",
+    }
 
 
 def pretrain(

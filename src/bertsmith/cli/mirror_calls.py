@@ -1,22 +1,137 @@
-"""`bertsmith mirror label`, `relabel`: questions of ours to the LLM, within a budget."""
+"""The mirror's store, and the commands that put calls into it, join them or take them out: `bertsmith mirror
+import`, `label` and `relabel`, which ask the LLM within a budget, `merge`, `forget` and `backup`.
+"""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from bertsmith.cli.mirror_store import mirror_settings, opened_store
 from bertsmith.cli.options import FileLayout, given
-from bertsmith.cli.screen import print_facts, print_note, print_table, print_warning, progress_bar
+from bertsmith.cli.screen import console, print_facts, print_note, print_table, print_warning, progress_bar
 from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
     from bertsmith.mirroring.asking import Asking, Budget
+    from bertsmith.serving.mirror.settings import MirrorSettings
+    from bertsmith.serving.mirror.store import Store
 
+_LACKING = ("no such table", "no such column")  # SQLite's words
 # One word with an ending or a separator, or in ASCII: not every language has blanks between words.
 _FILE_NAME = re.compile(r".*\.(?:txt|md|prompt)|\S*(?:\.\w+|[/\\]\S*)|[!-~]*")
+
+
+def require_mirror(what: str) -> None:
+    """Raises MissingExtra."""
+    from bertsmith.errors import require
+
+    for module in ("sqlalchemy", "httpx", "orjson"):
+        require(module, "mirror", what)
+
+
+def mirror_settings(config: Path | None, **said: object) -> "MirrorSettings":
+    """From the command line, the environment and the file. Raises MissingExtra, RecipeError, InputError."""
+    require_mirror("The mirror")
+    from bertsmith.serving.mirror.settings import read_settings
+
+    return read_settings(config, said)
+
+
+@contextmanager
+def opened_store(
+    config: Path | None, store: str | None, *, create: bool = False, reads: bool = False
+) -> Iterator["Store"]:
+    """One that is there, or is made; closed at the end. What only `reads` it waits for nobody who writes.
+    Raises InputError where there is none, and where the database can't be read or written meanwhile, is
+    damaged, or holds what Bertsmith never wrote.
+    """
+    settings = mirror_settings(config, store=store)
+    from sqlalchemy.exc import DBAPIError
+
+    from bertsmith.errors import BertsmithError, InputError
+    from bertsmith.serving.mirror.database import damaged, is_damaged, lacking, locked, shown, why_refused
+    from bertsmith.serving.mirror.odd_rows import odd_row
+    from bertsmith.serving.mirror.store import Store
+
+    opened = Store(settings.store, create=create, reads=reads)
+    try:
+        yield opened
+    except DBAPIError as error:
+        if is_damaged(error):
+            raise damaged(opened.engine, error.orig) from None
+        if (why := why_refused(error)) is None:
+            raise
+        if why.startswith(_LACKING):
+            raise InputError(lacking(shown(settings.store), why.removeprefix("no such "))) from None
+        if "is locked" in why:
+            raise InputError(locked(shown(settings.store))) from None
+        raise InputError(
+            f"The store {shown(settings.store)} can't be read or written just now: {why}. Run this again "
+            "when that is mended; what was done before it stays."
+        ) from None
+    except BertsmithError:
+        raise
+    except Exception:
+        if odd := odd_row(opened.engine):
+            raise InputError(
+                f"The store {shown(settings.store)} holds what Bertsmith doesn't write: {odd}. Mend or "
+                "delete that row, or put a copy of yours in its place. Then run this again."
+            ) from None
+        raise
+    finally:
+        opened.close()
+
+
+def import_calls(
+    *files: Path, store: str | None = None, config: Path | None = None, redact: str | None = None
+) -> None:
+    """Import calls that were logged elsewhere.
+
+    It reads JSON lines of request and response, OpenAI's and Anthropic's batch files (requests and results
+    together), and OpenTelemetry's GenAI spans as JSON. Calls are redacted like recorded ones. Importing a
+    file twice adds nothing.
+
+    Parameters
+    ----------
+    files
+        The files. Of a batch, both.
+    store
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
+    config
+        A TOML file with the mirror's settings.
+    redact
+        As for `bertsmith mirror serve`.
+
+    Examples
+    --------
+    bertsmith mirror import calls.jsonl
+
+    bertsmith mirror import batch_input.jsonl batch_output.jsonl --store calls.sqlite
+
+    bertsmith mirror import traces.json
+    """
+    from bertsmith.errors import InputError
+
+    if not files:
+        raise InputError("Name at least one FILE of calls: JSON lines, batch files, or spans.")
+    settings = mirror_settings(config, store=store, redact=redact)
+    from bertsmith.serving.mirror.importing import Import
+
+    calls = Import(files, settings.redactor)  # before there is a store
+    with (
+        opened_store(config, settings.store, create=True) as opened,
+        progress_bar("Importing") as progress,
+    ):
+        found = calls.into(opened, progress)
+    print_facts("Imported", {"new calls": f"{found.added:,}", "known before": f"{found.known:,}"})
+    if found.unanswered:
+        print_note(f"{found.unanswered:,} requests of the batch have no answer.")
+    if found.passed:
+        print_passed(dict(found.passed))
 
 
 @Parameter(name="*")
@@ -257,3 +372,95 @@ def _print_asking(title: str, found: "Asking") -> None:
         print_table(("reason", "answers"), rows, "Nothing to learn from")
     if found.left:
         print_note(f"{found.left:,} are left: the budget was reached. Run this again to go on.")
+
+
+def merge(site: str, *versions: str, store: str | None = None, config: Path | None = None) -> None:
+    """Treat VERSIONS of a SITE as one from now on: one student learns from them and answers them.
+
+    Use it when a prompt or a schema was changed without changing its meaning.
+
+    Parameters
+    ----------
+    site
+        As `bertsmith mirror status` shows it.
+    versions
+        Two or more of its versions.
+    store
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
+    config
+        A TOML file with the mirror's settings.
+
+    Examples
+    --------
+    bertsmith mirror merge b1a8c286578d 4c1f0aa2b9d3 77e01c55ab10
+    """
+    with opened_store(config, store) as opened:
+        from bertsmith.mirroring.call_records import CallRecords
+
+        group = CallRecords(opened).merge(site, versions)
+    calls = sum(each.calls for each in group)
+    console.print(f"{len(group)} versions of {site} count as one, with {calls:,} calls.", markup=False)
+
+
+def forget(
+    subject: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    *,
+    store: str | None = None,
+    config: Path | None = None,
+) -> int:
+    """Delete all calls of a SUBJECT, a person that a call is about. Exit status 1 if there are none.
+
+    Parameters
+    ----------
+    subject
+        The value that the application sends as `user`, metadata.user, metadata.user_id or safety_identifier,
+        or in the header X-Subject. The store holds only its fingerprint.
+    store
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
+    config
+        A TOML file with the mirror's settings.
+
+    Examples
+    --------
+    bertsmith mirror forget customer-4711
+    """
+    with opened_store(config, store) as opened:
+        deleted = opened.forget(subject)
+    console.print(f"{deleted:,} calls deleted.", markup=False)
+    if not deleted:
+        print_note(
+            "No recorded call is about this subject. A call is about whom its request names as user, "
+            "metadata.user, metadata.user_id or safety_identifier, or its header X-Subject; names are "
+            "compared letter by letter."
+        )
+    return 0 if deleted else 1
+
+
+def backup(out: Path, *, store: str | None = None, config: Path | None = None) -> None:
+    """Copy the store to OUT, while mirrors may go on writing to it.
+
+    A copy of the file alone would lack what is still in the log beside it. OUT is as private as the store.
+
+    Parameters
+    ----------
+    out
+        The file to write.
+    store
+        The store: a file. Default: mirror.sqlite. Of PostgreSQL, pg_dump makes copies.
+    config
+        A TOML file with the mirror's settings.
+
+    Examples
+    --------
+    bertsmith mirror backup backups/monday.sqlite
+    """
+    with opened_store(config, store, reads=True) as opened:
+        opened.back_up(out)
+        calls = opened.count()
+    console.print(f"{calls:,} calls in {out}.", markup=False)
+
+
+def print_passed(passed: dict[tuple[str, str], int]) -> None:
+    """Calls that can't be mirrored, by protocol and reason."""
+    rows = [(protocol, reason, calls) for (protocol, reason), calls in sorted(passed.items())]
+    print_table(("protocol", "reason", "calls"), rows, "Not mirrored")
