@@ -65,7 +65,7 @@ def run(
 
 @pytest.mark.parametrize("task", ["retrieval", "similarity"])
 def test_vectors_begin_as_the_models_folder_makes_them(encoder: Path, tmp_path: Path, task: str) -> None:
-    """But for a last product, which is left out and said."""
+    """But for a last product, which is left out and said. It is said too that they are of no windows."""
     by_cls = shutil.copytree(encoder, tmp_path / "cls")
     config = read_checkpoint(by_cls).config
     write_sentence_folder(by_cls, config, "cls", 32, projection=nn.Linear(config.hidden_size, 4))
@@ -81,7 +81,9 @@ def test_vectors_begin_as_the_models_folder_makes_them(encoder: Path, tmp_path: 
         result = run(task, by_cls, tmp_path / name, train, "epochs=1", *given)
         assert read_json(result.model / "bertsmith.json")["settings"]["settings"]["pooling"] == expected
         assert any("ends in a linear layer" in each for each in result.results.warnings)
-    plain = run(task, encoder, tmp_path / "plain", train, "epochs=1")
+        assert not any("read longer texts in windows" in each for each in result.results.warnings)
+    plain = run(task, encoder, tmp_path / "plain", train, "epochs=1", "max_length=8", "stride=2")
+    assert any("read longer texts in windows" in each for each in plain.results.warnings)
     assert read_json(plain.model / "bertsmith.json")["settings"]["settings"]["pooling"] == "mean"
     assert not any("ends in a linear layer" in each for each in plain.results.warnings)
 

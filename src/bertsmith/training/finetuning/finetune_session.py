@@ -401,10 +401,18 @@ class FinetuneSession:
 
 
 def _left_out(task: Task[Any], source: Path) -> list[str]:
-    """Sentences on what an embedding model does to its vectors, which a task that makes them doesn't keep."""
+    """Sentences on what an embedding model does to its vectors and a task that makes them doesn't, or the
+    other way round.
+    """
     if not isinstance(task, Similarity | Retrieval):
         return []
     notes = []
+    if task.settings.stride is not None:
+        notes.append(
+            f"stride = {task.settings.stride}: training, evaluate and predict read longer texts in windows. "
+            "Where the model makes vectors (embed, search, serve, sentence-transformers) they are cut at "
+            f"{task.settings.max_length} tokens, unless embed is given --long-texts windows"
+        )
     if ends_in_projection(source):
         notes.append(
             f"{source} ends in a linear layer that changes the vectors' dimensions. It is left out: training "
