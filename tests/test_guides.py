@@ -108,7 +108,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 def test_the_guide_to_a_task_leads_to_one_that_learns(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_reviews(desk)
-    finetune, predict, evaluate = commands(TASK.read_text(encoding="utf-8"))
+    finetune, predict, evaluate, *others = commands(TASK.read_text(encoding="utf-8"))
     assert main([*finetune, *LEARNS_FAST]) == 0
     dev = json.loads((desk / "runs/stars/results.json").read_text())["evaluations"]["dev"]
     assert dev["model"]["accuracy"] > dev["baselines"]["majority"]["accuracy"] + 0.3
@@ -126,13 +126,32 @@ def test_the_guide_to_a_task_leads_to_one_that_learns(desk: Path, capsys: pytest
 
     exec(compile((desk / "use.py").read_text(), "use.py", "exec"), {})
     assert float(capsys.readouterr().out) in (1, 2, 3, 4)
+    has_everything_that_ours_have(desk, others)
+
+
+def has_everything_that_ours_have(desk: Path, others: list[list[str]]) -> None:
+    """Exported, distilled, explained, suggested for."""
+    export, distil, look, suggest = others
+    assert main(export) == 0
+    parity = json.loads((desk / "runs/graph/parity.json").read_text())
+    assert parity["passed"] and parity["gate"]["agreeing"] == 60
+    facts = json.loads((desk / "runs/graph/decoding.json").read_text())
+    assert (facts["task"], facts["probabilities"], facts["labels"]) == ("stars", "sigmoid", list("1234"))
+    assert main([*distil, *LEARNS_FAST]) == 0
+    found = json.loads((desk / "runs/small/results.json").read_text())
+    assert found["agreement"]["dev"] > 0.5
+    assert main(look) == 0
+    assert "thresholds passed" in (desk / "look.html").read_text()
+    assert main(suggest) == 0
+    rows = (desk / "runs/next/rows.csv").read_text().splitlines()
+    assert len(rows) > 10 and rows[0].startswith("text,")
 
 
 def test_a_model_of_someone_s_task_opens_only_with_that_task(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_reviews(desk)
-    finetune, predict, _ = commands(TASK.read_text(encoding="utf-8"))
+    finetune, predict, *_ = commands(TASK.read_text(encoding="utf-8"))
     assert main([*finetune, *LEARNS_FAST, "epochs=0.2"]) == 0
     without = predict[: predict.index("--task")]
     assert main(without) == 2

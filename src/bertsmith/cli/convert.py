@@ -93,6 +93,7 @@ def export(
     to: Literal["onnx", "openvino"] = "onnx",
     int8: Flag = False,
     overwrite: Flag = False,
+    task: str | None = None,
     asked: Annotated[AskedFor | None, _ASKED] = None,
     columns: Annotated[LabelledColumns | None, AS_TRAINED] = None,
     layout: Annotated[FileLayout | None, AS_TRAINED] = None,
@@ -123,6 +124,8 @@ def export(
         in float32. The temperature is fitted again, to the model's probabilities.
     overwrite
         Replace an export that is there.
+    task
+        For a model with a task of your own: package.module:Class.
 
     Examples
     --------
@@ -138,6 +141,7 @@ def export(
     from bertsmith.errors import ExportRefused, InputError
     from bertsmith.inference.export.export import export_model
     from bertsmith.inference.export.limits import ExportLimits
+    from bertsmith.tasks.registry import find_task
 
     said = given(asked)
     if said and not int8:
@@ -156,6 +160,7 @@ def export(
                 int8=int8,
                 limits=limits,
                 overwrite=overwrite,
+                task=find_task(task) if task else None,
                 progress=progress,
                 **given(columns, layout),
             )

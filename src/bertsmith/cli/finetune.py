@@ -153,7 +153,7 @@ def suggest(
     overwrite: Flag = False,
     count: int = 50,
     labelled: Path | None = None,
-    task: Literal["classification", "multi-label"] = "classification",
+    task: str = "classification",
     separator: str | None = None,
     seed: int = 0,
     columns: Annotated[LabelledColumns | None, AS_NAMED] = None,
@@ -181,7 +181,8 @@ def suggest(
     labelled
         A file with more labelled rows. For a fine-tuned model, by default those that it was trained on.
     task
-        What the labels are for, if MODEL is an encoder.
+        What the labels are for, if MODEL is an encoder: classification or multi-label. For a model with a
+        task of your own: package.module:Class.
     separator
         What stands between several labels in one cell. By default a comma, or what training had.
     seed

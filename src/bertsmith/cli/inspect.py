@@ -100,6 +100,7 @@ def look(
     layout: Annotated[FileLayout | None, AS_NAMED] = None,
     out: Out = Path("look.html"),
     overwrite: Flag = False,
+    task: str | None = None,
 ) -> None:
     """Show what a model makes of one input, on a page that opens in any browser.
 
@@ -127,6 +128,8 @@ def look(
         The page to write.
     overwrite
         Replace the page if it exists.
+    task
+        For a model with a task of your own: package.module:Class.
 
     Examples
     --------
@@ -140,6 +143,7 @@ def look(
     from bertsmith.files import require_output
     from bertsmith.inference.looking.look import look as look_at
     from bertsmith.model.locate import locate_model
+    from bertsmith.tasks.registry import find_task
     from bertsmith.text.labelled.rows import stream_texts
 
     if among is None:
@@ -154,6 +158,7 @@ def look(
             target=target,
             word=word,
             among=texts,
+            task=find_task(task) if task else None,
             progress=progress,
         )
     _show_look(model, found)

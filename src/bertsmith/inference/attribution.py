@@ -21,6 +21,7 @@ from bertsmith.inference.explained_model import Explained, ExplainedModel, open_
 from bertsmith.progress import Progress
 from bertsmith.tasks.computing.finite import require_finite
 from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
+from bertsmith.tasks.task import Task
 
 Baseline = Literal["mask", "pad"]
 
@@ -94,12 +95,17 @@ class Explainer:
 
     @door(as_vectors=flag)
     def __init__(
-        self, name: str | Path, device: torch.device | str = "auto", *, as_vectors: bool = False
+        self,
+        name: str | Path,
+        device: torch.device | str = "auto",
+        *,
+        as_vectors: bool = False,
+        task: type[Task[Any]] | None = None,
     ) -> None:
-        """By path, alias or hub name; `as_vectors` explains the cosines of a model that has a head too.
-        Raises ModelError when there is no such model.
+        """By path, alias or hub name; `as_vectors` explains the cosines of a model that has a head too,
+        `task` is for a model of a task of your own. Raises ModelError when there is no such model.
         """
-        self.model: ExplainedModel = open_explained_model(name, device, as_vectors)
+        self.model: ExplainedModel = open_explained_model(name, device, as_vectors, task)
         self._lock = Lock()
 
     @door(

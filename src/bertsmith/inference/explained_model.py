@@ -112,14 +112,19 @@ class ExplainedModel:
 
 
 def open_explained_model(
-    name: str | Path, device: torch.device | str = "auto", as_vectors: bool = False
+    name: str | Path,
+    device: torch.device | str = "auto",
+    as_vectors: bool = False,
+    own: type[Task[Any]] | None = None,
 ) -> ExplainedModel:
-    """By path, alias or hub name; `as_vectors` leaves a head away. Raises ModelError as the loaders do."""
+    """By path, alias or hub name; `as_vectors` leaves a head away, `own` is a task of one's own. Raises
+    ModelError as the loaders do.
+    """
     folder, on = locate_model(name).folder, device_of(device)
     kind = "embedding" if as_vectors else model_kind(folder)
     refuse_static(folder)
     if kind == "task":
-        model, task = load_task_model(folder)
+        model, task = load_task_model(folder, own)
         answers = _Answers(model.to(on), task)
         return ExplainedModel(model, model.encoder, load_own_tokenizer(folder, model.config), answers.read)
     if kind == "masked-language":

@@ -20,6 +20,7 @@ from bertsmith.inference.export.search import Search, quantise_until_it_passes
 from bertsmith.inference.export.source import Source, open_source
 from bertsmith.inference.export.tokenizer_alone import require_same_ids
 from bertsmith.progress import Progress
+from bertsmith.tasks.task import Task
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -46,6 +47,7 @@ class ExportResult:
     int8=flag,
     limits=optional(kind(ExportLimits)),
     overwrite=flag,
+    task=optional(kind(type)),
     progress=optional(callable_),
 )
 def export_model(
@@ -57,6 +59,7 @@ def export_model(
     int8: bool = False,
     limits: ExportLimits | None = None,
     overwrite: bool = False,
+    task: type[Task[Any]] | None = None,
     progress: Progress | None = None,
     **columns: Any,
 ) -> ExportResult:
@@ -65,6 +68,7 @@ def export_model(
 
     `gate` is read as the model's task reads files, with labels or without, an encoder's as a text a row;
     `columns` says otherwise, as for `Predictor.predict_file`. Of more than 2,000 rows a sample is compared.
+    `task` is for a model of a task of your own.
     float32 must give the same answers, probabilities to 1e-4 and cosines to 1e-5. `int8` quantises the
     layers' products, must keep to `limits`, and leaves in float what doesn't. Raises MissingExtra without
     the packages, ModelError for a model that has no graph, InputError for the file and for `out`.
@@ -72,7 +76,7 @@ def export_model(
     require_exporters()
     if to == "openvino":
         _require_openvino(int8)
-    source = open_source(model)
+    source = open_source(model, task)
     out = Path(out)
     require_place(out, overwrite, source.folder, Path(gate))
     if limits is not None and not int8:

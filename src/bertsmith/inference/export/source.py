@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.errors import ModelError
 from bertsmith.inference.embedding.embedder import pooled_in_batches
 from bertsmith.inference.embedding.vectors import normalised
 from bertsmith.inference.engine import start_engine
@@ -26,7 +25,6 @@ from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cross_encoder import makes_vectors
 from bertsmith.model.locate import locate_model
-from bertsmith.model.manifest import stated_manifest
 from bertsmith.model.static_table import refuse_static
 from bertsmith.tasks.checkpoints.model_kind import model_kind
 from bertsmith.tasks.checkpoints.sentence_projection import refuse_projection
@@ -35,7 +33,6 @@ from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.computing.forward_passes import forward_passes
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.examples.encoding import Encoded, Layout, Window
-from bertsmith.tasks.registry import TASKS
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizer import require_text
@@ -120,27 +117,19 @@ class Source:
         return found
 
 
-def open_source(name: str | Path) -> Source:
-    """By path, alias or hub name. Raises ModelError for what can't be exported, and as loading does."""
+def open_source(name: str | Path, task: type[Task[Any]] | None = None) -> Source:
+    """By path, alias or hub name; `task` for a model of a task of one's own. Raises ModelError for what can't
+    be exported, and as loading does.
+    """
     folder = locate_model(name).folder
     refuse_static(folder)
     if model_kind(folder) != "task":
         return _encoder_source(str(name), folder)
-    _require_known_task(folder)
-    return _task_source(str(name), folder)
+    return _task_source(str(name), folder, task)
 
 
-def _require_known_task(folder: Path) -> None:
-    manifest = stated_manifest(folder)
-    if manifest is not None and manifest.settings and manifest.task not in TASKS:
-        raise ModelError(
-            f"{folder} was made for {manifest.task!r}, a task of your own, whose head can't be exported. "
-            f"Those of {', '.join(TASKS)} can."
-        )
-
-
-def _task_source(name: str, folder: Path) -> Source:
-    model, task = load_task_model(folder)
+def _task_source(name: str, folder: Path, kind: type[Task[Any]] | None) -> Source:
+    model, task = load_task_model(folder, kind)
     head = padded_head(model.head, model.encoder, task.name)
     notes: tuple[str, ...] = ()
     if task.settings.stride is not None and not head.per_token:

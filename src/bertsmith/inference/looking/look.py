@@ -15,6 +15,7 @@ from bertsmith.inference.looking.word_neighbours import WordNeighbours, place_of
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.model_kind import model_kind
+from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
@@ -47,6 +48,7 @@ class Look:
     model=place,
     target=optional(kind(str, int)),
     word=optional(text),
+    task=optional(kind(type)),
     progress=optional(function),
 )
 def look(
@@ -56,6 +58,7 @@ def look(
     target: str | int | None = None,
     word: str | None = None,
     among: Iterable[str] | None = None,
+    task: type[Task[Any]] | None = None,
     progress: Progress | None = None,
 ) -> Look:
     """Opens a model and looks at what it makes of `given`: a text, a pair, (question, passage), words, a text
@@ -63,6 +66,7 @@ def look(
 
     `target` is a class, a piece of the vocabulary or a word's number to explain instead of the answer. `word`
     of the text is shown beside the words of the texts `among`, layer by layer; they are read as they come.
+    `task` is for a model of a task of your own.
     Raises InputError for what the model doesn't read, ModelError.
 
     >>> found = look("runs/clauses/model", "The court granted the motion.")
@@ -81,7 +85,7 @@ def look(
     if word is not None:  # what can't be found is said before anything is computed
         features = Features(model, pooling="words")
         place_of(word, given)
-    explainer = Explainer(model, as_vectors=_has_no_answer(model, given))
+    explainer = Explainer(model, as_vectors=_has_no_answer(model, given), task=task)
     attributions = None
     if not explainer.model.is_of_vectors or _is_pair(given):
         attributions = explainer.attributions(given, target)
