@@ -35,7 +35,6 @@ from bertsmith.text.tokens.extension import (
     without_extension,
 )
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.vocabulary_report import VocabularyReport
 from bertsmith.validation import first_problem
 
 EXTENSION = "extension.json"
@@ -209,6 +208,15 @@ def _write(
 def extension_page(extension: Extension, source: str, corpus: str) -> str:
     """The page as text; `source` and `corpus` are what the command was given."""
     before, after = extension.before, extension.after
+    added = [
+        [each.word, " ".join(each.pieces), formatting.count(each.count), formatting.count(each.saved)]
+        for each in extension.words[:_WORDS_SHOWN]
+    ]
+    more = len(extension.words) - len(added)
+    broken = [
+        [each.word, " ".join(each.pieces), formatting.count(each.count)]
+        for each in after.costliest[:_BROKEN_SHOWN]
+    ]
     return render_page(
         "extension.html.jinja",
         title="Extended vocabulary",
@@ -224,8 +232,8 @@ def extension_page(extension: Extension, source: str, corpus: str) -> str:
         ],
         warnings=[],
         fit=Table("", ["", "before", "after", "change"], fit_rows(extension)),
-        words=_words(extension),
-        broken=_broken(after),
+        words=Table("", ["word", "was", "times", "pieces saved"], added, more, frozenset({0, 1})),
+        broken=Table("", ["word", "pieces", "times"], broken, 0, frozenset({0, 1})) if broken else None,
         measured=f"{after.sentences:,} sentences of the {after.split} split",
     )
 
@@ -247,20 +255,3 @@ def fit_rows(extension: Extension) -> list[list[str]]:
 def change(before: float, after: float) -> str:
     """'-7.5 %' of what was before; a dash where that was nothing."""
     return f"{100 * (after / before - 1):+.1f} %" if before else formatting.UNKNOWN
-
-
-def _words(extension: Extension) -> Table:
-    rows = [
-        [each.word, " ".join(each.pieces), formatting.count(each.count), formatting.count(each.saved)]
-        for each in extension.words[:_WORDS_SHOWN]
-    ]
-    more = len(extension.words) - len(rows)
-    return Table("", ["word", "was", "times", "pieces saved"], rows, more, frozenset({0, 1}))
-
-
-def _broken(after: VocabularyReport) -> Table | None:
-    rows = [
-        [each.word, " ".join(each.pieces), formatting.count(each.count)]
-        for each in after.costliest[:_BROKEN_SHOWN]
-    ]
-    return Table("", ["word", "pieces", "times"], rows, 0, frozenset({0, 1})) if rows else None

@@ -82,7 +82,12 @@ def open_inputs(
     init = locate_model(recipe.init).folder if recipe.init else None
     tokenizer = _tokenizer(recipe, init)
     model, notes = _model(recipe, tokenizer, init)
-    _check_fit(recipe, tokenizer, model.config, machine.ranks)
+    require_fit(recipe, model.config, tokenizer.vocab_size)
+    if recipe.data.batch_size < machine.ranks.count:
+        raise RecipeError(
+            f"data.batch_size = {recipe.data.batch_size} leaves some of the {machine.ranks.count} ranks "
+            "without a sequence. Raise it, or start fewer ranks."
+        )
     _check_pieces(recipe, tokenizer, init)
     require_resources(model, recipe, machine, hardware, out)
     train, heldout = open_stores(_corpus(recipe), tokenizer, out / "tokens", machine.ranks, console)
@@ -198,16 +203,6 @@ def require_fit(recipe: Recipe, config: BertConfig, vocab_size: int) -> None:
         raise RecipeError(
             f"data.sequence_lengths has {longest}, but the model has positions for {config.max_length} "
             "tokens. Shorten it, or raise model.max_position_embeddings."
-        )
-
-
-def _check_fit(recipe: Recipe, tokenizer: Tokenizer, config: BertConfig, ranks: Ranks) -> None:
-    """The same for an init, and for the number of ranks."""
-    require_fit(recipe, config, tokenizer.vocab_size)
-    if recipe.data.batch_size < ranks.count:
-        raise RecipeError(
-            f"data.batch_size = {recipe.data.batch_size} leaves some of the {ranks.count} ranks without a "
-            "sequence. Raise it, or start fewer ranks."
         )
 
 

@@ -100,7 +100,8 @@ class RunState:
         return {f"{name} loss": self._recent(name) for name in self.others}
 
     def _recent(self, name: str) -> float | None:
-        return _mean([losses[name] for losses in self._recent_losses])
+        known = [loss for losses in self._recent_losses if (loss := losses[name]) is not None]
+        return sum(known) / len(known) if known else None
 
     @property
     def elapsed(self) -> float:
@@ -130,11 +131,6 @@ class RunState:
             return None
         (first_step, first_second), (last_step, last_second) = self._pace[0], self._pace[-1]
         return (last_second - first_second) / (last_step - first_step) if last_step > first_step else None
-
-
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 # -- the picture ---------------------------------------------------------------------------------------

@@ -215,7 +215,9 @@ class Loop:
             metrics = self.evaluate()
             if self._after_evaluation is not None:
                 self._ended = self._after_evaluation(step, metrics)
-        if is_due(self.recipe.checkpoint.every, step, before, after) or self._is_long_since_saved():
+        minutes, unsaved = self.recipe.checkpoint.minutes, self.progress.elapsed - self._saved_elapsed
+        long_since_saved = minutes is not None and unsaved >= 60 * minutes  # by the clock of all ranks
+        if is_due(self.recipe.checkpoint.every, step, before, after) or long_since_saved:
             self.save()
         self._writer.check()
 
@@ -286,11 +288,6 @@ class Loop:
     def _share_done(self, half_a_step: float = 0.0) -> float:
         """Progress in [0, 1]."""
         return self.recipe.share_done(self.progress.step + half_a_step, self.progress.elapsed)
-
-    def _is_long_since_saved(self) -> bool:
-        """By the clock that all ranks share."""
-        minutes = self.recipe.checkpoint.minutes
-        return minutes is not None and self.progress.elapsed - self._saved_elapsed >= 60 * minutes
 
     def _phase(self) -> int:
         """Never an earlier one than before, as a run would have that begins in another's last one."""

@@ -213,12 +213,18 @@ def write_summary(
 def model_facts(model: PretrainedModel) -> dict[str, Any]:
     """The shape, and the number of weights of each part."""
     config = model.config
+    heads: dict[str, nn.Module | None]
+    if isinstance(model, ReplacedTokenModel):
+        heads = {"replaced-token head": model.replaced_token, "generator": model.generator}
+    else:
+        pairs = "sentence-order head" if model.sentence_order else "next-sentence head"
+        heads = {"masked-language head": model.masked_language, pairs: model.next_sentence}
     parts = {
         "token embeddings": model.encoder.embeddings.token,
         "other embeddings": model.encoder.embeddings,
         "encoder layers": model.encoder.layers,
         "pooler": model.encoder.pooler,
-        **_heads(model),
+        **heads,
     }
     counts = {
         name: sum(p.numel() for p in part.parameters()) for name, part in parts.items() if part is not None
@@ -234,14 +240,6 @@ def model_facts(model: PretrainedModel) -> dict[str, Any]:
         "positions": config.max_length,
         "parameters": counts,
     }
-
-
-def _heads(model: PretrainedModel) -> dict[str, nn.Module | None]:
-    """What is trained beside the encoder."""
-    if isinstance(model, ReplacedTokenModel):
-        return {"replaced-token head": model.replaced_token, "generator": model.generator}
-    pairs = "sentence-order head" if model.sentence_order else "next-sentence head"
-    return {"masked-language head": model.masked_language, pairs: model.next_sentence}
 
 
 def left_out(recipe: Recipe) -> list[str]:

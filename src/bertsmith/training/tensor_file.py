@@ -69,7 +69,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
             file.write_in_place(together)
         else:
             for name in names:
-                file.write(_bytes(tensors[name]))
+                flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+                file.write(flat.view(torch.uint8).numpy())
     return f"{file.crc32:08x}"
 
 
@@ -108,11 +109,6 @@ def _header(tensors: list[tuple[str, Tensor]]) -> Bytes:
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % SECTOR)
     return np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8)
-
-
-def _bytes(tensor: Tensor) -> Bytes:
-    found: Bytes = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return found
 
 
 class _UncachedFile:

@@ -57,8 +57,11 @@ def adapt(
     """The session whose encoder was pre-trained further, where that is possible and a linear model of its
     features is expected to be better; else the one given. It is as much work as comparing methods may be.
     """
-    longest = _longest_masked(bench.source)
-    if bench.linear is None or bench.folds is None or longest is None:
+    try:
+        longest = load_pretraining_model(bench.source)[0].config.max_length
+    except ModelError:  # there is no masked-language head
+        return bench
+    if bench.linear is None or bench.folds is None:
         return bench
     if not recipe.minutes_to_choose(len(bench.train)):  # no work was given to compare anything
         return bench
@@ -83,14 +86,6 @@ def adapt(
         said = found.as_sentence(bench.task.main_metric, len(texts))
         console.print(said, markup=False, highlight=False)
     return other if found.kept else bench
-
-
-def _longest_masked(source: Path) -> int | None:
-    """The most tokens that the model reads; None for one without a masked-language head."""
-    try:
-        return load_pretraining_model(source)[0].config.max_length
-    except ModelError:
-        return None
 
 
 def _sequence_length(source: Path, longest: int) -> int:
@@ -121,7 +116,10 @@ def _pretrained(
     given |= {"seed": recipe.seed, "hardware.device": recipe.hardware.device}
     given |= {"hardware.threads": recipe.hardware.threads, "hardware.precision": recipe.hardware.precision}
     settings = [f"{name}={value}" for name, value in given.items() if value is not None]
-    _follow(folder)
+    begun = folder / "run" / "recipe.toml"
+    if begun.exists():  # a run that was moved goes on with the corpus that was moved with it
+        moved = read_recipe(str(begun), []).model_copy(update={"corpus": str(folder / "corpus")})
+        write_recipe(moved, folder / "run")
     pretrain("adapt", *settings, resume=True, console=console)
     return model
 
@@ -132,11 +130,3 @@ def _step_work(config: BertConfig, recipe: Recipe, length: int) -> float:
     guessed = recipe.masking.mask_rate * lengths.sum()
     guesses = vocabulary_flops(config, guessed, recipe.loss.sampled_pieces)
     return 3 * (encoder_flops(config, lengths, guessed) + guesses)
-
-
-def _follow(folder: Path) -> None:
-    """A run that was begun before its folder was moved goes on with the corpus that was moved with it."""
-    begun = folder / "run" / "recipe.toml"
-    if begun.exists():
-        recipe = read_recipe(str(begun), [])
-        write_recipe(recipe.model_copy(update={"corpus": str(folder / "corpus")}), folder / "run")

@@ -181,7 +181,9 @@ def _study(
     model: str,
 ) -> ColumnStudy:
     """From what each model says of the rows judged, and what one says of them unshuffled and shuffled."""
-    task = _uncalibrated(task)
+    task = copy(task)
+    if isinstance(task, CalibratedTask):
+        task.confidence = None  # temperature and thresholds are those of another model
 
     def predictions(of: Sequence[Outputs]) -> list[Prediction]:
         return task.decode(of, judged.examples, judged.encoded)
@@ -245,14 +247,6 @@ def _loss(
     losses = [found.gain, *(reached - score_of(task, said, examples) for said in others)]
     error = np.hypot(found.error, np.std(losses, ddof=1) / np.sqrt(len(losses)))
     return float(np.mean(losses)), float(error)
-
-
-def _uncalibrated(task: TextTask) -> TextTask:
-    """Temperature and thresholds are those of another model."""
-    found = copy(task)
-    if isinstance(found, CalibratedTask):
-        found.confidence = None
-    return found
 
 
 def _places(task: TextTask, width: int) -> dict[str, slice]:

@@ -178,10 +178,11 @@ def _rows_judged(tried: Tried) -> str:
 
 def column_tables(study: ColumnStudy, metric: str) -> list[Table]:
     """What text and columns reach, and what each column is worth."""
-    name = metric_name(metric)
-    reached = [
-        [each.name, figure(metric, each.score), _interval(metric, each.interval)] for each in study.reached
-    ]
+    name, reached = metric_name(metric), []
+    for each in study.reached:
+        ends = each.interval
+        interval = formatting.UNKNOWN if ends is None else " to ".join(figure(metric, end) for end in ends)
+        reached.append([each.name, figure(metric, each.score), interval])
     worths = [
         [each.name, each.kind, each.showed, figure(metric, each.loss, each.error)] for each in study.worths
     ]
@@ -189,10 +190,6 @@ def column_tables(study: ColumnStudy, metric: str) -> list[Table]:
         Table(f"{study.judge}: {study.rows:,} rows", ["Linear model of", name, "95 % interval"], reached),
         Table("", ["Shuffled", "Kind", "Training showed", f"{name} lost"], worths, 0, frozenset({0, 1, 2})),
     ]
-
-
-def _interval(metric: str, ends: tuple[float, float] | None) -> str:
-    return formatting.UNKNOWN if ends is None else " to ".join(figure(metric, end) for end in ends)
 
 
 def class_table(found: Sequence[ClassScore]) -> Table:
@@ -274,15 +271,12 @@ def worst_errors(task: Task[Any], evaluation: Evaluation, details: ErrorAnalysis
     found = []
     for number in sorted(wrong, key=badness)[:MOST_ROWS]:
         example = evaluation.split.examples[number]
-        found.append(Error(_shown(task, example), example.where, details.answers[number]))
+        texts = task.texts(example)
+        shown = cut(" ".join(texts)) if task.is_pretokenized else " ▸ ".join(map(cut, texts))
+        found.append(Error(shown, example.where, details.answers[number]))
     return found
 
 
 def cut(text: str, longest: int = LONGEST_TEXT) -> str:
     """At most so many characters, with a sign that there were more."""
     return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
-
-
-def _shown(task: Task[Any], example: Any) -> str:
-    texts = task.texts(example)
-    return cut(" ".join(texts)) if task.is_pretokenized else " ▸ ".join(map(cut, texts))

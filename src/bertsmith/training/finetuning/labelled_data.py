@@ -58,7 +58,9 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe, *, folds: bool =
     else:
         dev = task.read(Path(recipe.dev))
     test = task.read(Path(recipe.test)) if recipe.test else None
-    _require_text(task, train)
+    # a few empty texts are learned from as they are; nothing else than these is a slip
+    if all(is_blank(text) for example in train for text in task.texts(example)):
+        raise InputError(f"Every text is empty, from {train[0].where} on. Is --text the right column?")
     task.fit(train)
     for examples in (train, dev, test or []):
         task.check(examples)
@@ -159,12 +161,6 @@ def require_negatives(task: Task[Any], recipe: FinetuneRecipe, train: Sequence[A
 
 def _texts_apart(task: Task[Any], train: Sequence[Any]) -> int:
     return len({group_of(task, example) for example in train})
-
-
-def _require_text(task: Task[Any], train: Sequence[Any]) -> None:
-    """A few empty texts are learned from as they are; nothing else than these is a slip."""
-    if all(is_blank(text) for example in train for text in task.texts(example)):
-        raise InputError(f"Every text is empty, from {train[0].where} on. Is --text the right column?")
 
 
 def _warnings(

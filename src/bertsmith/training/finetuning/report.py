@@ -66,12 +66,18 @@ def render_finetune(
 ) -> str:
     """The page as text. What comes from data, such as texts and labels, is escaped."""
     logs = [read_log(out / "restarts" / str(number + 1)) for number in range(len(results.restarts))]
+    logged = [
+        f"restart {number}, step {record['step']:,}: {record['message']}"
+        for number, log in enumerate(logs, start=1)
+        for record in log
+        if record["kind"] == "warning"
+    ]
     return render_page(
         TEMPLATE,
         title=f"Fine-tuning · {out.resolve().name}",
         status=_status(recipe, results),
         headline=figures.headline(results),
-        warnings=[*results.warnings, *_log_warnings(logs)],
+        warnings=[*results.warnings, *logged],
         settings=_settings(recipe, results),
         command=command(typed or recipe),
         environment=run_environment(recipe.seed, logs, data_hashes(recipe)),
@@ -85,6 +91,15 @@ def shown_results(results: Results, logs: Sequence[Sequence[Record]]) -> dict[st
     """
     task, dev = results.task, results.evaluations[results.judge]
     details, errors = results.error_analysis[results.judge], results.standard_errors
+    curve, study, answered = results.learning_curve, results.columns, _answered(details)
+    more_rows: Pictures = []
+    if curve is not None:
+        title = f"{task.main_metric} by rows learned from"
+        more_rows = [(title, as_markup(learning_curve(title, curve)))]
+    column_pictures: Pictures = []
+    if study is not None:
+        worths = column_worths(study, figures.metric_name(task.main_metric))
+        column_pictures = [("What text and columns are worth", as_markup(worths))]
     return {
         "evaluations": [
             figures.evaluation_table(name, evaluation, task.main_metric, errors[name])
@@ -92,25 +107,25 @@ def shown_results(results: Results, logs: Sequence[Sequence[Record]]) -> dict[st
         ],
         "judge": results.judge,
         "tried": figures.tried_table(results) if results.tried else None,
-        "more_rows": _more_rows(results),
+        "more_rows": more_rows,
         "more_rows_in_words": " ".join(
-            each.as_sentence(task.main_metric) for each in (results.expected, results.learning_curve) if each
+            each.as_sentence(task.main_metric) for each in (results.expected, curve) if each
         )
-        if results.learning_curve
+        if curve
         else "",
-        "columns": figures.column_tables(results.columns, task.main_metric) if results.columns else None,
-        "columns_in_words": results.columns.as_sentence(task.main_metric) if results.columns else "",
-        "columns_model": results.columns.model if results.columns else "",
-        "column_pictures": _column_pictures(results),
+        "columns": figures.column_tables(study, task.main_metric) if study else None,
+        "columns_in_words": study.as_sentence(task.main_metric) if study else "",
+        "columns_model": study.model if study else "",
+        "column_pictures": column_pictures,
         "strip": _strip(results),
         "restarts": figures.restart_table(results) if len(results.restarts) > 1 else None,
         "curves": _curves(logs, results),
         "details": details,
         "figures": figures,
         "where": _where_pictures(results, details),
-        "sure": _sure_pictures(results, details),
+        "sure": _sure_pictures(results, details, answered),
         "calibration": [(figures.metric_name(n), f"{v:.4f}") for n, v in results.figures.items()],
-        "coverage": _coverage(details),
+        "coverage": None if answered is None else figures.coverage_table(*answered),
         "worst": figures.worst_errors(task, dev, details),
     }
 
@@ -190,15 +205,6 @@ def read_log(folder: Path) -> list[Record]:
     return RunLog.read(folder) if (folder / LOG_FILE).exists() else []
 
 
-def _log_warnings(logs: Sequence[Sequence[Record]]) -> list[str]:
-    return [
-        f"restart {number}, step {record['step']:,}: {record['message']}"
-        for number, log in enumerate(logs, start=1)
-        for record in log
-        if record["kind"] == "warning"
-    ]
-
-
 def run_environment(
     seed: int, logs: Sequence[Sequence[Record]], hashes: Mapping[str, str]
 ) -> list[tuple[str, str]]:
@@ -211,21 +217,6 @@ def run_environment(
 
 
 # -- which pictures ------------------------------------------------------------------------------------
-
-
-def _more_rows(results: Results) -> Pictures:
-    curve, metric = results.learning_curve, results.task.main_metric
-    if curve is None:
-        return []
-    title = f"{metric} by rows learned from"
-    return [(title, as_markup(learning_curve(title, curve)))]
-
-
-def _column_pictures(results: Results) -> Pictures:
-    if results.columns is None:
-        return []
-    metric = figures.metric_name(results.task.main_metric)
-    return [("What text and columns are worth", as_markup(column_worths(results.columns, metric)))]
 
 
 def _strip(results: Results) -> Any:
@@ -241,7 +232,8 @@ def _strip(results: Results) -> Any:
 def _curves(logs: Sequence[Sequence[Record]], results: Results) -> Pictures:
     """Training loss and the main metric on dev, a line for each restart."""
     metric = results.task.main_metric
-    losses = [_smoothed(_points(log, "step", "loss")) for log in logs]
+    losses = [_points(log, "step", "loss") for log in logs]
+    losses = [smooth(each, min(0.85, 1 - 20 / len(each))) if len(each) > 20 else each for each in losses]
     scores = [_points(log, "evaluation", metric) for log in logs]
     best = results.best
     pictures: Pictures = []
@@ -261,10 +253,6 @@ def _points(log: Sequence[Record], kind: str, name: str) -> list[Point]:
     return curve.points()
 
 
-def _smoothed(points: list[Point]) -> list[Point]:
-    return smooth(points, min(0.85, 1 - 20 / len(points))) if len(points) > 20 else points
-
-
 def _where_pictures(results: Results, details: ErrorAnalysis) -> Pictures:
     """Where the model errs: by length, and by the right score."""
     task, dev = results.task, results.evaluations[results.judge]
@@ -278,23 +266,17 @@ def _where_pictures(results: Results, details: ErrorAnalysis) -> Pictures:
     return pictures
 
 
-def _sure_pictures(results: Results, details: ErrorAnalysis) -> Pictures:
+def _sure_pictures(results: Results, details: ErrorAnalysis, answered: tuple[Any, Any] | None) -> Pictures:
     """Whether confidence is deserved, and what answering only sure texts gains."""
     pictures = []
     if details.calibration is not None:
         diagram = as_markup(reliability_diagram(details.calibration))
         pictures.append((f"Confidence and truth of {details.calibration.unit}", diagram))
-    answered = _answered(details)
     if answered is not None:
         found = results.figures
         chosen = (found["coverage"], found["risk"]) if "coverage" in found else None
         pictures.append(("Error by share answered", as_markup(risk_curve(*answered, chosen))))
     return pictures
-
-
-def _coverage(details: ErrorAnalysis) -> tables.Table | None:
-    answered = _answered(details)
-    return None if answered is None else figures.coverage_table(*answered)
 
 
 def _answered(details: ErrorAnalysis) -> tuple[Any, Any] | None:

@@ -312,7 +312,9 @@ def _measure_choice(
         outputs = outputs_of(model, split.encoded, progress=progress)
         evaluations[name] = evaluate(task, outputs, session.data.train, split, frozen.get(name))
     found = tuple(restarts), leading(restarts), evaluations, figures, session.data.warnings
-    rows, curve = len(session.data.train), learning_curve(session)
+    rows, probe, curve = len(session.data.train), session.probe, None
+    if probe is not None and session.linear is not None and len(probe) == len(session.train):
+        curve = draw_learning_curve(task, probe, session.linear.strength, session.train, session.folds)
     folds = len(set(session.folds.tolist()))
     columns = _columns(session, recipe, model)
     return Results(task, *found, rows, choice.tried, choice.method, curve, folds, columns)
@@ -404,16 +406,6 @@ def save_model(
 
 
 # -- what more rows would bring, and what is to be expected --------------------------------------------
-
-
-def learning_curve(session: FinetuneSession) -> LearningCurve | None:
-    """What more rows would bring; None where they don't judge in turn."""
-    if session.probe is None or session.linear is None or len(session.probe) < len(session.train):
-        return None
-    assert session.folds is not None
-    return draw_learning_curve(
-        session.task, session.probe, session.linear.strength, session.train, session.folds
-    )
 
 
 def draw_learning_curve(

@@ -201,7 +201,12 @@ def make_search(values: dict[str, Any], overrides: list[str]) -> Search:
             others.append(change)
     own |= {name: value for name, value in values.items() if name in TuneSettings.model_fields}
     values = {name: value for name, value in values.items() if name not in TuneSettings.model_fields}
-    _refuse_unknown([*values, *(change.partition("=")[0] for change in others)], str(values.get("task", "")))
+    of_task = find_task(str(values.get("task", ""))).Settings.model_fields
+    known = [*TuneSettings.model_fields, *FinetuneRecipe.model_fields, *of_task]
+    for key in [*values, *(change.partition("=")[0] for change in others)]:
+        if key.split(".")[0] not in known:
+            names = finetune_settings(FinetuneRecipe, *of_task, *setting_names(TuneSettings))
+            raise RecipeError(f"tune: unknown key {key!r}.{did_you_mean_setting(key, names)}")
     settings = check(TuneSettings, own, "tune")
     recipe = make_finetune_recipe(values, others)
     if recipe.restarts > 1:
@@ -225,15 +230,6 @@ def make_search(values: dict[str, Any], overrides: list[str]) -> Search:
     search = Search(recipe, settings, fixed)
     search.require_searched(_SEVERAL)
     return search
-
-
-def _refuse_unknown(keys: list[str], task: str) -> None:
-    others = find_task(task).Settings.model_fields
-    known = [*TuneSettings.model_fields, *FinetuneRecipe.model_fields, *others]
-    for key in keys:
-        if key.split(".")[0] not in known:
-            names = finetune_settings(FinetuneRecipe, *others, *setting_names(TuneSettings))
-            raise RecipeError(f"tune: unknown key {key!r}.{did_you_mean_setting(key, names)}")
 
 
 # -- trials --------------------------------------------------------------------------------------------

@@ -280,8 +280,11 @@ def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
             f"{out} was begun with other settings: {', '.join(differing)}. Resume with the same ones, or "
             "choose another folder."
         )
-    path = out / TRIALS_FILE
-    return [_trial(record) for record in read_json(path)] if path.exists() else []
+    path, trials = out / TRIALS_FILE, []
+    for record in read_json(path) if path.exists() else ():
+        scores = [WORST if score is None else score for score in record["scores"]]  # null: it has none
+        trials.append(Trial(**record | {"scores": scores}))
+    return trials
 
 
 def _identity(search: Search) -> dict[str, Any]:
@@ -312,12 +315,6 @@ def keep_trials(out: Path, trials: Sequence[Trial]) -> None:
         if trial != leading:
             for name in ("best/weights.safetensors", "choice.safetensors"):
                 (trial_folder(out, trial.number) / name).unlink(missing_ok=True)
-
-
-def _trial(record: dict[str, Any]) -> Trial:
-    """As `keep_trials` wrote it, where an evaluation without a score is null."""
-    scores = [WORST if score is None else score for score in record["scores"]]
-    return Trial(**record | {"scores": scores})
 
 
 def write_best_recipe(out: Path, recipe: FinetuneRecipe, best: Trial, judge: str) -> None:
