@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import uvicorn
 
-from bertsmith.serving.connections import BoundedConnection, connection_settings
+from bertsmith.serving.http_server import BoundedConnection, connection_settings
 
 START = 120.0  # seconds in which a server has begun, and in which it ends, on a busy machine
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from bertsmith.serving.admission import Keys
 from bertsmith.serving.app import make_app
-from bertsmith.serving.keys import Keys
 from bertsmith.serving.settings import ENVIRONMENT, ServingSettings, read_settings
 
 REPOSITORY = Path(__file__).parent.parent

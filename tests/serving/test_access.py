@@ -12,9 +12,9 @@ import pytest
 from fastapi import FastAPI
 
 from bertsmith.errors import InputError
-from bertsmith.serving import keys as keys_module
+from bertsmith.serving import admission as keys_module
+from bertsmith.serving.admission import Client, Keys
 from bertsmith.serving.app import make_app
-from bertsmith.serving.keys import Client, Keys
 from bertsmith.serving.refusals import Unauthorized
 from bertsmith.serving.settings import read_settings
 from live_server import LiveServer, threaded_server

@@ -16,9 +16,9 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from bertsmith.serving.admission import BodyReading
 from bertsmith.serving.app import make_app
-from bertsmith.serving.body_reading import BodyReading
-from bertsmith.serving.connections import LONGEST_HEADERS, BoundedConnection
+from bertsmith.serving.http_server import LONGEST_HEADERS, BoundedConnection
 from bertsmith.serving.protocols.ours import error_body
 from bertsmith.serving.protocols.routing import refuse
 from bertsmith.serving.refusals import Refusal

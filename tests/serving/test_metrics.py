@@ -17,8 +17,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
+from bertsmith.serving import LOG
 from bertsmith.serving.app import make_app
-from bertsmith.serving.json_log import LOG, JsonLines
+from bertsmith.serving.http_server import JsonLines
 from bertsmith.serving.metrics import Metrics
 from bertsmith.serving.queue import WorkQueue
 from bertsmith.serving.settings import read_settings

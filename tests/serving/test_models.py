@@ -285,7 +285,7 @@ def test_a_way_back_that_waits_for_a_model_that_is_opened_holds_nobody(tmp_path:
 def test_signals_that_come_while_models_are_opened_are_one_look_more(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertsmith.serving.draining_server import DrainingServer
+    from bertsmith.serving.serve import ServiceServer
 
     models = opened(folder)
     looks, all_signals = list[str](), threading.Event()
@@ -299,7 +299,7 @@ def test_signals_that_come_while_models_are_opened_are_one_look_more(
     settings = read_settings([f"m={folder}"], None, {}, {})
 
     async def ask() -> None:
-        server = DrainingServer(settings, models, lambda: None, is_worker=False)
+        server = ServiceServer(settings, models, lambda: None, is_worker=False)
         for _ in range(10):
             server._reload()
             await asyncio.sleep(0.005)

@@ -17,9 +17,10 @@ import pytest
 import torch
 
 from bertsmith.errors import InputError, ResourceError
-from bertsmith.serving import processes, server
+from bertsmith.serving import serve as processes
+from bertsmith.serving import serve as server
 from bertsmith.serving.models import Models
-from bertsmith.serving.processes import _metrics_folder, _Processes, _Worker, try_models
+from bertsmith.serving.serve import _metrics_folder, _Processes, _Worker, try_models
 from bertsmith.serving.settings import read_settings
 from served_models import save_fine_tuned
 

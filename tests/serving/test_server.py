@@ -170,7 +170,7 @@ def importing(event, arguments):
             return found
         models.open_model = opened
 
-awaited = ["torch", "bertsmith.serving.processes"]
+awaited = ["torch", "bertsmith.serving.serve"]
 sys.addaudithook(importing)
 status = main()
 assert not awaited

@@ -134,6 +134,6 @@ def serve(
         return
     for module in ("fastapi", "uvicorn", "prometheus_client", "orjson"):
         require(module, "serving", "Serving")
-    from bertsmith.serving.server import serve as run
+    from bertsmith.serving.serve import serve as run
 
     run(settings)

@@ -1,1 +1,15 @@
-"""Models as an HTTP service: every task, the routes that clients speak already, one queue."""
+"""Models over HTTP: a folder on disk becomes a service that answers many clients at once.
+
+In: the settings (settings.py) and requests in any of the wire formats of protocols/. Out: answers that don't
+depend on their neighbours, or a refusal (refusals.py) that says why there is none.
+
+    app.py → admission.py → protocols/ → service.py → operations/ → queue.py → workers.py → answer
+
+Read service.py first, which is a request's whole way without HTTP, then app.py. models.py opens, tries and
+replaces models; monitoring.py is what an operator sees; serve.py is `bertsmith serve`. mirror/ relays an
+LLM's calls, and shares with this only how a server runs and who gets in.
+"""
+
+import logging
+
+LOG = logging.getLogger(__name__)

@@ -19,10 +19,8 @@ from starlette.types import Receive, Scope, Send
 import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.serving import operation_routes
-from bertsmith.serving.access import Access
-from bertsmith.serving.body_reading import BodyReading
+from bertsmith.serving.admission import Access, BodyReading, Keys
 from bertsmith.serving.health import Health
-from bertsmith.serving.keys import Keys
 from bertsmith.serving.methods import with_other_methods
 from bertsmith.serving.metrics import Metrics
 from bertsmith.serving.models import Models

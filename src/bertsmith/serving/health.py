@@ -4,7 +4,7 @@ import asyncio
 import time
 from contextlib import suppress
 
-from bertsmith.serving.json_log import LOG
+from bertsmith.serving import LOG
 from bertsmith.serving.models import probe_once
 from bertsmith.serving.service import Service
 

@@ -16,7 +16,7 @@ from prometheus_client import (
     multiprocess,
 )
 
-from bertsmith.serving.json_log import LOG
+from bertsmith.serving import LOG
 from bertsmith.serving.queue import WorkQueue
 from bertsmith.serving.service import Answer
 

@@ -19,9 +19,9 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bertsmith.serving.admission import BodyReading
 from bertsmith.serving.app import make_app, refuse_early
-from bertsmith.serving.body_reading import BodyReading
-from bertsmith.serving.json_log import log_to_stderr
+from bertsmith.serving.http_server import log_to_stderr
 from bertsmith.serving.refusals import Unavailable
 from bertsmith.serving.settings import ServingSettings
 

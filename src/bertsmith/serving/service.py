@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bertsmith.errors import BertsmithError, FilterError
+from bertsmith.serving.admission import ANONYMOUS
 from bertsmith.serving.models import Models
 from bertsmith.serving.operations.operation import Options, Prepared
 from bertsmith.serving.queue import Job, WorkQueue
@@ -21,7 +22,6 @@ from bertsmith.serving.settings import ServingSettings
 from bertsmith.serving.workers import Workers
 
 _INLINE_CHARACTERS = 4096  # tokenised in a millisecond: sooner than another thread would begin with it
-ANONYMOUS = ""  # the key of a service without keys
 
 
 @dataclass(frozen=True)

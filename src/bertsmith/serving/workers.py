@@ -12,9 +12,9 @@ import torch
 
 from bertsmith.data.batch import usual_batch_tokens
 from bertsmith.model.cpu.one_core_threads import start_one_core_threads
+from bertsmith.serving.http_server import give_way
 from bertsmith.serving.queue import Batch, Job, WorkQueue
 from bertsmith.serving.shared_threads import SharedThreads
-from bertsmith.serving.thread_priority import give_way
 
 _BUDGET = (
     384  # tokens of a batch on a core: larger ones are no faster, and a short text waits longer for them

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertsmith.serving.http_server import listening
 from bertsmith.serving.mirror.answering.reconciler import Pace
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.app import MirrorApp
-from bertsmith.serving.mirror.relay_server import RelayServer, listening
+from bertsmith.serving.mirror.relay_server import RelayServer
 from bertsmith.serving.mirror.settings import read_settings
 from bertsmith.serving.mirror.store import Store
 
@@ -126,7 +127,7 @@ def running_mirror(
     """In a thread."""
     given = {"upstream": upstream, "store": str(folder / "mirror.sqlite"), "port": 0, **settings}
     read = read_settings(None, given, {})
-    with listening(read) as listener:
+    with listening(read.host, read.port) as listener:
         app = MirrorApp(read, Store(read.store), pace=pace)
         listener.listen(512)
         server = RelayServer(read, app)

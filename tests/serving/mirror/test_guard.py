@@ -25,13 +25,14 @@ from test_mirrored_clients import openai_at
 from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.inference import predictor
 from bertsmith.inference.predictor import Predictor
+from bertsmith.serving.http_server import listening
 from bertsmith.serving.mirror.guard import app as guard_app
 from bertsmith.serving.mirror.guard.app import GuardApp, _Guarded
 from bertsmith.serving.mirror.guard.audit_log import AuditLog
 from bertsmith.serving.mirror.guard.guarded_texts import request_texts
 from bertsmith.serving.mirror.guard.judge import CantJudge, Judge, Verdict
 from bertsmith.serving.mirror.guard.policy import Costs, SidePolicy, read_policy
-from bertsmith.serving.mirror.relay_server import RelayServer, listening
+from bertsmith.serving.mirror.relay_server import RelayServer
 from bertsmith.serving.mirror.relay_settings import RelaySettings
 from bertsmith.serving.mirror.upstream_connections import UpstreamAnswer
 from bertsmith.serving.mirror.upstreams import Upstreams
@@ -121,7 +122,7 @@ def guarding(
     policy.write_text(f'model = {json.dumps(str(model))}\nfail = "closed"\n' + "".join(sides))
     given = {"upstream": upstream, "port": 0, "log": str(folder / "guard.jsonl"), **settings}
     read = read_policy(policy, given, {})
-    with listening(read) as listener:
+    with listening(read.host, read.port) as listener:
         app = GuardApp(read, Judge(read.model, read.judge_seconds))
         listener.listen(64)
         server = RelayServer(read, app)

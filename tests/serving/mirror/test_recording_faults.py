@@ -23,6 +23,7 @@ from scripted_upstream import Reply, Seen, Upstream, upstream_of
 from sqlalchemy.exc import DataError, OperationalError
 from test_call_store import call_of
 
+from bertsmith.serving.http_server import listening
 from bertsmith.serving.mirror.answering.evidence import VOID
 from bertsmith.serving.mirror.answering.ledger import Ledger
 from bertsmith.serving.mirror.answering.open_students import OpenStudents
@@ -31,7 +32,7 @@ from bertsmith.serving.mirror.exchange import Exchange
 from bertsmith.serving.mirror.formats import openai_chat
 from bertsmith.serving.mirror.recorder import Recorder
 from bertsmith.serving.mirror.redaction import Redactor
-from bertsmith.serving.mirror.relay_server import listening, run
+from bertsmith.serving.mirror.relay_server import run
 from bertsmith.serving.mirror.settings import read_settings
 from bertsmith.serving.mirror.store import Store
 
@@ -187,7 +188,7 @@ def test_an_address_that_is_told_may_be_connected_to(tmp_path: Path, monkeypatch
         monkeypatch.setattr(f"bertsmith.serving.mirror.relay_server.{name}", lambda *_: None)
     settings = read_settings(None, {"upstream": "http://localhost", "port": 0}, {})
     app: Any = None
-    with listening(settings) as listener, pytest.raises(Told):
+    with listening(settings.host, settings.port) as listener, pytest.raises(Told):
         run(settings, app, listener, announce)
 
 

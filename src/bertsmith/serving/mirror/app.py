@@ -12,7 +12,7 @@ import time
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from bertsmith.serving.json_log import LOG
+from bertsmith.serving import LOG
 from bertsmith.serving.mirror.answering.reconciler import OpenStudent, Pace, Reconciler, open_student
 from bertsmith.serving.mirror.answering.service import Service
 from bertsmith.serving.mirror.answering.stage_store import StageStore

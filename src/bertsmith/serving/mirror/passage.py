@@ -3,7 +3,7 @@
 import time
 from dataclasses import replace
 
-from bertsmith.serving.json_log import LOG
+from bertsmith.serving import LOG
 from bertsmith.serving.mirror.call import QUEUE_FULL, STUDENT_ANSWER, Asked, NotMirrored
 from bertsmith.serving.mirror.call_routing import CallRouting
 from bertsmith.serving.mirror.exchange import Exchange, asked_of

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from bertsmith.errors import InputError
-from bertsmith.serving.json_log import LOG
+from bertsmith.serving import LOG
 from bertsmith.serving.mirror.call import QUEUE_FULL, Call, NotMirrored
 from bertsmith.serving.mirror.call_routing import Outcome
 from bertsmith.serving.mirror.exchange import Exchange, call_of

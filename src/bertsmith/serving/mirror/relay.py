@@ -10,7 +10,7 @@ import asyncio
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from bertsmith.serving.json_log import LOG
+from bertsmith.serving import LOG
 from bertsmith.serving.mirror.answering.audits import Audits, Request
 from bertsmith.serving.mirror.answering.ledger import Ledger
 from bertsmith.serving.mirror.answering.service import Service

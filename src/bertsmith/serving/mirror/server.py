@@ -3,10 +3,11 @@
 import json
 import sys
 
-from bertsmith.serving.json_log import LOG
+from bertsmith.serving import LOG
+from bertsmith.serving.http_server import listening
 from bertsmith.serving.mirror.app import MirrorApp
 from bertsmith.serving.mirror.database import shown
-from bertsmith.serving.mirror.relay_server import listening, run
+from bertsmith.serving.mirror.relay_server import run
 from bertsmith.serving.mirror.relay_settings import require_upstream
 from bertsmith.serving.mirror.settings import MirrorSettings
 from bertsmith.serving.mirror.store import Store
@@ -17,7 +18,7 @@ def serve(settings: MirrorSettings) -> None:
     can't be used and as `Store`.
     """
     require_upstream(settings, "bertsmith mirror serve")
-    with listening(settings) as listener:
+    with listening(settings.host, settings.port) as listener:
         app = MirrorApp(settings, Store(settings.store))
         run(settings, app, listener, lambda address: _announce(settings, address))
 

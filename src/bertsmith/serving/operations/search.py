@@ -7,7 +7,7 @@ from typing import Any, get_args
 from bertsmith.errors import BertsmithError, FilterError, InputError
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.search import Mode, Question, check_question
-from bertsmith.serving.json_log import LOG
+from bertsmith.serving import LOG
 from bertsmith.serving.operations.embed import Embed
 from bertsmith.serving.operations.operation import Options, Prepared
 from bertsmith.serving.refusals import IndexUnreadable, TooLarge

@@ -10,9 +10,10 @@ import bertsmith
 from bertsmith.inference.explained_model import LONGEST
 from bertsmith.inference.ranking.reranker import relevant_label
 from bertsmith.reporting.page import WEB
+from bertsmith.serving.admission import PAGE_FILES
 from bertsmith.serving.models import reads_pairs, rows_of
 from bertsmith.serving.operations.search import Search
-from bertsmith.serving.page import explaining, page_files
+from bertsmith.serving.page import HEADERS, MEDIA_TYPES, STATIC, explaining
 from bertsmith.serving.protocols.ours import error_body
 from bertsmith.serving.protocols.routing import JsonResponse, router_of
 from bertsmith.serving.refusals import UnknownModel
@@ -20,8 +21,7 @@ from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
 from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
 
-STATIC = "/page/static/"  # what a browser may have without a key, beside / itself
-_FOLDERS = (WEB, page_files.STATIC)
+_FOLDERS = (WEB, STATIC)
 _LONGEST_ROW = 100_000  # bytes
 _ASKED = ("predict", "rerank", "similarity", "embed", "fill_mask", "search")  # what the page has a form for
 
@@ -34,14 +34,14 @@ def routes(service: Service) -> APIRouter:
     files = {path.name: path.read_bytes() for folder in _FOLDERS for path in sorted(folder.iterdir())}
 
     def answer(name: str) -> Response:
-        headers = page_files.HEADERS | {"content-type": page_files.MEDIA_TYPES[Path(name).suffix]}
+        headers = HEADERS | {"content-type": MEDIA_TYPES[Path(name).suffix]}
         return Response(files[name], headers=headers)
 
     @router.get("/")
     async def page() -> Response:
         return answer("page.html")
 
-    @router.get(STATIC + "{name}")
+    @router.get(PAGE_FILES + "{name}")
     async def file(name: str) -> Response:
         if name not in files:
             raise UnknownModel(f"The page has no file {name[:80]!r}.")

@@ -15,10 +15,11 @@ from opentelemetry import trace
 from pydantic import BaseModel, ConfigDict, FailFast, GetJsonSchemaHandler, ValidationError, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
-from bertsmith.serving.json_log import LOG
+from bertsmith.serving import LOG
+from bertsmith.serving.admission import ANONYMOUS
 from bertsmith.serving.operations.operation import LongText, Options
 from bertsmith.serving.refusals import InvalidRequest, Refusal, documented
-from bertsmith.serving.service import ANONYMOUS, Answer, Service
+from bertsmith.serving.service import Answer, Service
 from bertsmith.serving.service import Request as ServiceRequest
 
 T = TypeVar("T")

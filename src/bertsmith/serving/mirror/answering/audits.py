@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.exc import DBAPIError
 
-from bertsmith.serving.json_log import LOG
+from bertsmith.serving import LOG
 from bertsmith.serving.mirror.answering.evidence import VOID
 from bertsmith.serving.mirror.answering.known_keys import KnownKeys
 from bertsmith.serving.mirror.answering.ledger import Ledger

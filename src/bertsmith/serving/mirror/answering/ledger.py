@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from bertsmith.serving.json_log import LOG
+from bertsmith.serving import LOG
 from bertsmith.serving.mirror.answering.evidence import VOID, Batch, Comparison
 from bertsmith.serving.mirror.answering.open_students import OpenStudents, VersionStudents
 from bertsmith.serving.mirror.answering.student_thread import StudentThread

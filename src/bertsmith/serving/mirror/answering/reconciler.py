@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from sqlalchemy.exc import DBAPIError
 
 from bertsmith.errors import BertsmithError
-from bertsmith.serving.json_log import LOG
+from bertsmith.serving import LOG
 from bertsmith.serving.mirror.answering.due_training import due_trainings
 from bertsmith.serving.mirror.answering.evidence import VOID, Batch, Comparison, Evidence
 from bertsmith.serving.mirror.answering.judging import Rules, judged

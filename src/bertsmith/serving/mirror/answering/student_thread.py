@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
+from bertsmith.serving.http_server import give_way
 from bertsmith.serving.mirror.call import Asked, Json
-from bertsmith.serving.thread_priority import give_way
 
 if TYPE_CHECKING:
     from bertsmith.serving.mirror.student import StudentAnswer

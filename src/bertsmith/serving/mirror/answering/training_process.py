@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.files import locked_folder
-from bertsmith.serving.json_log import LOG
+from bertsmith.serving import LOG
 from bertsmith.serving.mirror.answering.stage_store import UNDER_WAY, StageStore
 from bertsmith.serving.mirror.answering.stages import Stage, Student
 from bertsmith.serving.mirror.settings import ENVIRONMENT, MirrorSettings

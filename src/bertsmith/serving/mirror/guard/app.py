@@ -18,7 +18,7 @@ from pathlib import Path
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from bertsmith.serving.json_log import LOG
+from bertsmith.serving import LOG
 from bertsmith.serving.mirror.call import NotMirrored
 from bertsmith.serving.mirror.formats import openai_chat
 from bertsmith.serving.mirror.formats.registry import FORMATS, format_of

@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from bertsmith.errors import InputError
-from bertsmith.serving.json_log import LOG
+from bertsmith.serving import LOG
 from bertsmith.serving.mirror.guard.judge import Verdict
 
 _REMEMBERED = 10_000  # times

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import ModelError
-from bertsmith.serving.json_log import LOG
+from bertsmith.serving import LOG
 from bertsmith.serving.mirror.guard.policy import ACTIONS, BLOCK, Action, SidePolicy
 
 _TASKS = ("classification", "multi-label")

@@ -3,11 +3,12 @@
 import json
 import sys
 
-from bertsmith.serving.json_log import LOG
+from bertsmith.serving import LOG
+from bertsmith.serving.http_server import listening
 from bertsmith.serving.mirror.guard.app import GuardApp
 from bertsmith.serving.mirror.guard.judge import Judge
 from bertsmith.serving.mirror.guard.policy import GuardSettings
-from bertsmith.serving.mirror.relay_server import listening, run
+from bertsmith.serving.mirror.relay_server import run
 from bertsmith.serving.mirror.relay_settings import require_upstream
 
 
@@ -16,7 +17,7 @@ def serve_guard(settings: GuardSettings) -> None:
     doesn't have, ModelError for the model, InputError for an address or a log that can't be used.
     """
     require_upstream(settings, "bertsmith mirror guard --policy policy.toml")
-    with listening(settings) as listener:
+    with listening(settings.host, settings.port) as listener:
         app = GuardApp(settings, Judge(settings.model, settings.judge_seconds))
         run(settings, app, listener, lambda address: _announce(settings, address))
 

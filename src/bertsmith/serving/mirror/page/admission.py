@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
-from bertsmith.serving.access import is_loopback
-from bertsmith.serving.keys import Client, Keys
+from bertsmith.serving.admission import Client, Keys, is_loopback
 from bertsmith.serving.refusals import Forbidden
 
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")

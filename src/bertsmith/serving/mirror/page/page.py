@@ -20,19 +20,19 @@ from starlette.types import Receive, Scope, Send
 
 from bertsmith.errors import BertsmithError
 from bertsmith.reporting.page import WEB
-from bertsmith.serving.json_log import LOG
-from bertsmith.serving.keys import Keys
+from bertsmith.serving import LOG
+from bertsmith.serving.admission import Keys
 from bertsmith.serving.mirror.answering.moves import MOVES, change, moved
 from bertsmith.serving.mirror.answering.stages import Stage
 from bertsmith.serving.mirror.database import shown
 from bertsmith.serving.mirror.looking.state import Looking
 from bertsmith.serving.mirror.page.admission import admitted, require_own_page
 from bertsmith.serving.mirror.settings import MirrorSettings
-from bertsmith.serving.page import page_files
+from bertsmith.serving.page import HEADERS, MEDIA_TYPES, STATIC
 from bertsmith.serving.refusals import InvalidRequest, Refusal, TooLarge, Unavailable, UnknownModel
 
 ROOT = "/bertsmith/"
-_FOLDERS = (WEB, page_files.STATIC, Path(__file__).parent / "static")
+_FOLDERS = (WEB, STATIC, Path(__file__).parent / "static")
 _MOST_BYTES = 4096  # of a move
 _SHARE = 5  # a state that took a second isn't made anew for so many
 
@@ -93,7 +93,7 @@ class Page:
         if name not in self.files:
             raise UnknownModel(f"The page has no file {name[:80]!r}.")
         path = self.files[name]
-        headers = page_files.HEADERS | {"content-type": page_files.MEDIA_TYPES[path.suffix]}
+        headers = HEADERS | {"content-type": MEDIA_TYPES[path.suffix]}
         return Response(path.read_bytes(), headers=headers)
 
     async def _show(self, request: Request) -> Response:
@@ -168,5 +168,5 @@ async def _said(request: Request) -> tuple[str, int, str]:
 
 
 def _json(body: Any, status: int = 200) -> Response:
-    headers = page_files.HEADERS | {"content-type": "application/json", "cache-control": "no-store"}
+    headers = HEADERS | {"content-type": "application/json", "cache-control": "no-store"}
     return Response(orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS), status, headers)

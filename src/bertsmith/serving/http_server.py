@@ -1,17 +1,101 @@
-"""Connections that can't be held for nothing: a request's headers come within a size and a time.
+"""How any service of ours runs under uvicorn: its socket, its connections, its end, and what it logs.
 
-uvicorn bounds neither. What follows the headers is bounded by body_reading.py.
+SIGTERM, Ctrl-C   what was begun is answered, exit status 0; a second one ends at once
+
+uvicorn bounds neither the size nor the time of a request's headers; ours does. What follows the headers is
+bounded by admission.py.
 """
 
 import asyncio
+import logging
+import os
+import socket
+import sys
+import threading
+from contextlib import suppress
+from datetime import UTC, datetime
+from types import FrameType
 from typing import Any
 
 import httptools
+import orjson
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from bertsmith.errors import InputError
+from bertsmith.serving import LOG
 
 LONGEST_HEADERS = 65_536  # bytes, the path among them
 _SECONDS = 30.0  # for the headers of a request
 _LAST_MOMENT = 1.0  # seconds that a connection without a request has when the service stops
+_BACKLOG = 2048  # connections that wait to be accepted
+_NICENESS = 5
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that is bound: another process that listens there already is found now, one that begins to
+    meanwhile by `listen`. Raises InputError.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except (OSError, UnicodeError) as error:
+        listener.close()
+        raise _unusable(host, port, error) from None
+    return listener
+
+
+def listen(listener: socket.socket, host: str, port: int) -> str:
+    """Whoever connects from now on is answered; the address, to be told. Raises InputError."""
+    try:
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        raise _unusable(host, port, error) from None
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _unusable(host: str, port: int, error: Exception) -> InputError:
+    return InputError(
+        f"{host}:{port} can't be listened on: {getattr(error, 'strerror', None) or error}. "
+        "Choose another --port or --host; --port 0 takes a free one."
+    )
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn's own ends by the signal that it caught, with its status; ours drains and ends with 0."""
+
+    def __init__(self, app: Any, drain_seconds: float, **config: Any) -> None:
+        """`config`: more of uvicorn.Config."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=int(drain_seconds),
+                **connection_settings(),
+                **config,
+            )
+        )
+        self._is_leaving = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called in a signal handler, between two steps of the loop."""
+        if self._is_leaving:
+            self.end_now()
+        else:
+            self._is_leaving = True
+            self.leave()
+
+    def leave(self) -> None:
+        """At the first signal."""
+        self.should_exit = True
+
+    def end_now(self) -> None:
+        """At each further one. The application's end, and the threads that compute, would be waited for."""
+        os._exit(1)
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -120,10 +204,8 @@ class BoundedConnection(HttpToolsProtocol):
             self._late = None
 
     def _refuse_late(self) -> None:
-        if (
-            self._header_bytes == 0
-        ):  # nothing was asked: an answer would be taken for that to the next request
-            self.transport.close()
+        if self._header_bytes == 0:
+            self.transport.close()  # nothing was asked: an answer would be taken for that to the next request
             return
         self._refuse("408 Request Timeout", f"not complete within {self.header_seconds:g} seconds")
 
@@ -145,3 +227,38 @@ def connection_settings() -> dict[str, Any]:
         "ws": "none",
         "timeout_keep_alive": 75,  # longer than the proxies in front, which else meet a closed connection
     }
+
+
+class JsonLines(logging.Formatter):
+    """Whatever is logged, as JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts = getattr(record, "facts", None) or {"message": record.getMessage()}
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC),
+            "level": record.levelname.lower(),
+            **facts,
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str, option=orjson.OPT_UTC_Z).decode()
+
+
+def log_to_stderr() -> None:
+    """All that a service and its server say from now on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for name in ("bertsmith.serving", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+    LOG.setLevel(logging.INFO)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+
+
+def give_way() -> None:
+    """Of the thread that calls it, where Linux can tell threads apart: a refusal is then a matter of a
+    millisecond while all cores compute.
+    """
+    if sys.platform.startswith("linux"):
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

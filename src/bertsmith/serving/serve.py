@@ -1,12 +1,19 @@
-"""Several processes that answer on one socket: begun, watched, and told to stop. The one that watches them
-has no model.
+"""`bertsmith serve`: the socket first, then the models, then one process or several that answer.
 
-SIGTERM, Ctrl-C   is passed on: each drains, then this one ends with status 0; a second one kills them
-SIGHUP            is passed on: each opens its models' folders again; one that isn't ready, as soon as it is
-a dead one        another is begun in its place, after growing pauses where that one can't begin either; one
-                  that dies before all were ready the first time ends all, with status 1
+One process
+    SIGTERM, Ctrl-C   ready turns red, what was accepted is answered, exit status 0; a second one ends at once
+    SIGHUP            each model's folder is opened again, and served if it passes its probe; where it came
+                      while the service began, as soon as it has
+Several, on one socket, and one that watches them and has no model
+    SIGTERM, Ctrl-C   is passed on: each drains, then this one ends with status 0; a second one kills them
+    SIGHUP            is passed on: each opens its models' folders again; one that isn't ready, as soon as it
+                      is
+    a dead one        another is begun in its place, after growing pauses where that one can't begin either;
+                      one that dies before all were ready the first time ends all, with status 1
 """
 
+import asyncio
+import json
 import os
 import shutil
 import signal
@@ -14,7 +21,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
@@ -25,20 +32,182 @@ from threading import Thread
 from types import FrameType
 
 import torch
+from fastapi import FastAPI
 from prometheus_client import multiprocess
 
 from bertsmith.errors import BertsmithError, InputError, ResourceError
-from bertsmith.files import can_open_folders, locked_folder
+from bertsmith.files import can_open_folders, lock, locked_folder
 from bertsmith.machine import Hardware
-from bertsmith.serving.draining_server import run_server
-from bertsmith.serving.json_log import LOG, log_to_stderr
+from bertsmith.serving import LOG
+from bertsmith.serving.admission import Keys
+from bertsmith.serving.app import make_app
+from bertsmith.serving.http_server import DrainingServer, listen, listening, log_to_stderr
 from bertsmith.serving.metrics import MANY_PROCESSES
 from bertsmith.serving.models import Models
 from bertsmith.serving.settings import ServingSettings
 
+_ADVANCE = 0.2  # seconds that ready is red before the socket closes, with `drain_delay` on top
+_LOOK = 0.1  # seconds between two looks at whether a second signal came
 _PAUSE = 1.0  # seconds before another takes a dead one's place; twice as many after each that wasn't ready
 _LONGEST_PAUSE = 60.0
 _METRICS = "bertsmith-metrics-"
+
+
+def serve(settings: ServingSettings) -> None:
+    """Serves until a signal comes. Raises InputError for an address that can't be used, for a file of keys
+    that can't be read and for a model that is called as a route; as `open_model`.
+    """
+    early = list[int]()  # SIGHUP from now on: whoever takes it over finds those that came before
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, lambda number, _: early.append(number))
+    Keys(settings.keys_file)  # whatever is wrong is said before models are opened, which takes longest
+    with _process_noted(settings.pid_file), listening(settings.host, settings.port) as listener:
+        torch.set_num_threads(min(torch.get_num_threads(), Hardware.detect().threads))  # a container's too
+        models = Models(settings)
+        make_app(settings, models)  # raises for a name that a route has
+        if settings.workers == 1:
+            models.open_all()
+            lines = models.lines()
+        else:
+            lines = try_models(settings)
+        log_to_stderr()
+        # Not before: whoever connects is answered.
+        announce = _announcement(settings, lines, listen(listener, settings.host, settings.port))
+        if settings.workers == 1:
+            run_server(settings, models, listener, announce, early=early)
+        else:
+            run_processes(settings, listener, announce)
+
+
+@contextmanager
+def _process_noted(path: Path | None) -> Iterator[None]:
+    """The number of this process in a file, until the end. Raises InputError where another service has it."""
+    if path is None:
+        yield
+        return
+    try:
+        file = path.open("a+")
+    except OSError as error:
+        raise InputError(
+            f"--pid-file {path} can't be written: {error.strerror}. Name another file."
+        ) from None
+    with file:
+        if not lock(file):
+            raise InputError(f"--pid-file {path} is that of another service that runs. Name another file.")
+        file.truncate(0)
+        print(os.getpid(), file=file, flush=True)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _announcement(settings: ServingSettings, lines: list[str], address: str) -> Callable[[], None]:
+    """For people on a terminal, with a line of each model; a line of JSON elsewhere, as all that follows."""
+    if not sys.stderr.isatty():
+        facts = {"message": "serving", "address": address, "settings": json.loads(settings.model_dump_json())}
+        return lambda: LOG.info("serving", extra={"facts": facts})
+    first = settings.models[0].name
+    asking = f"curl {address}/v1/{first} -H 'content-type: application/json' -d '{{\"inputs\": \"a text\"}}'"
+    text = "\n".join([*lines, f"\nServing on {address}  (Ctrl-C stops)\n", f"  {asking}\n"])
+    return lambda: print(text, file=sys.stderr)
+
+
+def run_server(
+    settings: ServingSettings,
+    models: Models,
+    listener: socket.socket,
+    on_ready: Callable[[], None],
+    *,
+    is_worker: bool = False,
+    early: Sequence[int] = (),
+) -> None:
+    """Serves opened models until a signal comes. A worker is ended by the process that began it, so a second
+    signal says nothing new to it: Ctrl-C and a supervisor's signal reach both. `early`: where SIGHUP is noted
+    until it is ours.
+    """
+    server = ServiceServer(settings, models, on_ready, is_worker=is_worker, early=early)
+    server.run(sockets=[listener])
+    if server.force_exit:
+        os._exit(1)  # the threads that compute would be waited for
+
+
+class ServiceServer(DrainingServer):
+    """The application under uvicorn, in one process."""
+
+    def __init__(
+        self,
+        settings: ServingSettings,
+        models: Models,
+        on_ready: Callable[[], None],
+        *,
+        is_worker: bool,
+        early: Sequence[int] = (),
+    ) -> None:
+        self.app: FastAPI = make_app(settings, models)
+        super().__init__(self.app, settings.drain_seconds)
+        self.settings, self.models, self.on_ready, self.is_worker = settings, models, on_ready, is_worker
+        self._early = early
+        self._loading: asyncio.Task[None] | None = None
+        self._load_again = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """SIGHUP from now on is ours."""
+        await super().startup(sockets)
+        if hasattr(signal, "SIGHUP"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+            if self._early:
+                self._reload()
+        self.on_ready()
+
+    def leave(self) -> None:
+        """Ready is red from now on, and answers say that their connection ends with them: clients come back
+        elsewhere.
+        """
+        self.app.state.health.leaving = True
+        asyncio.get_running_loop().call_soon_threadsafe(self._close_soon)
+
+    def _close_soon(self) -> None:
+        LOG.info("stopping: what was accepted is still answered")
+        closing = (b"connection", b"close")
+        self.config.encoded_headers.append(closing)
+        self.server_state.default_headers = [*self.server_state.default_headers, closing]
+        delay = _ADVANCE + self.settings.drain_delay
+        asyncio.get_running_loop().call_later(delay, setattr, self, "should_exit", True)
+
+    def end_now(self) -> None:
+        """Wherever it is: see `shutdown`."""
+        if not self.is_worker:
+            self.force_exit = self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """A second signal ends it, wherever it is: uvicorn would wait for the application."""
+        ending = asyncio.ensure_future(super().shutdown(sockets))
+        while not ending.done() and not self.force_exit:
+            await asyncio.wait({ending}, timeout=_LOOK)
+        if ending.done():
+            ending.result()
+
+    def _reload(self) -> None:
+        """However many signals come while models are opened, they are looked at once more."""
+        self._load_again = True
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.ensure_future(self._reload_while_asked())
+
+    async def _reload_while_asked(self) -> None:
+        while self._load_again:
+            self._load_again = False
+            for model in self.models:
+                try:
+                    new = await asyncio.to_thread(self.models.refresh, model.name)
+                    back = self.models.was_rolled_back(model.name)
+                    why = "has what was rolled back" if back else "is as it was"
+                    same = "" if new is not model else f" still: its folder {why}"
+                    LOG.info("%s: version %d is served%s", new.name, new.version, same)
+                except BertsmithError as error:
+                    LOG.error("%s stays as it was: %s", model.name, error)
+                except Exception:
+                    LOG.exception("%s stays as it was, by a bug", model.name)
 
 
 def run_processes(settings: ServingSettings, listener: socket.socket, on_ready: Callable[[], None]) -> None:
