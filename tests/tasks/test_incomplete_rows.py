@@ -192,11 +192,11 @@ def test_a_model_knows_by_name_the_columns_that_were_given_by_number(
     tmp_path: Path, task: str, settings: dict[str, Any], texts: tuple[str, ...]
 ) -> None:
     """In another file the number may be another column's."""
-    (tmp_path / "train.csv").write_text("label,text,query\n1,a b,x\n0,c d,y\n")
+    (tmp_path / "train.csv").write_text("label,text,query\n1,a b,x\n2,c d,y\n")
     trained = make_task(task, **settings)
     trained.read_files([tmp_path / "train.csv"])
     model = reading_columns(type(trained).from_state(trained.state(), "a model"), {})
-    (tmp_path / "new.csv").write_text("query,date,text,label\ny,2024-01-01,e f,0\n")
+    (tmp_path / "new.csv").write_text("query,date,text,label\ny,2024-01-01,e f,2\n")
     for labelled in (True, False):
         assert [model.texts(row) for row in model.read(tmp_path / "new.csv", labelled=labelled)] == [texts]
     (tmp_path / "b.csv").write_text("label,sentence,query\n1,g h,z\n")  # called otherwise: by number as ever
