@@ -117,8 +117,8 @@ class Model:
     def _training(self, size: str, kind: str) -> Any:
         import torch
 
+        from bertsmith.data.batch import split
         from bertsmith.data.masking import Masker, MaskingRates
-        from bertsmith.data.split import split
         from bertsmith.data.stream import Cursor
         from bertsmith.model.config import preset
         from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask

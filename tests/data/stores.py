@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from bertsmith.data.batch import Sequences
-from bertsmith.data.store import TokenStore
-from bertsmith.data.store_manifest import (
+from bertsmith.data.store import (
     DOCUMENTS,
     OFFSETS,
     SENTENCES,
@@ -15,6 +14,7 @@ from bertsmith.data.store_manifest import (
     TOKENS,
     StoredSplit,
     StoreManifest,
+    TokenStore,
 )
 from bertsmith.data.tokenizing import ArrayFile
 from bertsmith.files import write_json

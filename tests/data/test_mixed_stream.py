@@ -11,8 +11,7 @@ from stores import FIRST_ID, numbered_store, random_lengths, words
 
 from bertsmith.data import stream as module
 from bertsmith.data.batch import Sequences
-from bertsmith.data.mixed_stream import MixedStream, divided
-from bertsmith.data.stream import Cursor, GlobalBatch, PretrainingStream
+from bertsmith.data.stream import Cursor, GlobalBatch, MixedStream, PretrainingStream, divided
 
 
 @pytest.fixture

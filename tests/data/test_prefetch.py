@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from bertsmith.data.prefetch import prefetch
+from bertsmith.data.stream import prefetch
 
 
 def counted(made: list[int], total: int = 10**9) -> Iterator[int]:
@@ -90,7 +90,7 @@ def test_an_error_of_the_consumer_ends_the_thread() -> None:
 
 WAITING = """
 import os, signal, threading
-from bertsmith.data.prefetch import prefetch
+from bertsmith.data.stream import prefetch
 from bertsmith.text.labelled.rows import stream_rows
 
 signal.signal(signal.SIGINT, signal.default_int_handler)

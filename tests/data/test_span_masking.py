@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from stores import FIRST_ID, random_sequences, words
 
 from bertsmith.data.batch import PackedBatch, Sequences
-from bertsmith.data.masking import Masker, MaskingRates
-from bertsmith.data.span_masking import span_order
+from bertsmith.data.masking import Masker, MaskingRates, span_order
 
 TOKENIZER = words(59)
 SPLIT_WORDS = words(40, continuing=19)

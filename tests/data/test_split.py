@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.data.batch import Sequences
-from bertsmith.data.split import divide, split
+from bertsmith.data.batch import Sequences, divide, split
 
 LENGTHS = st.lists(st.integers(1, 130), min_size=8, max_size=80)
 RANKS = st.sampled_from([1, 2, 3, 4, 8])

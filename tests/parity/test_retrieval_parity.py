@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification
 
-from bertsmith.data.split import split
+from bertsmith.data.batch import split
 from bertsmith.data.stream import Cursor
 from bertsmith.tasks.examples.query_documents import QueryExample
 from bertsmith.tasks.finetuning import Finetuning, encode_examples

@@ -23,8 +23,7 @@ from small_tasks import (
 )
 from torch import Tensor
 
-from bertsmith.data.batch import PackedBatch
-from bertsmith.data.split import split
+from bertsmith.data.batch import PackedBatch, split
 from bertsmith.data.stream import Cursor
 from bertsmith.errors import BertsmithError, InputError, ModelError
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model

@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from bertsmith.data.batch import PackedBatch, Sequences
+from bertsmith.data.batch import PackedBatch, Sequences, split
 from bertsmith.data.masking import IGNORED, Masker, MaskingRates
-from bertsmith.data.split import split
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor
 from bertsmith.data.tokenizing import tokenize_corpus

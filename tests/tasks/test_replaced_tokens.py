@@ -11,9 +11,8 @@ from scipy import stats
 from small_pretraining import filler_operations
 from torch.utils.flop_counter import FlopCounterMode
 
-from bertsmith.data.batch import PackedBatch, Sequences, concatenate
+from bertsmith.data.batch import PackedBatch, Sequences, concatenate, split
 from bertsmith.data.masking import Masker, MaskingRates
-from bertsmith.data.split import split
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor, PretrainingStream
 from bertsmith.data.tokenizing import tokenize_corpus

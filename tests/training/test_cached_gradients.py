@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertsmith.data.split import split
+from bertsmith.data.batch import split
 from bertsmith.data.stream import Cursor
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config

@@ -13,9 +13,8 @@ import pytest
 import torch
 from toy_task import ToyTask
 
-from bertsmith.data.batch import Sequences
+from bertsmith.data.batch import Sequences, split
 from bertsmith.data.masking import Masker, MaskingRates
-from bertsmith.data.split import split
 from bertsmith.model.config import make_config
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.text.tokens.tokenizer import Tokenizer

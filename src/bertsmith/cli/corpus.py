@@ -184,14 +184,13 @@ def info(corpus: Path, *, seed: int = 0, json: Flag = False) -> None:
 
 
 def _is_store(path: Path) -> bool:
-    from bertsmith.data.store_manifest import SPLITS
+    from bertsmith.data.store import SPLITS
 
     return any((path / split).is_dir() for split in SPLITS)
 
 
 def _print_store(path: Path) -> None:
-    from bertsmith.data.store import TokenStore
-    from bertsmith.data.store_manifest import SPLITS
+    from bertsmith.data.store import SPLITS, TokenStore
 
     stores = [TokenStore.open(path / split) for split in SPLITS]
     rows = []
@@ -389,8 +388,7 @@ def verify(path: Path) -> None:
     --------
     bertsmith corpus verify corpora/pydocs
     """
-    from bertsmith.data.store import TokenStore
-    from bertsmith.data.store_manifest import SPLITS
+    from bertsmith.data.store import SPLITS, TokenStore
     from bertsmith.text.corpus.corpus import Corpus
 
     with progress_bar("Verifying") as progress:

@@ -1,1 +1,8 @@
-"""Data: memory-mapped token store → sentence pairs → masks → packed batches, in a replayable order."""
+"""Tokens become batches, in an order that can be replayed.
+
+In: a corpus and a tokenizer. Out: packed batches with their masks, and a cursor that names the place.
+
+    tokenizing → store → pairs → stream → batch → masking
+
+`windows` cuts long texts. `sequences` makes a store of what is no text. Read first: store.py, then stream.py.
+"""

@@ -4,7 +4,12 @@ Every draw is a hash of (the sequence's key, the token's place in it): the same 
 ranks or micro-batches, and nothing needs to be saved to resume. How many tokens a sequence has masked
 follows from its length, so shapes are known on the host and the device is never waited for.
 
-N tokens in the packed batch, B sequences, K masked positions.
+Spans of whole words (Joshi et al. 2020, SpanBERT, section 3.1): each word may begin one, whose length in
+words is drawn from Geo(0.2), at most 10; a random number says which comes first. They are taken in that order
+until the sequence's share of tokens is reached, the last one as far as there is room.
+
+N tokens in the packed batch, B sequences, K masked positions, W words (a special token is one, and no span
+reaches over it).
 """
 
 from dataclasses import dataclass, replace
@@ -15,11 +20,40 @@ import torch
 from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch, Sequences, ragged_range, to_device
-from bertsmith.data.span_masking import span_order
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
+_P, _LONGEST = 0.2, 10  # section 3.1: a mean of 3.8 words
 IGNORED = -100  # label of a position that counts nothing
 _PASSES = 4  # a number fixed beforehand: asking whether another is needed would wait for the device
+_LOW_40 = 2**40 - 1
+
+
+def span_order(draws: Tensor, lengths: Tensor, starts_word: Tensor, special: Tensor) -> tuple[Tensor, Tensor]:
+    """In which order tokens are masked, and the first token of the span that masks each.
+
+    `draws` (N,) ranks of random order, `lengths` (N,) uniforms in [0, 1), both read at the first token of a
+    word; `starts_word` and `special` (N,) bool. Returns (N,) ranks, the same for all tokens that one span
+    covers first, and (N,) rows.
+    """
+    rows = torch.arange(len(draws), device=draws.device)
+    word = starts_word.long().cumsum(0) - 1  # (N,) number of each token's word
+    first_row = torch.full_like(rows, len(rows) - 1).scatter_reduce_(0, word, rows, "amin")  # of each word
+    run = special.long().cumsum(0)[first_row]  # words between the same two special tokens
+    words_long = _lengths(lengths[first_row])
+    ranks = draws[first_row]
+    best, origin = ranks.clone(), first_row.clone()
+    for back in range(1, min(_LONGEST, len(first_row))):
+        reaches = (words_long[:-back] > back) & (run[:-back] == run[back:]) & ~special[first_row[:-back]]
+        earlier = reaches & (ranks[:-back] < best[back:])
+        best[back:] = torch.where(earlier, ranks[:-back], best[back:])
+        origin[back:] = torch.where(earlier, first_row[:-back], origin[back:])
+    return best[word], origin[word]
+
+
+def _lengths(uniforms: Tensor) -> Tensor:
+    """(N,) in [0, 1) -> 1 to 10: the geometric distribution, cut off there."""
+    reached = 1 - (1 - _P) ** torch.arange(1, _LONGEST + 1, dtype=torch.float64, device=uniforms.device)
+    return torch.searchsorted(reached / reached[-1], uniforms, right=True) + 1
 
 
 @dataclass(frozen=True)
@@ -181,7 +215,6 @@ def _signed(value: int) -> int:
 _GOLDEN = _signed(0x9E3779B97F4A7C15)
 _SECOND = _signed(0xD1B54A32D192ED03)
 _THIRD = _signed(0x8CB92BA72F3D8DD7)
-_LOW_40 = 2**40 - 1
 SPAN_LENGTHS = _signed(0xA0761D6478BD642F)
 GENERATED_TOKENS = _signed(0xE7037ED1A0B428DB)
 

@@ -3,12 +3,17 @@
 Each epoch shuffles the documents, makes sequences from a block of them at a time, shuffles the block, and
 cuts the stream into batches of a token budget. A cursor of four numbers names a place in it: to resume, a
 block is made again (milliseconds), nothing is skipped through. The order knows nothing of ranks.
+
+`MixedStream` has text of two kinds in every batch, each end to end, to go on training on one and keep the
+other; its cursor names the place in both. `prefetch` makes batches beside the training.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import queue
+import threading
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +31,9 @@ from bertsmith.errors import RecipeError, StoreError
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _BLOCK_DOCUMENTS = 4096  # shuffled together: 0.1 s to make again where they are Wikipedia's
+_PATIENCE = 1.0  # seconds: a thread that reads a quiet pipe may never come back, and must not stop Ctrl-C
 _BLOCK_TOKENS = 2**22  # of long documents fewer: 4,096 books would take 20 s and a gigabyte
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -208,3 +215,82 @@ def _keys(seed: int, place: Cursor, count: int) -> npt.NDArray[np.uint64]:
     """A random name for each sequence of a block, the same on every rank: masks are drawn from it."""
     sequence = np.random.SeedSequence([seed, place.phase, place.epoch, place.block, 0x6D61736B])
     return np.random.Generator(np.random.PCG64DXSM(sequence)).integers(0, 2**64, count, np.uint64)
+
+
+@dataclass(frozen=True)
+class MixedStream:
+    """Batches of `main` with text of `mixed_in`, whose token budgets say how much of each."""
+
+    main: PretrainingStream
+    mixed_in: PretrainingStream
+
+    @property
+    def store(self) -> TokenStore:
+        """That of the main text, by which pieces are counted."""
+        return self.main.store
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """That of both."""
+        return self.main.tokenizer
+
+    def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
+        """Endless, from `cursor` on; each text begins again when it is over."""
+        of_main = self.main.batches(replace(cursor, mixed_in=None))
+        of_mixed_in = self.mixed_in.batches(cursor.mixed_in or Cursor(cursor.phase))
+        for first, second in zip(of_main, of_mixed_in, strict=False):
+            yield GlobalBatch(
+                concatenate([first.sequences, second.sequences]),
+                replace(first.start, mixed_in=second.start),
+                replace(first.end, mixed_in=second.end),
+            )
+
+
+def divided(batch_size: int, share: float) -> tuple[int, int]:
+    """How many sequences of a batch, of at least two, are of the main text and how many are mixed in: at
+    least one of each.
+    """
+    mixed_in = min(max(round(share * batch_size), 1), batch_size - 1)
+    return batch_size - mixed_in, mixed_in
+
+
+def prefetch(items: Iterator[T], ahead: int = 2) -> Generator[T, None, None]:
+    """The same items in the same order, made by a thread up to `ahead` early. Closing it ends the thread, at
+    once or as soon as the item is made that it is at.
+
+    An error in the thread is raised here, where its item would have come.
+    """
+    made: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(ahead)
+    closed = threading.Event()
+
+    def put(item: T | None, error: BaseException | None) -> None:
+        while not closed.is_set():
+            try:
+                made.put((item, error), timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    def work() -> None:
+        try:
+            for item in items:
+                put(item, None)
+                if closed.is_set():
+                    return
+            put(None, StopIteration())
+        except BaseException as error:  # handed on to the consumer, whatever it is
+            put(None, error)
+
+    thread = threading.Thread(target=work, name="prefetch", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error = made.get()
+            if isinstance(error, StopIteration):
+                return
+            if error is not None:
+                raise error
+            yield item  # type: ignore[misc]
+    finally:
+        closed.set()
+        thread.join(_PATIENCE)

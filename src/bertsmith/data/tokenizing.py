@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 import bertsmith
-from bertsmith.data.store_manifest import (
+from bertsmith.data.store import (
     DOCUMENTS,
     OFFSETS,
     SENTENCES,

@@ -16,9 +16,8 @@ import numpy as np
 
 from bertsmith.data.batch import Sequences
 from bertsmith.data.masking import Masker, MaskingRates
-from bertsmith.data.mixed_stream import divided
 from bertsmith.data.store import TokenStore
-from bertsmith.data.stream import Cursor, PretrainingStream
+from bertsmith.data.stream import Cursor, PretrainingStream, divided
 from bertsmith.errors import StoreError
 from bertsmith.model.checkpoint import CONFIG
 from bertsmith.model.config import BertConfig

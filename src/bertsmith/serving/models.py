@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from bertsmith.data.sequences.symbol_tokenizer import spelled
+from bertsmith.data.sequences.codec import spelled
 from bertsmith.errors import ModelError
 from bertsmith.machine import device_of
 from bertsmith.model.cpu.one_core_threads import start_one_core_threads

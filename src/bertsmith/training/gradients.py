@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from bertsmith.data.batch import Sequences
-from bertsmith.data.split import Division, divide
+from bertsmith.data.batch import Division, Sequences, divide
 from bertsmith.model.cpu.onednn_matmul import fast_products
 from bertsmith.tasks.objective import Objective
 from bertsmith.training.machine import Machine, gather_over_ranks, sum_over_ranks

@@ -19,11 +19,9 @@ from rich.console import Console
 from torch import nn
 
 from bertsmith.data.masking import Masker
-from bertsmith.data.mixed_stream import MixedStream
 from bertsmith.data.sequences.codec import read_codec, table_row_length
-from bertsmith.data.store import TokenStore
-from bertsmith.data.store_manifest import CODEC_FILE
-from bertsmith.data.stream import Cursor, PretrainingStream, require_documents
+from bertsmith.data.store import CODEC_FILE, TokenStore
+from bertsmith.data.stream import Cursor, MixedStream, PretrainingStream, require_documents
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import CorpusError, RecipeError, StoreError, TokenizerError
 from bertsmith.files import sha256

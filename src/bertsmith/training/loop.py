@@ -18,8 +18,7 @@ from typing import Any, NoReturn, Protocol, Self
 from safetensors.numpy import save_file
 
 from bertsmith.data.batch import Sequences
-from bertsmith.data.prefetch import prefetch
-from bertsmith.data.stream import Cursor, GlobalBatch
+from bertsmith.data.stream import Cursor, GlobalBatch, prefetch
 from bertsmith.errors import NotFinite, TrainingStopped
 from bertsmith.files import tensors_written_to
 from bertsmith.tasks.objective import Objective

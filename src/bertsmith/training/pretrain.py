@@ -15,10 +15,9 @@ from typing import Any
 from rich.console import Console
 
 from bertsmith.data.masking import Masker, MaskingRates
-from bertsmith.data.mixed_stream import MixedStream, divided
 from bertsmith.data.sequences.codec import table_row_length
 from bertsmith.data.store import TokenStore
-from bertsmith.data.stream import PretrainingStream
+from bertsmith.data.stream import MixedStream, PretrainingStream, divided
 from bertsmith.door import door, either, flag, kind, optional, several, text
 from bertsmith.errors import BertsmithError, RecipeError
 from bertsmith.machine import Hardware

@@ -1,37 +1,175 @@
 """Files of sequences or table rows → a token store with its tokenizer and codec: symbols are counted, then
-written; of a table a pass before these finds what its columns hold.
+written; of a table a pass before these finds what its columns hold. Of series and images, which become
+patches of numbers, the first pass finds mean and deviation of each of C channels.
 
-STORE/manifest.json, train/, heldout/     a token store like any other (bertsmith.data.store_manifest)
+STORE/manifest.json, train/, heldout/     a token store like any other (bertsmith.data.store)
 STORE/tokenizer/                          its vocabulary, one symbol a token
 STORE/sequences.json                      how rows became symbols (bertsmith.data.sequences.codec)
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, ValidationError
 
-from bertsmith.data.sequences.codec import NAMES, NUMBERS, Codec, Kind, guess_column, read_codec
-from bertsmith.data.sequences.patch_building import fit_patches, write_patches
+import bertsmith
+from bertsmith.data.sequences.codec import (
+    NAMES,
+    NUMBERS,
+    SPECIAL,
+    Codec,
+    Kind,
+    choose_symbols,
+    find_columns,
+    guess_column,
+    read_codec,
+    symbol_tokenizer,
+)
 from bertsmith.data.sequences.records import Row, RowFile, column_names, stream_records
-from bertsmith.data.sequences.store_writer import BuiltSequences, StoreWriter
-from bertsmith.data.sequences.symbol_tokenizer import SPECIAL, choose_symbols, symbol_tokenizer
-from bertsmith.data.sequences.table_columns import find_columns
+from bertsmith.data.store import (
+    CODEC_FILE,
+    DOCUMENTS,
+    OFFSETS,
+    SENTENCES,
+    SPLITS,
+    TOKENS,
+    VALUES,
+    StoredSplit,
+    StoreManifest,
+)
+from bertsmith.data.tokenizing import ArrayFile
 from bertsmith.door import door, function, kind, optional, place, several
 from bertsmith.errors import InputError, StoreError
-from bertsmith.files import atomic_folder, require_free
+from bertsmith.files import atomic_folder, require_free, sha256, write_json
 from bertsmith.progress import Progress
+from bertsmith.text.corpus.manifest import Split
 from bertsmith.text.files.columns import unknown_column
 from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 from bertsmith.text.tokens.number_tokenizer import VALUE, NumberTokenizer, as_spelled_number
-from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
+from bertsmith.text.tokens.patch_tokenizer import PATCH, PatchShape, PatchTokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.validation import UserSettings
+from bertsmith.validation import UserSettings, first_problem
 
 _EVERY = 1000  # rows between two words on progress
 _OF_FILES = ("heldout", "header", "format", "encoding")  # settings that don't say what a token is
+_ROUNDING = 1e-12  # a deviation this small beside the mean is rounding: the channel is constant
+Rows = Iterator[tuple[npt.NDArray[np.float64], str]]
+_EXPECTED = {
+    "images": "an image as rows of pixels (height x width, or height x width x channels)",
+    "series": "a series as a list of numbers, or of steps of several numbers",
+}
+
+
+@dataclass(frozen=True)
+class BuiltSequences:
+    """What came of a build: rows by split, tokens, rows without any item, the size of the vocabulary, and how
+    many tokens are not in it.
+    """
+
+    rows: dict[Split, int]
+    tokens: int
+    empty: int
+    vocab_size: int
+    unknown: int
+    codec: Codec
+
+
+class _SplitFiles:
+    """The arrays of one split, growing by rows: each is a document of one sentence."""
+
+    def __init__(self, folder: Path, dtype: str, with_values: bool, stack: ExitStack) -> None:
+        folder.mkdir()
+        self.tokens = stack.enter_context(ArrayFile(folder / TOKENS, dtype))
+        self.sentences = stack.enter_context(ArrayFile(folder / SENTENCES, OFFSETS))
+        self.documents = stack.enter_context(ArrayFile(folder / DOCUMENTS, OFFSETS))
+        self.values = stack.enter_context(ArrayFile(folder / VALUES, "<f4")) if with_values else None
+        self.rows = 0
+        self.sentences.append(np.zeros(1))
+        self.documents.append(np.zeros(1))
+
+    def add(self, ids: Sequence[int], values: npt.NDArray[np.float32] | None) -> None:
+        self.rows += 1
+        self.tokens.append(np.array(ids))
+        self.sentences.append(np.array([self.tokens.length]))
+        self.documents.append(np.array([self.rows]))
+        if self.values is not None and values is not None:
+            self.values.append(values.reshape(-1))
+
+    def entry(self) -> StoredSplit:
+        files = (self.tokens, self.sentences, self.documents, *([self.values] if self.values else []))
+        return StoredSplit(
+            documents=self.rows,
+            sentences=self.rows,
+            tokens=self.tokens.length,
+            files={array.path.name: array.entry() for array in files},
+        )
+
+
+class StoreWriter:
+    """Both splits; a context manager. `heldout` is the share of rows that are kept for evaluation."""
+
+    def __init__(
+        self, folder: Path, tokenizer: Tokenizer, heldout: float, *, with_values: bool = False
+    ) -> None:
+        self.tokenizer, self.heldout, self.empty = tokenizer, heldout, 0
+        self.dtype: Literal["<u2", "<u4"] = "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"
+        self._folder, self._with_values, self._stack = folder, with_values, ExitStack()
+
+    def __enter__(self) -> "StoreWriter":
+        self.splits = {
+            split: _SplitFiles(self._folder / split, self.dtype, self._with_values, self._stack)
+            for split in SPLITS
+        }
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def add(self, ids: Sequence[int], content: bytes, values: npt.NDArray[np.float32] | None = None) -> None:
+        """A row; its `content` chooses the split, so that equal rows are on the same side."""
+        if not len(ids):
+            self.empty += 1
+            return
+        place = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+        split: Split = "heldout" if place < self.heldout * 2**64 else "train"
+        self.splits[split].add(ids, values)
+
+    def finish(self, files: Sequence[Path | str], codec: Codec, unknown: int = 0) -> BuiltSequences:
+        """Writes what stands beside the arrays, once these are closed. Raises InputError where nothing is
+        left to train on.
+        """
+        if not self.splits["train"].rows:
+            raise InputError(f"{files[0]}: no row with an item is left to train on. Lower --heldout.")
+        write_json(self._folder / "manifest.json", self._manifest(files).model_dump(mode="json"))
+        write_json(self._folder / CODEC_FILE, codec.model_dump(mode="json"))
+        self.tokenizer.save(self._folder / "tokenizer")
+        return BuiltSequences(
+            {split: self.splits[split].rows for split in SPLITS},
+            sum(each.tokens.length for each in self.splits.values()),
+            self.empty,
+            self.tokenizer.vocab_size,
+            unknown,
+            codec,
+        )
+
+    def _manifest(self, files: Sequence[Path | str]) -> StoreManifest:
+        """The corpus is the files: its hash is of theirs."""
+        hashes = "".join(sha256(Path(path)) for path in files)
+        return StoreManifest(
+            created_by=f"bertsmith {bertsmith.__version__}",
+            dtype=self.dtype,
+            vocab_size=self.tokenizer.vocab_size,
+            tokenizer_sha256=self.tokenizer.sha256,
+            corpus_sha256=hashlib.sha256(hashes.encode()).hexdigest(),
+            splits={split: each.entry() for split, each in self.splits.items()},
+        )
 
 
 class SequenceSettings(UserSettings):
@@ -206,3 +344,100 @@ def _records(files: Sequence[RowFile], *, padded: bool = False) -> Iterator[Row]
 
 def _sequences(files: Sequence[RowFile], codec: Codec) -> Iterator[list[str]]:
     return (codec.symbols(row) for row in _records(files, padded=codec.kind == "symbols"))
+
+
+def fit_patches(
+    files: Sequence[RowFile], codec: Codec, size: int, progress: Progress | None
+) -> tuple[PatchTokenizer, int]:
+    """The tokenizer of rows of the first one's shape, which scales by the mean and the deviation of all, and
+    how many there are. Raises InputError naming the row that has another shape, and for a size that doesn't
+    divide an image.
+    """
+    first, where = next(_rows(files, codec))
+    shape_of_row = first.shape if codec.kind == "images" else first.shape[1:]
+    if len(first.shape) not in ((2, 3) if codec.kind == "images" else (1, 2)):
+        raise InputError(
+            f"{where}: expected {_EXPECTED[codec.kind]}, found {' x '.join(map(str, first.shape))} numbers."
+        )
+    channels = first.shape[2] if len(first.shape) == 3 else (first.shape[1:] or (1,))[0]
+    if codec.kind == "images" and len(first.shape) == 2:
+        channels = 1
+    rows, mean, deviation = _moments(files, codec, shape_of_row, channels, progress)
+    shape = _shape(codec.kind, size, channels, first.shape, mean, deviation, str(files[0].path))
+    places = [f"[VALUE{number}]" for number in range(shape.values)]
+    return PatchTokenizer.of(symbol_tokenizer([PATCH, *places]), shape), rows
+
+
+def write_patches(
+    files: Sequence[RowFile],
+    out: Path,
+    codec: Codec,
+    tokenizer: PatchTokenizer,
+    heldout: float,
+    rows: int | None,
+    progress: Progress | None,
+) -> BuiltSequences:
+    """Writes the store, with one row in memory at a time; `rows` is how many come, if known. Raises
+    InputError naming the row that has another shape than the tokenizer's.
+    """
+    with atomic_folder(out) as folder:
+        writer = StoreWriter(folder, tokenizer, heldout, with_values=True)
+        with writer:
+            for done, (numbers, where) in enumerate(_rows(files, codec), start=1):
+                tokenizer.shape.require_row(numbers.shape, where)
+                values = tokenizer.shape.cut(numbers, where)
+                writer.add([tokenizer.patch_id] * len(values), values.tobytes(), values)
+                if progress is not None and (not done % 1000 or done == rows):
+                    progress(done, rows, "rows written")
+        return writer.finish([file.path for file in files], codec)
+
+
+def _rows(files: Sequence[RowFile], codec: Codec) -> Rows:
+    for file in files:
+        for row in stream_records(file):
+            yield codec.numbers(row), row.where
+
+
+def _moments(
+    files: Sequence[RowFile],
+    codec: Codec,
+    shape_of_row: tuple[int, ...],
+    channels: int,
+    progress: Progress | None,
+) -> tuple[int, list[float], list[float]]:
+    """How many rows there are, and each channel's mean and deviation (Chan et al. 1979, row by row)."""
+    rows, count = 0, 0
+    mean, squares = np.zeros(channels), np.zeros(channels)
+    for rows, (numbers, where) in enumerate(_rows(files, codec), start=1):
+        found = numbers.shape if codec.kind == "images" else numbers.shape[1:]
+        if found != shape_of_row:
+            raise InputError(f"{where}: expected the shape of the first row, {shape_of_row}, found {found}.")
+        steps = numbers.reshape(-1, channels)
+        delta, total = steps.mean(0) - mean, count + len(steps)
+        squares += steps.var(0) * len(steps) + delta**2 * count * len(steps) / total
+        mean += delta * len(steps) / total
+        count = total
+        if progress is not None and not rows % 1000:
+            progress(rows, None, "rows measured")
+    deviation = np.sqrt(squares / max(count, 1))
+    varies = deviation > _ROUNDING * np.abs(mean)
+    return rows, mean.tolist(), np.where(varies, deviation, 1.0).tolist()
+
+
+def _shape(
+    kind: str,
+    size: int,
+    channels: int,
+    row: tuple[int, ...],
+    mean: Sequence[float],
+    deviation: Sequence[float],
+    where: str,
+) -> PatchShape:
+    values: dict[str, Any] = {"kind": kind, "size": size, "channels": channels}
+    values |= {"mean": tuple(mean), "deviation": tuple(deviation)}
+    if kind == "images":
+        values |= {"height": row[0], "width": row[1]}
+    try:
+        return PatchShape.model_validate(values)
+    except ValidationError as error:
+        raise InputError(f"{where}: {first_problem(error, PatchShape)} Change --patch.") from error

@@ -1,33 +1,226 @@
 """How rows become symbols: found once on the training rows, kept beside the store, used on every later file.
 
-sequences.json    kind, columns, and the bins of a table's numbers
+    sequences.json    kind, columns, and the bins of a table's numbers
+
+Of a table's typed columns a number is the bin it falls into, a category itself:
+
+    age = 41, city = Oslo    →    age:3  city=Oslo          an empty cell is age=?
+                                  age:41 city=Oslo          where numbers are read as they are
+
+Bins are quantiles (Gorishniy et al. 2022, section 3.2), so that each holds about as many cells. The position
+of a cell in its row is its column.
 """
 
-from collections.abc import Sequence
+import math
+import random
+import re
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers, processors
 
 from bertsmith.data.sequences.records import SEQUENCE, Row
-from bertsmith.data.sequences.symbol_tokenizer import as_symbol, spelled
-from bertsmith.data.sequences.table_columns import TableColumn
-from bertsmith.data.store_manifest import CODEC_FILE
+from bertsmith.data.store import CODEC_FILE
 from bertsmith.errors import InputError, StoreError
 from bertsmith.files import read_json
 from bertsmith.text.files.columns import listed, unknown_column
-from bertsmith.text.files.values import LARGEST, is_printed, shown
+from bertsmith.text.files.values import LARGEST, as_category, as_number, is_printed, shown
 from bertsmith.text.tokens.number_tokenizer import NumberScale, NumberScales
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer_json import MAX_PIECES
 from bertsmith.validation import Strict, first_problem
 
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+LONGEST_SYMBOL = 1000  # characters
+_BLANK = re.compile(r"\s+")
+_HALF_OF_A_PAIR = re.compile(r"[\ud800-\udfff]")
+_NEVER = " "  # what a continued piece begins with: no symbol holds a blank, so there is none
+SAMPLE = 100_000  # rows that are looked at: 8 bytes for each of their cells
+_FEW = 12  # a column of so many different numbers or fewer is a category
+_MOST = 0.5  # the share of numbers from which a column is one of numbers
 NAMES = (SEQUENCE, "sequences", "events", "symbols", "tokens", "ids", "input_ids", "text")
 NUMBERS = (SEQUENCE, "series", "values", "image", "images", "pixels")
-
 _AROUND = 2  # special tokens of a sequence: [CLS] and [SEP]
-
 Kind = Literal["symbols", "table", "series", "images"]
+
+
+def as_symbol(value: object, where: str) -> str:
+    """One item of a sequence as a symbol: integers and strings, white space in a string as "_".
+
+    Raises InputError for anything else: numbers with a fraction have no vocabulary, and nulls no meaning.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        if isinstance(value, float) and value.is_integer():  # pandas makes these of integers beside a null
+            return str(int(value))
+        raise InputError(
+            f"{where}: expected integers or strings as the items of a sequence, found {shown(value)}. "
+            "Measured numbers are read with --kind table, one a column."
+        )
+    symbol = _BLANK.sub("_", value.strip()) if isinstance(value, str) else str(value)
+    if not symbol or symbol in SPECIAL or len(symbol) > LONGEST_SYMBOL:
+        raise InputError(
+            f"{where}: {shown(value)} can't be an item of a sequence: it is empty, longer than "
+            f"{LONGEST_SYMBOL:,} characters, or a special token. Rename it."
+        )
+    if _HALF_OF_A_PAIR.search(symbol):
+        raise InputError(
+            f"{where}: {shown(value)} can't be an item of a sequence: it has half of a character, which was "
+            "cut within a UTF-16 pair. Mend the text."
+        )
+    return symbol
+
+
+def spelled(number: float) -> str:
+    """With every digit that it takes to read the same number again: 3 for 3.0."""
+    return repr(number).removesuffix(".0")
+
+
+def choose_symbols(counts: Counter[str], min_count: int, vocab_size: int) -> list[str]:
+    """The most frequent symbols that occur at least `min_count` times, at most `vocab_size` tokens with the
+    special ones; of equally frequent ones those first in the alphabet. Raises InputError when none is left.
+    """
+    frequent = ((symbol, count) for symbol, count in counts.items() if count >= min_count)
+    ranked = sorted(frequent, key=lambda each: (-each[1], each[0]))
+    kept = [symbol for symbol, _ in ranked[: min(vocab_size, MAX_PIECES) - len(SPECIAL)]]
+    if not kept:
+        raise InputError(
+            f"None of {len(counts):,} different symbols occurs {min_count} times or more. Lower --min-count."
+        )
+    return kept
+
+
+def symbol_tokenizer(symbols: Iterable[str]) -> Tokenizer:
+    """A tokenizer whose ids are the five special tokens', then the symbols' in their order."""
+    vocabulary = {piece: number for number, piece in enumerate((*SPECIAL, *symbols))}
+    model = models.WordPiece(
+        vocabulary,
+        unk_token="[UNK]",
+        max_input_chars_per_word=LONGEST_SYMBOL,
+        continuing_subword_prefix=_NEVER,
+    )
+    backend = Backend(model)
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.decoder = decoders.WordPiece(prefix=_NEVER, cleanup=False)
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    backend.add_special_tokens(list(SPECIAL))
+    roles = ("pad", "unk", "cls", "sep", "mask")
+    return Tokenizer(backend, dict(zip(roles, SPECIAL, strict=True)))
+
+
+class TableColumn(Strict):
+    """A column as it was found. A number has `edges` between its bins, ascending, or where it is read as it
+    is `scale`: the mean and the deviation of its numbers. A category has neither.
+    """
+
+    name: str
+    kind: Literal["number", "category"]
+    edges: tuple[float, ...] = Field(())
+    scale: tuple[float, float] | None = None
+
+    def symbol(self, value: Any, where: str) -> str:
+        """A cell as its symbol. Raises InputError for a number that is none."""
+        if _is_empty(value):
+            return as_symbol(f"{self.name}=?", where)
+        if self.kind == "number":
+            number = as_number(value, f"{where}, column {self.name}")
+            bin_or_number = bisect_right(self.edges, number) if self.scale is None else spelled(number)
+            return as_symbol(f"{self.name}:{bin_or_number}", where)
+        return as_symbol(f"{self.name}={_category(value, f'{where}, column {self.name}')}", where)
+
+
+def find_columns(
+    rows: Iterable[Row], names: Sequence[str], bins: int | None, categories: Collection[str] = ()
+) -> tuple[TableColumn, ...]:
+    """What each column holds: a number where every cell that isn't empty is one and more than a dozen differ,
+    unless it is among the `categories`. `bins` None: numbers stay.
+
+    Told from a sample of all `rows`, the same at every call, for a file may be sorted (Vitter 1985, algorithm
+    R): each row is as likely to be in it as any other. Raises InputError naming the cell of a column of
+    numbers that is none, such as NA: it would make a category of each number.
+    """
+    seen, chance = {name: _Seen() for name in names}, random.Random(0)
+    for number, row in enumerate(rows):
+        place = number if number < SAMPLE else int(chance.random() * (number + 1))
+        if place < SAMPLE:
+            for name, found in seen.items():
+                found.put(place, row.values.get(name), row.where)
+    return tuple(
+        TableColumn(name=name, kind="category") if name in categories else found.column(name, bins)
+        for name, found in seen.items()
+    )
+
+
+class _Seen:
+    """A column's cells in the sample: its numbers, NaN for an empty cell and infinity for any other; and the
+    first that was neither, perhaps no longer in the sample.
+    """
+
+    def __init__(self) -> None:
+        self.cells = array("d")
+        self.other: tuple[Any, str] | None = None
+
+    def put(self, place: int, value: Any, where: str) -> None:
+        """In the place of the cell that was there, or behind the last one."""
+        self.cells[place : place + 1] = array("d", [self._number(value, where)])
+
+    def _number(self, value: Any, where: str) -> float:
+        if _is_empty(value):
+            return math.nan
+        try:
+            return as_number(value, "")
+        except InputError:
+            self.other = self.other or (value, where)
+            return math.inf
+
+    def column(self, name: str, bins: int | None) -> TableColumn:
+        cells = np.array(self.cells)
+        cells = cells[~np.isnan(cells)]
+        numbers = cells[np.isfinite(cells)]
+        if len(numbers) < _MOST * len(cells) or len(np.unique(numbers)) <= _FEW:
+            return TableColumn(name=name, kind="category")
+        if self.other is not None:
+            value, where = self.other
+            others = max(len(cells) - len(numbers), 1)  # this one, where another row took its place
+            raise InputError(
+                f"{where}: the column {name} holds numbers in {len(numbers):,} of {len(numbers) + others:,} "
+                f"cells, here {shown(value)}. Leave such cells empty, or say that each number is a category "
+                f"of its own: --categories {name}."
+            )
+        if bins is None:
+            return TableColumn(
+                name=name, kind="number", scale=(float(numbers.mean()), float(numbers.std()) or 1.0)
+            )
+        inner = np.linspace(0, 1, bins + 1)[1:-1]
+        edges = sorted(set(np.quantile(numbers, inner).tolist()))
+        return TableColumn(name=name, kind="number", edges=tuple(edges))
+
+
+def _is_empty(value: Any) -> bool:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return True
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _category(value: Any, where: str) -> str:
+    """One value's spelling."""
+    if isinstance(value, list | tuple | dict):
+        raise InputError(
+            f"{where}: expected one value a cell, found {shown(value)}. Leave the column out (--leave-out), "
+            "or make columns of its parts."
+        )
+    return as_category(value)
 
 
 class Codec(Strict):

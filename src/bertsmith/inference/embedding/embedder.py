@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.data.prefetch import prefetch
+from bertsmith.data.stream import prefetch
 from bertsmith.door import door, flag, function, one_of, optional, text, whole
 from bertsmith.errors import InputError
 from bertsmith.files import sha256

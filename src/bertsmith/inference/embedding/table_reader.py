@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from bertsmith.arrays import Ints
-from bertsmith.data.prefetch import prefetch
+from bertsmith.data.stream import prefetch
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.model.static_table import StaticTable

@@ -11,11 +11,9 @@ from typing import ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from bertsmith.data.batch import Sequences, concatenate, usual_batch_tokens
+from bertsmith.data.batch import Sequences, concatenate, split, usual_batch_tokens
 from bertsmith.data.masking import Masker, MaskingRates
-from bertsmith.data.mixed_stream import MixedStream
-from bertsmith.data.split import split
-from bertsmith.data.stream import Cursor, GlobalBatch, PretrainingStream
+from bertsmith.data.stream import Cursor, GlobalBatch, MixedStream, PretrainingStream
 from bertsmith.model.sampled_softmax import VocabularySample, VocabularySampler
 from bertsmith.tasks.computing.evaluation_mode import evaluating
 from bertsmith.tasks.objective import Add, Gather

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 
 from bertsmith.data.masking import Masker
-from bertsmith.data.mixed_stream import MixedStream
-from bertsmith.data.stream import PretrainingStream
+from bertsmith.data.stream import MixedStream, PretrainingStream
 from bertsmith.model.checkpoint import SavesItself
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.pretraining.masked_task import MaskedTask

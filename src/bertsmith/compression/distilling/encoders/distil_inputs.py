@@ -18,9 +18,8 @@ from bertsmith.compression.distilling.encoders.student_model import Student, mak
 from bertsmith.compression.distilling.encoders.teacher import Teacher
 from bertsmith.compression.distilling.encoders.text_stream import SHORTEST, TextStream
 from bertsmith.compression.distilling.encoders.vector_cache import VectorCache
-from bertsmith.data.batch import PackedBatch
+from bertsmith.data.batch import PackedBatch, split
 from bertsmith.data.masking import Masker, MaskingRates
-from bertsmith.data.split import split
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.errors import CorpusError, RecipeError, ResourceError

@@ -19,9 +19,8 @@ from bertsmith.compression.distilling.encoders.relations import products_of, rel
 from bertsmith.compression.distilling.encoders.student_model import Student
 from bertsmith.compression.distilling.encoders.teacher import Teacher, with_positions
 from bertsmith.compression.distilling.encoders.vector_cache import VectorCache
-from bertsmith.data.batch import PackedBatch, Sequences
+from bertsmith.data.batch import PackedBatch, Sequences, split
 from bertsmith.data.masking import MaskedTokens, Masker
-from bertsmith.data.split import split
 from bertsmith.data.stream import Cursor, GlobalBatch, PretrainingStream
 from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.model.flops import encoder_flops, vocabulary_flops
