@@ -22,6 +22,7 @@ from bertsmith.compression.shrinking.shrink import shrink
 from bertsmith.compression.vocabulary_pruning import prune_vocabulary
 from bertsmith.errors import BertsmithError, InputError, ModelError, RecipeError
 from bertsmith.files import read_json, write_json
+from bertsmith.inference.checking.check import check_model
 from bertsmith.inference.frozen_baseline import encoder_before
 from bertsmith.inference.predictor import Predictor
 from bertsmith.machine import Hardware
@@ -62,7 +63,7 @@ def distil(teacher: Path, folder: Path, task: str, *overrides: str, **given: Any
     "task",
     [
         pytest.param(
-            task, marks=[pytest.mark.slow] * (task not in ("classification", "tagging", "retrieval"))
+            task, marks=[pytest.mark.slow] * (task not in ("classification", "tagging", "similarity"))
         )
         for task in ROWS
     ],
@@ -71,6 +72,7 @@ def test_a_student_of_any_head_opens_and_says_what_was_measured(
     task: str, make_teacher: Callable[..., Path], tmp_path: Path
 ) -> None:
     result = distil(make_teacher(task), tmp_path, task)
+    assert check_model(result.model).agrees
     student = Predictor.load(result.model)
     assert student.model.config.num_hidden_layers == 1
     found = student.evaluate(tmp_path / "dev.jsonl", tmp_path / "train.jsonl")

@@ -37,6 +37,7 @@ from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.golden.records import write_golden
+from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Outputs
 from bertsmith.training.finetuning.results import Restart, Results
 from bertsmith.training.log import json_value
@@ -148,7 +149,8 @@ def _run(recipe: DistilRecipe, work: Work) -> DistilResult:
     if first:
         provenance = _provenance(recipe, session, results, hashes)
         save_task_model(out / "model", student, session.task, session.tokenizer, provenance, overwrite=True)
-        write_golden(out / "model", type(session.task))
+        own = None if recipe.task is None else find_task(recipe.task)  # as it is opened, not as it was taught
+        write_golden(out / "model", own)
     wait()
     alone = learn_alone(recipe, work, splits) if recipe.compare and session.data.labelled else {}
     whole = DistilResults(
