@@ -114,7 +114,7 @@ def test_bins_hold_about_as_many_cells_each_and_keep_their_order() -> None:
 @pytest.fixture
 def sorted_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """More than are looked at: `x` rises, and `y` has one value until its last quarter."""
-    monkeypatch.setattr("bertsmith.data.sequences.records.SAMPLE", 400)
+    monkeypatch.setattr("bertsmith.data.sequences.codec.SAMPLE", 400)
     return write(tmp_path / "rows.jsonl", [{"x": n, "y": max(n, 3000)} for n in range(4000)])
 
 
@@ -143,7 +143,7 @@ def test_numbers_of_a_sorted_file_are_scaled_by_all_its_rows(tmp_path: Path, sor
 
 def test_each_row_is_as_likely_to_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first ones too, which are there before others take their place."""
-    monkeypatch.setattr("bertsmith.data.sequences.records.SAMPLE", 1000)
+    monkeypatch.setattr("bertsmith.data.sequences.codec.SAMPLE", 1000)
     (column,) = find_columns((Row({"x": float(n)}, "") for n in range(20_000)), ["x"], bins=2)
     assert column.edges == (pytest.approx(10_000, abs=1000),)
     (column,) = find_columns((Row({"x": float(n)}, "") for n in range(20_000)), ["x"], bins=None)
@@ -153,7 +153,7 @@ def test_each_row_is_as_likely_to_be_looked_at(monkeypatch: pytest.MonkeyPatch) 
 def test_a_word_among_numbers_is_named_whether_it_stayed_in_the_sample_or_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bertsmith.data.sequences.records.SAMPLE", 20)
+    monkeypatch.setattr("bertsmith.data.sequences.codec.SAMPLE", 20)
     rows = [Row({"x": "NA" if n == 3 else n}, f"row {n + 1}") for n in range(2000)]
     with pytest.raises(InputError, match=r"row 4: the column x .* (19 of 20|20 of 21) cells, here 'NA'"):
         find_columns(rows, ["x"], bins=4)
