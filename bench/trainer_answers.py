@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from transformers import DataCollatorWithPadding
 
-from bertsmith.metrics.squad_rules import question_scores
+from bertsmith.metrics.scores import question_scores
 from bertsmith.metrics.thresholds import no_answer_threshold
 from bertsmith.text.labelled.squad import Question
 from trainer import INPUTS, Row, outputs_of

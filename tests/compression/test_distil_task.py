@@ -26,7 +26,7 @@ from bertsmith.inference.checking.check import check_model
 from bertsmith.inference.frozen_baseline import encoder_before
 from bertsmith.inference.predictor import Predictor
 from bertsmith.machine import Hardware
-from bertsmith.metrics.confidence import Confidence
+from bertsmith.metrics.calibration import Confidence
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config

@@ -18,8 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from bertsmith.errors import InputError, ModelError, RecipeError
-from bertsmith.estimators.estimator_input import RefusedInput
-from bertsmith.estimators.estimators import BertClassifier, BertRegressor
+from bertsmith.estimators.estimators import BertClassifier, BertRegressor, RefusedInput
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.tasks.classification import ClassificationSettings

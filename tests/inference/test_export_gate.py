@@ -25,7 +25,7 @@ from bertsmith.inference.export.limits import ERROR, EXACT, ExportLimits
 from bertsmith.inference.export.running import Feed, padded_feed, run_sequences
 from bertsmith.inference.export.source import Source, open_source
 from bertsmith.inference.export.tokenizer_alone import require_same_ids
-from bertsmith.metrics.confidence import Confidence
+from bertsmith.metrics.calibration import Confidence
 
 EVERY_HEAD_AND_FAMILY = [
     *((name, "bert") for name in NAMES),

@@ -12,7 +12,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from bertsmith.errors import InputError
-from bertsmith.estimators.feature_transformer import BertFeatures
+from bertsmith.estimators.estimators import BertFeatures
 from bertsmith.inference.features import Features
 
 TEXTS = [

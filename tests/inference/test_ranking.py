@@ -10,7 +10,7 @@ from bertsmith.inference.ranking.exact_search import Vectors
 from bertsmith.inference.ranking.ranking import RankingSettings, System, fuse, rank_by_all, rerank
 from bertsmith.inference.ranking.results import Comparison, compare, metrics_for
 from bertsmith.metrics.ranking_scores import in_order, ranking_scores
-from bertsmith.metrics.significance import intervals_of_means, p_value
+from bertsmith.metrics.scores import intervals_of_means, p_value
 from bertsmith.progress import Progress
 from bertsmith.text.retrieval.retrieval_data import RetrievalData
 

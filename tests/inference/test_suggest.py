@@ -16,7 +16,7 @@ from bertsmith.inference.suggesting import answering
 from bertsmith.inference.suggesting import suggest as module_of_suggest
 from bertsmith.inference.suggesting.folder import write_suggestions
 from bertsmith.inference.suggesting.suggest import NextRow, Suggestions, suggest
-from bertsmith.metrics.confidence import Confidence
+from bertsmith.metrics.calibration import Confidence
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.heads.frozen_features import features_of
 from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings

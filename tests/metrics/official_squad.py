@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bertsmith.metrics.squad_rules import exact_match, question_scores, token_f1
+from bertsmith.metrics.scores import exact_match, question_scores, token_f1
 
 Golds = Sequence[Sequence[str]]
 FloatArray = npt.NDArray[np.float64]

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from bertsmith.errors import ModelError
-from bertsmith.metrics.calibration import probabilities_of
-from bertsmith.metrics.confidence import Confidence, confidence_of, fit_confidence
+from bertsmith.metrics.calibration import Confidence, confidence_of, fit_confidence, probabilities_of
 from bertsmith.metrics.thresholds import threshold_for_coverage
 
 

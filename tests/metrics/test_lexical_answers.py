@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.metrics.lexical_answers import lexical_answer, lexical_answers
+from bertsmith.metrics.baselines import lexical_answer, lexical_answers
 
 PASSAGE = (
     "The Normans gave their name to Normandy. They were descended from Norse raiders. "

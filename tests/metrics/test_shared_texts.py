@@ -1,6 +1,6 @@
 """Texts of test that occur in train are found whatever their case and white space."""
 
-from bertsmith.metrics.shared_texts import shared_texts
+from bertsmith.tasks.examples.held_out import shared_texts
 
 
 def test_case_and_white_space_do_not_hide_a_text() -> None:

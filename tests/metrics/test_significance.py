@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 from bertsmith.errors import InputError
-from bertsmith.metrics import significance
-from bertsmith.metrics.significance import Interval, intervals_of_means, p_value
+from bertsmith.metrics import scores as significance
+from bertsmith.metrics.scores import Interval, intervals_of_means, p_value
 
 
 def mean(values: np.ndarray, axis: int = -1) -> np.ndarray:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from official_squad import best_threshold, score_v1, score_v2
 
-from bertsmith.metrics.squad_rules import exact_match, normalise, question_scores, token_f1
+from bertsmith.metrics.scores import exact_match, normalise, question_scores, token_f1
 
 PIECES = [
     *(

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.metrics.ranking_scores import Graded
+from bertsmith.metrics.ranking_scores import Graded, tied_average_precision, tied_reciprocal_rank
 from bertsmith.metrics.ranking_scores import average_precision as plain_map
 from bertsmith.metrics.ranking_scores import mrr as plain_mrr
-from bertsmith.metrics.tied_ranking import average_precision, reciprocal_rank
 
 
 def drawn(seed: int, size: int, scores: int) -> tuple[np.ndarray, np.ndarray]:
@@ -38,14 +37,14 @@ def over_all_orders(scores: np.ndarray, relevant: np.ndarray) -> tuple[float, fl
 def test_figures_are_the_mean_over_all_orders(seed: int, size: int, scores: int) -> None:
     given_scores, relevant = drawn(seed, size, scores)
     wanted = over_all_orders(given_scores, relevant)
-    assert average_precision(given_scores, relevant) == pytest.approx(wanted[0], abs=1e-12)
-    assert reciprocal_rank(given_scores, relevant) == pytest.approx(wanted[1], abs=1e-12)
+    assert tied_average_precision(given_scores, relevant) == pytest.approx(wanted[0], abs=1e-12)
+    assert tied_reciprocal_rank(given_scores, relevant) == pytest.approx(wanted[1], abs=1e-12)
 
 
 def test_a_constant_score_of_one_relevant_among_three_by_hand() -> None:
     wanted = (1 + 1 / 2 + 1 / 3) / 3
-    assert average_precision([0, 0, 0], [False, False, True]) == pytest.approx(wanted)
-    assert reciprocal_rank([0, 0, 0], [False, False, True]) == pytest.approx(wanted)
+    assert tied_average_precision([0, 0, 0], [False, False, True]) == pytest.approx(wanted)
+    assert tied_reciprocal_rank([0, 0, 0], [False, False, True]) == pytest.approx(wanted)
 
 
 @settings(max_examples=100, deadline=None)
@@ -60,11 +59,13 @@ def test_a_tied_group_s_first_relevant_place_counts_by_its_share_of_all_orders(
         for place in range(1, size - relevant + 2)
     )
     truths = [False] * before + [True] * relevant + [False] * (size - relevant)
-    assert reciprocal_rank(scores, truths) == pytest.approx(wanted, abs=1e-12)
+    assert tied_reciprocal_rank(scores, truths) == pytest.approx(wanted, abs=1e-12)
 
 
 def test_many_tied_candidates_of_one_query_take_no_time() -> None:
     """A coefficient of ten thousand candidates for each place took a minute."""
     begun = process_time()
-    assert reciprocal_rank(np.zeros(10_000), np.arange(10_000) % 4 == 0) == pytest.approx(0.4621, abs=1e-3)
+    assert tied_reciprocal_rank(np.zeros(10_000), np.arange(10_000) % 4 == 0) == pytest.approx(
+        0.4621, abs=1e-3
+    )
     assert process_time() - begun < 1

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertsmith.metrics.confidence import Confidence
+from bertsmith.metrics.calibration import Confidence
 from bertsmith.metrics.scores import ClassScore
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.evaluating.error_analysis import Confusion, ErrorAnalysis

@@ -13,7 +13,7 @@ from typing import Any
 from bertsmith.benchmarks.benchmark_task import SCORE
 from bertsmith.benchmarks.published import Published
 from bertsmith.benchmarks.seed_run import DEV, SeedScore, read_seed
-from bertsmith.metrics.significance import Interval
+from bertsmith.metrics.scores import Interval
 
 _WITHIN = 1.96  # standard errors: 95 % of a normal distribution
 

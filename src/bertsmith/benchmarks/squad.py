@@ -16,7 +16,7 @@ from bertsmith.arrays import Floats
 from bertsmith.benchmarks.benchmark_task import SCORE, BenchmarkTask, Figures, TaskFiles
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_write, read_json, write_json
-from bertsmith.metrics.squad_rules import Golds, exact_match, question_scores, token_f1
+from bertsmith.metrics.scores import Golds, exact_match, question_scores, token_f1
 from bertsmith.text.labelled.squad import read_squad
 
 WHERE = "https://rajpurkar.github.io/SQuAD-explorer"

@@ -1,12 +1,14 @@
-"""Fine-tuning as estimators of scikit-learn, for its pipelines, searches and cross-validation.
+"""Fine-tuning, and the vectors of a frozen BERT, as estimators of scikit-learn: for its pipelines, searches
+and cross-validation.
 
-E texts, C classes. X is a list of texts or of pairs of texts, or one or two columns of them.
+E texts, C classes, D width of a vector. X is a list of texts or of pairs of texts, or one or two columns of
+them.
 """
 
 # ruff: noqa: N803 - X is scikit-learn's name for what is predicted from
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,22 +16,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
 from sklearn.model_selection import train_test_split
-from sklearn.utils import check_array, check_consistent_length, check_random_state
+from sklearn.utils import check_array, check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from bertsmith.errors import InputError, RecipeError
-from bertsmith.estimators.estimator_input import (
-    RefusedInput,
-    TextEstimator,
-    TextOrPair,
-    as_mixed_rows,
-    as_texts,
-    refuse_missing,
-    targets_of,
-)
+from bertsmith.inference.features import USUAL_STRIDE, FeaturePooling, Features, Layers
 from bertsmith.inference.predictor import Predictor
 from bertsmith.machine import device_of
 from bertsmith.metrics.calibration import probabilities_of
@@ -46,10 +40,25 @@ from bertsmith.tasks.task import Task
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe, task_settings
 from bertsmith.training.finetuning.finetune import finetune_examples
 
+TextOrPair = str | tuple[str, str]
 Row = TextOrPair | Mapping[str, Any]
-
 _OF_FILES = ("train", "dev", "test", "dev_share", "unlabelled", "group", "out")
 _FILES = "model_files"  # what a pickle has in place of the model
+
+
+class RefusedInput(InputError, ValueError):
+    """An InputError that is also the ValueError which scikit-learn's rules ask for."""
+
+
+class TextEstimator(BaseEstimator):  # type: ignore[misc]
+    """X is text: the checks that scikit-learn makes of tables of numbers don't apply."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.one_d_array = True
+        tags.input_tags.two_d_array = False
+        return tags
 
 
 class _FinetunedEstimator(TextEstimator):
@@ -322,6 +331,142 @@ class BertRegressor(RegressorMixin, _FinetunedEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
         """(E,) in the unit of y."""
         return self._outputs(X)[:, 0]
+
+
+class BertFeatures(TransformerMixin, TextEstimator):  # type: ignore[misc]
+    """Vectors of a frozen BERT, as input for other estimators: parameters are those of Features.
+
+    >>> make_pipeline(BertFeatures("minilm"), LogisticRegression()).fit(texts, labels)
+
+    Nothing is learnt: a pickle holds the parameters, and the model is read again by its name.
+    """
+
+    def __init__(
+        self,
+        model: str | Path = "minilm",
+        *,
+        layers: Layers = "last",
+        pooling: FeaturePooling = "mean",
+        max_length: int | None = None,
+        stride: int | None = USUAL_STRIDE,
+    ) -> None:
+        self.model = model
+        self.layers = layers
+        self.pooling = pooling
+        self.max_length = max_length
+        self.stride = stride
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Reads the model. Raises ModelError when there is none, InputError for a choice it doesn't have."""
+        as_texts(X)
+        if self.pooling in ("tokens", "words"):
+            raise RefusedInput(
+                f"pooling={self.pooling!r} gives many vectors per text. Use Features for them."
+            )
+        self.features_ = self._read()
+        self.width_ = self.features_.width
+        return self
+
+    def transform(self, X: Any) -> npt.NDArray[np.float32]:
+        """(E, D)."""
+        check_is_fitted(self, "width_")
+        if not hasattr(self, "features_"):  # after unpickling
+            self.features_ = self._read()
+        return np.asarray(self.features_.encode(as_texts(X)))
+
+    def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
+        """bertfeatures0 … bertfeatures(D - 1)."""
+        check_is_fitted(self, "width_")
+        return np.array([f"bertfeatures{number}" for number in range(self.width_)], object)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "features_"}
+
+    def _read(self) -> Features:
+        return Features(self.model, self.layers, self.pooling, max_length=self.max_length, stride=self.stride)
+
+
+def as_texts(X: Any) -> list[TextOrPair]:
+    """One text a row, or two: a list of texts or of pairs, a column or two of an array or a table.
+
+    Raises RefusedInput naming the row: for what is no text, for rows of more than two, for singles among
+    pairs, and for no rows at all.
+    """
+    if isinstance(X, str | Mapping) or not isinstance(X, Iterable):
+        raise RefusedInput(f"X must be a list of texts or of pairs of texts, found {_shown(X)}.")
+    rows = X.to_numpy() if hasattr(X, "to_numpy") else X
+    texts = [_as_text(row, number) for number, row in enumerate(rows)]
+    if not texts:
+        raise RefusedInput("X has 0 texts. Expected at least one.")
+    for number, text in enumerate(texts):
+        if isinstance(text, str) != isinstance(texts[0], str):
+            raise RefusedInput(f"X[{number}]: X[0] is a {_kind(texts[0])}, but this is a {_kind(text)}.")
+    return texts
+
+
+def _as_text(row: Any, number: int) -> TextOrPair:
+    if isinstance(row, str):
+        return str(row)
+    if isinstance(row, Mapping):
+        raise RefusedInput(
+            f"X[{number}]: expected a text or a pair of texts, found {_shown(row)}. Pass the texts alone, or "
+            "name the columns beside them in settings={'features': […]}."
+        )
+    parts = tuple(row) if isinstance(row, Iterable) and not isinstance(row, bytes) else (row,)
+    for part in parts:
+        if not isinstance(part, str):
+            raise RefusedInput(f"X[{number}]: expected a text, found {_shown(part)}.")
+    if len(parts) == 1:
+        return str(parts[0])
+    if len(parts) != 2:
+        raise RefusedInput(f"X[{number}]: expected a text or a pair of texts, found {len(parts)} values.")
+    return str(parts[0]), str(parts[1])
+
+
+def _kind(text: TextOrPair) -> str:
+    return "text" if isinstance(text, str) else "pair of texts"
+
+
+def as_mixed_rows(X: Any) -> list[Mapping[str, Any]]:
+    """One mapping a row, {"text": …, "age": …}, for a model that reads columns beside the text. Raises
+    RefusedInput naming the row.
+    """
+    if isinstance(X, str | Mapping) or not isinstance(X, Iterable):
+        raise RefusedInput(f'X must be a list of rows such as {{"text": …, "age": …}}, found {_shown(X)}.')
+    rows = list(X)
+    if not rows:
+        raise RefusedInput("X has 0 rows. Expected at least one.")
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise RefusedInput(
+                f'X[{number}]: with features expected {{"text": …, "age": …}}, found {_shown(row)}. '
+                'From a table, pass X.to_dict("records").'
+            )
+    return rows
+
+
+def targets_of(y: Any) -> npt.NDArray[Any]:
+    """y as an array (E,). Raises RefusedInput where there is none, ValueError for another shape."""
+    if y is None:
+        raise RefusedInput("fit requires y to be passed, but the target y is None.")
+    return np.asarray(column_or_1d(y, warn=True))
+
+
+def refuse_missing(gold: npt.NDArray[Any]) -> None:
+    """Raises RefusedInput for None and NaN among strings, which can't be sorted, and for blanks, which no
+    model's folder may have.
+    """
+    for number, each in enumerate(gold.tolist() if gold.dtype.kind in "OU" else ()):
+        missing = each is None or type(each).__name__ == "NAType" or each != each  # pandas' NA equals nothing
+        if missing or (isinstance(each, str) and not each.strip()):
+            found = each if missing else "blank"
+            raise RefusedInput(
+                f"y[{number}] is {found}: expected a class. Give it one, or leave out the row."
+            )
+
+
+def _shown(value: Any) -> str:
+    return f"{str(value)[:60]!r} ({type(value).__name__})"
 
 
 def _plain(value: Any) -> Any:

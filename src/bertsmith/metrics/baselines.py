@@ -1,23 +1,34 @@
-"""What a score must beat: the majority, and a model without any pre-training that trains in seconds.
+"""What a score must beat: the majority, and models without any pre-training that train in seconds.
 
 Each baseline learns from train and answers dev; the task's own metrics score its answers like the model's.
 All are deterministic and bounded: what exceeds the bounds below is sampled, and the name says so.
 
+Of columns alone a small gradient boosting (scikit-learn's, by histograms) learns: unlike a linear model it
+finds thresholds, and what two columns mean together.
+
+Questions are answered by words alone. The sentence that shares the rarest words with the question is found as
+by the sliding window of Richardson et al. (2013, "MCTest"): each shared word counts log(1 + 1 / how often the
+passage has it). There they choose among given answers; here the answer is a run of words of that sentence:
+numbers where the question asks for one, else names, else whatever lies between the question's own words and
+function words. English only in its word lists; elsewhere it falls back to runs between the question's words.
+
 E examples, C classes or labels, F features.
 """
 
+import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import log
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from bertsmith.arrays import Bools, Floats, Ints
+from bertsmith.arrays import Bools, Float32s, Floats, Ints
 from bertsmith.metrics.thresholds import best_f1_cuts
-from bertsmith.text.words import WORD_PATTERN
+from bertsmith.text.words import WORD, WORD_PATTERN
 
 Text = str | tuple[str, str]  # a text, or a pair of them
 Answers = TypeVar("Answers")
@@ -241,3 +252,148 @@ def _features(rows: Sequence[Text], weigh: Callable[[Sequence[str]], Any]) -> An
 def _cosines(first: Any, second: Any) -> Floats:
     """(E,) of rows that have length 1, or 0 where a text has no known word."""
     return np.asarray(first.multiply(second).sum(axis=1), np.float64).ravel()
+
+
+_TREES, _FEWEST_ROUNDS, _MOST_ROUNDS = 4000, 10, 60  # of all folds and classes together: some seconds
+_NEVER = 1e-6  # the probability of a class that the rows learned from don't have
+
+
+def boosted_rounds(outputs: int, folds: int) -> int:
+    """How many rounds there is time for, with a tree an output in each; 0 where they would be too few."""
+    rounds = _TREES // (max(outputs, 1) * folds)
+    return min(rounds, _MOST_ROUNDS) if rounds >= _FEWEST_ROUNDS else 0
+
+
+def boosted_classes(
+    train: Float32s, gold: npt.ArrayLike, dev: Float32s, classes: int, rounds: int
+) -> Float32s:
+    """(E, C) logits for `dev`, of class numbers (E,) for `train`."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    gold = np.asarray(gold, np.int64)
+    found = np.full((len(dev), classes), _NEVER)
+    known = np.unique(gold)
+    if len(known) == 1:
+        found[:, known] = 1.0
+    else:
+        learner = HistGradientBoostingClassifier(**_settings(len(train), rounds)).fit(train, gold)
+        found[:, learner.classes_] = learner.predict_proba(dev).clip(_NEVER)
+    logits: Float32s = np.log(found).astype(np.float32)
+    return logits
+
+
+def boosted_labels(train: Float32s, gold: npt.ArrayLike, dev: Float32s, rounds: int) -> Float32s:
+    """(E, C) log-odds for `dev`, of truth values (E, C) for `train`."""
+    columns = [boosted_classes(train, each, dev, 2, rounds) for each in np.asarray(gold, np.int64).T]
+    odds: Float32s = np.stack([each[:, 1] - each[:, 0] for each in columns], axis=1)
+    return odds
+
+
+def boosted_numbers(train: Float32s, gold: npt.ArrayLike, dev: Float32s, rounds: int) -> Float32s:
+    """(E, 1) numbers for `dev`, of numbers (E,) for `train`."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    learner = HistGradientBoostingRegressor(**_settings(len(train), rounds))
+    found: Float32s = (
+        learner.fit(train, np.asarray(gold, np.float64)).predict(dev)[:, None].astype(np.float32)
+    )
+    return found
+
+
+def _settings(rows: int, rounds: int) -> dict[str, Any]:
+    """Leaves of few rows only where there are few."""
+    return {
+        "max_iter": rounds,
+        "learning_rate": 0.2,
+        "max_leaf_nodes": 8,
+        "min_samples_leaf": min(20, max(2, rows // 50)),
+        "early_stopping": False,
+        "random_state": 0,
+    }
+
+
+_FUNCTION_WORDS = """a about after all also an and any are as at be been before being between both but by can
+    could did do does during each for from had has have he her him his how if in into is it its many may more
+    most much no not of on only or other over s she some such than that the their them then there these they
+    this those through to under until up was were what when where which while who whom whose why will with
+    would"""
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+ASKS_FOR_A_NUMBER = re.compile(
+    r"\bwhen\b|\bhow (many|much|old|long|far|tall|large|big|often)\b"
+    r"|\b(what|which) (\w+ )?(year|date|day|month|percentage|percent|number|century|decade)\b",
+    re.IGNORECASE,
+)
+SENTENCE = re.compile(r"[^\s].*?(?:[.!?](?=\s)|\Z|\n)", re.DOTALL)
+NUMBER = re.compile(r"\$?\d[\d.,:/–-]*(?<![.,])%?")
+# "the Norman conquest of England" is no name, "University of Notre Dame" is one.
+NAME = re.compile(r"[A-Z][\w'’.-]*(?:\s+(?:of|the|and|de|von|&)(?:\s+the)?(?=\s+[A-Z])|\s+[A-Z][\w'’.-]*)*")
+
+Span = tuple[int, int]  # characters of the passage
+
+
+def lexical_answers(questions: Sequence[tuple[str, str]]) -> Baseline[list[str]]:
+    """An answer for each (question, passage), cut from the passage as it stands there: the whole
+    sentence where it holds nothing new, "" for an empty passage.
+    """
+    answers = []
+    for question, passage in questions:
+        start, end = lexical_answer(question, passage)
+        answers.append(passage[start:end])
+    return Baseline("sentence with most shared words", answers)
+
+
+def lexical_answer(question: str, passage: str) -> Span:
+    """(start, end) of the answer in characters of the passage."""
+    asked = {word for word in _words(question) if word not in FUNCTION_WORDS}
+    start, end = _best_sentence(asked, passage)
+    kinds: tuple[Callable[[str], Iterable[Span]], ...] = (_names, lambda text: _runs(text, asked))
+    if ASKS_FOR_A_NUMBER.search(question):
+        kinds = (_numbers, *kinds)
+    sentence = passage[start:end]
+    for kind in kinds:
+        new = [span for span in kind(sentence) if not asked & set(_words(sentence[slice(*span)]))]
+        if new:
+            first, last = max(new, key=lambda span: (len(_words(sentence[slice(*span)])), -span[0]))
+            return start + first, start + last
+    return start, end
+
+
+def _best_sentence(asked: set[str], passage: str) -> Span:
+    counts = Counter(_words(passage))
+    best, best_score = (0, 0), -1.0
+    for match in SENTENCE.finditer(passage):
+        shared = asked & set(_words(match[0]))
+        score = sum(log(1 + 1 / counts[word]) for word in sorted(shared))
+        if score > best_score:
+            best, best_score = match.span(), score
+    return best
+
+
+def _words(text: str) -> list[str]:
+    return [word.casefold() for word in WORD.findall(text)]
+
+
+def _numbers(sentence: str) -> Iterable[Span]:
+    return (match.span() for match in NUMBER.finditer(sentence))
+
+
+def _names(sentence: str) -> Iterable[Span]:
+    """Runs of capitalised words; a function word that merely opens the sentence is none."""
+    for match in NAME.finditer(sentence):
+        if match[0].casefold() not in FUNCTION_WORDS:
+            yield match.start(), match.start() + len(match[0].rstrip(".'’-"))
+
+
+def _runs(sentence: str, asked: set[str]) -> Iterable[Span]:
+    """Stretches without function words, words of the question, and punctuation."""
+    start, end = -1, -1
+    for match in WORD.finditer(sentence):
+        word = match[0].casefold()
+        ends = word in FUNCTION_WORDS or word in asked
+        if start >= 0 and (ends or sentence[end : match.start()].strip(" -'’")):
+            yield start, end
+            start = -1
+        if not ends:
+            start, end = (match.start() if start < 0 else start), match.end()
+    if start >= 0:
+        yield start, end

@@ -1,16 +1,23 @@
-"""From scores to probabilities that hold: temperature scaling, and how far confidence and truth differ
-(Guo et al. 2017, "On calibration of modern neural networks").
+"""From scores to probabilities that hold: temperature scaling, how far confidence and truth differ (Guo et
+al. 2017, "On calibration of modern neural networks"), and what a checkpoint keeps about confidence: on dev
+first the temperature is found, then the thresholds.
 
 E examples, C classes or labels.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bertsmith.arrays import Floats
+from bertsmith.errors import ModelError
+from bertsmith.metrics.thresholds import NEVER, at_threshold, thresholds_per_label
+from bertsmith.validation import first_problem
 
 # Beyond these the dev set says nothing useful: every answer certain, or every answer alike.
 COLDEST, HOTTEST = 0.01, 100.0
@@ -25,6 +32,106 @@ class ReliabilityBin:
     count: int
     confidence: float
     accuracy: float
+
+
+class Confidence(BaseModel):
+    """Logits are divided by `temperature`; a text is answered where its confidence >= `threshold`.
+
+    `coverage` and `risk` are the share of dev that is answered so and the share of those answers that are
+    wrong, `ece_before` and `ece_after` the expected calibration error without and with the temperature, all
+    on the same `examples` of dev that the temperature was fitted on: a little better than on new text.
+    `label_thresholds` has one probability a label where a text may have several, and is None elsewhere.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    temperature: float = Field(ge=COLDEST, le=HOTTEST)
+    ece_before: float = Field(ge=0, le=1)
+    ece_after: float = Field(ge=0, le=1)
+    threshold: float = Field(ge=0, le=NEVER)
+    coverage: float = Field(ge=0, le=1)
+    risk: float = Field(ge=0, le=1)
+    examples: int = Field(ge=1)
+    label_thresholds: tuple[float, ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values, for bertsmith.json."""
+        return self.model_dump(mode="json")
+
+    def figures(self) -> dict[str, float]:
+        """What to show of it beside the metrics."""
+        figures = {
+            "ece_before": self.ece_before,
+            "ece_after": self.ece_after,
+            "temperature": self.temperature,
+        }
+        return figures | ({"coverage": self.coverage, "risk": self.risk} if self.threshold > 0 else {})
+
+    @classmethod
+    def from_json(cls, settings: Any, where: str = "bertsmith.json") -> "Confidence":
+        """The inverse; raises ModelError naming `where` and a key missing, unknown or impossible."""
+        try:
+            return cls.model_validate_json(json.dumps(settings))
+        except ValidationError as error:
+            raise ModelError(
+                f"{where}: confidence: {first_problem(error, cls)} The file was altered: take it from "
+                "a copy, or train again."
+            ) from error
+
+
+def fit_confidence(
+    logits: npt.ArrayLike, gold: npt.ArrayLike, threshold: Callable[[Floats], float] = lambda _: 0.0
+) -> Confidence:
+    """What dev's logits (E, C) say about confidence, given gold classes (E,) or labels (E, C). `threshold`
+    chooses by dev's confidences (E,) the lowest to answer with; as it is, every text is answered.
+
+    With several labels, the calibration error compares each label's probability with how often it holds, and
+    the thresholds per label are those of `thresholds_per_label`.
+    Raises ValueError when shapes don't fit.
+    """
+    gold = np.asarray(gold)
+    multi_label = gold.ndim == 2
+    temperature = fit_temperature(logits, gold)
+    before, after = (probabilities_of(logits, t, multi_label=multi_label) for t in (1.0, temperature))
+    thresholds = thresholds_per_label(after, gold) if multi_label else None
+    confidence, correct = _answered(after, gold, thresholds)
+    chosen = at_threshold(confidence, correct, threshold(confidence))
+    return Confidence(
+        temperature=temperature,
+        ece_before=_calibration_error(before, gold),
+        ece_after=_calibration_error(after, gold),
+        threshold=chosen.threshold,
+        coverage=chosen.coverage,
+        risk=chosen.risk,
+        examples=len(gold),
+        label_thresholds=None if thresholds is None else tuple(thresholds.tolist()),
+    )
+
+
+def _answered(
+    probabilities: Floats, gold: npt.NDArray[Any], thresholds: Floats | None
+) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """(E,) confidences, and whether the answers are right: the class, or the whole set of labels."""
+    if thresholds is None:
+        return confidence_of(probabilities), probabilities.argmax(axis=1) == gold
+    right = ((probabilities >= thresholds) == gold.astype(bool)).all(axis=1)
+    return confidence_of(probabilities, thresholds), right
+
+
+def _calibration_error(probabilities: Floats, gold: npt.NDArray[Any]) -> float:
+    if gold.ndim == 2:
+        return expected_calibration_error(probabilities.ravel(), gold.ravel())
+    return expected_calibration_error(probabilities.max(axis=1), probabilities.argmax(axis=1) == gold)
+
+
+def confidence_of(probabilities: Floats, label_thresholds: npt.ArrayLike | None = None) -> Floats:
+    """(E,) confidence of the answers that probabilities (E, C) give: that of the best class or, with
+    `label_thresholds` (C,), that of the whole set, as if labels were independent.
+    """
+    if label_thresholds is None:
+        return np.asarray(probabilities.max(axis=1))
+    holds = probabilities >= np.asarray(label_thresholds)
+    return np.asarray(np.where(holds, probabilities, 1 - probabilities).prod(axis=1))
 
 
 def probabilities_of(logits: npt.ArrayLike, temperature: float = 1.0, *, multi_label: bool = False) -> Floats:
@@ -74,6 +181,32 @@ def fit_temperature_to(
     return _temperature(scores, float((wanted * scores).sum()), multi_label)
 
 
+def _temperature(scores: Floats, reached: float, multi_label: bool) -> float:
+    """T where the mean logit under the model is that of the truth, whose logits add up to `reached`."""
+
+    def slope(sharpness: float) -> float:
+        """Of the negative log-likelihood by 1 / T."""
+        probabilities = probabilities_of(scores, 1 / sharpness, multi_label=multi_label)
+        return float((probabilities * scores).sum() - reached)
+
+    return 1 / _root(slope, 1 / HOTTEST, 1 / COLDEST)
+
+
+def _root(slope: Callable[[float], float], low: float, high: float) -> float:
+    """Where a rising function crosses zero, or the end nearer to it.
+
+    Halving the ratio: 1 / T spans four powers of ten, and 40 halvings leave one part in 10^11.
+    """
+    if slope(low) >= 0:
+        return low
+    if slope(high) <= 0:
+        return high
+    for _ in range(40):
+        middle = float(np.sqrt(low * high))
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return float(np.sqrt(low * high))
+
+
 def reliability(
     confidence: npt.ArrayLike, correct: npt.ArrayLike, bins: int = 15
 ) -> tuple[ReliabilityBin, ...]:
@@ -111,29 +244,3 @@ def expected_calibration_error(confidence: npt.ArrayLike, correct: npt.ArrayLike
         raise ValueError("expected at least one answer")
     distance = sum(bar.count * abs(bar.confidence - bar.accuracy) for bar in bars)
     return distance / sum(bar.count for bar in bars)
-
-
-def _temperature(scores: Floats, reached: float, multi_label: bool) -> float:
-    """T where the mean logit under the model is that of the truth, whose logits add up to `reached`."""
-
-    def slope(sharpness: float) -> float:
-        """Of the negative log-likelihood by 1 / T."""
-        probabilities = probabilities_of(scores, 1 / sharpness, multi_label=multi_label)
-        return float((probabilities * scores).sum() - reached)
-
-    return 1 / _root(slope, 1 / HOTTEST, 1 / COLDEST)
-
-
-def _root(slope: Callable[[float], float], low: float, high: float) -> float:
-    """Where a rising function crosses zero, or the end nearer to it.
-
-    Halving the ratio: 1 / T spans four powers of ten, and 40 halvings leave one part in 10^11.
-    """
-    if slope(low) >= 0:
-        return low
-    if slope(high) <= 0:
-        return high
-    for _ in range(40):
-        middle = float(np.sqrt(low * high))
-        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
-    return float(np.sqrt(low * high))

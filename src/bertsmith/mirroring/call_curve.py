@@ -12,7 +12,7 @@ import numpy as np
 
 from bertsmith.errors import InputError
 from bertsmith.metrics.guarantees.power_law import PowerLaw, fit_power_law
-from bertsmith.metrics.significance import Interval
+from bertsmith.metrics.scores import Interval
 from bertsmith.mirroring.candidate import Judged
 from bertsmith.mirroring.learned_calls import LearnedCall, part_of
 from bertsmith.mirroring.targets import heads_of

@@ -13,9 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertsmith.arrays import Bools, Floats, Ints
-from bertsmith.metrics.guarantees.groups import Group, certify_each
-from bertsmith.metrics.guarantees.learn_then_test import STARTS, Certificate, threshold_sequence
-from bertsmith.metrics.guarantees.prices import CLAIMS, Prices, certify_by_prices
+from bertsmith.metrics.guarantees.learn_then_test import (
+    CLAIMS,
+    STARTS,
+    Certificate,
+    Group,
+    Prices,
+    certify_by_prices,
+    certify_each,
+    threshold_sequence,
+)
 from bertsmith.metrics.guarantees.sample_size import calls_to_prove, fewest_calls
 from bertsmith.mirroring.candidate import Candidate, Judged
 from bertsmith.mirroring.claims_in_words import percent_at_most

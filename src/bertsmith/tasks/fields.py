@@ -22,8 +22,7 @@ from bertsmith.arrays import Floats
 from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError, ModelError
 from bertsmith.metrics.baselines import majority_class, majority_labels, tfidf_classes, tfidf_labels
-from bertsmith.metrics.calibration import probabilities_of
-from bertsmith.metrics.confidence import confidence_of
+from bertsmith.metrics.calibration import confidence_of, probabilities_of
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.examples.text_settings import PooledSettings

@@ -22,9 +22,9 @@ from bertsmith.arrays import Floats, Int32s
 from bertsmith.data.batch import to_device
 from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError
+from bertsmith.metrics.baselines import lexical_answers
 from bertsmith.metrics.calibration import probabilities_of
-from bertsmith.metrics.lexical_answers import lexical_answers
-from bertsmith.metrics.squad_rules import question_scores
+from bertsmith.metrics.scores import question_scores
 from bertsmith.metrics.thresholds import no_answer_threshold
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, span_errors

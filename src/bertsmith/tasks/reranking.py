@@ -21,7 +21,7 @@ from bertsmith.arrays import Ints
 from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError, ModelError
 from bertsmith.metrics.baselines import tfidf_cosine
-from bertsmith.metrics.tied_ranking import average_precision, reciprocal_rank
+from bertsmith.metrics.ranking_scores import tied_average_precision, tied_reciprocal_rank
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, number_errors
 from bertsmith.tasks.examples.batch_division import together
@@ -246,7 +246,9 @@ class Reranking(TextTask):
             relevant = [examples[row].label > 0 for row in mine]
             if any(relevant):
                 scores = [predictions[row]["score"] for row in mine]
-                values.append((average_precision(scores, relevant), reciprocal_rank(scores, relevant)))
+                values.append(
+                    (tied_average_precision(scores, relevant), tied_reciprocal_rank(scores, relevant))
+                )
         mean = np.mean(values, axis=0) if values else (math.nan, math.nan)
         return {"map": float(mean[0]), "mrr": float(mean[1])}
 

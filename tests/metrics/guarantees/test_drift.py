@@ -9,8 +9,8 @@ import pytest
 from simulated import generator, within
 
 from bertsmith.errors import InputError
-from bertsmith.metrics.guarantees import drift
-from bertsmith.metrics.guarantees.drift import Drift
+from bertsmith.metrics.guarantees import audit as drift
+from bertsmith.metrics.guarantees.audit import Drift
 
 DELTA, REFERENCE = 0.05, 2000
 Source = Callable[[np.random.Generator, int], np.ndarray]

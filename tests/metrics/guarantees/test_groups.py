@@ -5,8 +5,14 @@ import pytest
 from simulated import each_size, generator, within
 
 from bertsmith.errors import InputError
-from bertsmith.metrics.guarantees.groups import Constraint, Group, certify_each, certify_together, split_by
-from bertsmith.metrics.guarantees.learn_then_test import certify
+from bertsmith.metrics.guarantees.learn_then_test import (
+    Constraint,
+    Group,
+    certify,
+    certify_each,
+    certify_together,
+    split_by,
+)
 
 THRESHOLDS = np.append(np.linspace(0.95, 0.05, 19), -np.inf)
 EPSILON = DELTA = 0.05

@@ -9,7 +9,7 @@ from simulated import each_size, generator
 
 from bertsmith.errors import InputError
 from bertsmith.metrics.guarantees.power_law import RowsNeeded, fit_power_law
-from bertsmith.metrics.significance import Interval
+from bertsmith.metrics.scores import Interval
 
 ROWS = np.array([250, 500, 1000, 2000])
 

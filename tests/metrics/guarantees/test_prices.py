@@ -5,7 +5,7 @@ import pytest
 from simulated import each_size, generator, within
 
 from bertsmith.errors import InputError
-from bertsmith.metrics.guarantees.prices import Prices, certify_by_prices
+from bertsmith.metrics.guarantees.learn_then_test import Prices, certify_by_prices
 
 THRESHOLDS = np.append(np.linspace(0.98, 0.02, 49), -np.inf)
 PRICES = Prices(call=0.01, error=0.1)  # break-even at a risk of 10 %

@@ -11,8 +11,7 @@ from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import sha256
 from bertsmith.inference.trained_on import TrainedOn
-from bertsmith.metrics.shared_texts import shared_texts
-from bertsmith.tasks.examples.held_out import hold_out, shared_with_train
+from bertsmith.tasks.examples.held_out import hold_out, shared_texts, shared_with_train
 from bertsmith.tasks.task import Outputs, Task, TaskSettings, reading_columns
 from bertsmith.text.labelled.labelled_files import named_files
 from bertsmith.training.finetuning.labelled_data import FEW_ROWS

@@ -9,7 +9,7 @@ import numpy as np
 
 from bertsmith.arrays import Floats
 from bertsmith.inference.ranking.results import Comparison, Difference, Figures
-from bertsmith.metrics.significance import Interval
+from bertsmith.metrics.scores import Interval
 from bertsmith.reporting.charts import FIRST, MUTED, SECOND, picture
 from bertsmith.reporting.page import as_markup, render_page
 from bertsmith.reporting.tables import Table, raw_facts

@@ -12,7 +12,7 @@ import numpy as np
 from bertsmith.errors import InputError
 from bertsmith.inference.ranking.ranking import System
 from bertsmith.metrics.ranking_scores import RankingScores, ranking_scores
-from bertsmith.metrics.significance import Interval, intervals_of_means, p_value
+from bertsmith.metrics.scores import Interval, intervals_of_means, p_value
 from bertsmith.text.retrieval.retrieval_data import RetrievalData
 
 

@@ -1,21 +1,36 @@
-"""How often a model in service disagrees with its teacher: a confidence sequence from audits, and what
-follows.
+"""How often a model in service disagrees with its teacher, and whether what comes in has changed: statements
+from bets that hold at whatever time one looks.
 
-Of the calls that the model answers, each is put to the teacher too with a known probability. For a supposed
-rate m a bettor stakes a fraction f of the capital on each audit: against "the rate is at most m" the capital
-is multiplied by 1 + f w (d - m) / m, against "the rate is at least m" by 1 - f w (d - m) / (1 - m), where d
-is the disagreement, 0 to 1, and w the weight of the audit. If the supposition is true, neither grows on
-average, and that it ever reaches 1 / delta has probability at most delta (Ville 1939): one may look after
-every audit, and stop whenever one likes. Rates that were refuted make room for the interval. Stakes are
-spread over several fractions at once, the diversified Kelly bets of Waudby-Smith and Ramdas ("Estimating
-means of bounded random variables by betting", arXiv 2010.09686).
+**Audits.** Of the calls that the model answers, each is put to the teacher too with a known probability. For
+a supposed rate m a bettor stakes a fraction f of the capital on each audit: against "the rate is at most m"
+the capital is multiplied by 1 + f w (d - m) / m, against "the rate is at least m" by
+1 - f w (d - m) / (1 - m), where d is the disagreement, 0 to 1, and w the weight of the audit. If the
+supposition is true, neither grows on average, and that it ever reaches 1 / delta has probability at most
+delta (Ville 1939): one may look after every audit, and stop whenever one likes. Rates that were refuted make
+room for the interval. Stakes are spread over several fractions at once, the diversified Kelly bets of
+Waudby-Smith and Ramdas ("Estimating means of bounded random variables by betting", arXiv 2010.09686).
 
 The weight corrects for what is audited more often: w = least / probability, `least` being the smallest
 probability that any call could have had at that moment. This is inverse-probability weighting, scaled so that
 w is at most 1. A call that isn't audited changes nothing, for it is d - m and not d that is weighted. Where
 all calls of a moment have the same probability, w is 1, however it changes over time.
 
-F fractions.
+**Drift.** A conformal test martingale on one number a call, such as its confidence or its distance from the
+nearest text of the training data. Each number is ranked among all before it, beginning with a reference. As
+long as the order of all of them is arbitrary (exchangeability), the ranks are independent and uniform: a
+p-value between 0 and 1, ties broken by chance (Vovk, Gammerman and Shafer, "Algorithmic learning in a random
+world"). A bettor stakes on where it falls: lower or higher, near the ends or in the middle. A part of the
+capital moves from bet to bet at each step, as the Simple Jumper of Vovk, Petej, Nouretdinov, Ahlberg,
+Carlsson and Gammerman 2021 ("Retrain or not retrain") does, so that it follows a change. That the capital
+ever reaches 1 / delta has probability at most delta, so an alarm is false with no more than this, over all
+time.
+
+**The reserve.** A bettor who stakes all at the start loses nearly everything while nothing changes, and must
+win it back before a change shows. So some is held back and a little of it joins the bets at each step: there
+is always fresh capital. The sum of stakes and reserve is still a test supermartingale, a mixture over the
+times of entry, and Ville's inequality holds for it.
+
+F fractions; N bets, B bins. Leading dimensions, where there are any, are streams side by side.
 """
 
 import math
@@ -26,49 +41,23 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from bertsmith.arrays import Floats
-from bertsmith.door import found
+from bertsmith.arrays import Floats, Ints
+from bertsmith.door import door, found, whole
 from bertsmith.errors import InputError
-from bertsmith.metrics.guarantees.levels import share
-from bertsmith.metrics.guarantees.reserve import entering, held_back
-from bertsmith.metrics.significance import Interval
+from bertsmith.metrics.guarantees.bounds import numbers, share
+from bertsmith.metrics.scores import Interval
 
 Decision = Literal["promote", "keep", "demote"]
-
 FRACTIONS: Floats = np.geomspace(0.002, 0.98, 16)
 _HALVINGS = 40  # of the unit interval: 1e-12
 _FORMAT = 1
-
-
-def log_gains_above(
-    disagreements: npt.ArrayLike, weights: npt.ArrayLike, rate: npt.ArrayLike, fractions: Floats = FRACTIONS
-) -> Floats:
-    """(..., F): the logarithm of what each bet against "the rate is at most `rate`" is multiplied by."""
-    disagreements, weights, rate = np.broadcast_arrays(disagreements, weights, rate)
-    return np.asarray(np.log1p((weights * (disagreements / rate - 1))[..., None] * fractions))
-
-
-def log_gains_below(
-    disagreements: npt.ArrayLike, weights: npt.ArrayLike, rate: npt.ArrayLike, fractions: Floats = FRACTIONS
-) -> Floats:
-    """(..., F): the same against "the rate is at least `rate`"."""
-    disagreements, weights, rate = (np.asarray(each, np.float64) for each in (disagreements, weights, rate))
-    return log_gains_above(1 - disagreements, weights, 1 - rate, fractions)
-
-
-def after_audit(
-    log_stakes: Floats, disagreements: npt.ArrayLike, weights: npt.ArrayLike, rate: float, step: int
-) -> Floats:
-    """(..., F) stakes against "the rate has always been at most `rate`", as logarithms, after audit number
-    `step`, counted from 1; at first all are -inf. Fresh capital enters at each, for the rate may rise late.
-    """
-    staked = np.logaddexp(log_stakes, math.log(entering(step) / len(FRACTIONS)))
-    return np.asarray(staked + log_gains_above(disagreements, weights, rate))
-
-
-def log_capital(log_stakes: Floats, steps: int) -> Floats:
-    """(...) of such stakes and what is still held back, after so many audits."""
-    return np.asarray(np.logaddexp(np.logaddexp.reduce(log_stakes, axis=-1), math.log(held_back(steps))))
+_SLOPES = np.array([-0.9, -0.3, 0.3, 0.9])  # bets on low or high p-values
+_BENDS = np.array([-0.8, 0.8])  # on p-values in the middle, or near 0 and 1
+BETS = 1 + len(_SLOPES) + len(_BENDS)  # the first stakes nothing
+_JUMPING = 0.002  # the share of the capital that changes its bet at a step
+_MOST_BINS = 256
+_FEWEST = 20  # numbers of a reference
+_DRIFT_FORMAT = 1
 
 
 class Audits:
@@ -198,6 +187,37 @@ class Audits:
         return pairs[:, 0], pairs[:, 1], np.array(list(self._seen.values()), np.float64)
 
 
+def log_gains_above(
+    disagreements: npt.ArrayLike, weights: npt.ArrayLike, rate: npt.ArrayLike, fractions: Floats = FRACTIONS
+) -> Floats:
+    """(..., F): the logarithm of what each bet against "the rate is at most `rate`" is multiplied by."""
+    disagreements, weights, rate = np.broadcast_arrays(disagreements, weights, rate)
+    return np.asarray(np.log1p((weights * (disagreements / rate - 1))[..., None] * fractions))
+
+
+def log_gains_below(
+    disagreements: npt.ArrayLike, weights: npt.ArrayLike, rate: npt.ArrayLike, fractions: Floats = FRACTIONS
+) -> Floats:
+    """(..., F): the same against "the rate is at least `rate`"."""
+    disagreements, weights, rate = (np.asarray(each, np.float64) for each in (disagreements, weights, rate))
+    return log_gains_above(1 - disagreements, weights, 1 - rate, fractions)
+
+
+def after_audit(
+    log_stakes: Floats, disagreements: npt.ArrayLike, weights: npt.ArrayLike, rate: float, step: int
+) -> Floats:
+    """(..., F) stakes against "the rate has always been at most `rate`", as logarithms, after audit number
+    `step`, counted from 1; at first all are -inf. Fresh capital enters at each, for the rate may rise late.
+    """
+    staked = np.logaddexp(log_stakes, math.log(entering(step) / len(FRACTIONS)))
+    return np.asarray(staked + log_gains_above(disagreements, weights, rate))
+
+
+def log_capital(log_stakes: Floats, steps: int) -> Floats:
+    """(...) of such stakes and what is still held back, after so many audits."""
+    return np.asarray(np.logaddexp(np.logaddexp.reduce(log_stakes, axis=-1), math.log(held_back(steps))))
+
+
 def _capital(log_gains: Floats, times: Floats) -> float:
     """The logarithm of the capital spread over all fractions, of (P, F) gains that came (P,) times."""
     return float(np.logaddexp.reduce(times @ log_gains) - math.log(log_gains.shape[-1]))
@@ -217,3 +237,131 @@ def _bets(values: Any) -> Floats:
     if array.shape != FRACTIONS.shape or np.isnan(array).any():
         raise ValueError(f"expected {len(FRACTIONS)} bets")
     return array
+
+
+class Drift:
+    """The test of one stream of numbers. False alarms over all time have probability `delta` at most; of
+    several streams watched at once give each its part of it.
+
+    `reference` (E,) is of the traffic that the model was certified on, in any order: every other number sets
+    the bins, the rest is what the stream is compared with at first. The state is of one size for ever.
+    """
+
+    @door(delta=share, seed=whole(0))
+    def __init__(self, reference: npt.ArrayLike, delta: float, seed: int = 0) -> None:
+        values = numbers(reference, "reference")
+        if len(values) < _FEWEST:
+            raise InputError(f"Expected a reference of at least {_FEWEST} numbers, found {len(values)}.")
+        self.delta, self.seed, self.steps = delta, seed, 0
+        # Bins by the numbers that are compared would not treat these and new ones alike.
+        self._edges = edges_of(values[::2])
+        self._counts: Ints = np.bincount(self._places(values[1::2]), minlength=len(self._edges) + 1)
+        self._log_stakes: Floats = np.full(BETS, -np.inf)
+        self._most = 0.0
+
+    def record(self, value: float) -> bool:
+        """One number of the stream; whether there is an alarm, now or before. Raises InputError for NaN and
+        infinity, and changes nothing then."""
+        if not math.isfinite(value):
+            raise InputError(f"Expected a finite number to watch, found {found(value)}.")
+        self.steps += 1
+        place = int(self._places(np.array([value]))[0])
+        # By the step's number, so that a resumed test draws as one that was never stopped.
+        chance = np.random.default_rng((self.seed, self.steps)).random()
+        p_value = conformal_p_value(self._counts, place, chance)
+        self._counts[place] += 1
+        self._log_stakes = after_bet(self._log_stakes, p_value, self.steps)
+        self._most = max(self._most, float(log_capital(self._log_stakes, self.steps)))
+        return self.alarm
+
+    @property
+    def alarm(self) -> bool:
+        """Once given, it stays: a new model, or a new reference, begins a new test."""
+        return self._most >= -math.log(self.delta)
+
+    @property
+    def evidence(self) -> float:
+        """The logarithm of the largest capital so far; an alarm from log(1 / delta) on."""
+        return self._most
+
+    def as_json(self) -> dict[str, Any]:
+        """The whole state in what JSON can hold; `from_json` goes on from it to the bit."""
+        return {
+            "format": _DRIFT_FORMAT,
+            "delta": self.delta,
+            "seed": self.seed,
+            "steps": self.steps,
+            "edges": self._edges.tolist(),
+            "counts": self._counts.tolist(),
+            "log_stakes": self._log_stakes.tolist() if self.steps else None,
+            "most": self._most,
+        }
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> "Drift":
+        """Raises InputError for what `as_json` of this version didn't write."""
+        test = cls.__new__(cls)
+        try:
+            if state["format"] != _DRIFT_FORMAT:
+                raise ValueError(f"format {state['format']}")
+            test.delta, test.seed, test.steps = float(state["delta"]), int(state["seed"]), int(state["steps"])
+            share(test.delta, "delta")
+            test._edges = np.array(state["edges"], np.float64)
+            test._counts = np.array(state["counts"], np.int64)
+            stakes = state["log_stakes"] if test.steps else [-math.inf] * BETS
+            test._log_stakes = np.array(stakes, np.float64)
+            if test._counts.shape != (len(test._edges) + 1,) or test._log_stakes.shape != (BETS,):
+                raise ValueError("bins, counts and bets don't fit")
+            test._most = float(state["most"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"Expected the state of a test of drift as as_json of this version writes it, found a fault: "
+                f"{error!r}. Begin a new one."
+            ) from error
+        return test
+
+    def _places(self, values: Floats) -> Ints:
+        return np.searchsorted(self._edges, values, side="left").astype(np.int64)
+
+
+def gains(p_value: npt.ArrayLike) -> Floats:
+    """(..., N) of p-values (...): what each bet is multiplied by. Their mean over uniform p-values is 1."""
+    p = np.asarray(p_value, np.float64)[..., None]
+    bent = 6 * p * (p - 1) + 1  # Legendre's second polynomial on 0 ... 1: mean 0, from -1/2 to 1
+    return np.concatenate([np.ones_like(p), 1 + _SLOPES * (2 * p - 1), 1 + _BENDS * bent], axis=-1)
+
+
+def after_bet(log_stakes: Floats, p_value: npt.ArrayLike, step: int) -> Floats:
+    """(..., N) stakes, as logarithms, after the bet number `step`, counted from 1; at first all are -inf."""
+    total = np.logaddexp.reduce(log_stakes, axis=-1, keepdims=True)
+    spread = np.logaddexp(total + math.log(_JUMPING), math.log(entering(step))) - math.log(BETS)
+    return np.asarray(np.logaddexp(log_stakes + math.log1p(-_JUMPING), spread) + np.log(gains(p_value)))
+
+
+def conformal_p_value(counts: Ints, place: npt.ArrayLike, chance: npt.ArrayLike) -> Floats:
+    """(...) of new numbers in bins `place` (...), given how many before them fell in each bin, (..., B): the
+    share that lies above, and of the equal ones, the new one among them, a share by `chance` (...) in [0, 1).
+    """
+    place = np.asarray(place)[..., None]
+    bins = np.arange(counts.shape[-1])
+    above = (counts * (bins > place)).sum(axis=-1)
+    equal = np.take_along_axis(counts, place, axis=-1)[..., 0] + 1
+    return np.asarray((above + np.asarray(chance) * equal) / (counts.sum(axis=-1) + 1))
+
+
+def edges_of(values: Floats) -> Floats:
+    """(at most 255,) inner edges of bins with like many of these values in each."""
+    return np.unique(np.quantile(values, np.arange(1, _MOST_BINS) / _MOST_BINS, method="lower"))
+
+
+def held_back(steps: int) -> float:
+    """The share of the capital that is not yet staked after so many bets: 1, then 1/2, then as 1 / log.
+
+    So slow that a change at step t costs about log t + 2 log log t of evidence, and no more.
+    """
+    return 0.5 / (1 + math.log(steps)) if steps else 1.0
+
+
+def entering(step: int) -> float:
+    """The share that is staked at bet number `step`, counted from 1, for the first time."""
+    return held_back(step - 1) - held_back(step)

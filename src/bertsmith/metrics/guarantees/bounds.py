@@ -1,17 +1,55 @@
 """How far a rate in a sample may be from the rate behind it: exact intervals and p-values, for any sample
-size.
+size. And the checks that this folder shares: shares such as ε and δ, and arrays of one length.
 
 The draws are independent and of one distribution. All functions work element by element and broadcast.
 """
+
+from numbers import Real
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bertsmith.arrays import Floats
-from bertsmith.door import door
+from bertsmith.door import door, found
 from bertsmith.errors import InputError
-from bertsmith.metrics.guarantees.levels import counts, share
-from bertsmith.metrics.significance import Interval
+from bertsmith.metrics.scores import Interval
+
+
+def share(value: Any, name: str) -> None:
+    """A number above 0 and below 1. Raises InputError."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < 1:
+        raise InputError(f"{name} must lie above 0 and below 1 (0.05 is 5 %), found {found(value)}.")
+
+
+def shares(values: npt.ArrayLike, name: str) -> Floats:
+    """(E,) values from 0 to 1, at least one. Raises InputError."""
+    array = np.asarray(values, np.float64)
+    if array.ndim != 1 or not len(array):
+        raise InputError(f"{name} must be one value a call and at least one, found the shape {array.shape}.")
+    wrong = np.flatnonzero(~((array >= 0) & (array <= 1)))
+    if len(wrong):
+        raise InputError(f"{name} must lie from 0 to 1, found {array[wrong[0]]} at call {wrong[0] + 1}.")
+    return array
+
+
+def numbers(values: npt.ArrayLike, name: str) -> Floats:
+    """(E,) finite values, at least one. Raises InputError."""
+    array = np.asarray(values, np.float64)
+    if array.ndim != 1 or not len(array):
+        raise InputError(f"{name} must be one value a call and at least one, found the shape {array.shape}.")
+    wrong = np.flatnonzero(~np.isfinite(array))
+    if len(wrong):
+        raise InputError(f"{name} must be finite, found {array[wrong[0]]} at call {wrong[0] + 1}.")
+    return array
+
+
+def counts(part: npt.ArrayLike, whole: npt.ArrayLike, name: str) -> tuple[Floats, Floats]:
+    """Whole numbers with 0 <= part <= whole. Raises InputError."""
+    part, whole = np.broadcast_arrays(np.asarray(part, np.float64), np.asarray(whole, np.float64))
+    if not ((part >= 0) & (part <= whole) & (part % 1 == 0) & (whole % 1 == 0)).all():
+        raise InputError(f"{name} must be whole numbers, from 0 to the number of calls they are counted in.")
+    return part, whole
 
 
 @door(delta=share)

@@ -12,9 +12,26 @@ are answered depends on each call alone. Given that n are answered, their losses
 mean is the selective risk. The p-value from these n is therefore valid given n, whatever n is, and so it is
 on the whole.
 
+`certify` makes one claim. `certify_each` makes one a group, and all of them hold together with probability
+1 - delta: of G groups each is tested at delta / G (Bonferroni). A group is known before the teacher is asked,
+such as the class that the model predicts, or the field that its head fills: only then can a threshold of its
+own be applied. Candidate models on the same calls are groups too, and since all claims hold together, any of
+them may be picked.
+
+`certify_together` finds one threshold at which every constraint holds. A constraint is on the calls that it
+counts, and may use what only the teacher's answer tells, such as its class. It needs no correction: the
+hypothesis of a threshold is "at least one constraint fails here", and since the one that fails is true, the
+largest of the p-values is one for it (the intersection-union test, Berger 1982; Angelopoulos et al., arXiv
+2110.01052, on several risks).
+
+`certify_by_prices` chooses the risk to prove by the prices of a call and of an answer that differs. Answering
+costs at most epsilon times the error's price, and asking costs the call's. Up to epsilon = call / error,
+answering is no dearer on average. A smaller epsilon saves more on each answer, and answers less.
+
 E calls, T thresholds.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,14 +41,23 @@ import numpy.typing as npt
 from bertsmith.arrays import Bools, Floats, Ints
 from bertsmith.door import door
 from bertsmith.errors import InputError
-from bertsmith.metrics.guarantees.bounds import binomial_p_value, clopper_pearson, hoeffding_bentkus_p_value
-from bertsmith.metrics.guarantees.levels import numbers, share, shares
-from bertsmith.metrics.significance import Interval
+from bertsmith.metrics.guarantees.bounds import (
+    binomial_p_value,
+    clopper_pearson,
+    hoeffding_bentkus_p_value,
+    numbers,
+    share,
+    shares,
+)
+from bertsmith.metrics.scores import Interval
 
 # Testing begins at so many places, the first and the last threshold among them. The strictest ones answer too
 # few calls to prove anything, and with that one place to begin at, all would end there. Each further one
 # takes some of delta.
 STARTS = 8
+# Of the break-even risk. At the whole of it the proven saving would be nothing.
+_PARTS = (0.75, 0.5, 0.25, 0.125)
+CLAIMS = len(_PARTS)  # that are tested, each at its share of delta
 
 
 @dataclass(frozen=True)
@@ -84,21 +110,45 @@ def certify(
     return certificate(confidence, losses, thresholds, fixed_sequence_test(p_values, delta), epsilon, delta)
 
 
-def threshold_sequence(confidence: npt.ArrayLike, most: int = 50) -> Floats:
-    """At most `most` thresholds from strict to lax: evenly spaced quantiles of these confidences (E,), and
-    last the lowest number, which answers every call. Each is half-way between a confidence and the next lower
-    one, so that rounding moves no call to the other side: one of these may be frequent in the calibration.
+def calibration(confidence: npt.ArrayLike, losses: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """Both checked: (E,), finite, losses from 0 to 1. Raises InputError."""
+    confidence, losses = numbers(confidence, "confidence"), shares(losses, "losses")
+    if len(confidence) != len(losses):
+        raise InputError(
+            f"Expected a confidence and a loss for each call, found {len(confidence):,} confidences and "
+            f"{len(losses):,} losses."
+        )
+    return confidence, losses
 
-    The confidences are of data that the calibration doesn't use: dev data, or earlier traffic without labels.
+
+def falling(thresholds: npt.ArrayLike) -> Floats:
+    """(T,) checked: each below the one before it. Raises InputError."""
+    array = np.asarray(thresholds, np.float64)
+    if array.ndim != 1 or not len(array) or np.isnan(array).any() or not (array[1:] < array[:-1]).all():
+        raise InputError(
+            "Expected thresholds from strict to lax, each below the one before it and at least one; "
+            f"found {array.tolist()[:5]}. threshold_sequence makes them of data that isn't the calibration's."
+        )
+    return array
+
+
+def risk_p_values(confidence: Floats, losses: Floats, thresholds: Floats, epsilon: float) -> Floats:
+    """(T,) the p-value of "the selective risk is above epsilon", 1 where nothing is answered.
+
+    Exact by the binomial for losses of 0 and 1, else Hoeffding and Bentkus's.
     """
-    confidence = numbers(confidence, "confidence")
-    if most < 1:
-        raise InputError(f"Expected at least one threshold, found most={most}.")
-    steps = np.quantile(confidence, 1 - np.arange(1, most) / most, method="higher")
-    values = np.unique(confidence)
-    places = np.searchsorted(values, np.unique(steps))
-    between = (values[places] + values[np.maximum(places - 1, 0)]) / 2
-    return np.append(np.unique(between)[::-1], -np.inf)
+    answered = answered_by(confidence, losses, thresholds)
+    if ((losses == 0) | (losses == 1)).all():
+        return binomial_p_value(answered.losses, answered.calls, epsilon)
+    means = np.clip(answered.losses / np.maximum(answered.calls, 1), 0, 1)
+    return hoeffding_bentkus_p_value(means, answered.calls, epsilon)
+
+
+def answered_by(confidence: Floats, losses: Floats, thresholds: Floats) -> Answered:
+    order = np.argsort(-confidence, kind="stable")
+    sums = np.concatenate([[0.0], np.cumsum(losses[order])])
+    calls = np.searchsorted(-confidence[order], -thresholds, side="right")
+    return Answered(calls.astype(np.int64), sums[calls])
 
 
 def fixed_sequence_test(p_values: npt.ArrayLike, delta: float, starts: int = STARTS) -> Bools:
@@ -123,25 +173,6 @@ def fixed_sequence_test(p_values: npt.ArrayLike, delta: float, starts: int = STA
     return refuted
 
 
-def risk_p_values(confidence: Floats, losses: Floats, thresholds: Floats, epsilon: float) -> Floats:
-    """(T,) the p-value of "the selective risk is above epsilon", 1 where nothing is answered.
-
-    Exact by the binomial for losses of 0 and 1, else Hoeffding and Bentkus's.
-    """
-    answered = answered_by(confidence, losses, thresholds)
-    if ((losses == 0) | (losses == 1)).all():
-        return binomial_p_value(answered.losses, answered.calls, epsilon)
-    means = np.clip(answered.losses / np.maximum(answered.calls, 1), 0, 1)
-    return hoeffding_bentkus_p_value(means, answered.calls, epsilon)
-
-
-def answered_by(confidence: Floats, losses: Floats, thresholds: Floats) -> Answered:
-    order = np.argsort(-confidence, kind="stable")
-    sums = np.concatenate([[0.0], np.cumsum(losses[order])])
-    calls = np.searchsorted(-confidence[order], -thresholds, side="right")
-    return Answered(calls.astype(np.int64), sums[calls])
-
-
 def certificate(
     confidence: Floats, losses: Floats, thresholds: Floats, proven: Bools, epsilon: float, delta: float
 ) -> Certificate | None:
@@ -164,23 +195,184 @@ def certificate(
     )
 
 
-def calibration(confidence: npt.ArrayLike, losses: npt.ArrayLike) -> tuple[Floats, Floats]:
-    """Both checked: (E,), finite, losses from 0 to 1. Raises InputError."""
-    confidence, losses = numbers(confidence, "confidence"), shares(losses, "losses")
-    if len(confidence) != len(losses):
-        raise InputError(
-            f"Expected a confidence and a loss for each call, found {len(confidence):,} confidences and "
-            f"{len(losses):,} losses."
-        )
-    return confidence, losses
+def threshold_sequence(confidence: npt.ArrayLike, most: int = 50) -> Floats:
+    """At most `most` thresholds from strict to lax: evenly spaced quantiles of these confidences (E,), and
+    last the lowest number, which answers every call. Each is half-way between a confidence and the next lower
+    one, so that rounding moves no call to the other side: one of these may be frequent in the calibration.
+
+    The confidences are of data that the calibration doesn't use: dev data, or earlier traffic without labels.
+    """
+    confidence = numbers(confidence, "confidence")
+    if most < 1:
+        raise InputError(f"Expected at least one threshold, found most={most}.")
+    steps = np.quantile(confidence, 1 - np.arange(1, most) / most, method="higher")
+    values = np.unique(confidence)
+    places = np.searchsorted(values, np.unique(steps))
+    between = (values[places] + values[np.maximum(places - 1, 0)]) / 2
+    return np.append(np.unique(between)[::-1], -np.inf)
 
 
-def falling(thresholds: npt.ArrayLike) -> Floats:
-    """(T,) checked: each below the one before it. Raises InputError."""
-    array = np.asarray(thresholds, np.float64)
-    if array.ndim != 1 or not len(array) or np.isnan(array).any() or not (array[1:] < array[:-1]).all():
-        raise InputError(
-            "Expected thresholds from strict to lax, each below the one before it and at least one; "
-            f"found {array.tolist()[:5]}. threshold_sequence makes them of data that isn't the calibration's."
-        )
-    return array
+class Group(NamedTuple):
+    """Calibration calls of a group: confidence (E,), losses (E,) in [0, 1], thresholds (T,) from strict to
+    lax, and the risk that is to be proven.
+    """
+
+    confidence: npt.ArrayLike
+    losses: npt.ArrayLike
+    thresholds: npt.ArrayLike
+    epsilon: float
+
+
+class Constraint(NamedTuple):
+    """The mean of `losses` (E,) over those answered calls that `counted` (E,) marks is to be at most
+    `epsilon`.
+    """
+
+    losses: npt.ArrayLike
+    counted: npt.ArrayLike
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class JointCertificate:
+    """With probability 1 - `delta`, from `threshold` on each constraint's risk is at most its epsilon.
+
+    `risks` are those on the calibration calls. The interval of the coverage is as a Certificate's.
+    """
+
+    threshold: float
+    delta: float
+    epsilons: dict[str, float]
+    risks: dict[str, float]
+    calls: int
+    answered: int
+    coverage_interval: Interval
+
+
+@door(delta=share)
+def certify_each(groups: Mapping[str, Group], delta: float) -> dict[str, Certificate | None]:
+    """A certificate for each group, all true together with probability 1 - `delta`; None where not proven.
+
+    Which groups there are is fixed before the calibration calls are seen; one without calls gets None. Its
+    certificates bear the delta that they were tested at. Raises InputError as `certify` does.
+    """
+    if not groups:
+        raise InputError("There are no groups to certify.")
+    return {
+        name: certify(each.confidence, each.losses, each.thresholds, each.epsilon, delta / len(groups))
+        if np.size(each.confidence)
+        else None
+        for name, each in groups.items()
+    }
+
+
+@door(delta=share)
+def certify_together(
+    confidence: npt.ArrayLike, constraints: Mapping[str, Constraint], thresholds: npt.ArrayLike, delta: float
+) -> JointCertificate | None:
+    """The laxest threshold at which all constraints are proven, or None.
+
+    `confidence` (E,) is the call's, such as the lowest of its fields'. A constraint of which no answered call
+    is counted is not proven. Raises InputError for what doesn't fit.
+    """
+    if not constraints:
+        raise InputError("There are no constraints to certify.")
+    thresholds = falling(thresholds)
+    p_values = []
+    parts = {}
+    for name, each in constraints.items():
+        share(each.epsilon, f"epsilon of {name}")
+        scores, losses = calibration(confidence, each.losses)
+        counted = np.asarray(each.counted, np.bool_)
+        if counted.shape != scores.shape:
+            raise InputError(
+                f"Expected counted of {name} for each of {len(scores):,} calls, found {counted.shape}."
+            )
+        parts[name] = scores[counted], losses[counted]
+        p_values.append(risk_p_values(*parts[name], thresholds, each.epsilon))
+    proven = fixed_sequence_test(np.max(p_values, axis=0), delta)
+    scores = np.asarray(confidence, np.float64)
+    # Only its threshold and coverage are used, which are of the calls and not of a constraint.
+    found = certificate(scores, np.zeros(len(scores)), thresholds, proven, 0.0, delta)
+    if found is None:
+        return None
+    place = np.array([found.threshold])
+    answered = {name: answered_by(*part, place) for name, part in parts.items()}
+    return JointCertificate(
+        threshold=found.threshold,
+        delta=delta,
+        epsilons={name: each.epsilon for name, each in constraints.items()},
+        risks={name: float(each.losses[0] / each.calls[0]) for name, each in answered.items()},
+        calls=found.calls,
+        answered=found.answered,
+        coverage_interval=found.coverage_interval,
+    )
+
+
+def split_by(group: npt.ArrayLike, values: npt.ArrayLike) -> dict[str, npt.NDArray[np.float64]]:
+    """`values` (E,) by the name that `group` (E,) gives each call, names in order."""
+    names, values = np.asarray(group).astype(str), np.asarray(values, np.float64)
+    if names.shape != values.shape or names.ndim != 1:
+        raise InputError(f"Expected a group for each value, found {names.shape} and {values.shape}.")
+    return {str(name): values[names == name] for name in np.unique(names)}
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Of a `call` to the teacher, and what it costs that an answer differs (`error`), in one currency."""
+
+    call: float
+    error: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.call < self.error < float("inf"):
+            raise InputError(
+                f"Expected the price of a call above 0 and below that of an error, found {self.call} and "
+                f"{self.error}: where an error costs no more than a call, answer everything, without a claim."
+            )
+
+    @property
+    def break_even(self) -> float:
+        """The risk at which an answer costs on average what a call does."""
+        return self.call / self.error
+
+    def saving(self, coverage: float, epsilon: float) -> float:
+        """Of a call on average, at the least: what is answered saves a call and differs in `epsilon` of
+        cases.
+        """
+        return coverage * (self.call - epsilon * self.error)
+
+
+@dataclass(frozen=True)
+class PricedCertificate:
+    """The claim chosen, and what it saves of each call: `saving` at the observed coverage, `least_saving` at
+    the lower end of its interval. Both reckon with a risk of epsilon, the most that the claim allows.
+    """
+
+    certificate: Certificate
+    saving: float
+    least_saving: float
+
+
+@door(delta=share)
+def certify_by_prices(
+    confidence: npt.ArrayLike, losses: npt.ArrayLike, thresholds: npt.ArrayLike, prices: Prices, delta: float
+) -> PricedCertificate | None:
+    """Of the claims for an eighth, a quarter, a half and three quarters of the break-even risk the one that
+    saves most; None where none is proven.
+
+    Each is tested at delta / 4, so that all hold together with probability 1 - `delta` and choosing one by
+    the same calls costs nothing more. Raises InputError as `certify` does.
+    """
+    claims = [
+        certify(confidence, losses, thresholds, part * prices.break_even, delta / CLAIMS) for part in _PARTS
+    ]
+    proven = [claim for claim in claims if claim is not None]
+    if not proven:
+        return None
+    best = max(proven, key=lambda claim: prices.saving(claim.coverage, claim.epsilon))
+    return PricedCertificate(
+        best,
+        prices.saving(best.coverage, best.epsilon),
+        prices.saving(best.coverage_interval.low, best.epsilon),
+    )

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from bertsmith.arrays import Floats
 from bertsmith.errors import InputError
-from bertsmith.metrics.guarantees.levels import counts, share
-from bertsmith.metrics.significance import Interval
+from bertsmith.metrics.guarantees.bounds import counts, share
+from bertsmith.metrics.scores import Interval
 
 _DRAWS = 2000
 _FARTHEST = 100  # times the rows measured; beyond, a fitted line forecasts nothing

@@ -7,8 +7,7 @@ import numpy as np
 from bertsmith.arrays import Bools, Floats, Ints
 from bertsmith.door import door
 from bertsmith.errors import InputError
-from bertsmith.metrics.guarantees.bounds import binomial_p_value
-from bertsmith.metrics.guarantees.levels import share
+from bertsmith.metrics.guarantees.bounds import binomial_p_value, share
 
 _MOST = 1_000_000  # calls; no calibration is larger
 _AT_ONCE = 1000

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from bertsmith.door import door, whole
 from bertsmith.errors import InputError
-from bertsmith.metrics.guarantees.bounds import clopper_pearson
-from bertsmith.metrics.guarantees.levels import share
-from bertsmith.metrics.significance import Interval
+from bertsmith.metrics.guarantees.bounds import clopper_pearson, share
+from bertsmith.metrics.scores import Interval
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic import Field as Bounded
 
 from bertsmith.arrays import Floats
-from bertsmith.metrics.calibration import COLDEST, HOTTEST, probabilities_of
-from bertsmith.metrics.confidence import confidence_of
+from bertsmith.metrics.calibration import COLDEST, HOTTEST, confidence_of, probabilities_of
 from bertsmith.serving.mirror.fields import ABSENT, Field, is_number, plain
 
 

@@ -8,11 +8,12 @@ import numpy.typing as npt
 
 from bertsmith.errors import ModelError
 from bertsmith.metrics.calibration import (
+    Confidence,
     expected_calibration_error,
+    fit_confidence,
     fit_temperature_to,
     probabilities_of,
 )
-from bertsmith.metrics.confidence import Confidence, fit_confidence
 from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.task import Metrics, Outputs

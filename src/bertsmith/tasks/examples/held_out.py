@@ -1,10 +1,9 @@
 """Rows held out of a training file, and rows that are measured although they were trained on."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bertsmith.metrics.shared_texts import shared_texts
 from bertsmith.tasks.examples.folds import group_of
 from bertsmith.tasks.task import Task
 
@@ -113,3 +112,16 @@ def _place(texts: Sequence[str]) -> float:
     """In 0 … 1, by hash."""
     digest = hashlib.blake2b("\x1f".join(texts).encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
+
+
+def shared_texts(train: Iterable[Sequence[str]], test: Iterable[Sequence[str]]) -> list[int]:
+    """Rows of test, from 0, whose texts are those of a row of train, whatever their case and white space.
+
+    Rows without any text don't count: they are nothing that could be remembered.
+    """
+    known = set(map(_normal, train))
+    return [row for row, texts in enumerate(map(_normal, test)) if any(texts) and texts in known]
+
+
+def _normal(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(" ".join(text.casefold().split()) for text in texts)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.arrays import Float32s, Floats, Ints
-from bertsmith.metrics.boosted_columns import boosted_classes, boosted_labels, boosted_numbers, boosted_rounds
+from bertsmith.metrics.baselines import boosted_classes, boosted_labels, boosted_numbers, boosted_rounds
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.evaluating.evaluation import Evaluation
 from bertsmith.tasks.evaluating.uncertainty import standard_error

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from bertsmith.metrics.significance import Interval
+from bertsmith.metrics.scores import Interval
 from bertsmith.serving.mirror.answering.evidence import Evidence
 from bertsmith.serving.mirror.answering.ledger import REFUSED, VOIDED
 from bertsmith.serving.mirror.answering.stage_store import Means, StageStore, Tallies

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bertsmith.metrics.guarantees.audit import Audits, Decision
-from bertsmith.metrics.guarantees.drift import Drift
+from bertsmith.metrics.guarantees.audit import Audits, Decision, Drift
 
 _REFERENCE = 200  # confidences that drift is measured from
 # Of an audit that tells nothing of the student: the LLM was away, the mirror was stopped, or the student was
