@@ -51,18 +51,16 @@ class Timing:
 
 @dataclass(frozen=True)
 class Answer:
-    """`results`, `input_tokens` and `truncated`: one an input."""
+    """`results`, `input_tokens` and `truncated`: one an input. `total_tokens` were computed for all of them,
+    those of a source that they are compared with too.
+    """
 
     results: Any
     model: ServedModel
     input_tokens: Sequence[int]
     truncated: Sequence[bool]
+    total_tokens: int
     timing: Timing
-
-    @property
-    def total_tokens(self) -> int:
-        """Of all inputs."""
-        return sum(self.input_tokens)
 
 
 class Service:
@@ -125,7 +123,8 @@ class Service:
         except FilterError as error:  # a filter of a search is read when it is used
             raise InvalidRequest(str(error)) from error
         timing = Timing(prepared_at - began, job.begun - prepared_at, job.ended - job.begun)
-        return Answer(results, model, prepared.input_tokens, prepared.truncated, timing)
+        counted = prepared.input_tokens, prepared.truncated, prepared.tokens
+        return Answer(results, model, *counted, timing)
 
     async def _prepare(self, prepare: Any, request: Request, deadline: float) -> Prepared:
         options = replace(request.options, most_tokens=self.settings.max_input_tokens)

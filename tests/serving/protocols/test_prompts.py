@@ -114,3 +114,12 @@ def test_a_folder_whose_default_prompt_is_not_there_is_refused(tmp_path: Path) -
         SentenceTransformer(str(folder), device="cpu")
     with pytest.raises(ModelError, match="default_prompt_name is 'passage'"):
         Embedder(folder)
+
+
+def test_tokens_of_a_source_were_computed_too(client: TestClient) -> None:
+    def asked(source: str) -> int:
+        body = {"model": "named", "inputs": {"source_sentence": source, "sentences": TEXTS}}
+        return int(client.post("/similarity", json=body).headers["x-compute-tokens"])
+
+    assert asked("guma") == (2 + 1) + (2 + 2) + (2 + 1)  # [CLS] and [SEP] around each text's words
+    assert asked("guma " * 9) == asked("guma") + 8
