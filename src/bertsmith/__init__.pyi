@@ -29,8 +29,8 @@ from .errors import StoreError as StoreError
 from .errors import TokenizerError as TokenizerError
 from .errors import TrainingStopped as TrainingStopped
 from .estimators.estimators import BertClassifier as BertClassifier
+from .estimators.estimators import BertFeatures as BertFeatures
 from .estimators.estimators import BertRegressor as BertRegressor
-from .estimators.feature_transformer import BertFeatures as BertFeatures
 from .inference.attribution import Explainer as Explainer
 from .inference.embedding.embedder import Embedder as Embedder
 from .inference.export.export import ExportResult as ExportResult
