@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.benchmarks.begun import model_hash
+from bertsmith.benchmarks.benchmark import model_hash
 
 FILES = (
     *("modules.json", "config_sentence_transformers.json", "1_Pooling/config.json"),

@@ -11,10 +11,9 @@ from benchmark_toys import write_mrpc, write_pairs, write_sst2, write_stsb
 from scipy import stats
 from sklearn import metrics
 
-from bertsmith.benchmarks.benchmark_task import BenchmarkTask
-from bertsmith.benchmarks.glue import glue_tasks
+from bertsmith.benchmarks.benchmark import BenchmarkTask
+from bertsmith.benchmarks.glue import RECORDS, glue_tasks
 from bertsmith.benchmarks.glue_scores import F1AndAccuracy, Matthews, PearsonAndSpearman
-from bertsmith.benchmarks.glue_tasks import GLUE
 from bertsmith.benchmarks.published import BM25
 from bertsmith.benchmarks.published import GLUE as PUBLISHED
 from bertsmith.errors import InputError
@@ -82,7 +81,7 @@ def glue_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_official_layout_is_read_and_everything_the_server_wants_is_there(
     name: str, glue_data: Path, tmp_path: Path
 ) -> None:
-    task, record = TASKS[name], next(each for each in GLUE if each.name == name)
+    task, record = TASKS[name], next(each for each in RECORDS if each.name == name)
     assert task.is_in(glue_data)
     files = task.prepare(glue_data, tmp_path, None)
     assert set(record.submission) <= set(files.predicted)
@@ -191,7 +190,7 @@ def test_fewer_rows_are_the_same_ones_each_time(glue_data: Path, tmp_path: Path)
 def test_figures_of_classes_are_scikit_learns(tmp_path: Path) -> None:
     draw = np.random.default_rng(3)
     for name in ("CoLA", "MRPC", "MNLI", "RTE"):
-        labels = next(each.labels for each in GLUE if each.name == name)
+        labels = next(each.labels for each in RECORDS if each.name == name)
         gold = [str(label) for label in draw.choice(labels, 200)]
         said = [label if draw.random() < 0.7 else str(draw.choice(labels)) for label in gold]
         rows = write_predictions(tmp_path / "rows.jsonl", [{"label": label} for label in gold])

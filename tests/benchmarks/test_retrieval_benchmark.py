@@ -18,8 +18,7 @@ from benchmark_toys import GOOD, WORDS, write_beir
 from safetensors.numpy import load_file, save_file
 
 from bertsmith.benchmarks.mteb_model import MtebModel
-from bertsmith.benchmarks.retrieval import BEIR, NANOBEIR, run_retrieval
-from bertsmith.benchmarks.retrieval_report import dataset_table
+from bertsmith.benchmarks.retrieval import BEIR, NANOBEIR, dataset_table, run_retrieval
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError, MissingExtra, ModelError, RecipeError
 from bertsmith.inference.embedding.embedder import Embedder

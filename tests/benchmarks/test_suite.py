@@ -16,15 +16,12 @@ from benchmark_toys import QUICK, write_mrpc, write_sst2, write_stsb
 from safetensors.numpy import load_file, save_file
 from sklearn.metrics import accuracy_score
 
-from bertsmith.benchmarks import devices, settings_search, suite
-from bertsmith.benchmarks.devices import Share, own_share
+from bertsmith.benchmarks import seed_run, suite
 from bertsmith.benchmarks.glue import glue_tasks
 from bertsmith.benchmarks.published import GLUE
-from bertsmith.benchmarks.report import beside_published
-from bertsmith.benchmarks.results import BenchmarkResult, TaskResult
-from bertsmith.benchmarks.seed_run import SeedScore, run_values
-from bertsmith.benchmarks.settings_search import Searched, search_settings
-from bertsmith.benchmarks.suite import Suite, SuiteSettings, run_suite
+from bertsmith.benchmarks.results import BenchmarkResult, TaskResult, beside_published
+from bertsmith.benchmarks.seed_run import Searched, SeedScore, run_values, search_settings
+from bertsmith.benchmarks.suite import Share, Suite, SuiteSettings, own_share, run_suite
 from bertsmith.cli.main import main
 from bertsmith.errors import RecipeError
 from bertsmith.training.settings import read_toml
@@ -281,7 +278,7 @@ def test_a_search_that_is_killed_while_it_clears_up_is_not_lost(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(settings_search, "shutil", SimpleNamespace(rmtree=killed))
+        patch.setattr(seed_run, "shutil", SimpleNamespace(rmtree=killed))
         with pytest.raises(KeyboardInterrupt):
             search()
     assert not (out / "trials").exists()
@@ -325,7 +322,7 @@ def started_by_torchrun(
     monkeypatch: pytest.MonkeyPatch, *, local: int, processes: int, gpus: int | None, visible: str | None
 ) -> None:
     """As its process `local` of so many on a machine with so many GPUs; None where the driver doesn't say."""
-    monkeypatch.setattr(devices, "_gpus", lambda: gpus)
+    monkeypatch.setattr(suite, "_gpus", lambda: gpus)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     told = {"RANK": 8 + local, "WORLD_SIZE": 16, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": processes}
     for name, value in (told | ({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})).items():

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bertsmith.benchmarks.benchmark_task import SCORE, Figures
+from bertsmith.benchmarks.benchmark import SCORE, Figures
 from bertsmith.metrics import scores
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.examples.text_task import TextExample

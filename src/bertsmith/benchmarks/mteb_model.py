@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertsmith.benchmarks.begun import model_hash
+from bertsmith.benchmarks.benchmark import model_hash
 from bertsmith.errors import InputError, require
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.vectors import Vectors

@@ -2,7 +2,7 @@
 
 OUT/benchmark.json  what was begun       OUT/DATASET/   results, report and run files of one data set
 OUT/results.json    every figure         OUT/files.json  how large each data set's files were
-OUT/report.html     the same to look at
+OUT/report.html     the same to look at: every data set by every system, the means, BM25 as published
 
 As in BEIR's own evaluation, a document whose id is the query's is passed over, for ArguAna's queries are
 documents; in NanoBEIR it counts, as in sentence-transformers' evaluator. MS MARCO is judged by its split dev,
@@ -14,24 +14,32 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bertsmith.benchmarks.begun import begin, model_hash
-from bertsmith.benchmarks.published import BM25 as PUBLISHED_BM25
+from bertsmith.benchmarks.benchmark import begin, model_hash
+from bertsmith.benchmarks.published import BM25, BM25_SOURCE
+from bertsmith.benchmarks.results import points
 from bertsmith.errors import BertsmithError, InputError, RecipeError, did_you_mean
-from bertsmith.files import read_json, write_json
+from bertsmith.files import atomic_write, read_json, write_json
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.ranking.folder import write_comparison
 from bertsmith.inference.ranking.ranking import RankingSettings, System, rank_by_all
 from bertsmith.inference.ranking.reranker import Reranker, open_reranker
 from bertsmith.inference.ranking.results import compare, metrics_for
 from bertsmith.progress import Progress
+from bertsmith.reporting import formatting
+from bertsmith.reporting.charts import FIRST, MUTED, picture
+from bertsmith.reporting.page import REPORT_FILE, as_markup, render_page
+from bertsmith.reporting.tables import Table, raw_facts
 from bertsmith.text.retrieval.beir import is_beir, judgements_in
 from bertsmith.text.retrieval.layouts import read_retrieval_data
 from bertsmith.text.retrieval.nanobeir import is_nanobeir
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 WHERE = "https://github.com/beir-cellar/beir lists them; NanoBEIR's are zeta-alpha-ai's on the hub"
-FIRST = 10  # documents that count: nDCG@10
+COUNTED = 10  # documents that count: nDCG@10
 _DEPTH = 100
 BEIR, NANOBEIR = "BEIR", "NanoBEIR"
 _SPLITS = {"msmarco": "dev"}
@@ -52,7 +60,7 @@ class DatasetResult:
     @property
     def published(self) -> float | None:
         """BM25's as published, in points."""
-        return PUBLISHED_BM25.get(self.name.lower())
+        return BM25.get(self.name.lower())
 
 
 @dataclass(frozen=True)
@@ -82,13 +90,19 @@ class RetrievalResult:
         return {
             "benchmark": self.name,
             "model": self.model,
-            "metric": f"nDCG@{FIRST}",
+            "metric": f"nDCG@{COUNTED}",
             "datasets": {
                 each.name: vars(each) | {"published_bm25": each.published} for each in self.datasets
             },
             "means": self.means(),
             "notes": list(self.notes),
         }
+
+
+def _scores(datasets: Sequence[DatasetResult], system: str) -> list[float]:
+    forums = [each.scores[system] for each in datasets if _is_of(each.name, FORUMS)]
+    others = [each.scores[system] for each in datasets if not _is_of(each.name, FORUMS)]
+    return others + ([statistics.mean(forums)] if forums else [])
 
 
 def run_retrieval(
@@ -171,37 +185,6 @@ def _require_judgements(folder: Path, chosen: dict[str, Path]) -> None:
         )
 
 
-def _split_of(path: Path) -> str:
-    """By which a data set is judged."""
-    return _SPLITS.get(path.name.lower(), "test")
-
-
-def _cut(system: System, depth: int, own_counts: bool) -> System:
-    """Rankings of so many documents, without the one that has the query's own id unless that counts."""
-    rankings = {
-        query: [(document, score) for document, score in ranking if own_counts or document != query][:depth]
-        for query, ranking in system.rankings.items()
-    }
-    return system._replace(rankings=rankings)
-
-
-def _run_dataset(
-    path: Path,
-    target: Path,
-    embedder: Embedder,
-    reranker: Reranker | None,
-    facts: dict[str, Any],
-    *,
-    own_counts: bool,
-    progress: Progress | None,
-) -> None:
-    data = read_retrieval_data(path, split=_split_of(path)).noting(embedder.caveat)
-    systems = rank_by_all(data, embedder, reranker, RankingSettings(_DEPTH + 1), progress)
-    kept = [_cut(system, _DEPTH, own_counts) for system in systems]
-    found = compare(kept, data, metrics_for(data, FIRST, _DEPTH), facts)
-    write_comparison(target, found, f"bertsmith rank {facts['model']} {path.name}")
-
-
 def _note_files(out: Path, dataset: str, path: Path, *, has_ended: bool) -> None:
     """Keeps how many bytes each file of a data set has. Raises RecipeError where one that `has_ended` was
     measured on others.
@@ -218,6 +201,37 @@ def _note_files(out: Path, dataset: str, path: Path, *, has_ended: bool) -> None
             "since. Put the old ones back, remove that folder to measure anew, or choose another --out."
         )
     write_json(out / _FILES, noted | {dataset: files})
+
+
+def _run_dataset(
+    path: Path,
+    target: Path,
+    embedder: Embedder,
+    reranker: Reranker | None,
+    facts: dict[str, Any],
+    *,
+    own_counts: bool,
+    progress: Progress | None,
+) -> None:
+    data = read_retrieval_data(path, split=_split_of(path)).noting(embedder.caveat)
+    systems = rank_by_all(data, embedder, reranker, RankingSettings(_DEPTH + 1), progress)
+    kept = [_cut(system, _DEPTH, own_counts) for system in systems]
+    found = compare(kept, data, metrics_for(data, COUNTED, _DEPTH), facts)
+    write_comparison(target, found, f"bertsmith rank {facts['model']} {path.name}")
+
+
+def _split_of(path: Path) -> str:
+    """By which a data set is judged."""
+    return _SPLITS.get(path.name.lower(), "test")
+
+
+def _cut(system: System, depth: int, own_counts: bool) -> System:
+    """Rankings of so many documents, without the one that has the query's own id unless that counts."""
+    rankings = {
+        query: [(document, score) for document, score in ranking if own_counts or document != query][:depth]
+        for query, ranking in system.rankings.items()
+    }
+    return system._replace(rankings=rankings)
 
 
 def _gather(out: Path, name: str, model: str) -> RetrievalResult:
@@ -239,7 +253,7 @@ def _has_ended(target: Path) -> bool:
 
 def _read(dataset: str, target: Path) -> DatasetResult:
     record = read_json(target / _RESULTS)
-    metric = f"ndcg@{FIRST}"
+    metric = f"ndcg@{COUNTED}"
     return DatasetResult(
         dataset,
         record["documents"],
@@ -247,12 +261,6 @@ def _read(dataset: str, target: Path) -> DatasetResult:
         {name: system["scores"][metric] for name, system in record["systems"].items()},
         {name: system["intervals"][metric] for name, system in record["systems"].items()},
     )
-
-
-def _scores(datasets: Sequence[DatasetResult], system: str) -> list[float]:
-    forums = [each.scores[system] for each in datasets if _is_of(each.name, FORUMS)]
-    others = [each.scores[system] for each in datasets if not _is_of(each.name, FORUMS)]
-    return others + ([statistics.mean(forums)] if forums else [])
 
 
 def _notes(datasets: Sequence[DatasetResult]) -> tuple[str, ...]:
@@ -265,3 +273,68 @@ def _notes(datasets: Sequence[DatasetResult]) -> tuple[str, ...]:
 def _is_of(dataset: str, name: str) -> bool:
     """Whether a data set is the one of that name, or a part of it."""
     return dataset.lower() == name.lower() or dataset.lower().startswith(f"{name.lower()}/")
+
+
+def dataset_table(result: RetrievalResult) -> tuple[list[str], list[list[str]]]:
+    """A row a data set, nDCG@10 in points with intervals, then their means."""
+    columns = ["data set", "documents", "queries", *result.systems, "BM25, published"]
+    means = ["mean", "", "", *(points(value) for value in result.means().values()), ""]
+    return columns, [*(_row(each) for each in result.datasets), *_forums_row(result), means]
+
+
+def write_retrieval_report(out: Path, result: RetrievalResult, command: str) -> Path:
+    """The same result gives the same bytes."""
+    page = render_page(
+        "retrieval_benchmark.html.jinja",
+        title=f"{result.name} · {result.model}",
+        status=f"nDCG@{COUNTED} over {formatting.counted(len(result.datasets), 'data set')}",
+        headline=[(f"mean, {name}", points(value)) for name, value in result.means().items()],
+        warnings=list(result.notes),
+        figures=Table("", *dataset_table(result)),
+        pictures=[("The model beside BM25", as_markup(_beside_bm25(result)))],
+        source=BM25_SOURCE,
+        command=command,
+        facts=raw_facts({"model": result.model}),
+    )
+    path = out / REPORT_FILE
+    atomic_write(path, page)
+    return path
+
+
+def _row(dataset: DatasetResult) -> list[str]:
+    cells = []
+    for name, score in dataset.scores.items():
+        low, high = dataset.intervals[name]
+        cells.append(f"{points(score)} ({points(low)} to {points(high)})")
+    counts = formatting.count(dataset.documents), formatting.count(dataset.queries)
+    published = formatting.UNKNOWN if dataset.published is None else f"{dataset.published:.1f}"
+    return [dataset.name, *counts, *cells, published]
+
+
+def _forums_row(result: RetrievalResult) -> list[list[str]]:
+    """CQADupStack as it is published: the mean of its forums. No row without them."""
+    forums = result.forums
+    if not forums:
+        return []
+    counts = (
+        formatting.count(sum(each.documents for each in forums)),
+        formatting.count(sum(each.queries for each in forums)),
+    )
+    scores = [points(statistics.mean(each.scores[system] for each in forums)) for system in result.systems]
+    return [[f"{FORUMS}, mean of {len(forums)} forums", *counts, *scores, f"{BM25[FORUMS]:.1f}"]]
+
+
+def _beside_bm25(result: RetrievalResult) -> str:
+    """A dot a data set: above the line the model's vectors find more than words do."""
+
+    def paint(axes: "Axes") -> None:
+        lexical, dense = result.systems[:2]
+        axes.plot([0, 100], [0, 100], color=MUTED, linewidth=0.8)
+        for each in result.datasets:
+            place = 100 * each.scores[lexical], 100 * each.scores[dense]
+            axes.scatter(*place, color=FIRST, s=34)
+            axes.annotate(each.name, place, fontsize=7, xytext=(4, 3), textcoords="offset points")
+        axes.set_xlabel(f"nDCG@{COUNTED} of {lexical}")
+        axes.set_ylabel(f"of {dense}")
+
+    return picture("The model beside BM25", paint)

@@ -1,28 +1,47 @@
-"""One seed of one task: fine-tuned, predicted, judged by the official metrics.
+"""One task of a benchmark on a model: its settings searched on dev alone, within a budget of hours; and one
+seed, fine-tuned, predicted, judged by the official metrics.
 
-OUT/TASK/seed-N is the folder of `bertsmith finetune`; OUT/TASK/seed-N/score.json what came of it, without
+OUT/TASK/search is the folder of `bertsmith tune`, and OUT/TASK/search/chosen.json what came of it.
+OUT/TASK/seed-N is the folder of `bertsmith finetune`, and OUT/TASK/seed-N/score.json what came of it, without
 which the seed is trained on.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
 
-from bertsmith.benchmarks.benchmark_task import SCORE, BenchmarkTask, Figures, TaskFiles
+from bertsmith.benchmarks.benchmark import SCORE, BenchmarkTask, Figures, TaskFiles
 from bertsmith.files import make_folder, read_json, sha256, write_json
 from bertsmith.inference.predictor import Predictor
 from bertsmith.progress import Progress
 from bertsmith.training.finetuning.finetune import finetune
+from bertsmith.training.finetuning.search import Choice, Trial
+from bertsmith.training.finetuning.tune import tune
 from bertsmith.training.log import json_value
 from bertsmith.training.run_folder import require_same_data
 
 DEV = "dev"
+CHOSEN = "chosen.json"
 _SCORE_FILE = "score.json"
+_MANY = 100_000  # trials: the hours end the search, not their number
+
+
+class Searched(NamedTuple):
+    """The settings that did best on dev, after how many trials that took so many seconds together."""
+
+    choice: Choice
+    trials: int
+    seconds: float
+
+    def overrides(self) -> list[str]:
+        """As `finetune` is told them."""
+        return [f"{name}={value!r}" for name, value in self.choice.items()]
 
 
 @dataclass(frozen=True)
@@ -44,14 +63,65 @@ class SeedScore:
         return self.figures[DEV][SCORE]
 
 
-def seed_folder(task_folder: Path, seed: int) -> Path:
-    return task_folder / f"seed-{seed}"
+def search_settings(
+    task: str,
+    overrides: Sequence[str],
+    values: dict[str, Any],
+    out: Path,
+    hours: float,
+    on_trial: Callable[[Trial], None],
+) -> Searched:
+    """Trials until their seconds exceed `hours`, the last one finished; what was given is not searched.
+
+    A search that was killed goes on, and one that ended is read. `values` are the files and the model, as
+    `tune` is told them. Raises what `tune` does.
+    """
+    stored = out / CHOSEN
+    if not stored.exists():
+        trials = _trials_until(task, overrides, values, out, hours, on_trial)
+        result = tune(task, *overrides, **values, out=str(out), trials=trials, resume=True)
+        seconds = sum(trial.seconds for trial in result.trials)
+        write_json(stored, Searched(result.best.choice, len(result.trials), seconds)._asdict())
+    for folder in ("trials", "model"):  # the seeds train it again, and `tune` can't go on without them
+        shutil.rmtree(out / folder, ignore_errors=True)
+    return Searched(**read_json(stored))
 
 
-def read_seed(task_folder: Path, seed: int) -> SeedScore | None:
-    """What came of a seed; None for one that has not ended."""
-    path = seed_folder(task_folder, seed) / _SCORE_FILE
-    return SeedScore(**read_json(path)) if path.exists() else None
+def _trials_until(
+    task: str,
+    overrides: Sequence[str],
+    values: dict[str, Any],
+    out: Path,
+    hours: float,
+    on_trial: Callable[[Trial], None],
+) -> int:
+    """Trains trial after trial; how many there are when the budget is spent."""
+    before = _trials_of(out)
+    spent = sum(seconds for seconds in before)
+    done = len(before)
+    if done and spent >= hours * 3600:
+        return done
+
+    def count(trial: Trial) -> None:
+        nonlocal spent, done
+        spent, done = spent + trial.seconds, done + 1
+        on_trial(trial)
+        if spent >= hours * 3600:
+            raise _BudgetSpent
+
+    with suppress(_BudgetSpent):
+        tune(task, *overrides, **values, out=str(out), trials=_MANY, resume=True, on_trial=count)
+    return done
+
+
+def _trials_of(out: Path) -> list[float]:
+    """The seconds of those that ended before."""
+    path = out / "trials.json"
+    return [record["seconds"] for record in read_json(path)] if path.exists() else []
+
+
+class _BudgetSpent(Exception):
+    """Ends a search between two trials."""
 
 
 def run_seed(
@@ -92,6 +162,12 @@ def run_values(task: BenchmarkTask, files: TaskFiles, model: str) -> dict[str, A
     return {"model": model, "train": str(files.train), "dev": str(files.dev), **task.settings}
 
 
+def read_seed(task_folder: Path, seed: int) -> SeedScore | None:
+    """What came of a seed; None for one that has not ended."""
+    path = seed_folder(task_folder, seed) / _SCORE_FILE
+    return SeedScore(**read_json(path)) if path.exists() else None
+
+
 def keep_leading_model(task_folder: Path, scores: Sequence[SeedScore]) -> SeedScore:
     """The seed that did best on dev, of equals the first; the weights of the others are removed."""
     leading = max(scores, key=lambda score: (score.score, -score.seed))
@@ -130,3 +206,7 @@ def predict_part(
 
 def predictions_of(run: Path, part: str) -> Path:
     return run / "predictions" / f"{part}.jsonl"
+
+
+def seed_folder(task_folder: Path, seed: int) -> Path:
+    return task_folder / f"seed-{seed}"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.arrays import Floats
-from bertsmith.benchmarks.benchmark_task import SCORE, BenchmarkTask, Figures, TaskFiles
+from bertsmith.benchmarks.benchmark import SCORE, BenchmarkTask, Figures, TaskFiles
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_write, read_json, write_json
 from bertsmith.metrics.scores import Golds, exact_match, question_scores, token_f1

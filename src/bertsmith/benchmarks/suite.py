@@ -5,33 +5,36 @@ OUT/results.json       every figure            OUT/TASK/search/    settings sear
 OUT/report.html        the same to look at     OUT/TASK/seed-1 …   a fine-tuning run a seed
 OUT/submission/        files for the server   OUT/TASK/parts.json which rows were predicted
                                               OUT/TASK/notes.json sentences on the rows
+
+Several processes of torchrun may work on one benchmark: each takes tasks of its own, on a device of its own.
 """
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
+import torch
 from rich.console import Console
 
-from bertsmith.benchmarks.begun import begin, model_hash
-from bertsmith.benchmarks.benchmark_task import BenchmarkTask, TaskFiles
-from bertsmith.benchmarks.devices import Share, part_after
+from bertsmith.benchmarks.benchmark import BenchmarkTask, TaskFiles, begin, model_hash
 from bertsmith.benchmarks.published import Published
-from bertsmith.benchmarks.report import write_benchmark_report
-from bertsmith.benchmarks.results import BenchmarkResult, TaskResult, gather_seeds
+from bertsmith.benchmarks.results import BenchmarkResult, TaskResult, gather_seeds, write_benchmark_report
 from bertsmith.benchmarks.seed_run import (
+    CHOSEN,
     DEV,
+    Searched,
     SeedScore,
     hand_in,
     keep_leading_model,
     read_seed,
     run_seed,
     run_values,
+    search_settings,
     seed_folder,
 )
-from bertsmith.benchmarks.settings_search import CHOSEN, Searched, search_settings
 from bertsmith.errors import BertsmithError, InputError, RecipeError, did_you_mean, require
 from bertsmith.files import make_folder, read_json, sha256, write_json
 from bertsmith.progress import Progress
@@ -40,13 +43,15 @@ from bertsmith.reporting.page import REPORT_FILE
 from bertsmith.training.finetune_recipe import make_finetune_recipe
 from bertsmith.training.finetuning.search import make_search
 from bertsmith.training.log import json_value
+from bertsmith.training.machine import join, leave, wait
 from bertsmith.training.run_folder import require_unchanged
 
+T = TypeVar("T")
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _RESULTS, _SUBMISSION, _PARTS, _NOTES = "results.json", "submission", "parts.json", "notes.json"
 _OWN = ("seed", "restarts", "out", "model", "train", "dev", "test", "resume", "unlabelled", "trials")
 _OF_SEARCH = ("search", "prune")  # settings of `tune` that `finetune` doesn't have
 _HOURS_A_TASK = "hours_a_task"
-_ALONE = Share()
 OnSeed = Callable[[str, SeedScore], None]
 
 
@@ -98,6 +103,20 @@ class SuiteSettings:
 
 def _is_of_search(override: str) -> bool:
     return override.partition("=")[0].split(".")[0] in _OF_SEARCH
+
+
+class Share(NamedTuple):
+    """This process's number among `ranks`."""
+
+    rank: int = 0
+    ranks: int = 1
+
+    def of(self, tasks: Sequence[T]) -> list[T]:
+        """Every `ranks`th."""
+        return list(tasks[self.rank :: self.ranks])
+
+
+_ALONE = Share()
 
 
 @dataclass
@@ -213,24 +232,6 @@ def _require_no_more_seeds(out: Path, chosen: Sequence[BenchmarkTask], seeds: in
             )
 
 
-def _run_task(
-    run: _Run, chosen: Sequence[BenchmarkTask], task: BenchmarkTask, files: TaskFiles, on_seed: OnSeed | None
-) -> None:
-    folder = _task_folder(run.out, task)
-    overrides = run.settings.of_seeds()
-    if run.settings.hours:
-        overrides += _search(run, task, files, run.hours_a_task).overrides()
-    scores = []
-    for seed in range(1, run.settings.seeds + 1):
-        scores.append(run_seed(task, files, run.model, folder, seed, overrides, run.console))
-        keep_leading_model(folder, scores)
-        _gather(run, chosen)
-        if on_seed is not None:
-            on_seed(task.name, scores[-1])
-    leading = keep_leading_model(folder, scores)
-    hand_in(task, files, folder, leading.seed, run.out / _SUBMISSION, run.progress)
-
-
 def _require_same_parts(folder: Path, files: TaskFiles) -> None:
     """Raises RecipeError where a part that is predicted has other rows than before: its predictions stand.
     Parts may come along, but not such with labels, for the models of the seeds that have ended are gone.
@@ -247,6 +248,24 @@ def _require_same_parts(folder: Path, files: TaskFiles) -> None:
     begun = hashes | (read_json(folder / _PARTS) if (folder / _PARTS).exists() else {})
     require_unchanged(begun, hashes, f"the runs in {folder}")
     write_json(folder / _PARTS, begun)
+
+
+def _run_task(
+    run: _Run, chosen: Sequence[BenchmarkTask], task: BenchmarkTask, files: TaskFiles, on_seed: OnSeed | None
+) -> None:
+    folder = _task_folder(run.out, task)
+    overrides = run.settings.of_seeds()
+    if run.settings.hours:
+        overrides += _search(run, task, files, run.hours_a_task).overrides()
+    scores = []
+    for seed in range(1, run.settings.seeds + 1):
+        scores.append(run_seed(task, files, run.model, folder, seed, overrides, run.console))
+        keep_leading_model(folder, scores)
+        _gather(run, chosen)
+        if on_seed is not None:
+            on_seed(task.name, scores[-1])
+    leading = keep_leading_model(folder, scores)
+    hand_in(task, files, folder, leading.seed, run.out / _SUBMISSION, run.progress)
 
 
 def _search(run: _Run, task: BenchmarkTask, files: TaskFiles, hours: float) -> Searched:
@@ -307,3 +326,45 @@ def _was_trained(out: Path) -> bool:
 
 def _task_folder(out: Path, task: BenchmarkTask) -> Path:
     return out / task.name.replace(" ", "-")
+
+
+def own_share() -> Share:
+    """This process's share, on a device of its own: a benchmark's trainings are small, and one a device is
+    faster than all devices on one. To be called before CUDA is asked for anything. Raises RecipeError where
+    this machine has fewer GPUs than processes.
+    """
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if "RANK" not in os.environ or ranks == 1:
+        return Share()
+    rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
+    gpus, visible = _gpus(), os.environ.get(_VISIBLE)
+    if gpus == 0 or visible == "":  # empty hides them all
+        return Share(rank, ranks)
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", local + 1))
+    devices = visible.split(",") if visible else [str(number) for number in range(processes)]
+    there = len(devices) if gpus is None else min(gpus, len(devices))
+    if processes > there:
+        raise RecipeError(
+            f"{processes} processes were started on this machine, which has {counted(there, 'GPU')} for "
+            f"them. Start as many: torchrun --nproc-per-node {there}. To train on the processor alone, hide "
+            f"the GPUs by {_VISIBLE}= before the command."
+        )
+    os.environ[_VISIBLE] = devices[local]
+    return Share(rank, ranks)
+
+
+def _gpus() -> int | None:
+    """How many CUDA will see, as NVML says without beginning CUDA; None where it doesn't say."""
+    if not torch.backends.cuda.is_built():
+        return 0
+    count: int = getattr(torch.cuda, "_device_count_nvml", lambda: -1)()
+    return None if count < 0 else count
+
+
+def part_after(share: Share) -> None:
+    """Waits until every process is here; from then on each trains as if it were alone."""
+    if share.ranks > 1 and "RANK" in os.environ:
+        join("cpu")
+        wait()
+        leave()
+        del os.environ["RANK"]

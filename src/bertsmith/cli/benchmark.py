@@ -243,8 +243,7 @@ def nanobeir(folder: Path, *, search: Annotated[Searched, Parameter(name="*")]) 
 
 
 def _search(name: str, folder: Path, search: Searched) -> None:
-    from bertsmith.benchmarks.retrieval import run_retrieval
-    from bertsmith.benchmarks.retrieval_report import dataset_table, write_retrieval_report
+    from bertsmith.benchmarks.retrieval import dataset_table, run_retrieval, write_retrieval_report
     from bertsmith.cli.screen import print_note, print_paths, print_table, progress_bar
 
     with progress_bar("Ranking") as progress:
@@ -290,8 +289,7 @@ def _run(
     tasks: tuple[str, ...] | None,
     resume: bool,
 ) -> None:
-    from bertsmith.benchmarks.devices import own_share
-    from bertsmith.benchmarks.suite import SuiteSettings, run_suite
+    from bertsmith.benchmarks.suite import SuiteSettings, own_share, run_suite
     from bertsmith.cli.screen import console, progress_bar
 
     share = own_share()
@@ -319,7 +317,7 @@ def _run(
 
 
 def _show_benchmark(result: "BenchmarkResult", out: Path) -> None:
-    from bertsmith.benchmarks.report import beside_published, task_table
+    from bertsmith.benchmarks.results import beside_published, task_table
     from bertsmith.cli.screen import print_note, print_paths, print_table, print_warning
 
     print_table(*task_table(result), title=f"{result.name}, {result.model}: task by task, in points")
