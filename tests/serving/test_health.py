@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from bertsmith.serving import health as health_module
-from bertsmith.serving.health import Health
+from bertsmith.serving import monitoring
 from bertsmith.serving.models import Models, probe_once
+from bertsmith.serving.monitoring import Health
 from bertsmith.serving.refusals import Refusal
 from bertsmith.serving.service import Request, Service
 from bertsmith.serving.settings import read_settings
@@ -26,8 +26,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("_EVERY", 0.02), ("_OLDEST", 0.5), ("_STUCK", 0.3), ("_DEAD", 1.0)):
-        monkeypatch.setattr(health_module, name, seconds)
+    for name, seconds in (("_PROBED_EVERY", 0.02), ("_OLDEST", 0.5), ("_STUCK", 0.3), ("_DEAD", 1.0)):
+        monkeypatch.setattr(monitoring, name, seconds)
 
 
 @asynccontextmanager
@@ -107,10 +107,10 @@ def test_without_a_forward_pass_ready_turns_red_and_then_live(
         async with running(folder) as (_, health, _):
             await asyncio.sleep(0.7)  # no traffic, and green by passes of its own
             assert health.problem() is None
-            monkeypatch.setattr(health_module, "probe_once", lambda model: 1 / 0)
+            monkeypatch.setattr(monitoring, "probe_once", lambda model: 1 / 0)
             await until(lambda: health.problem() == "no forward pass of late")
             await until(lambda: health.is_dead)
-            monkeypatch.setattr(health_module, "probe_once", probe_once)
+            monkeypatch.setattr(monitoring, "probe_once", probe_once)
             await until(lambda: health.problem() is None and not health.is_dead)
 
     asyncio.run(ask())

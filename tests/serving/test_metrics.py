@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 from bertsmith.serving import LOG
 from bertsmith.serving.app import make_app
 from bertsmith.serving.http_server import JsonLines
-from bertsmith.serving.metrics import Metrics
+from bertsmith.serving.monitoring import Metrics
 from bertsmith.serving.queue import WorkQueue
 from bertsmith.serving.settings import read_settings
 from served_models import save_fine_tuned, save_pretrained
@@ -71,7 +71,7 @@ def test_what_is_true_of_a_moment_is_looked_at_again_after_an_error(
             raise RuntimeError("changed while it was read")
 
     monkeypatch.setattr(metrics, "_refresh", refresh)
-    monkeypatch.setattr("bertsmith.serving.metrics._EVERY", 0.001)
+    monkeypatch.setattr("bertsmith.serving.monitoring._REFRESHED_EVERY", 0.001)
 
     async def ask() -> None:
         measuring = asyncio.ensure_future(metrics.keep_fresh())

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bertsmith.serving.refusals import Expired
-from bertsmith.serving.shared_threads import SharedThreads
+from bertsmith.serving.workers import SharedThreads
 
 LATER = 60.0
 

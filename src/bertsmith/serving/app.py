@@ -5,7 +5,8 @@ request → log, metrics → key → body → route → service → answer
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,17 +19,15 @@ from starlette.types import Receive, Scope, Send
 
 import bertsmith
 from bertsmith.errors import InputError
-from bertsmith.serving import operation_routes
+from bertsmith.serving import monitoring
 from bertsmith.serving.admission import Access, BodyReading, Keys
-from bertsmith.serving.health import Health
-from bertsmith.serving.methods import with_other_methods
-from bertsmith.serving.metrics import Metrics
 from bertsmith.serving.models import Models
+from bertsmith.serving.monitoring import Health, Metrics, RequestLog
 from bertsmith.serving.page import page
 from bertsmith.serving.protocols import decisions, hugging_face, openai, ours, ranking, systemone, tei
-from bertsmith.serving.protocols.routing import JsonResponse, refuse
-from bertsmith.serving.refusals import Refusal, documented
-from bertsmith.serving.request_log import RequestLog
+from bertsmith.serving.protocols.ours import error_body
+from bertsmith.serving.protocols.routing import JsonResponse, refuse, router_of
+from bertsmith.serving.refusals import Refusal, WrongMethod, documented
 from bertsmith.serving.service import Service
 from bertsmith.serving.settings import ServingSettings
 
@@ -44,6 +43,7 @@ PROTOCOLS = (
     ours.routes,
 )
 _TAKEN = re.compile(r"/v1/([^/{}]+)")
+_METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI:
@@ -78,7 +78,7 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
         telemetry={"logs": settings.log_texts},  # which say what was refused, texts among it
     )
     app.state.service, app.state.health, app.state.metrics = service, health, metrics
-    routers = [operation_routes.routes(service, health, metrics), page.routes(service)]
+    routers = [monitoring.routes(service, health, metrics), page.routes(service)]
     routers += [routes(service) for routes in PROTOCOLS]
     _require_free_names(settings, routers)
     for router in with_other_methods(routers, service):
@@ -99,6 +99,38 @@ def _require_free_names(settings: ServingSettings, routers: Iterable[APIRouter])
                 f"A model can't be called {model.name!r}: /v1/{model.name} is a route of the service. Give "
                 f"it another name, NAME={model.path}. Not free are {', '.join(sorted(taken))}."
             )
+
+
+def with_other_methods(routers: Sequence[APIRouter], service: Service) -> list[APIRouter]:
+    """The routers, and routes for methods that they leave open: HEAD as GET, and 405 with the methods that a
+    path has, where Starlette's own would tell those of one of its routes. The last router has /v1/{model},
+    which takes any name below /v1 by POST.
+    """
+    methods = defaultdict[str, set[str]](set)
+    before = router_of(error_body, include_in_schema=False)
+    behind = router_of(error_body, include_in_schema=False)
+    for router in routers:
+        for route in router.routes:
+            if isinstance(route, APIRoute):
+                known = route.methods or set()
+                methods[route.path] |= known
+                if "GET" in known:  # the server leaves the body away
+                    methods[route.path].add("HEAD")
+                    behind.add_api_route(route.path, route.endpoint, methods=["HEAD"])
+
+    async def wrong(request: Request) -> Response:
+        if (name := request.path_params.get("model")) is not None:
+            service.models[name]  # raises UnknownModel
+        path = request.scope["route"].path
+        raise WrongMethod(request.method, request.url.path, methods[path])
+
+    *_, last = methods
+    for path, known in methods.items():
+        others = _METHODS - known
+        if path.startswith("/v1/") and path != last and "{" not in path and "POST" in others:
+            before.add_api_route(path, wrong, methods=["POST"])
+        behind.add_api_route(path, wrong, methods=sorted(others))
+    return [*routers[:-1], before, routers[-1], behind]
 
 
 async def refuse_early(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:

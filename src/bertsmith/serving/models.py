@@ -1,4 +1,8 @@
-"""The models of a service by name: opened, replaced while it serves, and rolled back."""
+"""The models of a service by name: opened, tried before they are served, replaced, rolled back.
+
+A model is tried by a few texts through each of its operations, alone and together, and by golden answers of
+its folder, asked again in the precision that it is served in.
+"""
 
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
@@ -10,14 +14,20 @@ import torch
 
 from bertsmith.data.sequences.codec import spelled
 from bertsmith.errors import ModelError
+from bertsmith.inference.checking.check import TOLERANCES
+from bertsmith.inference.engine import autocasting
 from bertsmith.machine import device_of
 from bertsmith.model.cpu.one_core_threads import start_one_core_threads
-from bertsmith.serving.golden_check import require_golden_answers
-from bertsmith.serving.operations.operation import Operation, Options
+from bertsmith.serving.operations.operation import Options
 from bertsmith.serving.refusals import UnknownModel, Unsupported
-from bertsmith.serving.served_files import ServedFiles
-from bertsmith.serving.served_model import ServedModel, open_model
+from bertsmith.serving.served_model import ServedFiles, ServedModel, open_model
 from bertsmith.serving.settings import ModelSettings, ServingSettings
+from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
+from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.golden.comparison import compare
+from bertsmith.tasks.golden.records import Answers, Record, answers_of, read_golden
+from bertsmith.tasks.golden.subject import MaskSubject, Subject, TaskSubject, VectorSubject
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.text.tokens.patch_tokenizer import PatchShape, PatchTokenizer
 
 _PROBES = (
@@ -27,7 +37,8 @@ _PROBES = (
 )
 _MOST_NAMED = 8
 _TOLERANCES = {torch.bfloat16: 0.1, torch.float16: 0.02}  # hidden states, which are some units large
-
+_WORK = 2e10  # operations: half a second of a core
+_FEWEST = 3  # texts
 Result = TypeVar("Result")
 
 
@@ -175,11 +186,11 @@ def probe(model: ServedModel) -> None:
     """
     for name, operation in model.operations.items():
         inputs, options = probe_of(model, name)
-        together = _run(operation, inputs, options)
+        together = operation.prepare(inputs, options).answer()
         if name == "search":
             continue
         for number, one in enumerate(inputs):
-            (alone,) = _run(operation, [one], options)
+            (alone,) = operation.prepare([one], options).answer()
             if not _same(alone, together[number], model.compute_dtype):
                 raise ModelError(
                     f"{model.path}: {name} gives another answer alone than in company. It isn't served."
@@ -235,10 +246,6 @@ def reads_pairs(model: ServedModel) -> bool:
     return bool(getattr(task, "reads_pairs", False))
 
 
-def _run(operation: Operation, inputs: list[Any], options: Options) -> Any:
-    return operation.prepare(inputs, options).answer()
-
-
 def _same(one: Any, other: Any, dtype: torch.dtype) -> bool:
     """To the bit by the kernels; elsewhere as far as the precision lets vectors of other batches agree."""
     if dtype == torch.int16:
@@ -246,3 +253,45 @@ def _same(one: Any, other: Any, dtype: torch.dtype) -> bool:
     if not isinstance(one, np.ndarray):
         return True
     return bool(np.allclose(one, other, atol=_TOLERANCES.get(dtype, 1e-3)))
+
+
+def require_golden_answers(model: ServedModel) -> None:
+    """Some of them, as many as half a second allows; nothing where the folder has none. Raises ModelError
+    where one differs by more than the precision may.
+    """
+    golden = read_golden(model.files.weights)
+    if golden is None:
+        return
+    subject = _subject(model)
+    if golden.kind != subject.kind:  # the folder is served for something else
+        return
+    config, room = subject.encoder.config, _WORK
+    weights = 4 * config.hidden_size**2 + 2 * config.hidden_size * getattr(config, "intermediate_size", 0)
+    operations = 2 * weights * getattr(config, "num_hidden_layers", 1)  # of a token
+    chosen = list[Record]()
+    for record in golden.records:
+        room -= operations * len(record.ids)
+        if isinstance(record.ids, str) or (room < 0 and len(chosen) >= _FEWEST):
+            continue
+        chosen.append(record)
+    with autocasting(subject.encoder, model.device, model.compute_dtype):
+        now = answers_of(subject, [record.input for record in chosen])
+    expected = Answers(golden.stages, tuple(chosen))
+    found = compare(expected, now, TOLERANCES[model.compute_dtype], told=False)
+    if found.differences:
+        raise ModelError(
+            f"{model.path} doesn't answer on this machine as it did when it was written: "
+            f"{found.differences[0]}. It isn't served. All that differs: bertsmith check {model.path}"
+        )
+
+
+def _subject(model: ServedModel) -> Subject:
+    """The opened model itself, not another copy of it."""
+    if model.opened is not None:
+        assert isinstance(model.module, TaskModel)
+        return TaskSubject(model.module, model.opened, model.tokenizer)
+    if isinstance(model.module, PretrainingModel):
+        return MaskSubject(model.module, model.tokenizer)
+    assert model.encoder is not None
+    sentences = read_sentence_settings(model.files.weights)
+    return VectorSubject(model.encoder.encoder, model.tokenizer, sentences, model.encoder.projection)

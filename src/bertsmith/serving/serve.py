@@ -42,8 +42,8 @@ from bertsmith.serving import LOG
 from bertsmith.serving.admission import Keys
 from bertsmith.serving.app import make_app
 from bertsmith.serving.http_server import DrainingServer, listen, listening, log_to_stderr
-from bertsmith.serving.metrics import MANY_PROCESSES
 from bertsmith.serving.models import Models
+from bertsmith.serving.monitoring import MANY_PROCESSES
 from bertsmith.serving.settings import ServingSettings
 
 _ADVANCE = 0.2  # seconds that ready is red before the socket closes, with `drain_delay` on top

@@ -1,6 +1,7 @@
 """A model's folder as the service has it: what it is called, what it is, and what it can be asked for."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,16 @@ from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.text_windows import TextWindows
 from bertsmith.inference.engine import Engine, start_engine
 from bertsmith.inference.index.index import Index
+from bertsmith.inference.index.manifest import MANIFEST as INDEX
+from bertsmith.inference.index.manifest import read_index_manifest
 from bertsmith.model.bert import Bert
+from bertsmith.model.locate import locate_model
 from bertsmith.serving.operations.embed import Embed, EmbedTokens, Prompts, Similarity, TextEncoder
 from bertsmith.serving.operations.fill_mask import FillMask
 from bertsmith.serving.operations.operation import Operation
-from bertsmith.serving.operations.predict import Predict
-from bertsmith.serving.operations.rerank import Rerank, ranks_pairs
+from bertsmith.serving.operations.predict import Predict, Rerank, ranks_pairs
 from bertsmith.serving.operations.search import Search
 from bertsmith.serving.refusals import Unsupported
-from bertsmith.serving.served_files import ServedFiles
 from bertsmith.serving.settings import ModelSettings
 from bertsmith.tasks.checkpoints.model_kind import model_kind
 from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
@@ -30,7 +32,77 @@ from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
+_TELLING = (".safetensors", ".json", ".txt", ".model")  # files that decide what a model answers
 _TIMES = 5  # that a folder is opened whose files are replaced each time
+_State = tuple[tuple[object, ...], ...]
+
+
+@dataclass(frozen=True)
+class ServedFiles:
+    """The files that a model was read from: which they were, and whether they are there still.
+
+    `folder` is the model's or the index's; `weights` the model's in both cases. `written`: when the folder
+    was, in seconds since 1970.
+    """
+
+    folder: Path
+    weights: Path
+    written: float
+    _opened: _State
+    _index: _State
+
+    @classmethod
+    def at(cls, path: str) -> "ServedFiles":
+        """As they are now. Raises ModelError where there is no such model, InputError for a damaged index."""
+        folder = Path(path)
+        index = _seen(folder.glob(INDEX))  # () where it is none
+        if index:
+            weights = _model_of_index(folder)
+        else:
+            folder = weights = locate_model(path).folder
+        return cls(folder, weights, folder.stat().st_mtime, _state(weights), index)
+
+    @property
+    def is_index(self) -> bool:
+        return bool(self._index)
+
+    @property
+    def are_still_there(self) -> bool:
+        """Whether the folder has the weights still. What is committed to an index is seen by each search."""
+        return self._opened == _state(self.weights)
+
+    def are_at(self, path: str) -> bool:
+        """Whether opening the path again would give the same: a link may lead elsewhere by now. Raises as
+        `at`.
+        """
+        now = ServedFiles.at(path)
+        return (self._opened, self._index) == (now._opened, now._index)
+
+
+def _model_of_index(folder: Path) -> Path:
+    name = read_index_manifest(folder).model.name
+    try:
+        return locate_model(name).folder
+    except ModelError as error:
+        raise ModelError(
+            f"{folder} was built by {name!r}, which can't be opened; an index of an embedder of your own "
+            f"can't be served. {error}"
+        ) from error
+
+
+def _state(folder: Path) -> _State:
+    """Of the files with weights, settings and vocabulary."""
+    return _seen(path for path in folder.rglob("*") if path.suffix in _TELLING)
+
+
+def _seen(paths: Iterable[Path]) -> _State:
+    """Another file of the same name is told apart. One that goes meanwhile isn't there."""
+    found = list[tuple[object, ...]]()
+    for path in sorted(paths):
+        with suppress(FileNotFoundError):
+            each = path.stat()
+            found.append((path.name, each.st_ino, each.st_size, each.st_mtime_ns))
+    return tuple(found)
 
 
 @dataclass(frozen=True)

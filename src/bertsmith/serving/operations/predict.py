@@ -1,7 +1,8 @@
-"""Predictions of a fine-tuned model: whatever its task decodes."""
+"""Predictions of a fine-tuned model, whatever its task decodes, and documents by their relevance to a query."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -9,10 +10,12 @@ from torch import Tensor
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.engine import Engine
+from bertsmith.inference.ranking.reranker import relevant_label, score_of
 from bertsmith.serving.operations.operation import LongText, Options, Pass, Prepared
 from bertsmith.serving.refusals import TooLong
 from bertsmith.tasks.computing.task_model import TaskModel, at_least_float32
 from bertsmith.tasks.examples.encoding import Encoded, Layout, special_tokens
+from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.finetuning import pieces_of
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.text.tokens.long_texts import Pieces
@@ -107,3 +110,54 @@ def _with_stride(task: Task[Any], stride: int | None) -> Task[Any]:
     changed = copy(task)
     changed.settings = task.settings.model_copy(update={"stride": stride})
     return changed
+
+
+class Rerank:
+    """`query` against each input, by a model that reads both together. Results are scores, the higher the more
+    relevant.
+    """
+
+    options: frozenset[str] = frozenset({"query"})
+
+    def __init__(self, predict: Predict) -> None:
+        self.predict = predict
+
+    def prepare(self, inputs: Sequence[Any], options: Options) -> Prepared:
+        query = options.more.get("query")
+        if not isinstance(query, str):
+            raise InputError(f"query must be a text, found {query!r}.")
+        for number, document in enumerate(inputs, 1):
+            if not isinstance(document, str):
+                raise InputError(f"document {number} must be a text, found {document!r}.")
+        self._require_short(query, options)
+        prepared = self.predict.prepare([(query, document) for document in inputs], replace(options, more={}))
+
+        def finish(outputs: Sequence[Any]) -> list[float]:
+            return [score_of(each, self.predict.name) for each in prepared.finish(list(outputs))]
+
+        return replace(prepared, finish=finish)
+
+    def _require_short(self, query: str, options: Options) -> None:
+        """Raises TooLong for a query that would leave no room for a document, where nothing may be cut."""
+        settings = self.predict.tasks[options.long_text].settings
+        if settings.stride is None and options.long_text != "error":
+            return
+        (ids,) = self.predict.engine.tokenizer.encode_batch([query], settings.max_length)
+        if len(ids) >= settings.max_length:
+            raise TooLong(
+                f"The query has {settings.max_length:,} tokens or more: the model reads no more at a time, "
+                "the document among them. Shorten it, or say long_text = 'truncate'."
+            )
+
+
+def ranks_pairs(task: Task[Any]) -> bool:
+    """Whether a task's model can re-rank: it reads pairs, and says of one how much it is."""
+    if not isinstance(task, TextTask) or task.name not in ("reranking", "regression", "classification"):
+        return False
+    if task.name == "classification":
+        try:
+            relevant_label(tuple(task.labels), task.name)
+        except InputError:
+            return False
+    knows = task.reads_pairs  # None: a model of transformers, whose cross-encoders have one output
+    return task.name == "reranking" or bool(knows) or (knows is None and task.name == "regression")

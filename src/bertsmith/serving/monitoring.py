@@ -1,0 +1,280 @@
+"""What an operator sees and does: whether the service is well, what it counts, what it logs, and models that
+are replaced while it goes on. No text and no key is in any of it, unless `log_texts` asks for the bodies.
+"""
+
+import asyncio
+import os
+import re
+import time
+import uuid
+from collections.abc import MutableMapping
+from contextlib import suppress
+from typing import Any
+
+import psutil
+from fastapi import APIRouter, Request, Response
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+    multiprocess,
+)
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bertsmith.errors import BertsmithError
+from bertsmith.serving import LOG
+from bertsmith.serving.models import probe_once
+from bertsmith.serving.protocols.ours import error_body
+from bertsmith.serving.protocols.routing import JsonResponse, router_of
+from bertsmith.serving.queue import WorkQueue
+from bertsmith.serving.refusals import Forbidden, Unsupported
+from bertsmith.serving.served_model import ServedModel
+from bertsmith.serving.service import Answer, Service
+from bertsmith.serving.settings import ServingSettings
+
+MANY_PROCESSES = "PROMETHEUS_MULTIPROC_DIR"
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+_PROBED_EVERY = 5.0  # seconds between two forward passes, where traffic makes none
+_OLDEST = 20.0  # seconds since the last one, to be ready
+_DEAD = 120.0  # seconds since the last one, to be begun anew
+_STUCK = 30.0  # seconds that work may wait while none is finished
+_REFRESHED_EVERY = 1.0  # seconds between two looks at what is true of a moment
+_SECONDS = tuple(0.0005 * 2**power for power in range(16))
+_TOKENS = tuple(2**power for power in range(2, 19))
+_ID = re.compile(r"[\w.:/+=-]{1,128}")
+_QUIET = ("/health", "/metrics")
+_LONGEST_BODY = 10_000  # bytes of a body in the log
+
+
+class Health:
+    """Whether the service can answer: by a real forward pass of late, which never waits behind traffic.
+    `leaving`: on the way out, while what was accepted is still answered.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.leaving = False
+        self._computed = 0.0
+        self._probing: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """The models were probed a moment ago; goes on doing so."""
+        self._computed = time.monotonic()
+        self._probing = asyncio.ensure_future(self._probe())
+
+    async def stop(self) -> None:
+        """Ends the probing."""
+        if self._probing is not None:
+            self._probing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._probing
+
+    def problem(self) -> str | None:
+        """Why it isn't ready; None where it is."""
+        now, queue = time.monotonic(), self.service.queue
+        if self.leaving or self.service.draining:
+            return "the service is stopping"
+        if queue.size and now - max(queue.last_finished, queue.began_waiting) > _STUCK:
+            return "work waits, and none is finished"
+        if now - max(self._computed, queue.last_finished) > _OLDEST:
+            return "no forward pass of late"
+        return None
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it doesn't compute, and won't by waiting."""
+        return time.monotonic() - max(self._computed, self.service.queue.last_finished) > _DEAD
+
+    async def _probe(self) -> None:
+        while True:
+            await asyncio.sleep(_PROBED_EVERY)
+            if time.monotonic() - self.service.queue.last_finished < _PROBED_EVERY:
+                continue  # traffic has just shown it
+            try:
+                for model in self.service.models:
+                    await asyncio.wrap_future(self.service.models.apart(probe_once, model))
+                self._computed = time.monotonic()
+            except Exception:
+                LOG.exception("a forward pass that only tests failed")
+
+
+class Metrics:
+    """What Prometheus is told, by model and route. Of one application: several in a process don't mix."""
+
+    def __init__(self, queue: WorkQueue) -> None:
+        self.registry = CollectorRegistry()
+        name = "bertsmith"
+        model, route = ["model"], ["model", "route"]
+        register: dict[str, Any] = {"registry": self.registry}
+        self.requests = Counter(f"{name}_requests", "Requests.", [*route, "status"], **register)
+        self.refusals = Counter(f"{name}_refusals", "Refusals by reason.", ["route", "reason"], **register)
+        self.seconds = self._histogram(
+            "request_seconds", "From the last byte in to the answer.", route, _SECONDS
+        )
+        self.tokenizing = self._histogram("tokenizing_seconds", "Reading and tokenising.", model, _SECONDS)
+        self.queued = self._histogram("queue_seconds", "Waiting for a core.", model, _SECONDS)
+        self.computing = self._histogram("computing_seconds", "Computing and decoding.", model, _SECONDS)
+        self.tokens = self._histogram("request_tokens", "Tokens of a request.", model, _TOKENS)
+        self.batches = self._histogram("batch_tokens", "Tokens computed together.", model, _TOKENS)
+        several: dict[str, Any] = {"multiprocess_mode": "livesum", **register}
+        self.waiting = Gauge(f"{name}_queue_requests", "Requests that wait.", **several)
+        self.waiting_tokens = Gauge(f"{name}_queue_tokens", "Tokens that wait.", **several)
+        self.resident = Gauge(f"{name}_resident_bytes", "Memory of all processes that answer.", **several)
+        self._queue, self._process = queue, psutil.Process()
+        if MANY_PROCESSES not in os.environ:
+            ProcessCollector(registry=self.registry)
+        queue.on_batch = lambda batch: self.batches.labels(batch.run.model).observe(batch.tokens)
+
+    def answered(self, answer: Answer) -> None:
+        """What an answer took."""
+        name, timing = answer.model.name, answer.timing
+        self.tokenizing.labels(name).observe(timing.tokenizing)
+        self.queued.labels(name).observe(timing.queued)
+        self.computing.labels(name).observe(timing.computing)
+        self.tokens.labels(name).observe(answer.total_tokens)
+
+    async def keep_fresh(self) -> None:
+        """What is true of a moment: of several processes another one than this may be asked for it."""
+        while True:
+            try:
+                self._refresh()
+            except Exception:  # the next look may succeed
+                LOG.exception("the metrics of this moment can't be read")
+            await asyncio.sleep(_REFRESHED_EVERY)
+
+    def _refresh(self) -> None:
+        self.waiting.set(self._queue.size)
+        self.waiting_tokens.set(self._queue.waiting_tokens)
+        self.resident.set(self._process.memory_info().rss)
+
+    def page(self) -> bytes:
+        """In Prometheus' text format."""
+        self._refresh()
+        registry = self.registry
+        if MANY_PROCESSES in os.environ:
+            registry = CollectorRegistry()
+            multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        found: bytes = generate_latest(registry)
+        return found
+
+    def _histogram(self, name: str, what: str, labels: list[str], buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"bertsmith_{name}", what, labels, buckets=buckets, registry=self.registry)
+
+
+class RequestLog:
+    """An ASGI application around another: counts, times and names each request, in a line of JSON on the
+    standard error.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServingSettings, metrics: Metrics) -> None:
+        self.app, self.settings, self.metrics = app, settings, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id", b"").decode("latin-1")
+        request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        state = scope.setdefault("state", {})
+        status, began = 499, time.perf_counter()  # 499: gone before an answer began
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message.setdefault("headers", []).append((b"x-request-id", request_id.encode("latin-1")))
+            await send(message)
+
+        try:
+            await self.app(scope, receive, answer)
+        finally:
+            facts = self._facts(scope, state, status, time.perf_counter() - began)
+            if self.settings.log_requests and not scope["path"].startswith(_QUIET):
+                LOG.info("request", extra={"facts": {"id": request_id, **facts}})
+
+    def _facts(
+        self, scope: Scope, state: MutableMapping[str, Any], status: int, seconds: float
+    ) -> dict[str, Any]:
+        route = getattr(scope.get("route"), "path", "none")  # a path of a stranger would be a label each
+        answer, refusal = state.get("answer"), state.get("refusal")
+        model = answer.model.name if answer is not None else ""
+        self.metrics.requests.labels(model, route, str(status)).inc()
+        self.metrics.seconds.labels(model, route).observe(seconds)
+        facts = {"method": scope["method"], "route": route, "status": status, "ms": round(seconds * 1000, 3)}
+        if key := state.get("key"):
+            facts["key"] = key
+        if refusal is not None:
+            self.metrics.refusals.labels(route, refusal.code).inc()
+            facts["refused"] = refusal.code
+        if answer is not None:
+            for each in state["answers"]:
+                self.metrics.answered(each)
+            timing = answer.timing
+            facts |= {
+                "model": model,
+                "version": answer.model.version,
+                "inputs": len(answer.input_tokens),
+                "tokens": answer.total_tokens,
+                "tokenizing_ms": round(timing.tokenizing * 1000, 3),
+                "queue_ms": round(timing.queued * 1000, 3),
+                "computing_ms": round(timing.computing * 1000, 3),
+            }
+        if self.settings.log_texts and (body := state.get("body")):
+            facts["body"] = body[:_LONGEST_BODY].decode("utf-8", "replace")
+        return facts
+
+
+def routes(service: Service, health: Health, metrics: Metrics) -> APIRouter:
+    """The operator's routes, for an application."""
+    router = router_of(error_body, tags=["operation"])
+
+    @router.get("/health/live", summary="The process answers, and has computed within two minutes")
+    async def live() -> Response:
+        dead = health.is_dead
+        return JsonResponse({"status": "it doesn't compute" if dead else "live"}, 503 if dead else 200)
+
+    @router.get("/health/ready", summary="It computes, and takes requests")
+    @router.get("/health", include_in_schema=False)
+    @router.get("/ping", include_in_schema=False)
+    async def ready() -> Response:
+        problem = health.problem()
+        return JsonResponse({"status": problem or "ready"}, 503 if problem else 200)
+
+    @router.get("/metrics", summary="For Prometheus")
+    async def page() -> Response:
+        return Response(metrics.page(), media_type=CONTENT_TYPE)
+
+    @router.post("/admin/models/{name}/reload", summary="Serve what the model's folder holds now")
+    async def reload(name: str, request: Request) -> Response:
+        _require_admin(request, service)
+        try:
+            return _served(await asyncio.to_thread(service.models.replace, name))
+        except BertsmithError as error:
+            raise Unsupported(f"{name} stays as it was: {error}") from error
+
+    @router.post("/admin/models/{name}/rollback", summary="Serve the version before")
+    async def roll_back(name: str, request: Request) -> Response:
+        _require_admin(request, service)
+        return _served(await asyncio.to_thread(service.models.roll_back, name))
+
+    return router
+
+
+def _require_admin(request: Request, service: Service) -> None:
+    if not getattr(request.state, "admin", False):
+        raise Forbidden("Models are replaced by a key that has 'admin' in the service's file of keys.")
+    if service.settings.workers > 1:
+        raise Unsupported(
+            "One of several processes answers here. All of them open their models again on SIGHUP; under Ray "
+            "Serve, deploy again."
+        )
+
+
+def _served(model: ServedModel) -> Response:
+    found: dict[str, Any] = {"model": model.name, "version": model.version, "task": model.task}
+    return JsonResponse(found)
