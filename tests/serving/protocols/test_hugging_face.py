@@ -16,7 +16,7 @@ from running_service import Running, running
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertsmith import Embedder, MaskedLanguageModel, Predictor
-from bertsmith.serving.protocols.pipelines import masks_and_vectors
+from bertsmith.serving.protocols import pipelines as masks_and_vectors
 from served_models import save_unanswerable
 
 TEXTS = ["bano delo", "firu", "guma kano lelo miru bano"]

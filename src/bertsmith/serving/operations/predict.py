@@ -1,4 +1,4 @@
-"""Predictions of a fine-tuned model, whatever its task decodes, and documents by their relevance to a query."""
+"""Predictions of a fine-tuned model, whatever its task decodes, and how relevant documents are by them."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -113,8 +113,8 @@ def _with_stride(task: Task[Any], stride: int | None) -> Task[Any]:
 
 
 class Rerank:
-    """`query` against each input, by a model that reads both together. Results are scores, the higher the more
-    relevant.
+    """`query` against each input, by a model that reads both together. Results are scores, the higher the
+    more relevant.
     """
 
     options: frozenset[str] = frozenset({"query"})

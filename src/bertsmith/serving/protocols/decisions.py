@@ -12,9 +12,9 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, StrictStr, Tag
 
 from bertsmith.serving.protocols import openai
+from bertsmith.serving.protocols.questions import DIGITS, Question, Reply, Unanswerable, find_heads, type_of
 from bertsmith.serving.protocols.routing import ClientsBody, JsonResponse, ListOf, StrictBody, router_of
 from bertsmith.serving.protocols.systemone import as_text, ask_heads, headers_of, model_named
-from bertsmith.serving.questions import DIGITS, Question, Reply, Unanswerable, find_heads, type_of
 from bertsmith.serving.refusals import InvalidRequest, Refusal, Unsupported
 from bertsmith.serving.service import Service
 

@@ -11,16 +11,19 @@ from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, ConfigDict
 
 from bertsmith.serving.protocols import tei
-from bertsmith.serving.protocols.pipelines.masks_and_vectors import (
+from bertsmith.serving.protocols.pipelines import (
+    Asked,
+    Pipeline,
+    answer_questions,
+    classify_by_entailment,
+    classify_texts,
+    classify_tokens,
     compare_sentences,
     extract_features,
     fill_masks,
 )
-from bertsmith.serving.protocols.pipelines.pipeline import Asked, Pipeline
-from bertsmith.serving.protocols.pipelines.spans import answer_questions, classify_tokens
-from bertsmith.serving.protocols.pipelines.text_labels import classify_by_entailment, classify_texts
 from bertsmith.serving.protocols.routing import CHANGES_NOTHING, StrictBody, json_response, note, router_of
-from bertsmith.serving.protocols.scored_labels import TASKS
+from bertsmith.serving.protocols.tei import TASKS
 from bertsmith.serving.refusals import Refusal, UnknownPipeline
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service

@@ -22,7 +22,7 @@ from bertsmith.serving.protocols.routing import (
     note,
     router_of,
 )
-from bertsmith.serving.protocols.scored_labels import labelled_logits
+from bertsmith.serving.protocols.tei import labelled_logits
 from bertsmith.serving.refusals import Refusal, Unsupported
 from bertsmith.serving.service import Answer, Service
 

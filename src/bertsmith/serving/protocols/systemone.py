@@ -11,16 +11,7 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from bertsmith.serving.protocols.routing import (
-    ClientsBody,
-    InvalidBody,
-    JsonResponse,
-    StrictBody,
-    ask,
-    note,
-    router_of,
-)
-from bertsmith.serving.questions import (
+from bertsmith.serving.protocols.questions import (
     DIGITS,
     Found,
     Question,
@@ -30,6 +21,15 @@ from bertsmith.serving.questions import (
     find_heads,
     reply,
     type_of,
+)
+from bertsmith.serving.protocols.routing import (
+    ClientsBody,
+    InvalidBody,
+    JsonResponse,
+    StrictBody,
+    ask,
+    note,
+    router_of,
 )
 from bertsmith.serving.refusals import InvalidRequest, Refusal, Unsupported
 from bertsmith.serving.served_model import ServedModel

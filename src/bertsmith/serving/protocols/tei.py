@@ -1,11 +1,12 @@
 """The routes of Text Embeddings Inference: /embed, /embed_all, /predict, /similarity, /tokenize, /decode and
-/info; its /rerank is in ranking.py. Of several models `?model=` or `model` in the body names one.
+/info; its /rerank is in ranking.py. Of several models `?model=` or `model` in the body names one. Classes are
+labels with scores, best first, as Hugging Face's pipelines have them too.
 
 `truncate` true cuts a text that is too long; false refuses it; null is as the model was trained to read, cut
 or in windows (there auto_truncate).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -26,17 +27,12 @@ from bertsmith.serving.protocols.routing import (
     read_apart,
     router_of,
 )
-from bertsmith.serving.protocols.scored_labels import (
-    TASKS,
-    best_first,
-    labelled_logits,
-    scored_labels,
-)
 from bertsmith.serving.refusals import InvalidRequest, NoInputs, Refusal, TooLarge, Unsupported
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
 
 _TYPES = {424: "Backend", 429: "Overloaded", 500: "Backend", 503: "Unhealthy", 504: "Overloaded"}
+TASKS = frozenset({"classification", "multi-label", "regression", "similarity", "reranking"})
 Named = Annotated[str | None, Query(max_length=64)]
 Direction = Literal["left", "right", "Left", "Right"]
 
@@ -210,7 +206,12 @@ def _add_tokens(router: APIRouter, service: Service) -> None:
         if strange := [number for ids in lists for number in ids if number not in known]:
             raise InvalidRequest(f"There is no token {strange[0]}: ids run from 0 to {known[-1]}.")
         special = body.skip_special_tokens
-        return JsonResponse(await read_apart(service, request, _decoded, found, lists, special))
+        texts = await read_apart(
+            service,
+            request,
+            lambda: [found.tokenizer.decode(ids, skip_special_tokens=special) for ids in lists],
+        )
+        return JsonResponse(texts)
 
 
 def long_text(truncate: bool | None, direction: Direction | None) -> LongText | None:
@@ -235,6 +236,38 @@ def predict_inputs(given: Any) -> tuple[list[Any], bool]:
     if any(len(each) not in (1, 2) for each in inputs):
         raise InvalidRequest("inputs must be a text, a pair of texts, or lists of one or two texts.")
     return [each[0] if len(each) == 1 else tuple(each) for each in inputs], one
+
+
+def scored_labels(prediction: Mapping[str, Any], model: ServedModel) -> list[dict[str, Any]]:
+    """[{"label", "score"}]: calibrated probabilities of all labels; a number as the one label `score`, in its
+    own unit. Raises Unsupported for predictions that are no labels.
+    """
+    if isinstance(probabilities := prediction.get("probabilities"), Mapping):
+        return best_first(probabilities)
+    if "score" in prediction:
+        return [{"label": "score", "score": prediction["score"]}]
+    if "label" in prediction and "confidence" in prediction:
+        return [{"label": prediction["label"], "score": prediction["confidence"]}]
+    raise _without_labels(model)
+
+
+def labelled_logits(prediction: Mapping[str, Any], model: ServedModel) -> dict[str, float]:
+    """What the head gave for each label. Raises Unsupported for a head of no labels."""
+    logits = prediction["logits"]
+    names = model.labels if len(model.labels) == len(logits) else ("score",)
+    if len(names) != len(logits):  # a vector
+        raise _without_labels(model)
+    return dict(zip(names, logits, strict=True))
+
+
+def best_first(scores: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Of equal ones the first stays first."""
+    ranked = sorted(scores.items(), key=lambda item: -item[1])
+    return [{"label": label, "score": score} for label, score in ranked]
+
+
+def _without_labels(model: ServedModel) -> Unsupported:
+    return Unsupported(f"{model.name} is a model for {model.task}: it gives no label of a text.")
 
 
 def _require_tokens(tokens: int, most: int) -> None:
@@ -279,10 +312,6 @@ def _pieces(model: ServedModel, texts: Sequence[str], special: bool, most: int) 
         ]
         found.append([*before, *inside, *behind])
     return found
-
-
-def _decoded(model: ServedModel, lists: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
-    return [model.tokenizer.decode(ids, skip_special_tokens=skip_special_tokens) for ids in lists]
 
 
 def _info(service: Service, model: ServedModel) -> dict[str, Any]:

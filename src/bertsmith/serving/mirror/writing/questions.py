@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from bertsmith.metrics.calibration import choice_confidence, score_confidence
 from bertsmith.serving.mirror.call import Json
 from bertsmith.serving.mirror.formats.decisions import name_of
 from bertsmith.serving.mirror.writing.own_answer import OwnAnswer, Written, whole
-from bertsmith.serving.question_confidence import choice_confidence, score_confidence
 
 _DIGITS = 4  # of a probability
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 
 from bertsmith.arrays import Floats
+from bertsmith.metrics.calibration import choice_confidence, score_confidence
 from bertsmith.serving.models import Models
-from bertsmith.serving.question_confidence import choice_confidence, score_confidence
 from bertsmith.serving.refusals import InvalidRequest, TooLong
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Answer as ServiceAnswer

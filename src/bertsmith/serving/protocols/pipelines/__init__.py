@@ -1,1 +1,0 @@
-"""Hugging Face's pipelines: what each reads and answers."""
