@@ -15,7 +15,7 @@ from bertsmith.serving.protocols import openai
 from bertsmith.serving.protocols.questions import DIGITS, Question, Reply, Unanswerable, find_heads, type_of
 from bertsmith.serving.protocols.routing import ClientsBody, JsonResponse, ListOf, StrictBody, router_of
 from bertsmith.serving.protocols.systemone import as_text, ask_heads, headers_of, model_named
-from bertsmith.serving.refusals import InvalidRequest, Refusal, Unsupported
+from bertsmith.serving.refusals import InvalidRequest, Unsupported
 from bertsmith.serving.service import Service
 
 
@@ -103,14 +103,9 @@ class DecisionsBody(ClientsBody):
     questions: ListOf[AnyQuestion] = Field(min_length=1, max_length=400)
 
 
-def error_body(refusal: Refusal) -> dict[str, Any]:
-    """OpenAI's."""
-    return openai.error_body(refusal)
-
-
 def routes(service: Service) -> APIRouter:
     """The routes, for an application."""
-    router = router_of(error_body, openai.status_of, tags=["OpenAI"])
+    router = router_of(openai.error_body, openai.status_of, tags=["OpenAI"])
 
     @router.post("/v1/decisions", summary="Typed questions, as OpenAI has them")
     async def decisions(body: DecisionsBody, request: Request) -> Response:

@@ -10,21 +10,9 @@ from typing import Annotated, Any, NamedTuple
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, ConfigDict
 
-from bertsmith.serving.protocols import tei
-from bertsmith.serving.protocols.pipelines import (
-    Asked,
-    Pipeline,
-    answer_questions,
-    classify_by_entailment,
-    classify_texts,
-    classify_tokens,
-    compare_sentences,
-    extract_features,
-    fill_masks,
-)
+from bertsmith.serving.protocols import pipelines, tei
 from bertsmith.serving.protocols.routing import CHANGES_NOTHING, StrictBody, json_response, note, router_of
-from bertsmith.serving.protocols.tei import TASKS
-from bertsmith.serving.refusals import Refusal, UnknownPipeline
+from bertsmith.serving.refusals import UnknownPipeline
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
 
@@ -32,19 +20,21 @@ from bertsmith.serving.service import Service
 class Kind(NamedTuple):
     """A pipeline, the operation that a model needs for it, and the tasks of the models it is usual for."""
 
-    run: Pipeline
+    run: pipelines.Pipeline
     operation: str
     tasks: frozenset[str] | None
 
 
 _PIPELINES = {
-    "text-classification": Kind(classify_texts, "predict", TASKS),
-    "token-classification": Kind(classify_tokens, "predict", frozenset({"tagging"})),
-    "question-answering": Kind(answer_questions, "predict", frozenset({"question-answering"})),
-    "fill-mask": Kind(fill_masks, "fill_mask", None),
-    "feature-extraction": Kind(extract_features, "embed", None),
-    "sentence-similarity": Kind(compare_sentences, "similarity", None),
-    "zero-shot-classification": Kind(classify_by_entailment, "predict", frozenset({"classification"})),
+    "text-classification": Kind(pipelines.classify_texts, "predict", tei.TASKS),
+    "token-classification": Kind(pipelines.classify_tokens, "predict", frozenset({"tagging"})),
+    "question-answering": Kind(pipelines.answer_questions, "predict", frozenset({"question-answering"})),
+    "fill-mask": Kind(pipelines.fill_masks, "fill_mask", None),
+    "feature-extraction": Kind(pipelines.extract_features, "embed", None),
+    "sentence-similarity": Kind(pipelines.compare_sentences, "similarity", None),
+    "zero-shot-classification": Kind(
+        pipelines.classify_by_entailment, "predict", frozenset({"classification"})
+    ),
 }
 _ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
 # By what a model is for; what has vectors first is asked for them.
@@ -82,11 +72,6 @@ class PipelineBody(BaseModel):
         return {name: value for name, value in said if value is not None}
 
 
-def error_body(refusal: Refusal) -> dict[str, Any]:
-    """As TEI's: `InferenceClient` shows what `error` says."""
-    return tei.error_body(refusal)
-
-
 def routes(service: Service) -> APIRouter:
     """The routes, for an application."""
 
@@ -94,12 +79,15 @@ def routes(service: Service) -> APIRouter:
         if (name := request.path_params.get("model")) is not None:
             service.models[name]
 
-    router = router_of(error_body, before=require_model, tags=["Hugging Face"])
+    # InferenceClient shows what `error` says.
+    router = router_of(tei.error_body, before=require_model, tags=["Hugging Face"])
 
     async def answer(request: Request, body: PipelineBody, name: str | None, task: str | None) -> Response:
         model, kind = _choose(service, body, body.model or name, task)
         model.operation(kind.operation)  # raises Unsupported, naming what it has
-        content, found = await kind.run(Asked(service, request, model, body.inputs, body.all_parameters()))
+        content, found = await kind.run(
+            pipelines.Asked(service, request, model, body.inputs, body.all_parameters())
+        )
         return await json_response(content, note(request, found))
 
     @router.post("/models/{model}", summary="A model's own pipeline")
