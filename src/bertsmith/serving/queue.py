@@ -127,7 +127,9 @@ class WorkQueue:
             if not self._clients:
                 self.began_waiting = time.monotonic()
             if job.key not in self._clients:
-                self._clients[job.key] = _Client(self._least())
+                # As the one that was given least: a new one has no arrears to claim.
+                least = min((client.given for client in self._clients.values()), default=0.0)
+                self._clients[job.key] = _Client(least)
             client = self._clients[job.key]
             self._count += 1
             insort(client.jobs, (job.deadline, self._count, job))
@@ -215,10 +217,6 @@ class WorkQueue:
         if job.taken == len(job.prepared.encoded):
             self._remove(job)
         return tokens
-
-    def _least(self) -> float:
-        """What the client was given that got least: a new one begins there, and has no arrears to claim."""
-        return min((client.given for client in self._clients.values()), default=0.0)
 
     def _require_room(self, key: str, tokens: int) -> None:
         """One key alone may have all tokens that may wait. Where several wait, each has its equal share, also

@@ -304,14 +304,11 @@ class _Processes:
             self._begin()
         while self._workers or (self._due and not self._stopping):
             self._look()
-            if not self._announced and self._all_ready and not self._stopping:
+            all_ready = not self._due and all(each.ready for each in self._workers)
+            if not self._announced and all_ready and not self._stopping:
                 self._announced = True
                 on_ready()
         return self._well
-
-    @property
-    def _all_ready(self) -> bool:
-        return not self._due and all(each.ready for each in self._workers)
 
     def _look(self) -> None:
         """Waits until something has happened."""

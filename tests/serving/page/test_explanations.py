@@ -13,7 +13,7 @@ from page_trials import FILLED, TEXT, Served, ask, begin
 
 from bertsmith import Explainer
 from bertsmith.inference import attribution
-from bertsmith.serving.page import explaining
+from bertsmith.serving.page import page
 from chromium import Browser
 from served_models import save_fine_tuned
 
@@ -185,7 +185,7 @@ def test_a_late_picture_does_not_replace_the_one_asked_for_last(served: Served, 
 
 
 def test_an_explanation_that_takes_too_long_is_ended(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explaining, "_SECONDS", 0.1)
+    monkeypatch.setattr(page, "_SECONDS", 0.1)
     with held(monkeypatch):
         status, refused = served.post("page/attributions", {"model": "classification", "input": TEXT})
     assert status == 504

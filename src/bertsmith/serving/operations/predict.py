@@ -36,11 +36,13 @@ class Predict:
             return at_least_float32(model(batch, layout))
 
         self.run = Pass(compute, engine.device, name, model.head.per_row)
+        cut = task if task.is_pretokenized else _with_stride(task, None)  # a text's first window alone
+        overlap = max((task.settings.max_length - 3) // 4, 0)
         self.tasks: dict[LongText | None, Task[Any]] = {
             None: task,
             "error": task,
-            "truncate": _cutting(task),
-            "windows": _windowed(task),
+            "truncate": cut,
+            "windows": task if task.settings.stride is not None else _with_stride(task, overlap),
         }
 
     def prepare(self, inputs: Sequence[Any], options: Options) -> Prepared:
@@ -94,19 +96,8 @@ def _named(given: Any) -> Any:
     return dict(given)  # which the task refuses, showing it
 
 
-def _cutting(task: Task[Any]) -> Task[Any]:
-    """The same task, which reads a text's first window alone."""
-    return task if task.is_pretokenized else _with_stride(task, None)
-
-
-def _windowed(task: Task[Any]) -> Task[Any]:
-    """The same task, which reads all of a text."""
-    if task.settings.stride is not None:
-        return task
-    return _with_stride(task, max((task.settings.max_length - 3) // 4, 0))
-
-
 def _with_stride(task: Task[Any], stride: int | None) -> Task[Any]:
+    """The same task, which reads long texts so."""
     changed = copy(task)
     changed.settings = task.settings.model_copy(update={"stride": stride})
     return changed

@@ -52,7 +52,9 @@ class Choice(Asked):
 
     def question(self) -> Question:
         """For the heads: a truth value is a label written so."""
-        return Question("choice", self.name, tuple(_label_of(each.value) for each in self.choices))
+        values = [each.value for each in self.choices]
+        labels = [value if isinstance(value, str) else str(value).lower() for value in values]
+        return Question("choice", self.name, tuple(labels))
 
 
 class Level(StrictBody):
@@ -155,10 +157,6 @@ def _shown(question: Predicate | Choice | Score, said: Reply | Unanswerable) -> 
         ],
         **head,
     }
-
-
-def _label_of(value: str | bool) -> str:
-    return value if isinstance(value, str) else str(value).lower()
 
 
 def _require_names(questions: Sequence[Predicate | Choice | Score]) -> None:
