@@ -112,7 +112,8 @@ class _RefusesInASentence(ModelMetaclass):
 
     def __call__(cls: Any, *values: Any, **named: Any) -> Any:  # noqa: N805
         if values:
-            raise cls.refusal(f"{cls.__name__}: name what is set, as in {_an_example(cls)}.")
+            name = next(iter(cls.model_fields))
+            raise cls.refusal(f"{cls.__name__}: name what is set, as in {cls.__name__}({name}=…).")
         try:
             return type.__call__(cls, **named)
         except ValidationError as error:
@@ -125,11 +126,6 @@ class UserSettings(Strict, metaclass=_RefusesInASentence):
     model_config = ConfigDict(allow_inf_nan=False)
 
     refusal: ClassVar[type[BertsmithError]] = RecipeError
-
-
-def _an_example(kind: type[BaseModel]) -> str:
-    name = next(iter(kind.model_fields))
-    return f"{kind.__name__}({name}=…)"
 
 
 def check(kind: type[ModelT], values: dict[str, Any], where: str) -> ModelT:
@@ -161,7 +157,8 @@ def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
         return f"{key} is a section: name what is meant in it ({', '.join(section)})."
     of_the_whole = first["type"] in _OF_THE_WHOLE and isinstance(first["input"], dict | BaseModel)
     found = "" if of_the_whole else f", found {_SHORTENED.repr(first['input'])}"
-    said = _one_of([_said(each) for each in tried if _place(each) == _place(first)])
+    there = [each for each in tried if _place(each) == _place(first)]
+    said = _one_of([_EXPECTED.get(each["type"]) or _plain(each["msg"]) for each in there])
     return f"{key + ': ' if key else ''}{said}{found}."
 
 
@@ -170,10 +167,6 @@ def _place(error: Mapping[str, Any]) -> tuple[str, ...]:
     if parts and parts[-1] in _PLAIN_TYPES and error["type"] not in ("missing", "extra_forbidden"):
         parts.pop()
     return tuple(parts)
-
-
-def _said(error: Mapping[str, Any]) -> str:
-    return _EXPECTED.get(error["type"]) or _plain(error["msg"])
 
 
 def _one_of(said: list[str]) -> str:

@@ -37,7 +37,6 @@ from bertsmith.serving.service import Answer, Service
 from bertsmith.serving.settings import ServingSettings
 
 MANY_PROCESSES = "PROMETHEUS_MULTIPROC_DIR"
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 _PROBED_EVERY = 5.0  # seconds between two forward passes, where traffic makes none
 _OLDEST = 20.0  # seconds since the last one, to be ready
 _DEAD = 120.0  # seconds since the last one, to be begun anew
@@ -247,7 +246,7 @@ def routes(service: Service, health: Health, metrics: Metrics) -> APIRouter:
 
     @router.get("/metrics", summary="For Prometheus")
     async def page() -> Response:
-        return Response(metrics.page(), media_type=CONTENT_TYPE)
+        return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
     @router.post("/admin/models/{name}/reload", summary="Serve what the model's folder holds now")
     async def reload(name: str, request: Request) -> Response:

@@ -12,9 +12,17 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, StrictStr, Tag
 
 from bertsmith.serving.protocols import openai
-from bertsmith.serving.protocols.questions import DIGITS, Question, Reply, Unanswerable, find_heads, type_of
+from bertsmith.serving.protocols.questions import (
+    DIGITS,
+    Question,
+    Reply,
+    Unanswerable,
+    as_text,
+    ask_heads,
+    find_heads,
+    type_of,
+)
 from bertsmith.serving.protocols.routing import ClientsBody, JsonResponse, ListOf, StrictBody, router_of
-from bertsmith.serving.protocols.systemone import as_text, ask_heads, headers_of, model_named
 from bertsmith.serving.refusals import InvalidRequest, Unsupported
 from bertsmith.serving.service import Service
 
@@ -118,7 +126,7 @@ def routes(service: Service) -> APIRouter:
         found = await ask_heads(service, request, heads, given)
         answers = [_shown(*each) for each in zip(body.questions, found.replies, strict=True)]
         content = {
-            "model": model_named(found, body.model),
+            "model": found.model(body.model),
             "answers": answers,
             "usage": {
                 "input_tokens": found.tokens,
@@ -128,7 +136,7 @@ def routes(service: Service) -> APIRouter:
                 "total_tokens": found.tokens,
             },
         }
-        return JsonResponse(content, headers=headers_of(request, found))
+        return JsonResponse(content, headers=found.headers(request))
 
     return router
 

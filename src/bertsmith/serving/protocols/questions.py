@@ -7,22 +7,26 @@ n options of a question. Nothing is guessed: a question that no head answers exa
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import orjson
+from fastapi import Request
 
 from bertsmith.arrays import Floats
 from bertsmith.metrics.calibration import choice_confidence, score_confidence
 from bertsmith.serving.models import Models
+from bertsmith.serving.protocols.routing import ask, note
 from bertsmith.serving.refusals import InvalidRequest, TooLong
 from bertsmith.serving.served_model import ServedModel
-from bertsmith.serving.service import Answer as ServiceAnswer
+from bertsmith.serving.service import Answer, Service
 
 DIGITS = 6  # of a probability, as it is written
 ANY = "auto"  # the model of a request that leaves the choice to the service
 _CLASSES = ("classification",)
+_NAMED = ({"question", "context"}, {"text", "text_pair"}, {"text"})  # what a head reads as it is
 _LABELS = ("classification", "multi-label")
 _NUMBERS = ("regression", "similarity", "reranking")
 _YES = ({"yes", "no"}, {"true", "false"}, {"1", "0"})
@@ -73,12 +77,20 @@ class Replies:
     replies: Sequence[Reply | Unanswerable]
     models: Sequence[str]
     tokens: int
-    answers: Sequence[ServiceAnswer]
+    answers: Sequence[Answer]
+
+    def model(self, wanted: str | None) -> str:
+        """What an answer says of its model: those that answered, else what the request said."""
+        return ", ".join(self.models) or wanted or ""
+
+    def headers(self, request: Request) -> dict[str, str]:
+        """Of one head all that is known of its answer; of several how many tokens."""
+        headers = [note(request, answer) for answer in self.answers]
+        return headers[0] if len(headers) == 1 else {"x-compute-tokens": str(self.tokens)}
 
 
 Read = Callable[[Mapping[str, Any]], Reply | Unanswerable]
 Found = tuple[ServedModel, Read] | Unanswerable  # the head, and how its prediction is read
-Predict = Callable[[ServedModel], Awaitable[ServiceAnswer]]
 
 
 def find_heads(questions: Sequence[Question], models: Models, wanted: str | None) -> list[Found]:
@@ -88,35 +100,68 @@ def find_heads(questions: Sequence[Question], models: Models, wanted: str | None
     return [_find(question, models, chosen) for question in questions]
 
 
-async def reply(found: Sequence[Found], predict: Predict) -> Replies:
-    """`predict` asks a head, once for all questions that it answers. Raises its refusals but for an input
-    that a head can't read: its questions have that as their reason.
+async def ask_heads(
+    service: Service,
+    request: Request,
+    heads: Sequence[Found],
+    given: str | Mapping[str, Any] | Sequence[Any],
+) -> Replies:
+    """Each head once for all questions that it answers, all heads at the same time. One that reads columns
+    beside its text gets an object as it is. Raises Refusal, but for an input that a head can't read: its
+    questions have that as their reason.
     """
-    heads = {model.name: model for each in found if not isinstance(each, Unanswerable) for model in [each[0]]}
-    answers = dict(zip(heads, await _all(predict(model) for model in heads.values()), strict=True))
-    replies = list[Reply | Unanswerable]()
-    for each in found:
-        answer = each if isinstance(each, Unanswerable) else answers[each[0].name]
-        replies.append(answer if isinstance(answer, Unanswerable) else each[1](answer.results[0]))  # type: ignore[index]
-    given = [answer for answer in answers.values() if not isinstance(answer, Unanswerable)]
-    return Replies(replies, list(heads), sum(answer.total_tokens for answer in given), given)
+    as_text_or_pair = as_input(given)
 
-
-async def _all(asked: Iterable[Awaitable[ServiceAnswer]]) -> list[ServiceAnswer | Unanswerable]:
-    """All at once. The first refusal that is of the whole request ends the others."""
-
-    async def one(awaited: Awaitable[ServiceAnswer]) -> ServiceAnswer | Unanswerable:
+    async def predict(model: ServedModel) -> Answer | Unanswerable:
+        columns = getattr(model.opened, "column_names", ())
+        read = dict(given) if columns and isinstance(given, Mapping) else as_text_or_pair
         try:
-            return await awaited
+            return await ask(service, request, [read], model.name, "predict")
         except (InvalidRequest, TooLong) as refusal:
             return Unanswerable(refusal.message)
 
-    tasks = [asyncio.ensure_future(one(each)) for each in asked]
+    models = {each[0].name: each[0] for each in heads if not isinstance(each, Unanswerable)}
+    tasks = [asyncio.ensure_future(predict(model)) for model in models.values()]
     try:
-        return list(await asyncio.gather(*tasks))
-    finally:
+        predicted = dict(zip(models, await asyncio.gather(*tasks), strict=True))
+    finally:  # the first refusal that is of the whole request ends the others
         for task in tasks:
             task.cancel()
+    replies = list[Reply | Unanswerable]()
+    for each in heads:
+        if isinstance(each, Unanswerable):
+            replies.append(each)
+            continue
+        model, read = each
+        answer = predicted[model.name]
+        replies.append(answer if isinstance(answer, Unanswerable) else read(answer.results[0]))
+    answers = [answer for answer in predicted.values() if not isinstance(answer, Unanswerable)]
+    return Replies(replies, list(models), sum(answer.total_tokens for answer in answers), answers)
+
+
+def as_input(state: str | Mapping[str, Any] | Sequence[Any]) -> Any:
+    """What a head reads of a state: a text; a pair under its names; the only text of an object; else JSON,
+    indented by two as System One's own client renders it. Raises InvalidRequest for JSON nested too deep.
+    """
+    if isinstance(state, str):
+        return state
+    if isinstance(state, Mapping):
+        texts = list(state.values())
+        if set(state) in _NAMED and all(isinstance(text, str) for text in texts):
+            return dict(state)
+        if len(texts) == 1 and isinstance(texts[0], str):
+            return texts[0]
+    return as_text(state)
+
+
+def as_text(value: Any) -> str:
+    """A text as it is, other JSON indented. Raises InvalidRequest for what is nested too deep."""
+    if isinstance(value, str):
+        return value
+    try:
+        return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    except orjson.JSONEncodeError as error:
+        raise InvalidRequest(f"The JSON can't be read as text: {error}.") from error
 
 
 def _find(question: Question, models: Models, wanted: ServedModel | None) -> Found:

@@ -136,7 +136,7 @@ async def _rank(
             "tokens": {"input_tokens": tokens},
         },
     }
-    return JsonResponse(found, headers=dict(note(request, answer)))
+    return JsonResponse(found, headers=note(request, answer))
 
 
 async def _rank_texts(service: Service, request: Request, body: TextsBody, model: str | None) -> Response:
@@ -147,7 +147,7 @@ async def _rank_texts(service: Service, request: Request, body: TextsBody, model
         {"index": index, **({"text": body.texts[index]} if body.return_text else {}), "score": scores[index]}
         for index in _best(scores)
     ]
-    return JsonResponse(found, headers=dict(note(request, answer)))
+    return JsonResponse(found, headers=note(request, answer))
 
 
 async def _scores(

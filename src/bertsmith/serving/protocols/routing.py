@@ -46,73 +46,80 @@ _MANY = 100_000  # numbers
 _JSON = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
-class JsonRequest(Request):
-    """JSON as orjson reads it: strictly, no NaN; and not nested deeper than our own code can follow."""
-
-    async def json(self) -> Any:
-        body = await self.body()
-        found = orjson.loads(body)
-        if body.count(b"[") + body.count(b"{") > _DEEPEST and _depth_is_above(found, _DEEPEST):
-            raise JSONDecodeError(f"it is nested more than {_DEEPEST} deep", "", 0)
-        return found
-
-
-class JsonResponse(Response):
-    """JSON by orjson, which writes NumPy's numbers too."""
-
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:
-        return orjson.dumps(content, option=_JSON)
-
-
-async def json_response(content: Any, headers: Mapping[str, str]) -> Response:
-    """A JsonResponse; of megabytes of numbers it is written beside the event loop, row by row, since orjson
-    lets no other thread go on while it writes.
+def router_of(
+    error_body: ErrorBody,
+    status_of: StatusOf | None = None,
+    before: Callable[[Request], Any] = lambda request: None,
+    **more: Any,
+) -> APIRouter:
+    """A router whose refusals have the protocol's own envelope, and its own status where that differs.
+    `before` a body is looked at, it may refuse what the path says.
     """
-    if not _has_many(content):
-        return JsonResponse(content, headers=dict(headers))
-    written = await asyncio.to_thread(lambda: b"".join(_in_parts(content)))
-    return Response(written, headers=dict(headers), media_type=JsonResponse.media_type)
+
+    def refused(refusal: Refusal, request: Request) -> Response:
+        return refuse(refusal, error_body, request, status_of(refusal) if status_of else None)
+
+    class Route(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            usual = super().get_route_handler()
+
+            async def handle(request: Request) -> Response:
+                try:
+                    before(request)
+                    return await usual(JsonRequest(request.scope, request.receive))
+                except Refusal as refusal:
+                    return refused(refusal, request)
+                except RequestValidationError as error:
+                    return refused(InvalidBody(error), request)
+                except Exception:
+                    LOG.exception("a request failed by a bug of the service")
+                    return refused(Refusal("The service failed. Its log says why."), request)
+
+            return handle
+
+    if status_of is not None:
+        more["responses"] = documented(status_of)
+    return APIRouter(route_class=Route, default_response_class=JsonResponse, **more)
 
 
-def _has_many(content: Any) -> bool:
-    """Whether there are more numbers and texts than are written in some milliseconds."""
-    left, count = [content], 0
-    while left and count <= _MANY:
-        each = left.pop()
-        if isinstance(each, np.ndarray):
-            count += each.size
-        elif isinstance(each, (list, tuple, dict)):
-            count += len(each)
-            left += each.values() if isinstance(each, dict) else each
-    return count > _MANY
+def refuse(refusal: Refusal, error_body: ErrorBody, request: Request, status: int | None = None) -> Response:
+    """The refusal in a protocol's envelope; Retry-After in whole seconds, as HTTP has it, and in ms."""
+    request.state.refusal = refusal
+    headers = dict(refusal.headers)
+    if refusal.retry_after is not None:
+        headers["retry-after"] = str(max(1, math.ceil(refusal.retry_after)))
+        headers["retry-after-ms"] = str(math.ceil(refusal.retry_after * 1000))
+    if refusal.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return JsonResponse(error_body(refusal), refusal.status if status is None else status, headers)
 
 
-def _in_parts(content: Any) -> Iterator[bytes]:
-    """The same bytes as JsonResponse writes, those of a row at a time."""
-    if not _has_rows(content):
-        yield orjson.dumps(content, option=_JSON)
-    elif isinstance(content, dict):
-        for place, (name, value) in enumerate(content.items()):
-            yield b"," if place else b"{"
-            yield orjson.dumps({name: 0}, option=_JSON)[1:-2]  # the name and its colon, whatever it is
-            yield from _in_parts(value)
-        yield b"}"
-    else:
-        for place, each in enumerate(content):
-            yield b"," if place else b"["
-            yield from _in_parts(each)
-        yield b"]"
+class InvalidBody(InvalidRequest):
+    """A body without the route's shape. `place` is the way to what is wrong, "body" first."""
+
+    def __init__(self, error: RequestValidationError) -> None:
+        super().__init__(first_problem(error))
+        self.place = tuple(error.errors()[0]["loc"])
 
 
-def _has_rows(content: Any) -> bool:
-    if isinstance(content, np.ndarray):
-        return content.ndim > 1 and len(content) > 0
-    if not isinstance(content, (list, tuple, dict)):
-        return False
-    inside = content.values() if isinstance(content, dict) else content
-    return any(isinstance(each, (list, tuple, dict, np.ndarray)) for each in inside)
+def first_problem(error: RequestValidationError | ValidationError) -> str:
+    """The first thing about a body that isn't as the route reads it."""
+    first, *others = error.errors()
+    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    if first["type"] == "json_invalid":
+        return f"The body can't be read as JSON: {first['ctx']['error']}."
+    if not place and first["type"] in ("model_attributes_type", "dict_type"):
+        return "The body must be a JSON object, sent with content-type: application/json."
+    said = [_lowered(first["msg"])]
+    *before, kind = first["loc"] or ("",)
+    if kind == "str":  # a text, or one of several others
+        place = ".".join(str(part) for part in before if part != "body")
+        said += [_lowered(each["msg"]) for each in others if list(each["loc"][: len(before)]) == before]
+    return f"{place or 'The body'}: {', or '.join(dict.fromkeys(said))}."
+
+
+def _lowered(message: str) -> str:
+    return message[0].lower() + message[1:]
 
 
 class StrictBody(BaseModel):
@@ -164,80 +171,87 @@ class ClientsBody(StrictBody):
     changes_nothing = CHANGES_NOTHING
 
 
-class InvalidBody(InvalidRequest):
-    """A body without the route's shape. `place` is the way to what is wrong, "body" first."""
+class JsonRequest(Request):
+    """JSON as orjson reads it: strictly, no NaN; and not nested deeper than our own code can follow."""
 
-    def __init__(self, error: RequestValidationError) -> None:
-        super().__init__(first_problem(error))
-        self.place = tuple(error.errors()[0]["loc"])
+    async def json(self) -> Any:
+        body = await self.body()
+        found = orjson.loads(body)
+        if body.count(b"[") + body.count(b"{") > _DEEPEST and _depth_is_above(found, _DEEPEST):
+            raise JSONDecodeError(f"it is nested more than {_DEEPEST} deep", "", 0)
+        return found
 
 
-def router_of(
-    error_body: ErrorBody,
-    status_of: StatusOf | None = None,
-    before: Callable[[Request], Any] = lambda request: None,
-    **more: Any,
-) -> APIRouter:
-    """A router whose refusals have the protocol's own envelope, and its own status where that differs.
-    `before` a body is looked at, it may refuse what the path says.
+def _depth_is_above(found: Any, most: int) -> bool:
+    level = [found]
+    for _ in range(most):
+        level = [
+            each
+            for outer in level
+            for each in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(each, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
+
+
+class JsonResponse(Response):
+    """JSON by orjson, which writes NumPy's numbers too."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return orjson.dumps(content, option=_JSON)
+
+
+async def json_response(content: Any, headers: dict[str, str]) -> Response:
+    """A JsonResponse; of megabytes of numbers it is written beside the event loop, row by row, since orjson
+    lets no other thread go on while it writes.
     """
-
-    def refused(refusal: Refusal, request: Request) -> Response:
-        return refuse(refusal, error_body, request, status_of(refusal) if status_of else None)
-
-    class Route(APIRoute):
-        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-            usual = super().get_route_handler()
-
-            async def handle(request: Request) -> Response:
-                try:
-                    before(request)
-                    return await usual(JsonRequest(request.scope, request.receive))
-                except Refusal as refusal:
-                    return refused(refusal, request)
-                except RequestValidationError as error:
-                    return refused(InvalidBody(error), request)
-                except Exception:
-                    LOG.exception("a request failed by a bug of the service")
-                    return refused(Refusal("The service failed. Its log says why."), request)
-
-            return handle
-
-    if status_of is not None:
-        more["responses"] = documented(status_of)
-    return APIRouter(route_class=Route, default_response_class=JsonResponse, **more)
+    if not _has_many(content):
+        return JsonResponse(content, headers=headers)
+    written = await asyncio.to_thread(lambda: b"".join(_in_parts(content)))
+    return Response(written, headers=headers, media_type=JsonResponse.media_type)
 
 
-def refuse(refusal: Refusal, error_body: ErrorBody, request: Request, status: int | None = None) -> Response:
-    """The refusal in a protocol's envelope; Retry-After in whole seconds, as HTTP has it, and in ms."""
-    request.state.refusal = refusal
-    headers = dict(refusal.headers)
-    if refusal.retry_after is not None:
-        headers["retry-after"] = str(max(1, math.ceil(refusal.retry_after)))
-        headers["retry-after-ms"] = str(math.ceil(refusal.retry_after * 1000))
-    if refusal.status == 401:
-        headers["www-authenticate"] = "Bearer"
-    return JsonResponse(error_body(refusal), refusal.status if status is None else status, headers)
+def _has_many(content: Any) -> bool:
+    """Whether there are more numbers and texts than are written in some milliseconds."""
+    left, count = [content], 0
+    while left and count <= _MANY:
+        each = left.pop()
+        if isinstance(each, np.ndarray):
+            count += each.size
+        elif isinstance(each, (list, tuple, dict)):
+            count += len(each)
+            left += each.values() if isinstance(each, dict) else each
+    return count > _MANY
 
 
-def first_problem(error: RequestValidationError | ValidationError) -> str:
-    """The first thing about a body that isn't as the route reads it."""
-    first, *others = error.errors()
-    place = ".".join(str(part) for part in first["loc"] if part != "body")
-    if first["type"] == "json_invalid":
-        return f"The body can't be read as JSON: {first['ctx']['error']}."
-    if not place and first["type"] in ("model_attributes_type", "dict_type"):
-        return "The body must be a JSON object, sent with content-type: application/json."
-    said = [_lowered(first["msg"])]
-    *before, kind = first["loc"] or ("",)
-    if kind == "str":  # a text, or one of several others
-        place = ".".join(str(part) for part in before if part != "body")
-        said += [_lowered(each["msg"]) for each in others if list(each["loc"][: len(before)]) == before]
-    return f"{place or 'The body'}: {', or '.join(dict.fromkeys(said))}."
+def _in_parts(content: Any) -> Iterator[bytes]:
+    """The same bytes as JsonResponse writes, those of a row at a time."""
+    if not _has_rows(content):
+        yield orjson.dumps(content, option=_JSON)
+    elif isinstance(content, dict):
+        for place, (name, value) in enumerate(content.items()):
+            yield b"," if place else b"{"
+            yield orjson.dumps({name: 0}, option=_JSON)[1:-2]  # the name and its colon, whatever it is
+            yield from _in_parts(value)
+        yield b"}"
+    else:
+        for place, each in enumerate(content):
+            yield b"," if place else b"["
+            yield from _in_parts(each)
+        yield b"]"
 
 
-def _lowered(message: str) -> str:
-    return message[0].lower() + message[1:]
+def _has_rows(content: Any) -> bool:
+    if isinstance(content, np.ndarray):
+        return content.ndim > 1 and len(content) > 0
+    if not isinstance(content, (list, tuple, dict)):
+        return False
+    inside = content.values() if isinstance(content, dict) else content
+    return any(isinstance(each, (list, tuple, dict, np.ndarray)) for each in inside)
 
 
 async def ask(
@@ -266,20 +280,6 @@ async def read_apart(service: Service, request: Request, function: Callable[...,
     return await service.workers.read(key_of(request), deadline, function, *arguments)
 
 
-def _depth_is_above(found: Any, most: int) -> bool:
-    level = [found]
-    for _ in range(most):
-        level = [
-            each
-            for outer in level
-            for each in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(each, (dict, list))
-        ]
-        if not level:
-            return False
-    return True
-
-
 def key_of(request: Request) -> str:
     """The name of the client's key."""
     return str(getattr(request.state, "key", ANONYMOUS))
@@ -296,7 +296,7 @@ def timeout_of(request: Request) -> float | None:
         raise InvalidRequest(f"{TIMEOUT} must be a number of milliseconds, found {given[:40]!r}.") from None
 
 
-def note(request: Request, answer: Answer) -> Mapping[str, str]:
+def note(request: Request, answer: Answer) -> dict[str, str]:
     """Leaves what metrics, the log and a trace want to know, and gives the headers of an answer."""
     request.state.answer = answer
     request.state.answers = [*getattr(request.state, "answers", ()), answer]  # several models may have one

@@ -7,19 +7,17 @@ n options or levels of a question.
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-import orjson
 from fastapi import APIRouter, Request, Response
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from bertsmith.serving.protocols.questions import (
     DIGITS,
-    Found,
     Question,
-    Replies,
     Reply,
     Unanswerable,
+    as_text,
+    ask_heads,
     find_heads,
-    reply,
     type_of,
 )
 from bertsmith.serving.protocols.routing import (
@@ -27,15 +25,11 @@ from bertsmith.serving.protocols.routing import (
     InvalidBody,
     JsonResponse,
     StrictBody,
-    ask,
-    note,
     router_of,
 )
-from bertsmith.serving.refusals import InvalidRequest, Refusal, Unsupported
-from bertsmith.serving.served_model import ServedModel
-from bertsmith.serving.service import Answer, Service
+from bertsmith.serving.refusals import Refusal, Unsupported
+from bertsmith.serving.service import Service
 
-_NAMED = ({"question", "context"}, {"text", "text_pair"}, {"text"})  # what a head reads as it is
 _MOST_QUESTIONS = 400
 
 
@@ -148,11 +142,11 @@ def routes(service: Service) -> APIRouter:
             if isinstance(said, Reply)
         }
         content = {
-            "model": model_named(found, body.model),
+            "model": found.model(body.model),
             "answers": answers,
             "usage": {"input_tokens": found.tokens, "output_tokens": 0},
         }
-        return JsonResponse(content, headers=headers_of(request, found))
+        return JsonResponse(content, headers=found.headers(request))
 
     return router
 
@@ -185,58 +179,3 @@ def _require_all(questions: Mapping[str, Any], found: Sequence[Any]) -> None:
     reasons = {name: each.reason for name, each in pairs if isinstance(each, Unanswerable)}
     if reasons:
         raise Unanswered(reasons)
-
-
-async def ask_heads(
-    service: Service,
-    request: Request,
-    heads: Sequence[Found],
-    given: str | Mapping[str, Any] | Sequence[Any],
-) -> Replies:
-    """Each head once, all of them at the same time. A head that reads columns beside its text gets an object
-    as it is. Raises Refusal.
-    """
-    as_text_or_pair = as_input(given)
-
-    async def predict(model: ServedModel) -> Answer:
-        columns = getattr(model.opened, "column_names", ())
-        read = dict(given) if columns and isinstance(given, Mapping) else as_text_or_pair
-        return await ask(service, request, [read], model.name, "predict")
-
-    return await reply(heads, predict)
-
-
-def model_named(found: Replies, wanted: str | None) -> str:
-    """What an answer says of its model: those that answered, else what the request said."""
-    return ", ".join(found.models) or wanted or ""
-
-
-def headers_of(request: Request, found: Replies) -> dict[str, str]:
-    """Of one head all that is known of its answer; of several how many tokens."""
-    headers = [dict(note(request, answer)) for answer in found.answers]
-    return headers[0] if len(headers) == 1 else {"x-compute-tokens": str(found.tokens)}
-
-
-def as_input(state: str | Mapping[str, Any] | Sequence[Any]) -> Any:
-    """What a head reads of a state: a text; a pair under its names; the only text of an object; else JSON,
-    indented by two as System One's own client renders it. Raises InvalidRequest for JSON nested too deep.
-    """
-    if isinstance(state, str):
-        return state
-    if isinstance(state, Mapping):
-        texts = list(state.values())
-        if set(state) in _NAMED and all(isinstance(text, str) for text in texts):
-            return dict(state)
-        if len(texts) == 1 and isinstance(texts[0], str):
-            return texts[0]
-    return as_text(state)
-
-
-def as_text(value: Any) -> str:
-    """A text as it is, other JSON indented. Raises InvalidRequest for what is nested too deep."""
-    if isinstance(value, str):
-        return value
-    try:
-        return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
-    except orjson.JSONEncodeError as error:
-        raise InvalidRequest(f"The JSON can't be read as text: {error}.") from error

@@ -140,7 +140,7 @@ def routes(service: Service) -> APIRouter:
             best_first(labelled_logits(each, found)) if body.raw_scores else scored_labels(each, found)
             for each in answer.results
         ]
-        return JsonResponse(shown[0] if one else shown, headers=dict(note(request, answer)))
+        return JsonResponse(shown[0] if one else shown, headers=note(request, answer))
 
     @router.get("/info", summary="A model, as TEI tells of it")
     async def info(model: Named = None) -> Response:
@@ -181,7 +181,7 @@ def _add_vectors(router: APIRouter, service: Service) -> None:
             source=body.inputs.source_sentence,
             prompt_name=said.prompt_name,
         )
-        return JsonResponse(answer.results, headers=dict(note(request, answer)))
+        return JsonResponse(answer.results, headers=note(request, answer))
 
 
 def _add_tokens(router: APIRouter, service: Service) -> None:
