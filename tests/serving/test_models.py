@@ -299,7 +299,7 @@ def test_signals_that_come_while_models_are_opened_are_one_look_more(
     settings = read_settings([f"m={folder}"], None, {}, {})
 
     async def ask() -> None:
-        server = ServiceServer(settings, models, lambda: None, is_worker=False)
+        server = ServiceServer(settings, models, lambda: None)
         for _ in range(10):
             server._reload()
             await asyncio.sleep(0.005)

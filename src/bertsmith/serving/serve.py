@@ -74,7 +74,7 @@ def serve(settings: ServingSettings) -> None:
         # Not before: whoever connects is answered.
         announce = _announcement(settings, lines, listen(listener, settings.host, settings.port))
         if settings.workers == 1:
-            run_server(settings, models, listener, announce, early=early)
+            ServiceServer(settings, models, announce, early=early).serve_until_signal(listener)
         else:
             run_processes(settings, listener, announce)
 
@@ -113,27 +113,12 @@ def _announcement(settings: ServingSettings, lines: list[str], address: str) -> 
     return lambda: print(text, file=sys.stderr)
 
 
-def run_server(
-    settings: ServingSettings,
-    models: Models,
-    listener: socket.socket,
-    on_ready: Callable[[], None],
-    *,
-    is_worker: bool = False,
-    early: Sequence[int] = (),
-) -> None:
-    """Serves opened models until a signal comes. A worker is ended by the process that began it, so a second
-    signal says nothing new to it: Ctrl-C and a supervisor's signal reach both. `early`: where SIGHUP is noted
-    until it is ours.
-    """
-    server = ServiceServer(settings, models, on_ready, is_worker=is_worker, early=early)
-    server.run(sockets=[listener])
-    if server.force_exit:
-        os._exit(1)  # the threads that compute would be waited for
-
-
 class ServiceServer(DrainingServer):
-    """The application under uvicorn, in one process."""
+    """The application with its opened models, in one process.
+
+    A worker is ended by the process that began it, so a second signal says nothing new to it: Ctrl-C and a
+    supervisor's signal reach both. `early`: where SIGHUP is noted until it is ours.
+    """
 
     def __init__(
         self,
@@ -141,7 +126,7 @@ class ServiceServer(DrainingServer):
         models: Models,
         on_ready: Callable[[], None],
         *,
-        is_worker: bool,
+        is_worker: bool = False,
         early: Sequence[int] = (),
     ) -> None:
         self.app: FastAPI = make_app(settings, models)
@@ -150,6 +135,12 @@ class ServiceServer(DrainingServer):
         self._early = early
         self._loading: asyncio.Task[None] | None = None
         self._load_again = False
+
+    def serve_until_signal(self, listener: socket.socket) -> None:
+        """Doesn't come back from a second one."""
+        self.run(sockets=[listener])
+        if self.force_exit:
+            os._exit(1)  # the threads that compute would be waited for
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """SIGHUP from now on is ours."""
@@ -399,7 +390,8 @@ def _work(settings_json: str, listener: socket.socket, lifeline: Connection) -> 
         LOG.error("%s", error)
         sys.exit(2)
     Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
-    run_server(settings, models, listener, lambda: lifeline.send(True), is_worker=True)
+    server = ServiceServer(settings, models, lambda: lifeline.send(True), is_worker=True)
+    server.serve_until_signal(listener)
 
 
 def _leave_signals_to_parent() -> None:
