@@ -75,7 +75,10 @@ class Hardware:
     @classmethod
     def detect(cls) -> "Hardware":
         """Looks at the machine; takes milliseconds, or the start of the CUDA driver where there is a GPU."""
-        usable = _usable_cpus()
+        # Those this process may run on; all of them where it can't be asked.
+        usable = (
+            os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+        )
         limit = memory_limit()
         memory = psutil.virtual_memory()
         return cls(
@@ -171,13 +174,6 @@ def _seconds_of_product(left: torch.Tensor, right: torch.Tensor, product: torch.
     if on_gpu:
         torch.cuda.synchronize(left.device)
     return time.perf_counter() - start
-
-
-def _usable_cpus() -> set[int]:
-    """The numbers of the logical processors this process may run on; all of them where it can't be asked."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
 
 
 def _physical_cores(cpus: set[int], root: Path = Path("/sys/devices/system/cpu")) -> int:

@@ -168,7 +168,11 @@ class Access:
         self._is_for_here = keys.path is None and is_loopback(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not _is_public(scope["method"], scope["path"]):
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        path, reads = scope["path"], scope["method"] in ("GET", "HEAD")
+        if not (reads and (path in _PUBLIC or path.startswith(PAGE_FILES))):
             headers = dict(scope["headers"])
             given = headers.get(b"authorization", b"").decode("latin-1")
             try:
@@ -181,10 +185,6 @@ class Access:
             state = scope.setdefault("state", {})
             state["key"], state["admin"] = client.name, client.admin
         await self.app(scope, receive, send)
-
-
-def _is_public(method: str, path: str) -> bool:
-    return method in ("GET", "HEAD") and (path in _PUBLIC or path.startswith(PAGE_FILES))
 
 
 def _require_own_page(origin: str) -> None:

@@ -34,15 +34,10 @@ class Refusal(Exception):
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.message, self.retry_after = _shortened(message), retry_after
+        if len(message) > _LONGEST:  # what a client sent is shown to it, but not all of it
+            message = f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
+        self.message, self.retry_after = message, retry_after
         self.headers: Mapping[str, str] = {}
-
-
-def _shortened(message: str) -> str:
-    """What a client sent is shown to it, but not all of it."""
-    if len(message) <= _LONGEST:
-        return message
-    return f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
 
 
 class InvalidRequest(Refusal):

@@ -311,7 +311,8 @@ class _Processes:
             time.sleep(_PAUSE / 10)
         for worker in list(self._workers):
             if not worker.ready and worker.lifeline.poll():
-                worker.ready = _says_ready(worker.lifeline)
+                with suppress(EOFError):  # it died
+                    worker.ready = bool(worker.lifeline.recv())
                 self._failures = 0 if worker.ready else self._failures
                 if worker.ready and worker.owed:
                     _hang_up(worker)
@@ -368,13 +369,6 @@ def _hang_up(worker: _Worker) -> None:
     if worker.process.pid is not None:
         with suppress(ProcessLookupError):  # it died, and is replaced at the next look
             os.kill(worker.process.pid, signal.SIGHUP)
-
-
-def _says_ready(lifeline: Connection) -> bool:
-    try:
-        return bool(lifeline.recv())
-    except EOFError:  # it died
-        return False
 
 
 def _work(settings_json: str, listener: socket.socket, lifeline: Connection) -> None:

@@ -100,19 +100,14 @@ class Workers:
         """Waits for a batch; None at the end."""
         with self.queue.changed:
             while not self._stopping:
-                if self._is_for(has_all_cores):
+                waits = self.queue.size and self.queue.computing < self.cores
+                alone = self.queue.computing == 0 and self.queue.waiting_tokens <= self.budget
+                if waits and (has_all_cores == alone or self.cores == 1):
                     batch = self.queue.take(self.budget, time.monotonic())
                     if batch is not None:
                         return batch
                 self.queue.changed.wait()
             return None
-
-    def _is_for(self, has_all_cores: bool) -> bool:
-        """Whether what waits is for this kind of thread."""
-        if not self.queue.size or self.queue.computing >= self.cores:
-            return False
-        alone = self.queue.computing == 0 and self.queue.waiting_tokens <= self.budget
-        return has_all_cores == alone or self.cores == 1
 
 
 def usual_budget(device: torch.device) -> int:

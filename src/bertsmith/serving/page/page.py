@@ -86,13 +86,15 @@ def described(model: ServedModel) -> dict[str, Any]:
     operations = [name for name in _ASKED if name in model.operations]
     task, search = model.opened, model.operations.get("search")
     # A model of transformers doesn't say whether it was trained on one text or two.
+    ranks = "rerank" in model.operations and model.labels
     says_no_number = getattr(task, "reads_pairs", False) is None
     return {
         "name": model.name,
         "task": model.task,
         "version": model.version,
         "labels": list(model.labels),
-        "relevant": _relevant(model),
+        # Whose probability ranks documents; null where a number does, or nothing.
+        "relevant": relevant_label(model.labels, model.name) if ranks else None,
         "max_length": model.max_length,
         "precision": str(model.compute_dtype).removeprefix("torch."),
         "example": _example(model),
@@ -135,13 +137,6 @@ def _first_row(path: Path) -> dict[str, Any]:
     except (OSError, orjson.JSONDecodeError):
         return {}
     return row if isinstance(row, dict) else {}
-
-
-def _relevant(model: ServedModel) -> str | None:
-    """The label whose probability ranks documents; None where a number does, or nothing."""
-    if "rerank" not in model.operations or not model.labels:
-        return None
-    return relevant_label(model.labels, model.name)
 
 
 def _scale(model: ServedModel) -> list[float] | None:

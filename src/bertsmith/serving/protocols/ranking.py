@@ -107,7 +107,14 @@ def routes_of_either(service: Service) -> APIRouter:
     async def rerank(body: EitherBody, request: Request, model: tei.Named = None) -> Response:
         if isinstance(body, DocumentsBody):
             return await _rank(service, request, body, body.model or model, "1")
-        return await _rank_texts(service, request, body, body.model or model)
+        answer, scores = await _scores(
+            service, request, body.query, body.texts, body.model or model, body.long_text(), body.raw_scores
+        )
+        found: list[dict[str, Any]] = []
+        for index in _best(scores):
+            shown = {"text": body.texts[index]} if body.return_text else {}
+            found.append({"index": index, **shown, "score": scores[index]})
+        return JsonResponse(found, headers=note(request, answer))
 
     return either
 
@@ -136,17 +143,6 @@ async def _rank(
             "tokens": {"input_tokens": tokens},
         },
     }
-    return JsonResponse(found, headers=note(request, answer))
-
-
-async def _rank_texts(service: Service, request: Request, body: TextsBody, model: str | None) -> Response:
-    answer, scores = await _scores(
-        service, request, body.query, body.texts, model, body.long_text(), body.raw_scores
-    )
-    found = [
-        {"index": index, **({"text": body.texts[index]} if body.return_text else {}), "score": scores[index]}
-        for index in _best(scores)
-    ]
     return JsonResponse(found, headers=note(request, answer))
 
 
