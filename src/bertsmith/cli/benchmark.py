@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from bertsmith.cli.options import Flag, Out
+from bertsmith.cli.options import Flag, Out, finetune_setting_names, takes_settings
 from bertsmith.files import require_free
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class Searched:
 
 
 @app.command
+@takes_settings(finetune_setting_names)
 def glue(
     folder: Path,
     *overrides: str,
@@ -117,6 +118,7 @@ def glue(
 
 
 @app.command
+@takes_settings(finetune_setting_names)
 def superglue(
     folder: Path,
     *overrides: str,
@@ -157,6 +159,7 @@ def superglue(
 
 
 @app.command
+@takes_settings(finetune_setting_names)
 def squad(
     folder: Path,
     *overrides: str,

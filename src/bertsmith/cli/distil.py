@@ -6,12 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns, Out, given
+from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns, Out, given, takes_settings
 
 if TYPE_CHECKING:
     from bertsmith.compression.shrinking.tried import Shrunk
 
 
+def _recipe_setting_names(words: Sequence[str]) -> list[str]:
+    from bertsmith.compression.distilling.distil_recipe import DistilRecipe
+    from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe
+    from bertsmith.training.finetune_recipe import finetune_settings
+    from bertsmith.validation import setting_names
+
+    return setting_names(EncoderDistilRecipe) if "--corpus" in words else finetune_settings(DistilRecipe)
+
+
+@takes_settings(_recipe_setting_names)
 def distil(
     teacher: str,
     *overrides: str,
@@ -273,6 +283,7 @@ def _require_task(teacher: str) -> None:
         )
 
 
+@takes_settings(_recipe_setting_names)
 def shrink(
     model: str,
     *overrides: str,

@@ -16,10 +16,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
+from typing import get_type_hints
 
 from cyclopts import App
 from cyclopts.exceptions import CycloptsError, MissingArgumentError, UnknownOptionError
 
+from bertsmith.cli.options import FileOrDash, ReadableText
 from bertsmith.errors import BertsmithError, DiskFull, EncodingError, InputError, printable
 
 _OUT_OF_MEMORY = (
@@ -29,26 +31,6 @@ _OUT_OF_MEMORY = (
 _DISK_FULL = "The disk is full. Free some space, or write to another disk, and run the command again."
 _LEFT_NOTHING = "Nothing half-written is left."
 _KEPT = "What is finished is kept: the same command{} goes on from there."
-_GO_ON_AGAIN = (
-    "quickstart",
-    "index build",
-    "index add",
-    "mirror import",
-    "mirror label",
-    "mirror relabel",
-    "mirror train",
-)
-_OF_PRETRAINING, _OF_DISTILLING = ("pretrain", "plan"), ("distil", "shrink")
-_OF_FINETUNING = (
-    "finetune",
-    "tune",
-    "benchmark glue",
-    "benchmark superglue",
-    "benchmark squad",
-    "mirror train",
-)
-_READ_STANDARD_INPUT = (("predict",), ("embed",))
-_OF_TEXTS = (("fill-mask",), ("look",), ("search",), ("tokenizer", "encode"))
 _WRITTEN = ("--out", "--page")
 _OF_THE_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 _BUG = (
@@ -109,11 +91,12 @@ def _way_on(app: App | None, words: Sequence[str]) -> str:
     """How the command is taken up again when it was stopped; '' for one that begins anew."""
     if app is None:
         return ""
-    command, apps, _ = app.parse_commands(words)
-    if " ".join(command) in _GO_ON_AGAIN:
-        return _KEPT.format("")
-    if apps[-1].default_command is None or command[0].startswith("-"):  # --help and --version
+    names, apps, _ = app.parse_commands(words)
+    command = apps[-1].default_command
+    if command is None or names[0].startswith("-"):  # --help and --version
         return ""
+    if getattr(command, "goes_on_again", False):
+        return _KEPT.format("")
     return _KEPT.format(" with --resume") if "--resume" in _options_of(apps[-1]) else ""
 
 
@@ -141,7 +124,7 @@ def _sentence(failure: BaseException) -> str | None:
     if isinstance(failure, CycloptsError):
         command = " ".join(["bertsmith", *(failure.command_chain or ())])
         if _is_lone_dash(failure):
-            needed = "Give the text itself." if failure.command_chain in _OF_TEXTS else "Name a file."
+            needed = "Give the text itself." if _has_option(failure, ReadableText) else "Name a file."
             return f"{command} can't read standard input. {needed}"
         return f"{_missing(failure, command) or _said(failure)}{_as_setting(failure)} See `{command} --help`."
     if _is_out_of_memory(failure):
@@ -158,11 +141,16 @@ def _sentence(failure: BaseException) -> str | None:
 def _is_lone_dash(failure: CycloptsError) -> bool:
     """Whether - stands where a command that doesn't read standard input has a file, or behind its option."""
     if isinstance(failure, UnknownOptionError):
-        return failure.token.value == "-" and failure.command_chain not in _READ_STANDARD_INPUT
+        return failure.token.value == "-" and not _has_option(failure, FileOrDash)
     if not isinstance(failure, MissingArgumentError) or failure.argument is None:
         return False
     name = failure.argument.name
     return name not in _WRITTEN and (name, "-") in pairwise(failure.root_input_tokens or ())
+
+
+def _has_option(failure: CycloptsError, kind: object) -> bool:
+    """Whether the command that failed has an argument or an option of one of the kinds in options.py."""
+    return failure.target is not None and kind in get_type_hints(failure.target, include_extras=True).values()
 
 
 def _missing(failure: CycloptsError, command: str) -> str:
@@ -191,31 +179,11 @@ def _as_setting(failure: CycloptsError) -> str:
     from bertsmith.validation import called_so
 
     given = (failure.token.keyword or failure.token.value).lstrip("-").partition("=")[0].replace("-", "_")
-    known = _settings_of(" ".join(failure.command_chain or ()), failure.root_input_tokens or ())
+    names_of = getattr(failure.target, "settings", None)
+    known = [] if names_of is None else names_of(failure.root_input_tokens or ())
     names = [given] if given in known else called_so(given, known)[:2]
     said = " or ".join(f"{name}=VALUE" for name in names)
     return f" Settings are given without dashes: {said}." if said else ""
-
-
-def _settings_of(command: str, words: Sequence[str]) -> list[str]:
-    """The names of the settings that a command takes, for the task that is among its words."""
-    if command not in (*_OF_PRETRAINING, *_OF_DISTILLING, *_OF_FINETUNING):
-        return []
-    from bertsmith.compression.distilling.distil_recipe import DistilRecipe
-    from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe
-    from bertsmith.tasks.registry import TASKS, find_task
-    from bertsmith.tasks.task import TaskSettings
-    from bertsmith.training.finetune_recipe import FinetuneRecipe, finetune_settings
-    from bertsmith.training.recipe import Recipe
-    from bertsmith.validation import setting_names
-
-    if command in _OF_PRETRAINING:
-        return setting_names(Recipe)
-    if command in _OF_DISTILLING:
-        on_a_corpus = "--corpus" in words
-        return setting_names(EncoderDistilRecipe) if on_a_corpus else finetune_settings(DistilRecipe)
-    task = next((find_task(word).Settings for word in words if word in TASKS), TaskSettings)
-    return finetune_settings(FinetuneRecipe, *task.model_fields)
 
 
 def _is_disk_full(failure: BaseException) -> bool:

@@ -14,7 +14,9 @@ from bertsmith.cli.options import (
     OutOrDash,
     RunFiles,
     TextColumns,
+    finetune_setting_names,
     given,
+    takes_settings,
 )
 from bertsmith.errors import InputError
 from bertsmith.reporting import formatting
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 _SHOWN, _LONGEST = 10, 60  # rows on the screen, characters of a text
 
 
+@takes_settings(finetune_setting_names)
 def finetune(
     task: str,
     *overrides: str,
@@ -90,6 +93,7 @@ def finetune(
     print_paths(model=result.model, report=result.report)
 
 
+@takes_settings(finetune_setting_names)
 def tune(
     task: str,
     *overrides: str,

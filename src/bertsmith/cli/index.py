@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from bertsmith.cli.options import ComputeDtype, Flag, Out
+from bertsmith.cli.options import ComputeDtype, Flag, Out, goes_on_again
 from bertsmith.cli.screen import console, print_facts, print_json, progress_bar
 from bertsmith.reporting import formatting
 from bertsmith.text.ray_engine import Engine
@@ -22,6 +22,7 @@ DOCUMENTS = DocumentSettings()
 
 
 @app.command
+@goes_on_again
 def build(
     *sources: str,
     out: Out,
@@ -102,6 +103,7 @@ def build(
 
 
 @app.command
+@goes_on_again
 def add(
     index: Path,
     *sources: str,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from bertsmith.cli.options import FileLayout, given
+from bertsmith.cli.options import FileLayout, given, goes_on_again
 from bertsmith.cli.screen import console, print_facts, print_note, print_table, print_warning, progress_bar
 from bertsmith.errors import InputError
 
@@ -86,6 +86,7 @@ def opened_store(
         opened.close()
 
 
+@goes_on_again
 def import_calls(
     *files: Path, store: str | None = None, config: Path | None = None, redact: str | None = None
 ) -> None:
@@ -166,6 +167,7 @@ class Limits:
         return Budget(self.max_calls, self.max_money, self.input_price, self.output_price)
 
 
+@goes_on_again
 def label(
     file: Path,
     *,
@@ -272,6 +274,7 @@ def label(
         )
 
 
+@goes_on_again
 def relabel(
     site: str | None = None,
     *,

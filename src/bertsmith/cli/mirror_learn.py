@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from bertsmith.cli.mirror_calls import opened_store
-from bertsmith.cli.options import Flag, given
+from bertsmith.cli.options import Flag, finetune_setting_names, given, goes_on_again, takes_settings
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_paths, print_table
 
 if TYPE_CHECKING:
@@ -125,6 +125,8 @@ def understand(
             _print_understood(each)
 
 
+@takes_settings(finetune_setting_names)
+@goes_on_again
 def train(
     *overrides: str,
     site: str | None = None,

@@ -1,15 +1,18 @@
-"""Options that several commands share, each named and explained once."""
+"""Options that several commands share, each named and explained once; and what a command says of itself
+beside its options, for the sentences of failures.py.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from cyclopts import Group, Parameter, Token
 
 from bertsmith.errors import InputError
 
+AnyCommand = TypeVar("AnyCommand", bound=Callable[..., object])
 Flag = Annotated[bool, Parameter(negative="")]  # cyclopts would add a --no-json to --json
 ComputeDtype = Literal["float32", "int16", "bfloat16"]
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -140,6 +143,32 @@ class FileLayout:
     header: bool | None = None
     format: str | None = None
     encoding: str | None = None
+
+
+def goes_on_again(command: AnyCommand) -> AnyCommand:
+    """Says that the same command goes on from what is finished; others need --resume, or begin anew."""
+    command.__dict__["goes_on_again"] = True
+    return command
+
+
+def takes_settings(names: Callable[[Sequence[str]], list[str]]) -> Callable[[AnyCommand], AnyCommand]:
+    """Says that a command takes settings as key=value, and their `names`, given the words of the command."""
+
+    def said(command: AnyCommand) -> AnyCommand:
+        command.__dict__["settings"] = names
+        return command
+
+    return said
+
+
+def finetune_setting_names(words: Sequence[str]) -> list[str]:
+    """Of the task that is among the words, or what all tasks have."""
+    from bertsmith.tasks.registry import TASKS, find_task
+    from bertsmith.tasks.task import TaskSettings
+    from bertsmith.training.finetune_recipe import FinetuneRecipe, finetune_settings
+
+    task = next((find_task(word).Settings for word in words if word in TASKS), TaskSettings)
+    return finetune_settings(FinetuneRecipe, *task.model_fields)
 
 
 def given(*options: object) -> dict[str, Any]:

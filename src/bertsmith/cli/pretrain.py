@@ -1,15 +1,23 @@
 """`bertsmith plan` and `bertsmith pretrain`: what a run will take, and the run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bertsmith.cli.options import Flag
+from bertsmith.cli.options import Flag, takes_settings
 from bertsmith.reporting import formatting
 
 if TYPE_CHECKING:
     from bertsmith.planning.plan import Plan
 
 
+def _recipe_setting_names(words: Sequence[str]) -> list[str]:
+    from bertsmith.training.recipe import Recipe
+    from bertsmith.validation import setting_names
+
+    return setting_names(Recipe)
+
+
+@takes_settings(_recipe_setting_names)
 def plan(
     recipe: str,
     *overrides: str,
@@ -159,6 +167,7 @@ def _grounds(plan: "Plan") -> dict[str, str]:
     }
 
 
+@takes_settings(_recipe_setting_names)
 def pretrain(
     recipe: str,
     *overrides: str,

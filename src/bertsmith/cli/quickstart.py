@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertsmith.cli.options import Out
+from bertsmith.cli.options import Out, goes_on_again
 from bertsmith.errors import InputError
 from bertsmith.reporting import formatting
 
@@ -27,6 +27,7 @@ _SMALL = ("epochs=10", "batch_size=16", "optimizer.learning_rate=1e-3")
 _LARGE = ("epochs=2", "batch_size=16", "optimizer.learning_rate=1e-4")
 
 
+@goes_on_again
 def quickstart(
     *,
     out: Out = Path("runs/quickstart"),
