@@ -85,8 +85,7 @@ def _cut(layers: int) -> Path:
     from bertsmith.model.locate import locate_model
     from bertsmith.model.own_tokenizer import load_own_tokenizer
     from bertsmith.model.student import make_student, student_config
-    from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
-    from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
+    from bertsmith.tasks.checkpoints.sentence_folder import read_sentence_settings, write_sentence_folder
 
     folder, found = _FOLDER / f"cut-{layers}" / "model", locate_model(MODEL).folder
     if folder.exists():

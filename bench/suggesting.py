@@ -115,10 +115,10 @@ def _linear(train: Sequence[Row], test: Sequence[Row]) -> float:
     from bertsmith.model.own_tokenizer import load_own_tokenizer
     from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model
     from bertsmith.tasks.classification import Classification, ClassificationSettings
-    from bertsmith.tasks.computing.task_model import outputs_of
     from bertsmith.tasks.examples.text_task import TextExample
     from bertsmith.tasks.finetuning import encode_examples
     from bertsmith.tasks.heads.linear_start import fit_linear_start
+    from bertsmith.tasks.task_model import outputs_of
 
     folder = locate_model(MODEL).folder
     task = Classification(ClassificationSettings(pooling="mean"))

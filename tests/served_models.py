@@ -12,10 +12,10 @@ from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
-from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
 from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 WORDS = ["bano", "delo", "firu", "guma", "kano", "lelo", "miru"]

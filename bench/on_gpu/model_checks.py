@@ -19,13 +19,13 @@ from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
-from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.examples.query_documents import QueryExample
 from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, encode_examples
 from bertsmith.tasks.objective import Objective
 from bertsmith.tasks.pretraining.pretraining import PretrainingTask
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.labelled.squad import Question
 from bertsmith.training.gradients import Gradients
 from bertsmith.training.loop import Loop

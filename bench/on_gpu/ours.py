@@ -15,11 +15,11 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers import attention
 from bertsmith.tasks.classification import Classification
-from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.finetuning import EncodedExamples, Finetuning
 from bertsmith.tasks.objective import Objective
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.loop import Loop
 from bertsmith.training.machine import Machine, Ranks

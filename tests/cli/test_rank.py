@@ -17,8 +17,8 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
-from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.reranking import Reranking
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.retrieval.trec_run import read_run
 from bertsmith.text.tokens.tokenizer import Tokenizer
 

@@ -11,9 +11,9 @@ import torch
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
-from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 Draw = np.random.Generator

@@ -37,8 +37,8 @@ from bertsmith.model.config import make_config
 from bertsmith.serving.served_model import open_model
 from bertsmith.serving.settings import ModelSettings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
-from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.task_model import outputs_of
 from bertsmith.training.finetuning.finetune import finetune
 from bertsmith.training.pretrain import pretrain
 

@@ -23,9 +23,9 @@ from bertsmith.model.manifest import read_manifest
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.classification import Classification
-from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.tagging import Tagging
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.byte_level import BYTE_SYMBOLS, byte_level_backend
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetuning.finetune import finetune

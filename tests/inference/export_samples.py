@@ -15,10 +15,10 @@ from bertsmith.inference.export.running import Feed, Run
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
-from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 WORDS = [f"{first}{last}" for first in "bdfgklmn" for last in ("ano", "elo", "iru", "uma")]

@@ -20,8 +20,7 @@ from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.cpu.kernel_layer import KernelLayer
 from bertsmith.model.lora import add_lora
 from bertsmith.model.manifest import MANIFEST, stated_manifest, write_manifest
-from bertsmith.tasks.golden.projection import project, signs
-from bertsmith.tasks.golden.records import GOLDEN, read_golden, write_golden
+from bertsmith.tasks.golden.records import GOLDEN, project, read_golden, signs, write_golden
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from served_models import (
     MORE,

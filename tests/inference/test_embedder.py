@@ -27,7 +27,7 @@ from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.cpu import kernels
 from bertsmith.tasks import similarity
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
-from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.long_texts import Encode, Pieces, encode_in_parts
 from bertsmith.text.tokens.tokenizer import Tokenizer
 

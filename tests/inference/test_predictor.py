@@ -20,11 +20,11 @@ from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
-from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.examples.held_out import hold_out
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.task import reading_columns
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 WORDS = ["bano", "delo", "firu", "guma", "kano", "lelo", "miru"]

@@ -21,11 +21,11 @@ from bertsmith.model.config import make_config
 from bertsmith.model.cpu import kernels
 from bertsmith.serving.served_model import open_model
 from bertsmith.serving.settings import ModelSettings
-from bertsmith.tasks.checkpoints.model_kind import model_kind
-from bertsmith.tasks.checkpoints.sentence_settings import encoder_folder, read_pooling
+from bertsmith.tasks.checkpoints.infer_task import model_kind
+from bertsmith.tasks.checkpoints.sentence_folder import encoder_folder, read_pooling
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
-from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 WORDS = ["cat", "dog", "bird", "runs", "sings"]

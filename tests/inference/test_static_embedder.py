@@ -25,7 +25,7 @@ from bertsmith.model.static_table import is_static, load_static, save_static
 from bertsmith.serving.operations.operation import Options
 from bertsmith.serving.served_model import open_model
 from bertsmith.serving.settings import ModelSettings
-from bertsmith.tasks.checkpoints.model_kind import model_kind
+from bertsmith.tasks.checkpoints.infer_task import model_kind
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 TEXTS = [

@@ -18,7 +18,7 @@ from bertsmith.inference.suggesting.folder import write_suggestions
 from bertsmith.inference.suggesting.suggest import NextRow, Suggestions, suggest
 from bertsmith.metrics.calibration import Confidence
 from bertsmith.tasks.examples.text_task import TextExample
-from bertsmith.tasks.heads.frozen_features import features_of
+from bertsmith.tasks.heads.linear_start import features_of
 from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings
 from bertsmith.tasks.registry import find_task
 from bertsmith.text.labelled.rows import stream_rows

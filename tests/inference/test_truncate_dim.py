@@ -20,7 +20,7 @@ from bertsmith.model.static_table import save_static
 from bertsmith.serving.operations.operation import Options
 from bertsmith.serving.served_model import open_model
 from bertsmith.serving.settings import ModelSettings
-from bertsmith.tasks.checkpoints.sentence_settings import is_for_fewer_dimensions
+from bertsmith.tasks.checkpoints.sentence_folder import is_for_fewer_dimensions
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from sentence_folders import POOLING, TEXTS, TRANSFORMER, WIDTH, save_sentence_folder
 

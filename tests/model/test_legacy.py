@@ -25,9 +25,12 @@ from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.model.config_json import config_to_hugging_face
 from bertsmith.model.legacy import convert_legacy, read_legacy_tensors
 from bertsmith.model.weights import to_hugging_face
-from bertsmith.tasks.checkpoints.model_kind import model_kind
-from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
-from bertsmith.tasks.checkpoints.sentence_settings import is_for_fewer_dimensions, read_sentence_settings
+from bertsmith.tasks.checkpoints.infer_task import model_kind
+from bertsmith.tasks.checkpoints.sentence_folder import (
+    is_for_fewer_dimensions,
+    read_sentence_settings,
+    write_sentence_folder,
+)
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model

@@ -21,10 +21,10 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.weights import to_hugging_face
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
-from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.finetuning import Finetuning, encode_examples
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 FAMILIES = ("bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert")

@@ -16,12 +16,16 @@ from bertsmith.data.masking import GENERATED_TOKENS, Masker, MaskingRates, unifo
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.cpu.inference import prepare_for_inference
-from bertsmith.tasks.pretraining.replaced_token_checkpoint import (
+from bertsmith.tasks.pretraining.pretraining_checkpoint import (
     load_replaced_token_model,
     save_replaced_token_model,
 )
-from bertsmith.tasks.pretraining.replaced_token_task import ReplacedTokenTask
-from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel, generator_config, sample_pieces
+from bertsmith.tasks.pretraining.replaced_tokens import (
+    ReplacedTokenModel,
+    ReplacedTokenTask,
+    generator_config,
+    sample_pieces,
+)
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(78))]

@@ -20,7 +20,7 @@ from head_parity import (
 from model_parity import assert_same
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.tasks.checkpoints.sentence_settings import read_pooling
+from bertsmith.tasks.checkpoints.sentence_folder import read_pooling
 from bertsmith.tasks.examples.encoding import Layout, pack_examples
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.heads.pooling import pool_texts

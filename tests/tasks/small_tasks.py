@@ -11,11 +11,11 @@ import torch
 from bertsmith.data.stream import Cursor
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig, make_config
-from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.examples.query_documents import QueryExample
 from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, encode_examples
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.labelled.squad import Question
 from bertsmith.text.tokens.template import Template
 from bertsmith.text.tokens.tokenizer import Tokenizer

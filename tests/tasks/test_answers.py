@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.data.windows import owner, windows
-from bertsmith.tasks.examples.answers import (
+from bertsmith.tasks.question_answering import (
     Decoded,
     WindowScores,
     best_pairs,

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.tasks.examples.batch_division import apart, together
+from bertsmith.tasks.examples.query_documents import apart, together
 
 
 def drawn(seed: int, most: int) -> tuple[np.random.Generator, int, np.ndarray]:

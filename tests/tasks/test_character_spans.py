@@ -7,7 +7,7 @@ from tokenizers import Regex, pre_tokenizers
 
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import Span
-from bertsmith.tasks.examples.character_spans import character_spans, tag_text, word_offsets
+from bertsmith.tasks.examples.tagged_example import character_spans, tag_text, word_offsets
 
 LATIN = ["Zoë", "e\u0301a", "x", "7", "!", "हिन्दी", "\u200b", "\ud800", "É", "5€"]
 UNSPACED = ["東", "京", "が", "カ\u3099", "ー", "ไ", "ก็", "เทพ", "서울", "ᄀ", "、", "ﾊ"]

@@ -12,12 +12,12 @@ from small_tasks import WORDS, make_task, split_of
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
-from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
 from bertsmith.tasks.task import Task
-from bertsmith.tasks.teaching.cloze import Cloze, can_be_gapped, words_of
+from bertsmith.tasks.task_model import TaskModel, outputs_of
+from bertsmith.tasks.teaching import Cloze, can_be_gapped, words_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 LABELS = ["bano", "delo_feru", "giru"]

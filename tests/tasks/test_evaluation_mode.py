@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from bertsmith.tasks.computing.evaluation_mode import evaluating
+from bertsmith.tasks.forward_passes import evaluating
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -11,10 +11,10 @@ import torch
 from small_tasks import random_model, split_of
 
 from bertsmith.errors import InputError, ModelError
-from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.examples.text_settings import PooledSettings
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.fields import Fields
+from bertsmith.tasks.task_model import outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 ROWS: list[dict[str, Any]] = [

@@ -27,13 +27,13 @@ from bertsmith.data.batch import PackedBatch, split
 from bertsmith.data.stream import Cursor
 from bertsmith.errors import BertsmithError, InputError, ModelError
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
-from bertsmith.tasks.computing.forward_passes import batches_by_length
-from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.examples.encoding import Layout, pack_examples
 from bertsmith.tasks.finetuning import Finetuning, steps_of_epoch
+from bertsmith.tasks.forward_passes import batches_by_length
 from bertsmith.tasks.losses.gradient_cache import joined
 from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.tasks.classification import Classification, ClassificationSettings
-from bertsmith.tasks.examples.folds import folds_of
+from bertsmith.tasks.examples.held_out import folds_of
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings
 

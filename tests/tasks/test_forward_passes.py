@@ -13,8 +13,8 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.model.cpu import onednn_matmul
 from bertsmith.model.cpu.onednn_matmul import FEWEST_TOKENS
-from bertsmith.tasks.computing.forward_passes import batches_by_length, forward_passes
 from bertsmith.tasks.examples.encoding import Encoded, Layout, Window
+from bertsmith.tasks.forward_passes import batches_by_length, forward_passes
 from bertsmith.tasks.heads.pooling import pool_examples
 
 CPU = torch.device("cpu")

@@ -7,10 +7,9 @@ import pytest
 from small_tasks import WORDS, examples_of, make_task
 
 from bertsmith.metrics import thresholds
-from bertsmith.tasks.evaluating.evaluation import Evaluation
-from bertsmith.tasks.evaluating.uncertainty import standard_error
+from bertsmith.tasks.evaluating.evaluation import Evaluation, standard_error
 from bertsmith.tasks.examples.encoding import Encoded
-from bertsmith.tasks.examples.folds import folds_of
+from bertsmith.tasks.examples.held_out import folds_of
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings

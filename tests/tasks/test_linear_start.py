@@ -9,13 +9,12 @@ import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 from small_tasks import VALUES, WORDS, examples_of, make_task, random_model, split_of
 
-from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
-from bertsmith.tasks.examples.folds import folds_of
+from bertsmith.tasks.examples.held_out import folds_of
 from bertsmith.tasks.heads import linear_start
 from bertsmith.tasks.heads.classifier_head import ClassifierHead
-from bertsmith.tasks.heads.frozen_features import features_of
-from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, fit_linear_start
+from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, features_of, fit_linear_start
 from bertsmith.tasks.tagging import TaggingHead
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 LINEAR = ["classification", "multi-label", "regression", "tagging", "reranking"]

@@ -9,10 +9,10 @@ import pytest
 from small_tasks import LONG, NAMES, WORDS, examples_of, make_task, random_model, split_of
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.tasks.computing import task_model
-from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
+from bertsmith.tasks import task_model
 from bertsmith.tasks.examples.encoding import Layout
 from bertsmith.tasks.finetuning import few_at_a_time
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 POOLED = [

@@ -21,8 +21,8 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.examples.text_task import TextExample
-from bertsmith.tasks.pretraining.patch_reconstruction import PatchReconstruction, add_decoder
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.reconstruction import PatchReconstruction, add_decoder
 from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 from bertsmith.text.tokens.value_tokenizer import ValuePieces
 

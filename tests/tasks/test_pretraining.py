@@ -19,7 +19,7 @@ from bertsmith.data.masking import IGNORED, Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor
 from bertsmith.data.tokenizing import tokenize_corpus
-from bertsmith.tasks.pretraining.piece_counts import most_frequent_piece
+from bertsmith.tasks.pretraining.masked_task import most_frequent_piece
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask, start_at_frequencies
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
 from bertsmith.text.corpus.corpus import build_corpus

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from small_tasks import joined_by, make_task, random_model, split_of
 
 from bertsmith.errors import ModelError
-from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.question_answering import AnswerSettings, QuestionAnswering
+from bertsmith.tasks.task_model import outputs_of
 from bertsmith.text.labelled.squad import Question
 from bertsmith.text.tokens.tokenizer import Tokenizer
 

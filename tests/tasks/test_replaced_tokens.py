@@ -20,14 +20,18 @@ from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig, make_config, preset
 from bertsmith.planning.cost import flops_by_part
 from bertsmith.planning.workload import StepAmounts
-from bertsmith.tasks.checkpoints.model_kind import model_kind
-from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
-from bertsmith.tasks.pretraining.replaced_token_checkpoint import (
+from bertsmith.tasks.checkpoints.infer_task import model_kind
+from bertsmith.tasks.pretraining.pretraining_checkpoint import (
+    load_pretraining_model,
     load_replaced_token_model,
     save_replaced_token_model,
 )
-from bertsmith.tasks.pretraining.replaced_token_task import ReplacedTokenTask
-from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel, generator_config, sample_pieces
+from bertsmith.tasks.pretraining.replaced_tokens import (
+    ReplacedTokenModel,
+    ReplacedTokenTask,
+    generator_config,
+    sample_pieces,
+)
 from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.tokens.tokenizer import Tokenizer
 

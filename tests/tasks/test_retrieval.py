@@ -17,9 +17,9 @@ from small_tasks import make_task, random_model, split_of
 
 from bertsmith.errors import InputError
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
-from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.evaluating.document_ranks import chance_metrics, ranks_of
 from bertsmith.tasks.examples.query_documents import QueryExample, text_number
+from bertsmith.tasks.task_model import outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 PAIRS = [("who?", "ann"), ("where?", "oslo"), ("why?", "so")]

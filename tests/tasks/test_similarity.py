@@ -11,11 +11,11 @@ from small_tasks import WORDS, make_task, random_model, split_of
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError, ModelError
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
-from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.heads.pooling import pool_texts
 from bertsmith.tasks.similarity import Similarity
+from bertsmith.tasks.task_model import outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 PAIRS = [

@@ -23,7 +23,7 @@ from bertsmith.inference.masked_language import MaskedLanguageModel
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
-from bertsmith.tasks.pretraining.table_reconstruction import TableReconstruction
+from bertsmith.tasks.pretraining.reconstruction import TableReconstruction
 from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.thorough

@@ -23,10 +23,9 @@ from small_tasks import (
 
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import spans_of_tags
-from bertsmith.tasks.computing.task_model import outputs_of
-from bertsmith.tasks.examples.folds import folds_of
-from bertsmith.tasks.examples.held_out import hold_out
+from bertsmith.tasks.examples.held_out import folds_of, hold_out
 from bertsmith.tasks.tagging import TaggedExample, Tagging, TaggingSettings
+from bertsmith.tasks.task_model import outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from text.tokenizer_samples import byte_level_files
 

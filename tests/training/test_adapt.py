@@ -16,8 +16,11 @@ from bertsmith.errors import CorpusError, RecipeError, StoreError, TokenizerErro
 from bertsmith.inference.masked_language import MaskedLanguageModel
 from bertsmith.model.config import make_config
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
-from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
-from bertsmith.tasks.pretraining.replaced_token_checkpoint import save_replaced_token_model
+from bertsmith.tasks.pretraining.pretraining_checkpoint import (
+    load_pretraining_model,
+    save_pretraining_model,
+    save_replaced_token_model,
+)
 from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel, generator_config
 from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings

@@ -16,11 +16,11 @@ from bertsmith.data.batch import split
 from bertsmith.data.stream import Cursor
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
-from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.examples.query_documents import QueryExample
 from bertsmith.tasks.finetuning import Finetuning, encode_examples
 from bertsmith.tasks.losses.gradient_cache import GradientCache
 from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 WORDS = [first + last for first in "bdfgklmn" for last in ("ano", "elo", "iru", "uma")]

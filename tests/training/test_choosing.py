@@ -29,7 +29,7 @@ from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.model.config import make_config
 from bertsmith.reporting import formatting
 from bertsmith.tasks.examples.encoding import Encoded
-from bertsmith.tasks.examples.folds import CROSS_VALIDATION, folds_of
+from bertsmith.tasks.examples.held_out import CROSS_VALIDATION, folds_of
 from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, encode_examples
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.heads.linear_start import FROZEN, LinearProbe

@@ -20,11 +20,11 @@ from bertsmith.errors import InputError, ModelError, RecipeError, TrainingStoppe
 from bertsmith.files import sha256
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import encoder_of, read_checkpoint, save_checkpoint
-from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.finetuning import Finetuning
 from bertsmith.tasks.heads.linear_start import LinearStart
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.regression import Regression
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import make_finetune_recipe, task_settings
 from bertsmith.training.finetuning.finetune import FinetuneResult

@@ -15,8 +15,7 @@ from bertsmith.metrics.calibration import Confidence
 from bertsmith.metrics.scores import ClassScore
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.evaluating.error_analysis import Confusion, ErrorAnalysis
-from bertsmith.tasks.evaluating.evaluation import Evaluation
-from bertsmith.tasks.evaluating.uncertainty import score_of, standard_error
+from bertsmith.tasks.evaluating.evaluation import Evaluation, score_of, standard_error
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.multi_label import MultiLabel

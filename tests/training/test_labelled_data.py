@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError, RecipeError
-from bertsmith.tasks.examples.folds import folds_of, group_of
-from bertsmith.tasks.examples.held_out import hold_out
+from bertsmith.tasks.examples.held_out import folds_of, group_of, hold_out
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.tagging import TaggedExample, Tagging

@@ -27,8 +27,8 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.serving.app import make_app
 from bertsmith.serving.settings import read_settings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
-from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.task_model import outputs_of
 from bertsmith.training.finetuning.finetune import FinetuneResult, finetune
 
 PLANS = ("free", "paid")
@@ -180,7 +180,7 @@ def test_a_text_of_many_parts_keeps_its_columns(
     examples = [task.example({"text": "happy bano delo " * 60, "age": 30, "plan": plan}) for plan in PLANS]
     encoded = encode_examples(task, examples, tokenizer).encoded
     whole = outputs_of(model, encoded)
-    monkeypatch.setattr("bertsmith.tasks.computing.task_model.LONGEST", 40)
+    monkeypatch.setattr("bertsmith.tasks.task_model.LONGEST", 40)
     parts = outputs_of(model, encoded)
     np.testing.assert_allclose(np.stack(parts), np.stack(whole), atol=1e-5)
     assert np.abs(whole[0] - whole[1]).max() > 0.1

@@ -253,7 +253,7 @@ def _on_a_corpus(
     from bertsmith.compression.distilling.encoders.encoder_recipe import make_encoder_recipe
     from bertsmith.errors import InputError
     from bertsmith.model.locate import locate_model
-    from bertsmith.tasks.checkpoints.model_kind import model_kind
+    from bertsmith.tasks.checkpoints.infer_task import model_kind
 
     if model_kind(locate_model(teacher).folder) == "task":
         raise InputError(
@@ -273,7 +273,7 @@ def _require_task(teacher: str) -> None:
     """Raises InputError for a model that answers nothing yet."""
     from bertsmith.errors import InputError
     from bertsmith.model.locate import locate_model
-    from bertsmith.tasks.checkpoints.model_kind import model_kind
+    from bertsmith.tasks.checkpoints.infer_task import model_kind
 
     kind = model_kind(locate_model(teacher).folder)
     if kind != "task":

@@ -153,7 +153,7 @@ def embed(
 
 def _note_on_dimensions(embedder: "Embedder") -> None:
     from bertsmith.cli.screen import print_note
-    from bertsmith.tasks.checkpoints.sentence_settings import is_for_fewer_dimensions
+    from bertsmith.tasks.checkpoints.sentence_folder import is_for_fewer_dimensions
 
     if embedder.width < embedder.full_width and not is_for_fewer_dimensions(embedder.folder):
         print_note(

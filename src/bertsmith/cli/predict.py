@@ -163,7 +163,7 @@ def _require_its_options(data: Path, of_rows: dict[str, Any], tokens: int, seque
 def _refuse_fine_tuned(model: str, data: Path) -> None:
     """Raises InputError for a model that is measured on labelled rows, and not on a folder."""
     from bertsmith.model.locate import locate_model
-    from bertsmith.tasks.checkpoints.model_kind import model_kind
+    from bertsmith.tasks.checkpoints.infer_task import model_kind
 
     if model_kind(locate_model(model).folder) == "task":
         raise InputError(
@@ -182,7 +182,7 @@ def _evaluate_rows(
     from bertsmith.inference.predictor import Predictor
     from bertsmith.model.contamination import unchecked_warning
     from bertsmith.model.locate import locate_model
-    from bertsmith.tasks.evaluating.uncertainty import standard_error
+    from bertsmith.tasks.evaluating.evaluation import standard_error
     from bertsmith.tasks.registry import find_task
 
     own = find_task(task) if task else None

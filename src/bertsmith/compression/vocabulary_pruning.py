@@ -38,12 +38,12 @@ from bertsmith.model.static_table import (
     table_folder,
 )
 from bertsmith.model.untrusted import plain_file
-from bertsmith.tasks.checkpoints.model_kind import model_kind
+from bertsmith.tasks.checkpoints.infer_task import model_kind
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
-from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.pruning import Pruned, count_pieces, prune
 
 _OF_VOCABULARY = ("encoder.embeddings.token.weight", "masked_language.bias")

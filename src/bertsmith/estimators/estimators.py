@@ -30,13 +30,13 @@ from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import read_own_tokenizer
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
-from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import outputs_of
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe, task_settings
 from bertsmith.training.finetuning.finetune import finetune_examples
 

@@ -19,8 +19,8 @@ from bertsmith.door import door, flag, function, kind, number, one_of, optional,
 from bertsmith.inference.attention_weights import attention_weights
 from bertsmith.inference.explained_model import Explained, ExplainedModel, open_explained_model
 from bertsmith.progress import Progress
-from bertsmith.tasks.computing.finite import require_finite
 from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
+from bertsmith.tasks.forward_passes import require_finite
 from bertsmith.tasks.task import Task
 
 Baseline = Literal["mask", "pad"]

@@ -25,19 +25,18 @@ from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.model.static_table import refuse_static
-from bertsmith.tasks.checkpoints.model_kind import model_kind
-from bertsmith.tasks.checkpoints.sentence_projection import refuse_projection
-from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
+from bertsmith.tasks.checkpoints.infer_task import model_kind
+from bertsmith.tasks.checkpoints.sentence_folder import read_sentence_settings, refuse_projection
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
-from bertsmith.tasks.computing.forward_passes import forward_pass
-from bertsmith.tasks.computing.task_model import TaskModel, at_least_float32
 from bertsmith.tasks.examples.encoding import Encoded, Layout
 from bertsmith.tasks.finetuning import pieces_of
+from bertsmith.tasks.forward_passes import forward_pass
 from bertsmith.tasks.heads.pooling import Pooling, pool_texts
 from bertsmith.tasks.pretraining.fill_mask import masked_window
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel, at_least_float32
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizer import require_text
 

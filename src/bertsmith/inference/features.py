@@ -24,9 +24,8 @@ from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.layers.attention import select_rows
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
-from bertsmith.tasks.checkpoints.sentence_settings import encoder_folder
+from bertsmith.tasks.checkpoints.sentence_folder import encoder_folder
 from bertsmith.tasks.classification import Classification
-from bertsmith.tasks.computing.forward_passes import forward_passes
 from bertsmith.tasks.examples.encoding import (
     Encoded,
     Layout,
@@ -36,6 +35,7 @@ from bertsmith.tasks.examples.encoding import (
     special_tokens,
 )
 from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.forward_passes import forward_passes
 from bertsmith.tasks.heads.pooling import Pooling, pool_examples
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.text.tokens.long_texts import Pieces

@@ -15,11 +15,11 @@ from bertsmith.model.locate import ALIASES, locate_model
 from bertsmith.model.manifest import stated_manifest
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model
-from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.heads.linear_start import FROZEN, FROZEN_ALONE, LinearProbe
 from bertsmith.tasks.similarity import compares_vectors
 from bertsmith.tasks.task import Prediction, Task
+from bertsmith.tasks.task_model import outputs_of
 
 
 def encoder_before(folder: Path) -> Path | None:

@@ -10,9 +10,8 @@ from bertsmith.door import door, place
 from bertsmith.errors import BertsmithError
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.legacy import Imported, convert_legacy
-from bertsmith.tasks.checkpoints.model_kind import ModelKind, model_kind
-from bertsmith.tasks.checkpoints.sentence_projection import read_projection
-from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
+from bertsmith.tasks.checkpoints.infer_task import ModelKind, model_kind
+from bertsmith.tasks.checkpoints.sentence_folder import read_projection, read_sentence_settings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model

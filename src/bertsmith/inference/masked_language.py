@@ -13,12 +13,12 @@ from bertsmith.door import door, one_of, optional, place, text, whole
 from bertsmith.errors import InputError
 from bertsmith.inference.engine import start_engine
 from bertsmith.model.locate import locate_model
-from bertsmith.tasks.computing.finite import require_finite
+from bertsmith.tasks.forward_passes import require_finite
 from bertsmith.tasks.pretraining.fill_mask import Candidate
 from bertsmith.tasks.pretraining.fill_mask import fill_mask as fill
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
-from bertsmith.tasks.pretraining.table_reconstruction import reconstruction_of
+from bertsmith.tasks.pretraining.reconstruction import reconstruction_of
 from bertsmith.text.corpus.manifest import Split
 from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer

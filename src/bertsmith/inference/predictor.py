@@ -18,12 +18,12 @@ from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
-from bertsmith.tasks.computing.task_model import LONGEST, TaskModel, outputs_of
 from bertsmith.tasks.evaluating.evaluation import Evaluation, evaluate
 from bertsmith.tasks.examples.encoding import special_tokens
 from bertsmith.tasks.examples.held_out import shared_with_train
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, few_at_a_time
 from bertsmith.tasks.task import Prediction, Task, fitted_again, reading_columns
+from bertsmith.tasks.task_model import LONGEST, TaskModel, outputs_of
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.labelled.labelled_files import labelled_files, named_files
 from bertsmith.text.tokens.tokenizer import Tokenizer

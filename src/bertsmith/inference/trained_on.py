@@ -8,8 +8,7 @@ from typing import Any
 from bertsmith.errors import InputError
 from bertsmith.files import sha256
 from bertsmith.model.manifest import read_manifest
-from bertsmith.tasks.examples.folds import CROSS_VALIDATION
-from bertsmith.tasks.examples.held_out import hold_out
+from bertsmith.tasks.examples.held_out import CROSS_VALIDATION, hold_out
 from bertsmith.tasks.task import Task, reading_columns
 from bertsmith.text.labelled.labelled_files import labelled_files, named_files
 

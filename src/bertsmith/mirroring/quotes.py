@@ -6,7 +6,7 @@ from typing import Any
 
 from bertsmith.mirroring.learned_calls import LearnedCall
 from bertsmith.serving.mirror.fields import ABSENT, AnswerShape
-from bertsmith.tasks.examples.character_spans import WordOffsets, word_offsets
+from bertsmith.tasks.examples.tagged_example import WordOffsets, word_offsets
 
 
 def tags_of(shape: AnswerShape) -> dict[str, tuple[str, str]]:

@@ -22,12 +22,12 @@ from bertsmith.serving.operations.operation import Options
 from bertsmith.serving.refusals import UnknownModel, Unsupported
 from bertsmith.serving.served_model import ServedFiles, ServedModel, open_model
 from bertsmith.serving.settings import ModelSettings, ServingSettings
-from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
-from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.checkpoints.sentence_folder import read_sentence_settings
 from bertsmith.tasks.golden.comparison import compare
 from bertsmith.tasks.golden.records import Answers, Record, answers_of, read_golden
 from bertsmith.tasks.golden.subject import MaskSubject, Subject, TaskSubject, VectorSubject
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.patch_tokenizer import PatchShape, PatchTokenizer
 
 _PROBES = (

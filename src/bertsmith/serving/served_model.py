@@ -25,8 +25,8 @@ from bertsmith.serving.operations.predict import Predict, Rerank, ranks_pairs
 from bertsmith.serving.operations.search import Search
 from bertsmith.serving.refusals import Unsupported
 from bertsmith.serving.settings import ModelSettings
-from bertsmith.tasks.checkpoints.model_kind import model_kind
-from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
+from bertsmith.tasks.checkpoints.infer_task import model_kind
+from bertsmith.tasks.checkpoints.sentence_folder import read_sentence_settings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.tasks.task import Task

@@ -20,11 +20,11 @@ from bertsmith.data.batch import PackedBatch, Sequences
 from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.model.flops import encoder_flops
 from bertsmith.progress import Progress
-from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
 from bertsmith.tasks.losses.gradient_cache import GradientCache
 from bertsmith.tasks.objective import Add, Gather
 from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.long_texts import Pieces, SharedPieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 

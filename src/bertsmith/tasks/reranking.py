@@ -24,7 +24,6 @@ from bertsmith.metrics.baselines import tfidf_cosine
 from bertsmith.metrics.ranking_scores import tied_average_precision, tied_reciprocal_rank
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, number_errors
-from bertsmith.tasks.examples.batch_division import together
 from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.examples.query_documents import (
     QueryColumns,
@@ -32,6 +31,7 @@ from bertsmith.tasks.examples.query_documents import (
     is_negative,
     read_query_documents,
     text_number,
+    together,
 )
 from bertsmith.tasks.examples.text_settings import RowSettings
 from bertsmith.tasks.examples.text_task import TextExample, TextTask

@@ -20,18 +20,18 @@ from bertsmith.model.config import BertConfig
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.evaluating.document_ranks import DEPTH, chance_metrics, rank_metrics, ranks_of
 from bertsmith.tasks.evaluating.error_analysis import Answer, ErrorAnalysis
-from bertsmith.tasks.examples.batch_division import apart
 from bertsmith.tasks.examples.encoding import Encoded, windows_apart
 from bertsmith.tasks.examples.query_documents import (
     QueryExample,
+    apart,
     find_query_columns,
     read_query_documents,
     require_answers,
     text_number,
 )
 from bertsmith.tasks.examples.text_settings import RowSettings
+from bertsmith.tasks.heads.classifier_head import VectorHead
 from bertsmith.tasks.heads.pooling import Pooling
-from bertsmith.tasks.heads.vector_head import VectorHead
 from bertsmith.tasks.losses.distillation import DistillationLoss, VectorLoss
 from bertsmith.tasks.losses.retrieval_losses import LossName, RetrievalLoss, Sought
 from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, Task, TaskSettings

@@ -26,8 +26,8 @@ from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, class_error
 from bertsmith.tasks.examples.encoding import Encoded, Layout, windows_apart
 from bertsmith.tasks.examples.text_settings import RowSettings
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
+from bertsmith.tasks.heads.classifier_head import VectorHead
 from bertsmith.tasks.heads.pooling import Pooling, pool_texts
-from bertsmith.tasks.heads.vector_head import VectorHead
 from bertsmith.tasks.losses.distillation import ClassLoss, CosineLoss, DistillationLoss
 from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, Task, TaskSettings

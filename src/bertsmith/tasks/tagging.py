@@ -30,15 +30,14 @@ from bertsmith.metrics.entities import are_entity_tags, entity_scores, to_iob2
 from bertsmith.metrics.tag_schemes import NONE, Scheme, SchemeName, recognise, scheme_name
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, tag_errors
-from bertsmith.tasks.evaluating.tag_scores import tag_counts, tag_metrics
 from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens
 from bertsmith.tasks.examples.tagged_example import (
     TaggedExample,
     as_example,
     entities_of,
     example_of_text,
+    word_pieces,
 )
-from bertsmith.tasks.examples.word_pieces import word_pieces
 from bertsmith.tasks.heads.classifier_head import RowHead
 from bertsmith.tasks.heads.crf import ConditionalRandomField, TransitionScores, legal_scores, viterbi
 from bertsmith.tasks.losses.distillation import DistillationLoss, WordLoss
@@ -48,6 +47,27 @@ from bertsmith.text.files.values import ID, shown
 from bertsmith.text.labelled.conll import MarkedText, Sentence, read_tagged
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
+
+
+def tag_metrics(gold: Sequence[Sequence[str]], guessed: Sequence[Sequence[str]], entities: bool) -> Metrics:
+    """Precision, recall and F1 of entities by conlleval's rules, and the words' accuracy; of other tags this
+    alone.
+    """
+    pairs = [pair for tags, others in zip(gold, guessed, strict=True) for pair in zip(tags, others)]
+    accuracy = sum(tag == other for tag, other in pairs) / max(len(pairs), 1)
+    if not entities:
+        return {"accuracy": accuracy}
+    micro = entity_scores(gold, guessed).micro
+    return {"f1": micro.f1, "precision": micro.precision, "recall": micro.recall, "accuracy": accuracy}
+
+
+def tag_counts(gold: Sequence[str], guessed: Sequence[str], entities: bool) -> tuple[int, int]:
+    """Of one sentence, what F1, or accuracy, is the quotient of."""
+    if not entities:
+        return sum(tag == other for tag, other in zip(gold, guessed, strict=False)), len(gold)
+    micro = entity_scores([gold], [guessed]).micro
+    return 2 * micro.correct, micro.predicted + micro.support
+
 
 _LEAST_PROBABILITY = 1e-9  # so that its logarithm is a number
 _FEWEST_DOCUMENTS = 10  # to divide a file by: fewer leave too little to choose by

@@ -38,8 +38,8 @@ from bertsmith.tasks.pretraining.objectives import (
     PretrainingObjective,
     TaskInputs,
 )
-from bertsmith.tasks.pretraining.patch_reconstruction import add_decoder, no_better_than_mean, without_decoder
 from bertsmith.tasks.pretraining.pretraining import start_at_frequencies
+from bertsmith.tasks.pretraining.reconstruction import add_decoder, no_better_than_mean, without_decoder
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
 from bertsmith.text.tokens.value_tokenizer import ValueTokenizer

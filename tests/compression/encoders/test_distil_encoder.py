@@ -19,7 +19,7 @@ from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.masked_language import MaskedLanguageModel
 from bertsmith.model.checkpoint import encoder_of, load_encoder, read_checkpoint
 from bertsmith.model.student import kept_channels
-from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
+from bertsmith.tasks.checkpoints.sentence_folder import read_sentence_settings
 from bertsmith.text.corpus.corpus import Corpus, build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer

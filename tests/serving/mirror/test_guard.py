@@ -36,8 +36,8 @@ from bertsmith.serving.mirror.relay_server import RelayServer
 from bertsmith.serving.mirror.relay_settings import RelaySettings
 from bertsmith.serving.mirror.upstream_connections import UpstreamAnswer
 from bertsmith.serving.mirror.upstreams import Upstreams
-from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.task_model import outputs_of
 from served_models import WORDS, save_fine_tuned
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.model.checkpoint import WEIGHTS
-from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.task_model import outputs_of
 
 _ROUNDS = 5
 _FEW = 8  # texts, to see how long one takes

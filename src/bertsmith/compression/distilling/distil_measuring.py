@@ -7,10 +7,10 @@ from typing import Any
 from bertsmith.compression.distilling.cost import Saving, measure_saving
 from bertsmith.compression.distilling.student_run import Heard, Work
 from bertsmith.compression.distilling.teacher import Teacher
-from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.evaluating.evaluation import evaluate
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.training.finetuning.results import Restart, Results
 
 

@@ -24,12 +24,12 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
 from bertsmith.progress import Progress
-from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.examples.text_settings import choose_pooling
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
 from bertsmith.tasks.losses.distillation import DistillationLoss
 from bertsmith.tasks.task import Outputs, Prediction, Task
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.machine import Machine
 

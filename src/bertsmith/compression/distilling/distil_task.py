@@ -35,10 +35,10 @@ from bertsmith.door import door, either, flag, function, kind, optional, place, 
 from bertsmith.machine import Hardware
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
-from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Outputs
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.training.finetuning.results import Restart, Results
 from bertsmith.training.log import json_value
 from bertsmith.training.machine import leave, set_up_machine, wait

@@ -15,10 +15,10 @@ from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.static_table import refuse_static
 from bertsmith.model.student import make_student, spread_layers, student_config
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
-from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart
 from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from bertsmith.compression.distilling.distil_recipe import DistilRecipe
 from bertsmith.compression.distilling.distil_session import DistilSession, Said, Show
 from bertsmith.compression.distilling.student import begin_student, linear_start
 from bertsmith.files import make_folder
-from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
 from bertsmith.tasks.task import Metrics, Outputs, Task, fitted_again
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.training.finetuning.results import Restart
 from bertsmith.training.finetuning.task_run import WORST, Best, TaskRun
 from bertsmith.training.machine import Machine, wait

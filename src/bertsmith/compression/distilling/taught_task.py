@@ -17,7 +17,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.losses.distillation import DistillationLoss, Taught
 from bertsmith.tasks.task import Head, Outputs, Task
-from bertsmith.tasks.teaching.teaching import Teaching
+from bertsmith.tasks.teaching import Teaching
 
 
 class TaughtTask(Teaching):

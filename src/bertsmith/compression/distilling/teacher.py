@@ -14,11 +14,11 @@ from bertsmith.inference.engine import start_engine
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
-from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.task import Outputs, Task
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.files.columns import listed
 from bertsmith.text.tokens.tokenizer import Tokenizer
 

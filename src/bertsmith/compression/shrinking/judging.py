@@ -13,11 +13,10 @@ from bertsmith.compression.distilling.cost import measure_saving
 from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.compression.shrinking.tried import Tried
 from bertsmith.model.static_table import is_static
-from bertsmith.tasks.computing.task_model import outputs_of
-from bertsmith.tasks.evaluating.evaluation import Evaluation
-from bertsmith.tasks.evaluating.uncertainty import standard_error
-from bertsmith.tasks.examples.folds import folds_of
+from bertsmith.tasks.evaluating.evaluation import Evaluation, standard_error
+from bertsmith.tasks.examples.held_out import folds_of
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
+from bertsmith.tasks.task_model import outputs_of
 from bertsmith.training.finetuning.choosing import pass_work
 
 _FOLDS = 5

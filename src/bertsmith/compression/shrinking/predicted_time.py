@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
 from bertsmith.compression.distilling.distil_session import DistilSession
 from bertsmith.data.batch import PackedBatch
-from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 
 _TRIALS = 3  # steps, of which the first warms up
 _BESIDE = 1.15  # the optimiser, the log and the checkpoints, beside forward and backward passes

@@ -28,10 +28,10 @@ from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
 from bertsmith.model.static_table import load_static
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import on_table, save_task_model
-from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import outputs_of
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
 

@@ -31,11 +31,10 @@ from bertsmith.model.cpu.kernel_linear import as_kernel
 from bertsmith.model.locate import locate_model
 from bertsmith.model.static_table import StaticTable, is_static, load_static
 from bertsmith.progress import Progress
-from bertsmith.tasks.checkpoints.model_kind import refuse_predictor
-from bertsmith.tasks.checkpoints.sentence_projection import read_projection
-from bertsmith.tasks.checkpoints.sentence_settings import SHORTEST, read_sentence_settings
-from bertsmith.tasks.computing.forward_passes import forward_passes, usual_forward_tokens
+from bertsmith.tasks.checkpoints.infer_task import refuse_predictor
+from bertsmith.tasks.checkpoints.sentence_folder import SHORTEST, read_projection, read_sentence_settings
 from bertsmith.tasks.examples.encoding import Encoded, Layout
+from bertsmith.tasks.forward_passes import forward_passes, usual_forward_tokens
 from bertsmith.tasks.heads.pooling import Pooling, join_pooled, pool_examples
 
 PromptKind = Literal["query", "document"]

@@ -30,8 +30,8 @@ from bertsmith.inference.export.graph_answers import DECODING, PARITY, is_export
 from bertsmith.inference.export.source import Source
 from bertsmith.model.checkpoint import CONFIG
 from bertsmith.model.config_json import config_to_hugging_face
-from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel
 
 if TYPE_CHECKING:
     from onnx import ModelProto

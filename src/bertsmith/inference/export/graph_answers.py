@@ -22,8 +22,7 @@ from bertsmith.tasks.examples.encoding import (
 )
 from bertsmith.tasks.golden.comparison import Comparison, compare
 from bertsmith.tasks.golden.records import GOLDEN, Answers, GoldenAnswers, as_text, record_of, settings_of
-from bertsmith.tasks.golden.subject import Item
-from bertsmith.tasks.golden.texts import GoldenInput, golden_inputs
+from bertsmith.tasks.golden.subject import GoldenInput, Item, golden_inputs
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 DECODING, PARITY = "decoding.json", "parity.json"

@@ -26,14 +26,17 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.cross_encoder import makes_vectors
 from bertsmith.model.locate import locate_model
 from bertsmith.model.static_table import refuse_static
-from bertsmith.tasks.checkpoints.model_kind import model_kind
-from bertsmith.tasks.checkpoints.sentence_projection import refuse_projection
-from bertsmith.tasks.checkpoints.sentence_settings import SentenceSettings, read_sentence_settings
+from bertsmith.tasks.checkpoints.infer_task import model_kind
+from bertsmith.tasks.checkpoints.sentence_folder import (
+    SentenceSettings,
+    read_sentence_settings,
+    refuse_projection,
+)
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
-from bertsmith.tasks.computing.forward_passes import forward_passes
-from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.examples.encoding import Encoded, Layout, Window
+from bertsmith.tasks.forward_passes import forward_passes
 from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizer import require_text
 

@@ -12,7 +12,7 @@ from bertsmith.inference.index.hashes import read_hashed, write_hashed
 from bertsmith.inference.index.manifest import IndexManifest
 from bertsmith.inference.index.passage_table import PassageTable, Vectors
 from bertsmith.inference.index.search import Hit, Question, find
-from bertsmith.tasks.golden.texts import FIXED
+from bertsmith.tasks.golden.subject import FIXED
 from bertsmith.validation import Strict
 
 GOLDEN = "golden"

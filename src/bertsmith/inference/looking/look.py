@@ -14,7 +14,7 @@ from bertsmith.inference.looking.report import render_look
 from bertsmith.inference.looking.word_neighbours import WordNeighbours, place_of, word_neighbours
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
-from bertsmith.tasks.checkpoints.model_kind import model_kind
+from bertsmith.tasks.checkpoints.infer_task import model_kind
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 

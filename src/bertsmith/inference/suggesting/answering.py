@@ -13,10 +13,10 @@ import torch
 from bertsmith.arrays import Floats
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
-from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
-from bertsmith.tasks.heads.frozen_features import features_of
+from bertsmith.tasks.heads.linear_start import features_of
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 
 
 class AnsweringModel(NamedTuple):

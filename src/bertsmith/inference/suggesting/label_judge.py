@@ -17,7 +17,7 @@ from bertsmith.inference.suggesting.near_copies import Characters
 from bertsmith.machine import device_of
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model
-from bertsmith.tasks.examples.folds import folds_of
+from bertsmith.tasks.examples.held_out import folds_of
 from bertsmith.tasks.examples.text_settings import choose_pooling
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.heads.linear_start import LinearProbe

@@ -31,7 +31,7 @@ from bertsmith.machine import device_of
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
-from bertsmith.tasks.checkpoints.model_kind import model_kind
+from bertsmith.tasks.checkpoints.infer_task import model_kind
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.registry import find_task, is_ours

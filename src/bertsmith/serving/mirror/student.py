@@ -25,9 +25,9 @@ from bertsmith.serving.mirror.fields import Field, Values
 from bertsmith.serving.mirror.redaction import holds_placeholder
 from bertsmith.serving.mirror.student_file import MODEL, SPANS, StudentFile, read_student_file
 from bertsmith.serving.mirror.word_model import WordModel
-from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.fields import Fields
 from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.task_model import outputs_of
 
 SURE, UNSURE, UNPROVEN, REDACTED = "sure", "low-confidence", "not-proven", "redacted"
 _AT_A_TIME = 1024  # texts

@@ -22,7 +22,7 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.static_table import StaticTable
 from bertsmith.serving.operations.operation import Options, Pass, Prepared
 from bertsmith.serving.refusals import TooLarge, TooLong
-from bertsmith.tasks.checkpoints.sentence_settings import SentenceSettings
+from bertsmith.tasks.checkpoints.sentence_folder import SentenceSettings
 from bertsmith.tasks.examples.encoding import Encoded, Layout
 from bertsmith.tasks.heads.pooling import Pooling, join_pooled, pool_examples
 from bertsmith.tasks.task import Outputs

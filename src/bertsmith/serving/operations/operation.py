@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.tasks.computing.forward_passes import forward_pass
 from bertsmith.tasks.examples.encoding import Encoded, Layout
+from bertsmith.tasks.forward_passes import forward_pass
 from bertsmith.tasks.task import Outputs
 
 LongText = Literal["error", "truncate", "windows"]

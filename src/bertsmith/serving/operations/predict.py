@@ -13,11 +13,11 @@ from bertsmith.inference.engine import Engine
 from bertsmith.inference.ranking.reranker import relevant_label, score_of
 from bertsmith.serving.operations.operation import LongText, Options, Pass, Prepared
 from bertsmith.serving.refusals import TooLong
-from bertsmith.tasks.computing.task_model import TaskModel, at_least_float32
 from bertsmith.tasks.examples.encoding import Encoded, Layout, special_tokens
 from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.finetuning import pieces_of
 from bertsmith.tasks.task import Prediction, Task
+from bertsmith.tasks.task_model import TaskModel, at_least_float32
 from bertsmith.text.tokens.long_texts import Pieces
 
 

@@ -1,1 +1,3 @@
-"""Fine-tuned models from folders and into them."""
+"""Fine-tuned models from folders and into them, and what sentence-transformers needs beside them. Read first:
+task_checkpoint.py.
+"""

@@ -1,15 +1,20 @@
-"""Which task of ours a fine-tuned folder of transformers belongs to: by its class, labels and head."""
+"""What a folder is for: vectors, masked words, or a task; and which task of ours a fine-tuned folder of
+transformers belongs to, by its class, labels and head.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bertsmith.errors import ModelError
+from bertsmith.model.architectures import find_architecture
 from bertsmith.model.checkpoint import Checkpoint
-from bertsmith.model.cross_encoder import read_cross_encoder
-from bertsmith.tasks.checkpoints.sentence_settings import read_longest_text
+from bertsmith.model.cross_encoder import makes_vectors, read_cross_encoder
+from bertsmith.model.manifest import stated_manifest
+from bertsmith.model.untrusted import plain_file, read_settings
+from bertsmith.tasks.checkpoints.sentence_folder import read_longest_text
 from bertsmith.tasks.examples.text_task import TextTask
-from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.saved_state import require_labels
 from bertsmith.tasks.task import Task
@@ -24,6 +29,10 @@ _BY_PROBLEM = {
     _SINGLE: "classification",
     "multi_label_classification": "multi-label",
 }
+ModelKind = Literal["embedding", "masked-language", "task"]
+_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+_OF_VECTORS = ("similarity", "retrieval")
+_MASKED = ("ForMaskedLM", "ForPreTraining")
 
 
 def task_of_foreign(checkpoint: Checkpoint, folder: Path) -> Task[Any]:
@@ -119,3 +128,50 @@ def _labels(said: Mapping[str, Any], outputs: int, where: str) -> tuple[str, ...
                 f"{names.get(place)!r}. Correct the one that is wrong."
             )
     return tuple(names[place] for place in range(outputs))
+
+
+def model_kind(folder: Path) -> ModelKind:
+    """As our manifest says, else as sentence-transformers' files or the class in config.json do. No file is
+    hashed: that is for who opens the folder.
+    """
+    manifest = stated_manifest(folder)
+    if manifest is not None:
+        if manifest.task == "encoder":
+            return "embedding"
+        if manifest.task == "pretraining":
+            return "masked-language" if _fills_masks(manifest.architecture) else "embedding"
+        if manifest.task in TASKS or manifest.settings:  # settings of a task of one's own
+            return "task"
+    if makes_vectors(folder) or not (folder / "config.json").exists():
+        return "embedding"
+    architecture = _architecture(folder)
+    if architecture.endswith(_HEADS):
+        return "task"
+    return "masked-language" if _fills_masks(architecture) else "embedding"
+
+
+def refuse_predictor(folder: Path) -> None:
+    """Raises ModelError for a fine-tuned model that predicts, where vectors are asked for."""
+    manifest = stated_manifest(folder)
+    task = "" if manifest is None else manifest.task
+    if model_kind(folder) != "task" or task in _OF_VECTORS:
+        return
+    what = f"fine-tuned for {task}" if task in TASKS else f"a fine-tuned {_architecture(folder)}"
+    raise ModelError(
+        f"{folder} is {what}: it predicts, and was trained for no vectors of texts. Use an embedding model, "
+        f"or train one from it: bertsmith finetune retrieval --model {folder} …"
+    )
+
+
+def _architecture(folder: Path) -> str:
+    """The class in config.json; empty where none is named."""
+    names = read_settings(plain_file(folder, "config.json")).get("architectures") or [""]
+    return str(names[0]) if isinstance(names, list) and names else ""
+
+
+def _fills_masks(architecture: str) -> bool:
+    """Whether the class has that head: BertForPreTraining does, ElectraForPreTraining has another."""
+    try:
+        return "masked_language" in find_architecture(architecture).heads
+    except ValueError:  # of a family that isn't loaded
+        return architecture.endswith(_MASKED)

@@ -9,17 +9,349 @@ sentence_bert_config.json             the longest input
 config_sentence_transformers.json     prefixes of queries and documents, as prompts
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from safetensors.torch import save_file
 from torch import nn
 
+from bertsmith.errors import ModelError
 from bertsmith.files import tensors_written_to, write_json
 from bertsmith.model.config import BertConfig
+from bertsmith.model.cross_encoder import (
+    makes_vectors,
+    read_prompts,
+    read_sentence_config,
+)
+from bertsmith.model.folder_keys import (
+    DENSE,
+    MATRYOSHKA,
+    MODULES,
+    NORMALIZE,
+    POOLING,
+    TRANSFORMER,
+    FileKeys,
+)
+from bertsmith.model.locate import SENTENCE_SETTINGS
+from bertsmith.model.static_table import PACKAGE, is_static, read_longest, table_folder
+from bertsmith.model.untrusted import plain_file, read_settings, read_small_json, read_tensors
+from bertsmith.tasks.heads.pooling import Pooling
 
+_WEIGHTS = "model.safetensors"
+_MODULES = "modules.json"
+_PROMPTS = "config_sentence_transformers.json"
+_TOKENIZER = "tokenizer_config.json"
+_LEGACY_MODE = re.compile("pooling_mode_(.+?)(?:_tokens?)?")
+SHORTEST = 8  # tokens of a text, special ones included, that can be asked for
+_TOKENIZER_LIMITS = ("model_max_length", "max_len")  # the latter before transformers 3
+_NO_LIMIT = 1_000_000  # transformers writes 10**30 for a tokenizer without a longest input
+# What sentence-transformers' encode_document means to look for. In its version 6.2 it finds "document" only,
+# for there that name always exists, empty if need be: a "passage" prompt is then left out, here it is not.
+_DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+_DOT = ("dot", "dot_product")
 _NAMES = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
+
+
+def read_projection(folder: Path, width: int) -> nn.Linear:
+    """H -> D of a model of this width, as `SentenceSettings.projection` names it.
+
+    Raises ModelError for an activation, for a product of another width, and for broken files.
+    """
+    path = plain_file(folder, "config.json")
+    settings = read_settings(path)
+    DENSE.require(settings, str(path))
+    activation = str(settings.get("activation_function", "")).rpartition(".")[2]
+    if activation != "Identity":
+        raise ModelError(
+            f"{path}: activation_function is {activation or 'not given, which means Tanh'}. Bertsmith "
+            "computes a linear layer at the end without one alone (Identity), and others not yet. Use "
+            "another model."
+        )
+    weights = plain_file(folder, _WEIGHTS)
+    tensors = read_tensors(weights)
+    weight, bias = tensors.pop("linear.weight", None), tensors.pop("linear.bias", None)
+    if tensors or weight is None or weight.ndim != 2 or weight.shape[1] != width:
+        found = "nothing" if weight is None else str(tuple(weight.shape))
+        raise ModelError(
+            f"{weights}: expected linear.weight of shape (dimensions, {width}) and linear.bias alone; found "
+            f"{found}. Use a folder whose files belong together."
+        )
+    said = settings.get("in_features"), settings.get("out_features"), settings.get("bias", True)
+    if said != (width, weight.shape[0], bias is not None):
+        raise ModelError(
+            f"{path} says in_features {said[0]}, out_features {said[1]}, bias {said[2]}, but {weights.name} "
+            f"has the shape {tuple(weight.shape)} and {'a' if bias is not None else 'no'} bias. Use a folder "
+            "whose files belong together."
+        )
+    if (bias is not None and bias.shape != weight.shape[:1]) or not all(
+        bool(each.isfinite().all()) for each in (weight, bias) if each is not None
+    ):
+        raise ModelError(
+            f"{weights}: a value isn't finite, or linear.bias has another shape. Take another copy."
+        )
+    linear = nn.Linear(width, weight.shape[0], bias=bias is not None)
+    linear.weight.data = weight.float()
+    if bias is not None:
+        linear.bias.data = bias.float()
+    return linear.eval().requires_grad_(False)
+
+
+def refuse_projection(folder: Path, projection: Path | None, purpose: str) -> None:
+    """Raises ModelError where `purpose` would leave a last product out."""
+    if projection is not None:
+        raise ModelError(
+            f"{folder} ends in a linear layer that changes the vectors' dimensions ({projection.name}), "
+            f"which {purpose} doesn't have. Use a model without it."
+        )
+
+
+def _no_prompts() -> dict[str, str]:
+    """These two names there always are in sentence-transformers."""
+    return {"query": "", "document": ""}
+
+
+@dataclass(frozen=True)
+class SentenceSettings:
+    """How a folder's vectors are made. `max_length` in tokens with special ones, None where nothing is said;
+    `encoder` is the folder of the encoder itself, which may lie one deeper; `projection` that of a product
+    that makes vectors of other dimensions of what was pooled (`read_projection`); `by_dot` says that vectors
+    were trained to be compared by dot products, in which their lengths count; `truncate_dim` how many of
+    their first dimensions are kept, before they are brought to length 1. `prompts` are all that the folder
+    names, `default_prompt_name` that of the one before a text of which nothing is said.
+    """
+
+    encoder: Path
+    pooling: Pooling = "mean"
+    max_length: int | None = None
+    query_prefix: str = ""
+    document_prefix: str = ""
+    projection: Path | None = None
+    by_dot: bool = False
+    truncate_dim: int | None = None
+    prompts: Mapping[str, str] = field(default_factory=_no_prompts)
+    default_prompt_name: str | None = None
+
+    @property
+    def default_prompt(self) -> str:
+        """Empty where there is none."""
+        return self.prompts.get(self.default_prompt_name or "", "")
+
+
+def read_sentence_settings(folder: Path) -> SentenceSettings:
+    """Raises ModelError for parts that Bertsmith doesn't have, or has in another order, and broken files."""
+    if is_static(folder):
+        return _of_table(folder)
+    if not makes_vectors(folder):
+        return SentenceSettings(folder, max_length=read_longest_text(folder))
+    modules = _read_modules(folder)
+    encoder = _encoder_folder(folder, modules)
+    prompts = read_prompts(folder)
+    return SentenceSettings(
+        encoder,
+        _pooling(folder, modules["Pooling"], any(prompts.values())),
+        _longest(_encoder_settings(encoder), encoder),
+        *_prefixes(prompts),
+        folder / modules["Dense"] if "Dense" in modules else None,
+        _is_by_dot(folder),
+        read_truncate_dim(folder),
+        {**_no_prompts(), **prompts},
+        read_sentence_config(folder).get("default_prompt_name"),
+    )
+
+
+def encoder_folder(folder: Path) -> Path:
+    """Where the encoder itself lies, whatever is made of its hidden states. Raises ModelError."""
+    if is_static(folder) or not makes_vectors(folder):
+        return folder
+    return _encoder_folder(folder, _parts(folder)[0])
+
+
+def read_longest_text(folder: Path) -> int | None:
+    """In tokens, as sentence-transformers and transformers' pipelines cut: `max_seq_length` of the encoder's
+    settings, which count beside a modules.json alone, else the tokenizer's `model_max_length`; None where
+    neither says anything. Positions are a limit beside it. Raises ModelError for what is no number.
+    """
+    return _longest(_encoder_settings(folder) if (folder / _MODULES).exists() else {}, folder)
+
+
+def is_for_fewer_dimensions(folder: Path) -> bool:
+    """Whether a folder says that the first dimensions of its vectors may stand alone (Matryoshka): it keeps
+    them alone itself, or has one of the two keys of config.json that models have for it; those of a table are
+    principal directions.
+    """
+    if is_static(folder) or (makes_vectors(folder) and read_truncate_dim(folder)):
+        return True
+    config = read_settings(plain_file(encoder_folder(folder), "config.json"))
+    return any(config.get(key) for key in MATRYOSHKA)
+
+
+def _of_table(folder: Path) -> SentenceSettings:
+    prompts = read_prompts(folder)
+    query, document = _prefixes(prompts)
+    return SentenceSettings(
+        table_folder(folder),
+        max_length=max(read_longest(folder), SHORTEST),
+        query_prefix=query,
+        document_prefix=document,
+        by_dot=_is_by_dot(folder),
+        truncate_dim=read_truncate_dim(folder) if (folder / _MODULES).exists() else None,
+        prompts={**_no_prompts(), **prompts},
+        default_prompt_name=read_sentence_config(folder).get("default_prompt_name"),
+    )
+
+
+def read_truncate_dim(folder: Path) -> int | None:
+    """How many of the first dimensions sentence-transformers keeps of a folder's vectors; None for all."""
+    found = read_sentence_config(folder).get("truncate_dim")
+    if found is not None and (type(found) is not int or found < 1):
+        raise ModelError(
+            f"{folder / _PROMPTS}: truncate_dim must be a whole number from 1 on, found {found!r}. It may "
+            "have been altered."
+        )
+    return found
+
+
+def _is_by_dot(folder: Path) -> bool:
+    """Vectors that are normalised have nothing but cosines."""
+    if not (folder / _MODULES).exists() or "Normalize" in _parts(folder)[0]:
+        return False
+    return read_sentence_config(folder).get("similarity_fn_name") in _DOT
+
+
+def _prefixes(prompts: Mapping[str, str]) -> tuple[str, str]:
+    """Of queries and of documents."""
+    document = next((prompts[name] for name in _DOCUMENT_PROMPTS if name in prompts), "")
+    return prompts.get("query", ""), document
+
+
+def read_pooling(folder: Path) -> Pooling | None:
+    """What a folder's modules say of pooling alone; None where they say nothing of vectors."""
+    if not makes_vectors(folder):
+        return None
+    return _pooling(folder, _read_modules(folder, {"Dense"})["Pooling"], has_prompts=False)
+
+
+def ends_in_projection(folder: Path) -> bool:
+    """Whether a last product makes vectors of other dimensions."""
+    return makes_vectors(folder) and "Dense" in _read_modules(folder, {"Dense"})
+
+
+def _parts(folder: Path) -> tuple[dict[str, str], int]:
+    """Kind -> subfolder, and how many modules there are."""
+    path = plain_file(folder, _MODULES)
+    found = read_small_json(path)
+    for each in found if isinstance(found, list) else []:
+        if isinstance(each, dict):
+            MODULES.require(each, str(path))
+            if not str(each.get("type", PACKAGE)).startswith(PACKAGE):
+                raise ModelError(
+                    f"{path}: {str(each['type'])[:80]!r} is a module with code of its own, which Bertsmith "
+                    "never runs. Use a model of sentence-transformers' own modules."
+                )
+    try:
+        # "sentence_transformers.models.Pooling", or a longer way to the class in newer folders
+        return {str(each["type"]).rpartition(".")[2]: str(each["path"]) for each in found}, len(found)
+    except (KeyError, TypeError) as error:
+        raise ModelError(f"{path} is not a list of modules ({error!r}). It may have been altered.") from error
+
+
+def _encoder_folder(folder: Path, modules: Mapping[str, str]) -> Path:
+    inside = modules.get("Transformer", "")
+    _require_inside(folder, "Transformer", inside)
+    return plain_file(folder, f"{inside}/config.json".lstrip("/")).parent
+
+
+def _require_inside(folder: Path, name: str, inside: str) -> None:
+    if not re.fullmatch(r"[\w-]*", inside):
+        raise ModelError(
+            f"{folder / _MODULES} names no folder beside it for the module {name}. It may have been altered."
+        )
+
+
+def _read_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
+    """Kind -> subfolder. Normalisation is ours to do anyway."""
+    modules, count = _parts(folder)
+    names = list(modules)
+    known = {"Transformer", "Pooling", "Normalize", *also}
+    known |= {"Dense"} if names[2:3] == ["Dense"] else set()  # of what was pooled
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ModelError(
+            f"{folder} has a module {unknown[0]} after its encoder, which Bertsmith doesn't compute yet: "
+            "without it the vectors would differ. Use a model of encoder, pooling, one linear layer and "
+            "normalisation, in this order."
+        )
+    if len(modules) < count:
+        raise ModelError(
+            f"{folder / _MODULES} has a module twice, which Bertsmith doesn't support. Use another model."
+        )
+    for name in ("Transformer", "Pooling", *({"Dense"} & modules.keys())):
+        if name not in modules:
+            raise ModelError(
+                f"{folder / _MODULES} names no module {name}, so it doesn't say how texts become vectors. "
+                "Use a model of encoder and pooling."
+            )
+        _require_inside(folder, name, modules[name])
+    if "Normalize" in modules:
+        _require_inside(folder, "Normalize", modules["Normalize"])
+        name = f"{modules['Normalize']}/config.json"
+        if (folder / name).exists():
+            _required(NORMALIZE, plain_file(folder, name))
+    return modules
+
+
+def _pooling(folder: Path, module: str, has_prompts: bool) -> Pooling:
+    path = plain_file(folder, f"{module}/config.json")
+    settings = _required(POOLING, path)
+    modes = settings.get("pooling_mode", _legacy_modes(settings))
+    names = modes if isinstance(modes, list) else [modes]
+    if len(names) != 1 or names[0] not in get_args(Pooling):
+        raise ModelError(
+            f"{path}: expected one pooling of {', '.join(get_args(Pooling))}; "
+            f"found {' and '.join(map(str, names))}."
+        )
+    if has_prompts and settings.get("include_prompt") is False:
+        raise ModelError(
+            f"{path}: include_prompt is false: leaving prompts out of the pooling is not supported."
+        )
+    return cast(Pooling, names[0])
+
+
+def _legacy_modes(settings: Mapping[str, Any]) -> list[str]:
+    """Of flags such as pooling_mode_mean_tokens; without any it is the mean."""
+    flags = {match[1]: settings[key] for key in settings if (match := _LEGACY_MODE.fullmatch(key))}
+    return [name for name, is_on in flags.items() if is_on] or ["mean"]
+
+
+def _encoder_settings(encoder: Path) -> Mapping[str, Any]:
+    found = next((name for name in SENTENCE_SETTINGS if (encoder / name).exists()), None)
+    return {} if found is None else _required(TRANSFORMER, plain_file(encoder, found))
+
+
+def _longest(settings: Mapping[str, Any], encoder: Path) -> int | None:
+    limit, name = settings.get("max_seq_length"), "max_seq_length"
+    if limit is None and (encoder / _TOKENIZER).exists():
+        said = read_settings(plain_file(encoder, _TOKENIZER))
+        name = next((key for key in _TOKENIZER_LIMITS if said.get(key) is not None), "")
+        limit = said.get(name)
+    if limit is None or (isinstance(limit, int | float) and limit >= _NO_LIMIT):
+        return None
+    if type(limit) is not int or limit < SHORTEST:
+        raise ModelError(
+            f"{encoder}: {name} must be a whole number from {SHORTEST} on, found {limit!r}. It may have been "
+            "altered."
+        )
+    return limit
+
+
+def _required(keys: FileKeys, path: Path) -> dict[str, Any]:
+    """What a file holds, if its table accepts it."""
+    settings = read_settings(path)
+    keys.require(settings, str(path))
+    return settings
 
 
 def write_sentence_folder(

@@ -34,10 +34,10 @@ from bertsmith.model.untrusted import plain_file, read_tensors
 from bertsmith.model.weights import listed
 from bertsmith.tasks.checkpoints.infer_task import task_of_foreign
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
-from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.task import Task, TaskSettings
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 HEAD = "head.safetensors"

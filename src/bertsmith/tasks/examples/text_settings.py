@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator
 
-from bertsmith.tasks.checkpoints.sentence_settings import read_pooling
+from bertsmith.tasks.checkpoints.sentence_folder import read_pooling
 from bertsmith.tasks.examples.columns import Wanted
 from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.task import Task, TaskSettings

@@ -11,20 +11,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 import bertsmith
+from bertsmith.arrays import Floats
 from bertsmith.errors import BertsmithError, ModelError
 from bertsmith.files import atomic_write
 from bertsmith.model.manifest import MANIFEST, stated_manifest, write_hash_of
 from bertsmith.model.untrusted import plain_file, read_small_json
-from bertsmith.tasks.golden.projection import project
-from bertsmith.tasks.golden.subject import Item, Subject, open_subject
-from bertsmith.tasks.golden.texts import GoldenInput
+from bertsmith.tasks.golden.subject import GoldenInput, Item, Subject, open_subject
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.validation import Strict, first_problem
 
+PROJECTIONS = 32
+
+# splitmix64 (Steele, Lea and Flood 2014). Written out, since what is stored must be the same for ever, which
+# the generators of NumPy and torch don't promise.
+_STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 GOLDEN = "golden.json"
 _SHOWN_IDS = 48  # of longer texts a hash is kept
 _TRACED = 4  # texts whose layers are kept: a damaged one shows in any text, and all would take twice as long
@@ -35,6 +41,26 @@ _PROJECTIONS = 2  # of hidden states: one alone is now and then as it was by cha
 _NOT_SETTINGS = (GOLDEN, MANIFEST, "vocab.json")
 _VOCABULARY = "tokenizer.json", "model"  # large, and told by the ids
 _MOST_BYTES = 1 << 24  # of a file of settings
+
+
+def signs(count: int, projections: int = PROJECTIONS) -> npt.NDArray[np.int8]:
+    """(n, P) of 1 and -1: row i is bits 0 … P-1 of splitmix64's number i, a bit that is set meaning -1."""
+    word = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_STEP)
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(_FIRST)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(_SECOND)
+    word ^= word >> np.uint64(31)
+    bits = (word[:, None] >> np.arange(projections, dtype=np.uint64)) & np.uint64(1)
+    return (1 - 2 * bits.astype(np.int8)).astype(np.int8)
+
+
+def project(numbers: npt.ArrayLike, projections: int = PROJECTIONS) -> Floats:
+    """Numbers of any shape, in their order -> (P,), as large as they are: their signed sums over √n. Up to P
+    numbers stay what they are.
+    """
+    flat = np.asarray(numbers, np.float64).ravel()
+    if len(flat) <= projections:
+        return flat
+    return np.asarray(flat @ signs(len(flat), projections) / np.sqrt(len(flat)), np.float64)
 
 
 class Answer(Strict):

@@ -1,14 +1,14 @@
-"""A model that is asked for golden answers: how it reads a text, and what it makes of it at every stage.
+"""A model of any kind as it reads the texts that every model is asked, and what it makes of each, by stages.
 
-N tokens in the packed batch, R rows that a head reads, T texts of an example, H hidden size, D width of a
-vector, V pieces.
+The texts are in several scripts, with odd characters, special tokens written out, pairs, and one
+of full length.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -22,13 +22,13 @@ from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.cpu.onednn_layer import ROWS
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.model.static_table import StaticTable, is_static, load_static
-from bertsmith.tasks.checkpoints.model_kind import model_kind
-from bertsmith.tasks.checkpoints.sentence_projection import read_projection
-from bertsmith.tasks.checkpoints.sentence_settings import SentenceSettings, read_sentence_settings
+from bertsmith.tasks.checkpoints.infer_task import model_kind
+from bertsmith.tasks.checkpoints.sentence_folder import (
+    SentenceSettings,
+    read_projection,
+    read_sentence_settings,
+)
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
-from bertsmith.tasks.computing.evaluation_mode import evaluating
-from bertsmith.tasks.computing.forward_passes import forward_passes
-from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.examples.encoding import (
     Encoded,
     Layout,
@@ -41,16 +41,87 @@ from bertsmith.tasks.examples.encoding import (
     special_tokens,
 )
 from bertsmith.tasks.finetuning import encode_examples
-from bertsmith.tasks.golden.texts import GoldenInput, golden_inputs
+from bertsmith.tasks.forward_passes import evaluating, forward_passes
 from bertsmith.tasks.heads.pooling import pool_texts
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.tasks.task import Outputs, Task
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.truncation import USUAL_TRUNCATION
 from bertsmith.text.tokens.value_tokenizer import require_text
 
+# Several scripts, accents, numbers, odd characters, special tokens as text, and a text of almost nothing.
+FIXED: tuple[str | tuple[str, str], ...] = (
+    "The court granted the motion on 3 May 2019, at 10:45 a.m.",
+    "my card hasn't arrived yet :( can u help??",
+    "WHY IS THIS IN CAPITALS? Because It Matters.",
+    "Der Käufer zahlte 1.234,56 € für die Wohnung in Köln; naïve coöperation, déjà vu.",
+    "Москва — столица России. Київ.",
+    "他在北京大学学习计算机科学。東京は日本の首都です。",
+    "서울은 대한민국의 수도이다.",
+    "القاهرة عاصمة مصر، والنيل.",
+    "नई दिल्ली भारत की राजधानी है।",
+    "ประเทศไทยมีเมืองหลวงคือกรุงเทพ",
+    "[CLS] a [SEP] b [MASK] c [PAD] <s> </s> <mask>",
+    "e\u0301 é \u00a0 \u200b \ufeff a\u0000b\tc\r\nd 👩‍👩‍👧 🇫🇷 \U0001d518 ﬁ ½",
+    "https://example.org/a_b?q=1#top mail@x.org C:\\dir x=y+z;",
+    ".",
+    ("Who wrote it?", "It was written by Ada in 1843, and translated from French."),
+    ("他是谁？", "鲁迅，原名周树人，是中国作家。"),
+    ("A man is playing a guitar.", "Someone makes music."),
+)
+_PIECES = 96  # of the vocabulary, evenly over it
+_LINES = 4  # that they are divided among
+_ADDED = 8  # tokens in a text, which the shortest models read whole
+_ADDED_LINES = 16
+_CAPITALS = 32  # characters
+_LONGEST = 512  # tokens: a text of 8,192 would take a large model half a minute
+_QUESTION = "Is it so?"
 _TOP = 5  # pieces for a mask
+
+
+class GoldenInput(NamedTuple):
+    """A text or a pair, of which the last text is repeated so many `times`, with blanks between."""
+
+    text: str | tuple[str, str]
+    times: int = 1
+
+    @property
+    def given(self) -> str | tuple[str, str]:
+        """As a model is asked."""
+        *before, last = (self.text,) if isinstance(self.text, str) else self.text
+        whole = " ".join([last] * self.times)
+        return (before[0], whole) if before else whole
+
+
+def golden_inputs(tokenizer: Tokenizer, max_length: int, *, pairs_alone: bool = False) -> list[GoldenInput]:
+    """The fixed texts; all tokens that were added to the vocabulary, and pieces from the whole of it, some in
+    capitals, so that no part of the table of embeddings goes unread; and, last, a text and a pair of more
+    than `max_length` tokens. Of a model of `pairs_alone` each text is the second one of a pair.
+    """
+    size = tokenizer.vocab_size
+    chosen = range(0, size, max(1, size // _PIECES))
+    lines = [tokenizer.decode(chosen[start::_LINES]).strip() for start in range(_LINES)]
+    capitals = lines[0].upper()[:_CAPITALS]
+    most = max(lines, key=len) or "a"
+    times = 1 + min(max_length, _LONGEST) // max(1, len(tokenizer.encode(most).ids))
+    fixed = [text for text in FIXED if not pairs_alone or not isinstance(text, str)]
+    own = [text for text in (*_added_lines(tokenizer), *lines, capitals) if text]
+    own_inputs = [GoldenInput((_QUESTION, text) if pairs_alone else text) for text in own]
+    long = [] if pairs_alone else [GoldenInput(most, times)]
+    return [*map(GoldenInput, fixed), *own_inputs, *long, GoldenInput((_QUESTION, most), times)]
+
+
+def _added_lines(tokenizer: Tokenizer) -> list[str]:
+    """The tokens between full stops, next to which each stands as a whole; with blanks around those that
+    aren't blank themselves, and would be another one.
+    """
+    added = tokenizer.backend.get_added_tokens_decoder()
+    tokens = [added[number].content for number in sorted(added) if number not in tokenizer.special_ids]
+    apart = [token if token.isspace() else f" {token} " for token in tokens]
+    starts = range(0, min(len(apart), _ADDED * _ADDED_LINES), _ADDED)
+    return [f"a.{'.'.join(apart[start : start + _ADDED])}.b" for start in starts]
 
 
 @dataclass(frozen=True)

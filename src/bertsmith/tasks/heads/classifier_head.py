@@ -5,10 +5,12 @@ R rows, W windows, E examples, H hidden size, F features of columns beside the t
 
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bertsmith.data.batch import to_device
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.families import HeadNames
@@ -17,7 +19,7 @@ from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.layers.initialisation import initialise
 from bertsmith.model.layers.norm import make_norm
 from bertsmith.tasks.examples.encoding import Layout
-from bertsmith.tasks.heads.pooling import Pooling, mean_of_windows, pool_examples, pool_tokens
+from bertsmith.tasks.heads.pooling import Pooling, mean_of_windows, pool_examples, pool_texts, pool_tokens
 from bertsmith.tasks.task import Head
 
 
@@ -144,3 +146,32 @@ class RowHead(ClassifierHead):
     """An answer for each row that is read."""
 
     per_row: ClassVar[bool] = True
+
+
+class VectorHead(Head):
+    """Has no weights: what it makes of a text, sentence-transformers makes of the same folder."""
+
+    per_text: ClassVar[bool] = True
+
+    def __init__(self, pooling: Pooling, normalise: bool) -> None:
+        super().__init__()
+        self.joins, self.normalise = pooling, normalise
+        self._pooling, self.text_vectors = pooling, (pooling, normalise)
+
+    def forward(self, states: Tensor, layout: Layout) -> Tensor:
+        """(N, H) -> (E, T, H), T the most texts that an example has; those with fewer end in zeros."""
+        return self.answer(self.pool(states, layout), layout)
+
+    def pool(self, states: Tensor, layout: Layout) -> Tensor:
+        return pool_texts(states, layout, self._pooling)
+
+    def answer(self, pooled: Tensor, layout: Layout) -> Tensor:
+        texts = layout.texts_of_example
+        vectors = pooled.to(torch.promote_types(pooled.dtype, torch.float32))
+        if self.normalise:
+            vectors = F.normalize(vectors, dim=1)
+        most = max(texts)
+        present = np.arange(most) < np.array(texts)[:, None]  # (E, T)
+        places = to_device(np.flatnonzero(present), vectors.device)
+        filled = vectors.new_zeros(len(texts) * most, vectors.shape[1])
+        return filled.index_copy(0, places, vectors).view(len(texts), most, -1)

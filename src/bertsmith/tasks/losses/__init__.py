@@ -1,1 +1,1 @@
-"""Losses on vectors and scores."""
+"""Losses that several tasks share: of vectors and scores, of students, of a whole batch in little memory."""

@@ -1,1 +1,3 @@
-"""Masked language modelling and next-sentence prediction."""
+"""Pre-training as tasks of the loop: masked language modelling, replaced tokens, patches and table rows. Read
+first: masked_task.py, then pretraining.py.
+"""

@@ -10,9 +10,8 @@ import torch
 from bertsmith.data.batch import PackedBatch
 from bertsmith.data.store import TokenStore
 from bertsmith.errors import InputError
-from bertsmith.tasks.computing.evaluation_mode import evaluating
-from bertsmith.tasks.computing.finite import require_finite
 from bertsmith.tasks.examples.encoding import Window, join_segments
+from bertsmith.tasks.forward_passes import evaluating, require_finite
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 

@@ -8,21 +8,37 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar, Generic, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from bertsmith.data.batch import Sequences, concatenate, split, usual_batch_tokens
 from bertsmith.data.masking import Masker, MaskingRates
+from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor, GlobalBatch, MixedStream, PretrainingStream
 from bertsmith.model.sampled_softmax import VocabularySample, VocabularySampler
-from bertsmith.tasks.computing.evaluation_mode import evaluating
+from bertsmith.tasks.forward_passes import evaluating
 from bertsmith.tasks.objective import Add, Gather
-from bertsmith.tasks.pretraining.piece_counts import most_frequent_piece, piece_counts
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
+_COUNTED_TOKENS = 1_000_000  # enough to know the most frequent piece, the baseline of every evaluation
 GENERAL = "general_"  # before the names of figures on general text
 _MEASURED = ("mlm_loss", "mlm_accuracy", "mlm_majority")  # on that: pairs are not asked there
 _HELDOUT_MICRO_BATCH = 2048  # tokens
 ModelT = TypeVar("ModelT", bound=nn.Module)
+
+
+def piece_counts(store: TokenStore, tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
+    """(V,) in the first million tokens; special tokens 0."""
+    counts = np.bincount(store.tokens[:_COUNTED_TOKENS], minlength=tokenizer.vocab_size)
+    counts[list(tokenizer.special_ids)] = 0
+    return counts
+
+
+def most_frequent_piece(store: TokenStore, tokenizer: Tokenizer) -> int:
+    """Its id. A special token such as [UNK] is never a label, so none counts."""
+    return int(piece_counts(store, tokenizer).argmax())
 
 
 @dataclass

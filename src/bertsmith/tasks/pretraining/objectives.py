@@ -18,17 +18,18 @@ from bertsmith.tasks.pretraining.masked_task import MaskedTask
 from bertsmith.tasks.pretraining.objective_choices import ObjectiveChoices, ObjectiveName
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining.pretraining_checkpoint import (
-    load_pretraining_model,
-    save_pretraining_model,
-)
-from bertsmith.tasks.pretraining.replaced_token_checkpoint import (
     has_replaced_token_head,
+    load_pretraining_model,
     load_replaced_token_model,
+    save_pretraining_model,
     save_replaced_token_model,
 )
-from bertsmith.tasks.pretraining.replaced_token_task import ReplacedTokenTask
-from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel, generator_config
-from bertsmith.tasks.pretraining.table_reconstruction import reconstruction_of
+from bertsmith.tasks.pretraining.reconstruction import reconstruction_of
+from bertsmith.tasks.pretraining.replaced_tokens import (
+    ReplacedTokenModel,
+    ReplacedTokenTask,
+    generator_config,
+)
 
 PretrainedModel = PretrainingModel | ReplacedTokenModel
 ModelT = TypeVar("ModelT", PretrainingModel, ReplacedTokenModel)

@@ -24,10 +24,11 @@ from bertsmith.model.layers.activation import Activation
 from bertsmith.model.layers.initialisation import initialise
 from bertsmith.model.layers.norm import make_norm
 from bertsmith.model.sampled_softmax import VocabularySample, sampled_vocabulary_loss
-from bertsmith.tasks.pretraining.masked_task import MaskedTask
-from bertsmith.tasks.pretraining.piece_counts import piece_counts
+from bertsmith.tasks.pretraining.masked_task import MaskedTask, piece_counts
 from bertsmith.text.tokens.piece_characters import piece_characters
 from bertsmith.text.tokens.tokenizer import Tokenizer
+
+MASKED_SUMS = ("mlm_loss", "mlm_right", "mlm_count", "mlm_majority_right")
 
 
 class MaskedLanguageHead(nn.Module):
@@ -189,9 +190,6 @@ class PretrainingTask(MaskedTask[PretrainingModel]):
             totals |= cross_entropy_sums(pair, self.model.next_sentence_logits(first_tokens), truth)
             totals[f"{pair}_random"] = float(sequences.labels.sum())
         return totals
-
-
-MASKED_SUMS = ("mlm_loss", "mlm_right", "mlm_count", "mlm_majority_right")
 
 
 def masked_sums(

@@ -30,12 +30,11 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.onednn_matmul import fast_products
 from bertsmith.model.flops import encoder_flops
 from bertsmith.reporting import formatting
-from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
-from bertsmith.tasks.evaluating.evaluation import Evaluation
-from bertsmith.tasks.evaluating.uncertainty import groups_of
+from bertsmith.tasks.evaluating.evaluation import Evaluation, groups_of
 from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.task import Bound, Metrics, Outputs, Prediction, Task
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.methods import UNTRAINED
 from bertsmith.training.machine import Machine

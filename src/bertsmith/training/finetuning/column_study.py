@@ -19,20 +19,18 @@ from torch import Tensor
 
 from bertsmith.arrays import Float32s, Floats, Ints
 from bertsmith.metrics.baselines import boosted_classes, boosted_labels, boosted_numbers, boosted_rounds
-from bertsmith.tasks.computing.task_model import TaskModel
-from bertsmith.tasks.evaluating.evaluation import Evaluation
-from bertsmith.tasks.evaluating.uncertainty import standard_error
+from bertsmith.tasks.evaluating.evaluation import Evaluation, standard_error
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
 from bertsmith.tasks.examples.columns import Columns
 from bertsmith.tasks.examples.held_out import names_groups
 from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.classifier_head import ClassifierHead
-from bertsmith.tasks.heads.frozen_features import features_of
-from bertsmith.tasks.heads.linear_start import LinearProbe
+from bertsmith.tasks.heads.linear_start import LinearProbe, features_of
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.task import Outputs, Prediction
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.training.finetuning.choosing import gain_of, score_of
 
 TEXT, COLUMNS, BOOSTED, BOTH = "text alone", "columns alone", "columns alone, gradient boosting", "both"

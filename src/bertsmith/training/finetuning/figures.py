@@ -17,8 +17,7 @@ from bertsmith.metrics.thresholds import risk_coverage
 from bertsmith.reporting import formatting
 from bertsmith.reporting.tables import MOST_ROWS, Table
 from bertsmith.tasks.evaluating.error_analysis import Answer, Confusion, ErrorAnalysis
-from bertsmith.tasks.evaluating.evaluation import THE_MODEL, Evaluation
-from bertsmith.tasks.evaluating.uncertainty import groups_of, score_of
+from bertsmith.tasks.evaluating.evaluation import THE_MODEL, Evaluation, groups_of, score_of
 from bertsmith.tasks.task import Metrics, Task
 from bertsmith.training.finetuning.choosing import Tried, not_tried
 from bertsmith.training.finetuning.column_study import ColumnStudy

@@ -28,8 +28,8 @@ from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.model.lora import merge_lora
 from bertsmith.progress import Progress
 from bertsmith.reporting import formatting
-from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.training.finetune_recipe import (
     FLOP_A_MINUTE,
     MADE_FROM_EPOCHS,

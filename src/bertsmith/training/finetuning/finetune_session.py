@@ -23,11 +23,10 @@ from bertsmith.model.locate import locate_model
 from bertsmith.model.lora import merge_lora
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
-from bertsmith.tasks.checkpoints.sentence_settings import ends_in_projection, read_truncate_dim
+from bertsmith.tasks.checkpoints.sentence_folder import ends_in_projection, read_truncate_dim
 from bertsmith.tasks.checkpoints.task_checkpoint import head_tensors
-from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.evaluating.evaluation import evaluate
-from bertsmith.tasks.examples.folds import folds_of
+from bertsmith.tasks.examples.held_out import folds_of
 from bertsmith.tasks.examples.text_settings import choose_pooling
 from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
@@ -41,7 +40,8 @@ from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.retrieval import Retrieval
 from bertsmith.tasks.similarity import Similarity
 from bertsmith.tasks.task import Prediction, Task
-from bertsmith.tasks.teaching.teaching import Teaching
+from bertsmith.tasks.task_model import TaskModel, outputs_of
+from bertsmith.tasks.teaching import Teaching
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe, task_settings
 from bertsmith.training.finetuning.choosing import (

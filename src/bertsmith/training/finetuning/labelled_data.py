@@ -9,8 +9,13 @@ from typing import Any
 
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.tasks.classification import Classification
-from bertsmith.tasks.examples.folds import group_of
-from bertsmith.tasks.examples.held_out import divided_sources, hold_out, shared_sources, shared_with_train
+from bertsmith.tasks.examples.held_out import (
+    divided_sources,
+    group_of,
+    hold_out,
+    shared_sources,
+    shared_with_train,
+)
 from bertsmith.tasks.retrieval import Retrieval
 from bertsmith.tasks.task import Task
 from bertsmith.text.files.values import is_blank

@@ -31,18 +31,15 @@ from bertsmith.model.lora import add_lora
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import Start, begin_task_model
 from bertsmith.tasks.classification import Classification
-from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.finetuning import EncodedExamples
-from bertsmith.tasks.heads.frozen_features import features_of
-from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, minimise
+from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, features_of, minimise
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.similarity import compares_vectors
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.tasks.task import Outputs, Task
-from bertsmith.tasks.teaching.class_contrast import FEWEST_A_BATCH, ClassContrast
-from bertsmith.tasks.teaching.cloze import Cloze, can_be_gapped
-from bertsmith.tasks.teaching.teaching import Teaching
+from bertsmith.tasks.task_model import TaskModel
+from bertsmith.tasks.teaching import FEWEST_A_BATCH, ClassContrast, Cloze, Teaching, can_be_gapped
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.inputs import require_room_for_learned_rows

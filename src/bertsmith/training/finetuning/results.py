@@ -21,16 +21,21 @@ from bertsmith.files import read_json, sha256, write_json
 from bertsmith.model.contamination import checked_against, contamination_provenance
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
-from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
-from bertsmith.tasks.evaluating.evaluation import Evaluation, evaluate, is_always_right
-from bertsmith.tasks.evaluating.uncertainty import groups_of, standard_error
-from bertsmith.tasks.examples.folds import CROSS_VALIDATION
+from bertsmith.tasks.evaluating.evaluation import (
+    Evaluation,
+    evaluate,
+    groups_of,
+    is_always_right,
+    standard_error,
+)
+from bertsmith.tasks.examples.held_out import CROSS_VALIDATION
 from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.heads.linear_start import FROZEN, FROZEN_ALONE, LinearProbe
 from bertsmith.tasks.task import Metrics, Outputs, Prediction, Task
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import Choice, Tried, evaluate_choice, gain_of, score_of

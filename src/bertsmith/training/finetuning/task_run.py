@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from bertsmith.files import flush, read_json, tensors_written_to, write_json
 from bertsmith.progress import Progress
-from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, steps_of_epoch
 from bertsmith.tasks.task import Metrics, Task
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.training.finetune_recipe import FinetuneRecipe, FinetuneRun
 from bertsmith.training.log import json_value
 from bertsmith.training.loop import Loop, Observer

@@ -30,7 +30,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.model.student import is_alike
-from bertsmith.tasks.checkpoints.sentence_settings import encoder_folder
+from bertsmith.tasks.checkpoints.sentence_folder import encoder_folder
 from bertsmith.tasks.heads.pooling import pool_sequences
 from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead, start_at_frequencies
 from bertsmith.text.tokens.tokenizer import Tokenizer

@@ -7,8 +7,11 @@ from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDist
 from bertsmith.errors import RecipeError
 from bertsmith.model.checkpoint import Checkpoint
 from bertsmith.model.cross_encoder import makes_vectors
-from bertsmith.tasks.checkpoints.sentence_projection import refuse_projection
-from bertsmith.tasks.checkpoints.sentence_settings import SentenceSettings, read_sentence_settings
+from bertsmith.tasks.checkpoints.sentence_folder import (
+    SentenceSettings,
+    read_sentence_settings,
+    refuse_projection,
+)
 
 # Soft targets, words and states as 5 : 2 : 1, DistilBERT's published weights, with the words at 1.
 _MASKED_WORDS = {"soft": 2.5, "mlm": 1.0, "states": 0.5}

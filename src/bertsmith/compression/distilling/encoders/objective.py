@@ -25,7 +25,7 @@ from bertsmith.data.stream import Cursor, GlobalBatch, PretrainingStream
 from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.model.flops import encoder_flops, vocabulary_flops
 from bertsmith.model.layers.attention import SelfAttention
-from bertsmith.tasks.computing.evaluation_mode import evaluating
+from bertsmith.tasks.forward_passes import evaluating
 from bertsmith.tasks.heads.pooling import Pooling, pool_sequences
 from bertsmith.tasks.objective import Add, Gather
 

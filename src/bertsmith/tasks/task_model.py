@@ -13,10 +13,8 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.model.layers.initialisation import initialise
 from bertsmith.progress import Progress
-from bertsmith.tasks.computing.evaluation_mode import evaluating
-from bertsmith.tasks.computing.finite import require_finite
-from bertsmith.tasks.computing.forward_passes import forward_passes
 from bertsmith.tasks.examples.encoding import Encoded, Layout
+from bertsmith.tasks.forward_passes import evaluating, forward_passes, require_finite
 from bertsmith.tasks.heads.pooling import Pooling, join_pooled
 from bertsmith.tasks.task import Head, Outputs
 

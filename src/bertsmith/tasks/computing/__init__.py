@@ -1,1 +1,0 @@
-"""Many examples through a model that learns nothing by it."""

@@ -1,1 +1,0 @@
-"""An encoder taught by another loss before it has its head."""
