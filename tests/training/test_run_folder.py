@@ -1,16 +1,18 @@
 """Who looks whether a folder holds a run, and when the first file of a new one may be written."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from rich.console import Console
 
 from bertsmith.errors import RecipeError
-from bertsmith.training import pretrain
+from bertsmith.training import pretrain, run
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
-from bertsmith.training.finetuning import finetune
-from bertsmith.training.machine import Ranks
+from bertsmith.training.machine import Machine, Ranks
 from bertsmith.training.recipe import check_recipe
 from bertsmith.training.run_folder import open_finetuning, open_run, require_unused, write_recipe
 
@@ -19,48 +21,51 @@ class Stopped(Exception):
     """The first file would be written now."""
 
 
-@pytest.fixture
-def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was waited for, and then the function that writes first."""
-    happened: list[str] = []
-
-    def writes(name: str) -> Any:
-        def write(*_: object) -> None:
-            happened.append(name)
-            raise Stopped
-
-        return write
-
-    for module, name in ((pretrain, "open_inputs"), (finetune, "begin_folder")):
-        monkeypatch.setattr(module, "wait", lambda: happened.append("wait"))
-        monkeypatch.setattr(module, name, writes(name))
-    return happened
-
-
-def test_all_ranks_have_looked_before_pretraining_writes(events: list[str]) -> None:
-    """The token store is its first file."""
-    machine: Any = SimpleNamespace(ranks=Ranks(0, 2))
-    with pytest.raises(Stopped):
-        pretrain._run(*([None] * 3), machine, *([None] * 2))
-    assert events == ["wait", "open_inputs"]
-
-
-def test_all_ranks_have_looked_before_finetuning_writes(
-    events: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_all_ranks_have_looked_twice_before_a_run_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = FinetuneRecipe(task="classification", model="m", train="t", out="o")
-    bench = SimpleNamespace(
-        completed=lambda *_: recipe,
-        steps_per_epoch=lambda _: 30,
-        uncompared_method=lambda _: "full",
-        folds=None,
-    )
-    machine: Any = SimpleNamespace(ranks=Ranks(0, 2))
-    monkeypatch.setattr(finetune, "FinetuneSession", SimpleNamespace(open=lambda *_, **named: bench))
-    monkeypatch.setattr(finetune, "data_hashes", lambda _: {})
-    with pytest.raises(Stopped):
-        finetune._run(recipe, recipe, tmp_path, False, machine, None)
-    assert events == ["wait", "begin_folder"]
+    """Set up only after the first look, and alone in the folder before the second."""
+    happened: list[str] = []
+    machine = Machine(torch.device("cpu"), torch.float32, 1e9, Ranks(1, 2), 512)
+    recipe = FinetuneRecipe(task="classification", model="m", train="t", out=str(tmp_path / "run"))
+
+    @contextmanager
+    def alone(out: Path, on: Machine) -> Iterator[None]:
+        assert (out, on) == (tmp_path / "run", machine)
+        happened.append("alone")
+        yield
+        happened.append("others may begin")
+
+    def look() -> FinetuneRecipe:
+        happened.append("look")
+        return recipe
+
+    def set_up(*_: object) -> Machine:
+        happened.append("set up")
+        return machine
+
+    monkeypatch.setattr(run, "set_up_machine", set_up)
+    monkeypatch.setattr(run, "sole_run", alone)
+    monkeypatch.setattr(run, "wait", lambda: happened.append("wait"))
+    monkeypatch.setattr(run, "leave", lambda: happened.append("leave"))
+    with run.Run.open(look, resume=True, console=Console(quiet=True)) as opened:
+        happened.append("begin")
+    before = ["look", "set up", "alone", "look", "wait", "begin"]
+    assert happened == [*before, "others may begin", "leave"]
+    assert (opened.recipe, opened.out, opened.resume) == (recipe, tmp_path / "run", True)
+    assert not opened.is_first
+    assert opened.console is None
+
+
+def test_ranks_part_where_a_run_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[bool] = []
+    monkeypatch.setattr("bertsmith.training.machine.matmul_flops", lambda *_, **__: 1e9)
+    monkeypatch.setattr(run, "leave", lambda: left.append(True))
+    recipe = FinetuneRecipe(task="classification", model="m", train="t", out=str(tmp_path / "run"))
+    with pytest.raises(Stopped), run.Run.open(lambda: recipe, resume=False):
+        raise Stopped
+    assert left == [True]
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_goes_on_with_other_micro_batches_but_not_with_other_batches(tmp_path: Path) -> None:

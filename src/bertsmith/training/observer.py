@@ -47,8 +47,10 @@ class RunObserver:
         self._view: LiveView | None = None
 
     @contextlib.contextmanager
-    def open(self, step: int) -> Iterator[None]:
-        """Opens the log at `step`, cutting off later lines of a run that is resumed, and the live view."""
+    def open(self, step: int, notes: Iterable[str] = ()) -> Iterator[None]:
+        """Opens the log at `step`, cutting off later lines of a run that is resumed, and the live view.
+        `notes` are told there as warnings.
+        """
         if not self._machine.ranks.is_first:
             yield
             return
@@ -65,6 +67,8 @@ class RunObserver:
                 )
                 self._view = stack.enter_context(view)
             self.record("start", step, version=__version__, torch=torch.__version__, machine=self._facts)
+            for note in notes:
+                self.record("warning", step, message=note)
             yield
 
     def record(self, kind: str, step: int, **values: Any) -> None:

@@ -20,7 +20,6 @@ from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import MixedStream, PretrainingStream, divided
 from bertsmith.door import door, either, flag, kind, optional, several, text
 from bertsmith.errors import BertsmithError, RecipeError
-from bertsmith.machine import Hardware
 from bertsmith.model.contamination import checked_against, contamination_provenance
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.model.layers.embeddings import share_segment, shares_segment
@@ -48,9 +47,10 @@ from bertsmith.training.extending import read_extension, write_extension
 from bertsmith.training.inputs import Inputs, learned_row_length, open_inputs, require_masks, rows_provenance
 from bertsmith.training.log import LOG_FILE, RunLog, task_metrics
 from bertsmith.training.loop import Loop
-from bertsmith.training.machine import Machine, leave, set_up_machine, text_of_first, wait
-from bertsmith.training.observer import RunObserver, run_facts
+from bertsmith.training.machine import Machine, text_of_first, wait
+from bertsmith.training.observer import run_facts
 from bertsmith.training.recipe import Recipe, as_recipe
+from bertsmith.training.run import Run
 from bertsmith.training.run_folder import (
     as_begun,
     open_run,
@@ -58,7 +58,6 @@ from bertsmith.training.run_folder import (
     require_same_data,
     require_same_text,
     run_of,
-    sole_run,
     with_stable_checkpoint,
     write_data_hashes,
     write_recipe,
@@ -107,31 +106,20 @@ def pretrain(
     given, recipe = recipe, as_recipe(recipe, overrides)
     if resume and isinstance(given, str) and not any(each.startswith("out=") for each in overrides):
         require_its_own_folder(Path(given), recipe)
-    recipe = as_begun(recipe, resume)
-    out = open_run(recipe, resume)
-    recipe = with_stable_checkpoint(recipe, out)
-    hardware = Hardware.detect()
-    machine = set_up_machine(recipe.hardware, recipe.data.micro_batch_tokens, hardware)
-    try:
-        if recipe.decay_from is not None:  # the long run may have saved another one between two ranks' looks
-            recipe = recipe.model_copy(update={"decay_from": text_of_first(recipe.decay_from)})
-        with sole_run(out, machine):
-            open_run(recipe, resume)  # once more: another may have begun meanwhile
-            return _run(recipe, out, resume, machine, hardware, console)
-    finally:
-        leave()
+    begun = as_begun(recipe, resume)
+    with Run.open(lambda: with_stable_checkpoint(begun, open_run(begun, resume)), resume, console) as run:
+        return _run(run)
 
 
-def _run(
-    recipe: Recipe, out: Path, resume: bool, machine: Machine, hardware: Hardware, console: Console | None
-) -> PretrainingResult:
+def _run(run: Run[Recipe]) -> PretrainingResult:
     keep_memory()
-    wait()  # a rank that comes late must not find the run that the first one is about to begin
-    first = machine.ranks.is_first
-    inputs = open_inputs(recipe, out, machine, hardware, console if first else None)
+    recipe, out, machine, first = run.recipe, run.out, run.machine, run.is_first
+    if recipe.decay_from is not None:  # the long run may have saved another one between two ranks' looks
+        recipe = recipe.model_copy(update={"decay_from": text_of_first(recipe.decay_from)})
+    inputs = open_inputs(recipe, out, machine, run.hardware, run.console)
     require_same_text(recipe, inputs.tokenizer, inputs.train)
     hashes = inputs.hashes
-    if resume:
+    if run.resume:
         require_same_data(out, hashes)
     if recipe.decay_from is not None:
         require_same_data(run_of(Path(recipe.decay_from)), hashes)
@@ -161,21 +149,19 @@ def _run(
     facts = run_facts(inputs.model, inputs.model.config, Path(recipe.corpus or "").name, machine)
     if recipe.decay_from is not None:
         facts["begun_from"] = f"decay from {recipe.decay_from}"
-    loop_observer = RunObserver(out, "Pre-training", facts, recipe, machine, console if first else None)
-    loop = Loop(task, _for_far_numbers(recipe, inputs), machine, out, loop_observer)
-    notes = [*inputs.notes, *(loop.resume() if resume else [])]
+    observer = run.observer("Pre-training", facts, recipe)
+    loop = Loop(task, _for_far_numbers(recipe, inputs), machine, out, observer)
+    notes = [*inputs.notes, *(loop.resume() if run.resume else [])]
     if recipe.decay_from is not None and loop.is_new:
         loop.begin_from(Path(recipe.decay_from))
-    with loop_observer.open(loop.progress.step):
-        for note in notes:
-            loop_observer.record("warning", loop.progress.step, message=note)
+    with observer.open(loop.progress.step, notes):
         at_first = _measured_before(recipe, out, loop)
         loop.run()
         metrics = loop.evaluate()
         warnings = (*_baseline_warnings(metrics), *forgetting_warnings(at_first, metrics), *left_out(recipe))
         for warning in warnings:
-            loop_observer.record("warning", loop.progress.step, message=warning)
-        loop_observer.record("end", loop.progress.step, elapsed=loop.progress.elapsed, reason="finished")
+            observer.record("warning", loop.progress.step, message=warning)
+        observer.record("end", loop.progress.step, elapsed=loop.progress.elapsed, reason="finished")
     weights = whole_tensors(inputs.model.state_dict(), keep=first)
     if first:
         another: Callable[[], PretrainedModel] = inputs.model.another
@@ -190,7 +176,7 @@ def _run(
             write_golden(folder)
         after = filled_masks(objective.masked_language(model), inputs.tokenizer, texts)
         write_fills(out, examples, before=before, after=after)
-        write_summary(out, recipe, model, hardware, gains_and_losses(at_first, metrics))
+        write_summary(out, recipe, model, run.hardware, gains_and_losses(at_first, metrics))
     wait()
     return PretrainingResult(out / MODEL, out / "report.html", metrics, at_first)
 

@@ -224,6 +224,11 @@ class Recipe(RunSettings):
             )
         return self
 
+    @property
+    def micro_batch_tokens(self) -> int | None:
+        """Those of `data`, where every run's are looked for."""
+        return self.data.micro_batch_tokens
+
     def objective_choices(self, generator: Path | None = None) -> ObjectiveChoices:
         """What its objective is told; `generator` is where `replaced.generator` was found."""
         return ObjectiveChoices(

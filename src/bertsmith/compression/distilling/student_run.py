@@ -1,7 +1,6 @@
 """One training of a student, with its teacher or alone, and what every part of a distillation works with."""
 
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,14 +106,7 @@ def train_student(
     observer = RunObserver(folder, title, facts, settings, work.machine, work.console)
     parts = task, model, examples, dev, settings, work.machine, folder, observer
     run = TaskRun(*parts, resumable=True, measure_first=True, progress=observer.evaluating)
-    complaints = run.resume() if work.resume else []
-    begun = time.monotonic()
-    with observer.open(run.step):
-        for complaint in complaints:
-            observer.record("warning", run.step, message=complaint)
-        run.run()
-        elapsed = run.loop.progress.elapsed or time.monotonic() - begun
-        observer.record("end", run.step, elapsed=elapsed, reason="finished")
+    elapsed = run.run_watched(observer, work.resume)
     best = run.best
     restart = Restart(recipe.seed, WORST if best.score is None else best.score, best.step, run.step, elapsed)
     if work.machine.ranks.is_first:

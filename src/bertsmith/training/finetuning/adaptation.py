@@ -29,6 +29,7 @@ from bertsmith.training.finetuning.methods import LINEAR, drawn
 from bertsmith.training.inputs import learned_row_length
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.recipe import Recipe, read_recipe
+from bertsmith.training.run import Run
 from bertsmith.training.run_folder import write_recipe
 
 _LENGTH = 128  # tokens of a sequence
@@ -51,9 +52,7 @@ class Adapted:
         )
 
 
-def adapt(
-    recipe: FinetuneRecipe, bench: FinetuneSession, out: Path, resume: bool, console: Console | None
-) -> FinetuneSession:
+def adapt(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, bench: FinetuneSession) -> FinetuneSession:
     """The session whose encoder was pre-trained further, where that is possible and a linear model of its
     features is expected to be better; else the one given. It is as much work as comparing methods may be.
     """
@@ -73,18 +72,18 @@ def adapt(
     examples = [*drawn(bench.data.unlabelled, most), *bench.data.train]
     texts = [text for example in examples for text in bench.task.texts(example)]
     length = _sequence_length(bench.source, longest)
-    other = bench.begun_from(recipe, _pretrained(recipe, bench, texts, length, out / "adapted", console))
-    path = out / "adapted.json"
-    if resume and path.exists():
+    folder, path = run.out / "adapted", run.out / "adapted.json"
+    other = bench.begun_from(recipe, _pretrained(recipe, bench, texts, length, folder, run.console))
+    if run.resume and path.exists():
         found = Adapted(**read_json(path))
     else:
         ours, theirs = (each.judge_linear() for each in (other, bench))
         score, gain, error = gain_of(bench.task, ours, theirs, bench.train.examples)
         found = Adapted(gain, error, expected_gain(Tried(LINEAR, score, gain, error)) > 0)
         write_json(path, asdict(found))
-    if console is not None:
+    if run.console is not None:
         said = found.as_sentence(bench.task.main_metric, len(texts))
-        console.print(said, markup=False, highlight=False)
+        run.console.print(said, markup=False, highlight=False)
     return other if found.kept else bench
 
 

@@ -59,14 +59,14 @@ from bertsmith.training.finetuning.results import (
     write_results,
 )
 from bertsmith.training.finetuning.task_run import WORST, Best, Silent, TaskRun
-from bertsmith.training.machine import Machine, leave, plain_machine, set_up_machine, wait
-from bertsmith.training.observer import RunObserver, run_facts
+from bertsmith.training.machine import plain_machine, wait
+from bertsmith.training.observer import run_facts
+from bertsmith.training.run import Run
 from bertsmith.training.run_folder import (
     begin_folder,
     given_when_begun,
     open_finetuning,
     require_same_data,
-    sole_run,
     write_recipe,
 )
 
@@ -118,57 +118,41 @@ def finetune(
         {k: v for k, v in (files | values).items() if v is not None}, list(overrides)
     )
     given = given_when_begun(given, resume)
-    recipe = open_finetuning(given, resume)
-    hardware = Hardware.detect()
-    machine = set_up_machine(recipe.hardware, recipe.micro_batch_tokens, hardware)
-    try:
-        folder, shown = Path(recipe.out), console if machine.ranks.is_first else None
-        with sole_run(folder, machine):
-            recipe = open_finetuning(given, resume)  # once more: another may have begun meanwhile
-            return _run(given, recipe, folder, resume, machine, shown)
-    finally:
-        leave()
+    with Run.open(lambda: open_finetuning(given, resume), resume, console) as run:
+        return _run(run, given)
 
 
-def _run(
-    given: FinetuneRecipe,
-    recipe: FinetuneRecipe,
-    out: Path,
-    resume: bool,
-    machine: Machine,
-    console: Console | None,
-) -> FinetuneResult:
+def _run(run: Run[FinetuneRecipe], given: FinetuneRecipe) -> FinetuneResult:
     """`given` says what the user chose, for a method has its own epochs and rates where nobody did; of a run
-    that goes on, `recipe` has what was chosen when it began.
+    that goes on, its own recipe has what was chosen when it began.
     """
     keep_memory()
+    recipe, out, machine, first = run.recipe, run.out, run.machine, run.is_first
     given = given.model_copy(update={"method": recipe.method})  # the one that the run has settled on
-    with _telling(console, "Reading what the head begins with") as progress:
+    with _telling(run.console, "Reading what the head begins with") as progress:
         bench = FinetuneSession.open(given, machine, folds=machine.ranks.count == 1, progress=progress)
     steps = bench.steps_per_epoch(recipe)
     method = bench.uncompared_method(recipe)
     trained = bench.completed(method, recipe)
     trained.resolved(steps, recipe.seed)  # refuses, before anything is written
-    first, hashes = machine.ranks.is_first, data_hashes(recipe)
+    hashes = data_hashes(recipe)
     require_same_data(out, hashes)
-    wait()  # a rank that comes late must not find the run that the first one is about to begin
     if first:
         begin_folder(trained, out, hashes, given.given)
     if recipe.unlabelled is not None:
-        bench = adapt(given, bench, out, resume, console)
-    choice = None if bench.folds is None else _choose(given, bench, out, resume, console)
+        bench = adapt(run, given, bench)
+    choice = None if bench.folds is None else _choose(run, given, bench)
     if choice is not None:
         method = choice.method
         if recipe.method == AUTO:  # until now the folder had what full training would have
             trained = bench.completed(method, given).model_copy(update={"method": method})
             write_recipe(trained, out, without=MADE_FROM_EPOCHS)
-    elif method not in UNTRAINED and not resume:
-        _say_length(trained, bench.usually_completed(method, given), bench, method, console)
+    elif method not in UNTRAINED and not run.resume and run.console is not None:
+        _say_length(run.console, trained, bench.usually_completed(method, given), bench, method)
     restarts: list[Restart] = []
     for number in range(trained.restarts if method not in UNTRAINED else 1):
-        folder = _restart_folder(out, number + 1)
         settings = trained.resolved(steps, trained.seed + number)
-        restarts.append(_train_once(trained, settings, bench, method, choice, folder, resume, console))
+        restarts.append(_train_once(run, trained, settings, bench, method, choice))
         # Until here a rank may still read the checkpoint that is now removed; after it all read the best
         # weights, which the first one alone wrote, maybe a moment ago.
         wait()
@@ -176,7 +160,7 @@ def _run(
             _keep_best_only(out, restarts)
     adapter = out / "adapter" if trained.lora.rank and first and method not in UNTRAINED else None
     model = bench.finish(trained, _restart_folder(out, leading(restarts) + 1), adapter, method)
-    with _telling(console, "Evaluating") as progress:
+    with _telling(run.console, "Evaluating") as progress:
         results = measure(bench, given, model, restarts, choice, method, progress)
     if first:
         save_model(bench, out / "model", model, trained, results, method=method, judged_by=results.judge)
@@ -215,16 +199,13 @@ def _telling(console: Console | None, what: str) -> Iterator[Progress]:
         yield tell
 
 
-def _choose(
-    recipe: FinetuneRecipe, bench: FinetuneSession, out: Path, resume: bool, console: Console | None
-) -> Choice:
+def _choose(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, bench: FinetuneSession) -> Choice:
     """By cross-validation, once."""
     folds = bench.folds
     assert folds is not None
-    if resume and (made := read_choice(out)) is not None:
+    if run.resume and (made := read_choice(run.out)) is not None:
         return made
-
-    shown, work, speed = console or Console(quiet=True), bench.work(recipe), bench.speed(recipe)
+    shown, work, speed = run.console or Console(quiet=True), bench.work(recipe), bench.speed(recipe)
     untried, minutes = work.out_of_reach(), math.ceil(work.of_all() / FLOP_A_MINUTE)
     seconds = {method: work.whole(method) / speed for method in work.methods if work.whole(method)}
     counted = len(set(folds.tolist()))
@@ -247,20 +228,14 @@ def _choose(
     choice = replace(choice, tried=tuple(tried))
     for each in choice.tried:
         _say(shown, as_sentence(each, bench.task.main_metric))
-    write_choice(out, choice)
+    write_choice(run.out, choice)
     return choice
 
 
 def _say_length(
-    trained: FinetuneRecipe,
-    usual: FinetuneRecipe,
-    bench: FinetuneSession,
-    method: str,
-    console: Console | None,
+    console: Console, trained: FinetuneRecipe, usual: FinetuneRecipe, bench: FinetuneSession, method: str
 ) -> None:
     """How long the training takes about, before it begins; and what was cut short, if it was."""
-    if console is None:
-        return
     speed = bench.speed(trained)
 
     def about(recipe: FinetuneRecipe) -> str:
@@ -280,22 +255,20 @@ def _say(console: Console, sentence: str) -> None:
 
 
 def _train_once(
+    run: Run[FinetuneRecipe],
     recipe: FinetuneRecipe,
     settings: FinetuneRun,
     bench: FinetuneSession,
     method: str,
     choice: Choice | None,
-    folder: Path,
-    resume: bool,
-    console: Console | None,
 ) -> Restart:
-    """The run of one seed; a finished one is not repeated."""
-    machine, number = bench.machine, settings.seed - recipe.seed + 1
-    if resume and (folder / "restart.json").exists():
+    """The training of one seed; a finished one is not repeated."""
+    folder = _restart_folder(run.out, settings.seed - recipe.seed + 1)
+    if run.resume and (folder / "restart.json").exists():
         return Restart.read(folder / "restart.json")
     best, steps, elapsed = None, 0, 0.0
     if method not in UNTRAINED:
-        best, steps, elapsed = _train(recipe, settings, bench, method, folder, number, resume, console)
+        best, steps, elapsed = _train(run, recipe, settings, bench, method, folder)
     elif bench.linear is not None:
         elapsed = bench.linear.seconds
     if choice is not None:
@@ -307,50 +280,42 @@ def _train_once(
         score = bench.score(bench.finish(recipe, folder, method=method))
     at = best.step if best is not None else 0
     restart = Restart(settings.seed, WORST if score is None else score, at, steps, elapsed)
-    if machine.ranks.is_first:
+    if run.is_first:
         make_folder(folder)
         restart.write(folder / "restart.json")
     return restart
 
 
 def _train(
+    run: Run[FinetuneRecipe],
     recipe: FinetuneRecipe,
     settings: FinetuneRun,
     bench: FinetuneSession,
     method: str,
     folder: Path,
-    number: int,
-    resume: bool,
-    console: Console | None,
 ) -> tuple[Best, int, float]:
     """What was best, after how many steps and seconds."""
-    machine = bench.machine
     model = bench.start(recipe, settings.seed)
-    facts = run_facts(model, model.config, Path(recipe.train_name).name, machine)
+    facts = run_facts(model, model.config, Path(recipe.train_name).name, run.machine)
     if trained_share(model) < 1:
         facts["trained"] = f"{trained_share(model):.1%} trained"
-    title = bench.task.name.capitalize() + (f" {number} of {recipe.restarts}" if recipe.restarts > 1 else "")
-    observer = RunObserver(folder, title, facts, settings, machine, console)
+    title = bench.task.name.capitalize()
+    if recipe.restarts > 1:
+        title += f" {settings.seed - recipe.seed + 1} of {recipe.restarts}"
+    observer = run.observer(title, facts, settings, folder)
     task, train, dev = bench.task, bench.train, bench.dev if len(bench.dev) else None
     teaching = bench.teaching(method)
     if teaching is not None:
         task, train, dev = teaching, teaching.examples(train), None
-        model.head = task.head(model.config).to(machine.device)
-    run = TaskRun(
-        *(task, model, train, dev, settings, machine, folder, observer),
+        model.head = task.head(model.config).to(run.machine.device)
+    training = TaskRun(
+        *(task, model, train, dev, settings, run.machine, folder, observer),
         resumable=True,
         measure_first=LINEAR in bench.methods,
         progress=observer.evaluating,
     )
-    complaints = run.resume() if resume else []
-    begun = time.monotonic()
-    with observer.open(run.step):
-        for complaint in complaints:
-            observer.record("warning", run.step, message=complaint)
-        run.run()
-        elapsed = run.loop.progress.elapsed or time.monotonic() - begun
-        observer.record("end", run.step, elapsed=elapsed, reason="finished")
-    return run.best, run.step, elapsed
+    elapsed = training.run_watched(observer, run.resume)
+    return training.best, training.step, elapsed
 
 
 def _restart_folder(out: Path, number: int) -> Path:

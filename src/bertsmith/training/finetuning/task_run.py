@@ -6,6 +6,7 @@ best/history.json           every evaluation: step, score; the best one's step
 """
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from bertsmith.training.finetune_recipe import FinetuneRecipe, FinetuneRun
 from bertsmith.training.log import json_value
 from bertsmith.training.loop import Loop, Observer
 from bertsmith.training.machine import Machine, from_first
+from bertsmith.training.observer import RunObserver
 from bertsmith.training.sharding import whole_tensors
 
 WORST = -math.inf  # in place of a score that is no number: a constant output has no correlation
@@ -161,6 +163,18 @@ class TaskRun:
         complaints = self.loop.resume()
         self.best.resume(self.step)
         return complaints
+
+    def run_watched(self, observer: RunObserver, resume: bool) -> float:
+        """The same as `run`, told to the observer's log, from where it stood on `resume`. Returns the seconds
+        of training.
+        """
+        complaints = self.resume() if resume else []
+        begun = time.monotonic()
+        with observer.open(self.step, complaints):
+            self.run()
+            elapsed = self.loop.progress.elapsed or time.monotonic() - begun
+            observer.record("end", self.step, elapsed=elapsed, reason="finished")
+        return elapsed
 
     def run(self) -> None:
         """To the last step and its evaluation, or until dev gets no better. Raises as `Loop.run` does."""

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from bertsmith.door import door, either, flag, function, optional, place, several, text
 from bertsmith.errors import NotFinite, RecipeError, TrainingStopped, require
 from bertsmith.files import atomic_write, make_folder, read_json, write_json
-from bertsmith.machine import Hardware
 from bertsmith.reporting import formatting
 from bertsmith.reporting.charts import FIRST, MUTED, SECOND, picture
 from bertsmith.reporting.page import REPORT_FILE, as_markup, render_page
@@ -54,14 +53,13 @@ from bertsmith.training.finetuning.search import (
 )
 from bertsmith.training.finetuning.task_run import WORST, Best, TaskRun
 from bertsmith.training.log import json_value
-from bertsmith.training.machine import Machine, leave, set_up_machine
 from bertsmith.training.observer import RunObserver
+from bertsmith.training.run import Run
 from bertsmith.training.run_folder import (
     MAY_CHANGE,
     differing_names,
     require_unchanged,
     require_unused,
-    sole_run,
 )
 
 if TYPE_CHECKING:
@@ -126,22 +124,20 @@ def tune(
     require("optuna", "tune", "bertsmith tune")
     given = {"task": task, "model": model, "train": train, "out": out, "dev": dev, "test": test}
     search = make_search({k: v for k, v in (given | values).items() if v is not None}, list(overrides))
-    open_search(search, Path(out), resume)
-    machine = set_up_machine(search.recipe.hardware, search.recipe.micro_batch_tokens, Hardware.detect())
-    try:
-        with sole_run(Path(out), machine):
-            trials = open_search(search, Path(out), resume)  # once more: another may have begun meanwhile
-            return _run(search, Path(out), machine, trials, on_trial)
-    finally:
-        leave()
+
+    def look() -> FinetuneRecipe:
+        open_search(search, Path(out), resume)
+        return search.recipe
+
+    with Run.open(look, resume) as run:
+        return _run(run, search, on_trial)
 
 
-def _run(
-    search: Search, out: Path, machine: Machine, trials: list[Trial], on_trial: OnTrial | None
-) -> TuneResult:
-    if machine.ranks.count > 1:
+def _run(run: Run[FinetuneRecipe], search: Search, on_trial: OnTrial | None) -> TuneResult:
+    if run.machine.ranks.count > 1:
         raise RecipeError("tune runs in one process. Start it without torchrun.")
-    bench = FinetuneSession.open(search.recipe, machine, folds=True)
+    out, trials = run.out, open_search(search, run.out, run.resume)
+    bench = FinetuneSession.open(search.recipe, run.machine, folds=True)
     recipe = bench.completed(FULL, search.recipe)
     if bench.folds is not None:  # where `finetune` would choose
         recipe = recipe.model_copy(update={"method": FULL})
@@ -216,7 +212,7 @@ def _try_next(
         return pruned
 
     observer = RunObserver(folder, "", {}, settings, bench.machine, None)
-    run = TaskRun(
+    training = TaskRun(
         bench.task,
         model,
         bench.train,
@@ -231,14 +227,14 @@ def _try_next(
     begun = time.monotonic()
     try:
         with observer.open(0):
-            run.run()
+            training.run()
     except (TrainingStopped, NotFinite):
         return Trial(number, choice, DIVERGED, None, time.monotonic() - begun, 0)
-    scores = [score for _, score in run.best.history]
+    scores = [score for _, score in training.best.history]
     finite = [score for score in scores if math.isfinite(score)]  # a constant output has no correlation
     state = DIVERGED if not finite else PRUNED if pruned else COMPLETE
     seconds = time.monotonic() - begun
-    return Trial(number, choice, state, max(finite, default=None), seconds, run.step, scores)
+    return Trial(number, choice, state, max(finite, default=None), seconds, training.step, scores)
 
 
 def _cross_validate(
