@@ -137,7 +137,7 @@ def _run(run: Run[Recipe]) -> PretrainingResult:
         share_segment(inputs.model)
     in_one_segment = not recipe.data.next_sentence and shares_segment(inputs.model)
     inputs.model.to(machine.device)
-    task = _task(recipe, inputs, machine)
+    task = _task(recipe, objective, inputs, machine)
     count = 0 if isinstance(inputs.tokenizer, ValueTokenizer) else _EXAMPLES  # rows of numbers are no text
     longest = inputs.model.config.max_length
     examples = masked_examples(inputs.heldout or inputs.train, inputs.tokenizer, count, longest)
@@ -247,8 +247,11 @@ def _baseline_warnings(metrics: dict[str, float]) -> list[str]:
     return warnings + no_better_than_mean(metrics)
 
 
-def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> Objective:
-    data, objective = recipe.data, _objective(recipe, inputs)
+def _task(
+    recipe: Recipe, objective: PretrainingObjective[Any], inputs: Inputs, machine: Machine
+) -> Objective:
+    """What the loop computes: the objective on the phases' streams, masked as the recipe says."""
+    data = recipe.data
 
     def stream(store: TokenStore, length: int, batch_tokens: int, seed: int) -> PretrainingStream:
         return PretrainingStream(

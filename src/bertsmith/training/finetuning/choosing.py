@@ -209,14 +209,25 @@ class _Race:
             running.sort(key=lambda each: -expected_gain(self.tried(each)))
 
     def tried(self, method: str) -> Tried:
-        """How it stands."""
+        """How it stands, beside the simplest on the rows that it was judged by itself."""
         if not self.outputs[method]:
             return Tried(method, seconds=self._seconds[method], diverged=self._diverged.get(method))
-        if method not in self._standing:
-            outputs = self.outputs[method], self.outputs[self._first]
-            bound = self.bound[method], self.bound[self._first]
-            given = self._task, method, *outputs, *bound, self._train, self._folds
-            self._standing[method] = _compared(*given, self._seconds[method])
+        if method in self._standing:
+            return self._standing[method]
+        rows, seconds = np.array(sorted(self.outputs[method]), np.int64), self._seconds[method]
+        judged, folds = self._train.some(rows), self._folds[rows]
+
+        def predictions(of: str) -> list[Prediction]:
+            outputs = [self.outputs[of][row] for row in rows.tolist()]
+            return self._task.decode_by_folds(outputs, judged.examples, judged.encoded, folds, self.bound[of])
+
+        ours = predictions(method)
+        if method == self._first:
+            score = score_of(self._task, ours, judged.examples)
+            self._standing[method] = Tried(method, score, rows=len(rows), seconds=seconds)
+        else:
+            found = gain_of(self._task, ours, predictions(self._first), judged.examples)
+            self._standing[method] = Tried(method, *found, len(rows), seconds)
         return self._standing[method]
 
     def _judge(self, method: str, number: int, fold: int) -> None:
@@ -248,31 +259,6 @@ class _Race:
         if tried.gain is None or tried.error is None:
             return False
         return tried.gain + 2 * tried.error < 0
-
-
-def _compared(
-    task: Task[Any],
-    method: str,
-    outputs: dict[int, Outputs],
-    simplest: dict[int, Outputs],
-    bound: Mapping[int, Bound],
-    bound_simplest: Mapping[int, Bound],
-    train: EncodedExamples,
-    folds: Ints,
-    seconds: float,
-) -> Tried:
-    rows = np.array(sorted(outputs), np.int64)
-    judged = train.some(rows)
-
-    def predictions(of: dict[int, Outputs], bound: Mapping[int, Bound]) -> list[Prediction]:
-        found = [of[row] for row in rows.tolist()]
-        return task.decode_by_folds(found, judged.examples, judged.encoded, folds[rows], bound)
-
-    ours = predictions(outputs, bound)
-    if outputs is simplest:
-        return Tried(method, score_of(task, ours, judged.examples), rows=len(rows), seconds=seconds)
-    reached, gain, error = gain_of(task, ours, predictions(simplest, bound_simplest), judged.examples)
-    return Tried(method, reached, gain, error, len(rows), seconds)
 
 
 def expected_gain(tried: Tried) -> float:
