@@ -194,7 +194,7 @@ def test_a_long_text_is_read_whole(
 ) -> None:
     """A thousand words, by training, by prediction, and by transformers: the scores are the same."""
     # which holds the weights so small that it says the same of both
-    monkeypatch.setattr("bertsmith.training.finetuning.finetune_session.linear_probe", lambda *given: None)
+    monkeypatch.setattr("bertsmith.tasks.heads.linear_start.LinearProbe.of", lambda *given, **named: None)
     texts = [long_text(word) for word in ("red", "blue")]
     rows = [f"{text},{number}" for number, text in enumerate(texts * 8)]
     (desk / "regression.csv").write_text("\n".join(["text,score", *rows]))

@@ -66,7 +66,7 @@ def finished(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Finetun
 @pytest.fixture
 def _random_head(monkeypatch: pytest.MonkeyPatch) -> None:
     """A linear head knows this toy's answers before the first step, and nothing that follows is kept."""
-    monkeypatch.setattr("bertsmith.training.finetuning.finetune_session.linear_probe", lambda *given: None)
+    monkeypatch.setattr("bertsmith.tasks.heads.linear_start.LinearProbe.of", lambda *given, **named: None)
 
 
 from_a_random_head = pytest.mark.usefixtures("_random_head")

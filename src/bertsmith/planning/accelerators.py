@@ -43,6 +43,11 @@ class Accelerator:
         """Whether it was measured on the spot."""
         return self.name.startswith(_MEASURED)
 
+    @property
+    def is_assumed(self) -> bool:
+        """Whether nobody has measured the share of its peak."""
+        return self.share_source.startswith("assumed")
+
     def share(self, width: int) -> float:
         """Of the peak, for a model `width` wide: interpolated between the widths that are known."""
         known = sorted(self.shares)

@@ -109,7 +109,13 @@ def plan(
     recipe = from_phase_of_checkpoint(recipe)
     inputs = find_inputs(recipe)
     accelerator = _accelerator(hardware, gpus, recipe, inputs.config)
-    _require_precision(recipe.hardware.precision, accelerator)
+    asked = recipe.hardware.precision
+    if asked not in ("auto", accelerator.precision):
+        raise RecipeError(
+            f"hardware.precision = {asked}, but for {accelerator.title} only the speed in "
+            f"{accelerator.precision} is known. Leave it at auto, or measure the machine itself: "
+            f"--hardware {HERE}."
+        )
     machine = _one_of(gpus, accelerator, recipe)
     checkpoint = checkpoint_bytes(inputs.model, recipe.optimizer)
     cost = RunCost(recipe, inputs, accelerator, machine, checkpoint)
@@ -126,7 +132,7 @@ def plan(
         hardware=accelerator,
         gpus=gpus,
         hours=hours,
-        error=_error(accelerator),
+        error=ERROR_ASSUMED if accelerator.is_assumed else ERROR_HERE if accelerator.is_here else ERROR,
         in_time=recipe.hours is not None and tokens is None,
         cost=None if price_per_hour is None else price_per_hour * hours * gpus,
         steps=steps,
@@ -180,13 +186,6 @@ def _one_of(gpus: int, accelerator: Accelerator, recipe: Recipe) -> Machine:
     )
 
 
-def _error(accelerator: Accelerator) -> float:
-    """How far the hours may be off, as a share of them."""
-    if accelerator.share_source.startswith("assumed"):
-        return ERROR_ASSUMED
-    return ERROR_HERE if accelerator.is_here else ERROR
-
-
 def _accelerator(hardware: str | Accelerator, gpus: int, recipe: Recipe, config: BertConfig) -> Accelerator:
     """By name, or measured now; given ones are taken as they are."""
     if isinstance(hardware, Accelerator):
@@ -202,18 +201,10 @@ def _accelerator(hardware: str | Accelerator, gpus: int, recipe: Recipe, config:
     return measure_here(config, recipe.hardware, found)
 
 
-def _require_precision(asked: str, hardware: Accelerator) -> None:
-    if asked not in ("auto", hardware.precision):
-        raise RecipeError(
-            f"hardware.precision = {asked}, but for {hardware.title} only the speed in {hardware.precision} "
-            f"is known. Leave it at auto, or measure the machine itself: --hardware {HERE}."
-        )
-
-
 def _weak_grounds(machine: Accelerator, width: int) -> list[str]:
     """What of peak and share is not known, for all else hangs on them."""
     notes = []
-    if machine.share_source.startswith("assumed"):
+    if machine.is_assumed:
         notes.append(
             f"The share of the peak is assumed, not measured, on {machine.title}: a few minutes of the run "
             "itself, whose log has the share, are worth their price before days are paid."

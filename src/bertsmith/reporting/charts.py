@@ -159,7 +159,8 @@ def charts(records: Sequence[Record]) -> list[Chart]:
     steps = [record for record in records if record["kind"] == "step"]
     evaluations = [record for record in records if record["kind"] == "evaluation"]
     unit, seconds = _time_unit(steps + evaluations)
-    marks = _phase_marks(records)
+    phases = [record for record in records if record["kind"] == "phase" and record["step"] > 0]
+    marks = [(phase["step"], f"{phase.get('sequence_length')} tokens") for phase in phases]
     has_mlm = any("mlm_loss" in record for record in steps)
 
     def training(name: str, label: str, x: str = "step", scale: float = 1.0) -> Line:
@@ -237,11 +238,6 @@ def _time_unit(records: Sequence[Record]) -> tuple[str, float]:
     if longest < 180:
         return "seconds", 1.0
     return ("minutes", 60.0) if longest < 3 * 3600 else ("hours", 3600.0)
-
-
-def _phase_marks(records: Sequence[Record]) -> list[tuple[float, str]]:
-    phases = [record for record in records if record["kind"] == "phase" and record["step"] > 0]
-    return [(phase["step"], f"{phase.get('sequence_length')} tokens") for phase in phases]
 
 
 def _draw_line(axes: "Axes", line: Line) -> None:

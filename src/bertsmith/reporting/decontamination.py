@@ -7,7 +7,7 @@ from bertsmith.reporting.page import render_page
 from bertsmith.reporting.tables import Table
 from bertsmith.text.corpus.manifest import Counts
 from bertsmith.text.decontamination.decontaminating import Contamination
-from bertsmith.text.decontamination.findings import Example, FileFindings
+from bertsmith.text.decontamination.findings import Example
 from bertsmith.text.decontamination.scanning import KINDS
 
 FILE_COLUMNS = ("test file", "rows", "too short", *KINDS, "found")
@@ -23,7 +23,7 @@ def file_rows(found: Contamination) -> list[tuple[str | int, ...]]:
             each.file.rows,
             each.too_short,
             *each.kinds.values(),
-            f"{each.found:,} {_share(each)}",
+            f"{each.found:,} ({formatting.percent(each.found / each.file.rows)})",
         )
         for each in found.files
     ]
@@ -73,10 +73,6 @@ def render_contamination(found: Contamination, removed: Counts | None, command: 
         untitled=lambda table: replace(table, title=""),
         command=command,
     )
-
-
-def _share(each: FileFindings) -> str:
-    return f"({formatting.percent(each.found / each.file.rows)})"
 
 
 def _cut(text: str, longest: int) -> str:

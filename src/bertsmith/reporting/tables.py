@@ -94,7 +94,14 @@ def corpus_tables(corpus: Mapping[str, Any]) -> list[Table]:
         found.append(Table("Splits", ["Split", *(label(key) for key in counts)], rows))
     sources = sorted(corpus.get("sources") or [], key=_words, reverse=True)
     if sources:
-        rows = [_source_row(source) for source in sources[:BIGGEST_SOURCES]]
+        rows = []
+        for source in sources[:BIGGEST_SOURCES]:
+            kept = source.get("kept") or source
+            duplicates = [source.get("exact_duplicates"), source.get("near_duplicates")]
+            known = [number for number in duplicates if number is not None]
+            values = [kept.get("documents"), kept.get("words"), sum(known) if known else None]
+            counts_of_it = map(formatting.count, [*values, source.get("empty")])
+            rows.append([plain(source.get("name")), *counts_of_it])
         columns = ["Source", "Documents", "Words", "Duplicates dropped", "Empty dropped"]
         found.append(Table("Biggest sources", columns, rows, max(0, len(sources) - BIGGEST_SOURCES)))
     return found
@@ -196,16 +203,3 @@ def _is_table(value: Any) -> bool:
 
 def _words(source: Mapping[str, Any]) -> int:
     return int((source.get("kept") or source).get("words") or 0)
-
-
-def _source_row(source: Mapping[str, Any]) -> list[str]:
-    kept = source.get("kept") or source
-    duplicates = [source.get("exact_duplicates"), source.get("near_duplicates")]
-    dropped = sum(number or 0 for number in duplicates) if any(n is not None for n in duplicates) else None
-    return [
-        plain(source.get("name")),
-        formatting.count(kept.get("documents")),
-        formatting.count(kept.get("words")),
-        formatting.count(dropped),
-        formatting.count(source.get("empty")),
-    ]

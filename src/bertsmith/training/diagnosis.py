@@ -156,11 +156,15 @@ def installed_packages(extra: str | None) -> dict[str, str | None]:
         if (found and found[1]) == extra:
             name = re.match(r"[\w.-]+", requirement)
             assert name is not None, requirement
-            try:
-                wanted[name[0]] = importlib.metadata.version(name[0])
-            except importlib.metadata.PackageNotFoundError:
-                wanted[name[0]] = None
+            wanted[name[0]] = _version(name[0])
     return wanted
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _parameters(config: BertConfig) -> int:

@@ -121,16 +121,12 @@ class RunState:
         candidates = []
         if self.total_seconds:
             candidates.append(max(0.0, self.total_seconds - self.elapsed))
-        seconds_per_step = self._seconds_per_step()
-        if self.total_steps and seconds_per_step is not None:
-            candidates.append(max(0, self.total_steps - self.latest["step"]) * seconds_per_step)
+        if self.total_steps and len(self._pace) > 1:
+            (first_step, first_second), (last_step, last_second) = self._pace[0], self._pace[-1]
+            if last_step > first_step:
+                seconds_per_step = (last_second - first_second) / (last_step - first_step)
+                candidates.append(max(0, self.total_steps - self.latest["step"]) * seconds_per_step)
         return min(candidates, default=None)
-
-    def _seconds_per_step(self) -> float | None:
-        if len(self._pace) < 2:
-            return None
-        (first_step, first_second), (last_step, last_second) = self._pace[0], self._pace[-1]
-        return (last_second - first_second) / (last_step - first_step) if last_step > first_step else None
 
 
 # -- the picture ---------------------------------------------------------------------------------------

@@ -64,6 +64,11 @@ class Tried:
     diverged: int | None = None
     minutes: int | None = None
 
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it is clearly worse than the simplest."""
+        return self.gain is not None and self.error is not None and self.gain + 2 * self.error < 0
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -205,8 +210,10 @@ class _Race:
                 self._used += self._work.folds[method][number]
                 self._seconds[method] += time.monotonic() - begun
                 self._standing.pop(method, None)
-            running = [each for each in running if each not in self._diverged and not self._hopeless(each)]
-            running.sort(key=lambda each: -expected_gain(self.tried(each)))
+            running = [each for each in running if each not in self._diverged]
+            standing = {each: self.tried(each) for each in running}
+            running = [each for each in running if not standing[each].is_hopeless]
+            running.sort(key=lambda each: -expected_gain(standing[each]))
 
     def tried(self, method: str) -> Tried:
         """How it stands, beside the simplest on the rows that it was judged by itself."""
@@ -253,12 +260,6 @@ class _Race:
         self._diverged[method] = number + 1
         self.outputs[method].clear()
         self.bound[method].clear()
-
-    def _hopeless(self, method: str) -> bool:
-        tried = self.tried(method)
-        if tried.gain is None or tried.error is None:
-            return False
-        return tried.gain + 2 * tried.error < 0
 
 
 def expected_gain(tried: Tried) -> float:
