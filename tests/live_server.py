@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-import uvicorn
-
-from bertsmith.serving.http_server import BoundedConnection, connection_settings
+from bertsmith.serving.http_server import BoundedConnection, DrainingServer
 
 START = 120.0  # seconds in which a server has begun, and in which it ends, on a busy machine
 
@@ -171,8 +169,7 @@ def threaded_server(
     """An application of this process, asked over real sockets; `process` is none."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        settings = {**connection_settings(), "http": connections}
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, **settings))
+        server = DrainingServer(app, START, connections=connections)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

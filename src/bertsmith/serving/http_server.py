@@ -63,41 +63,6 @@ def _unusable(host: str, port: int, error: Exception) -> InputError:
     )
 
 
-class DrainingServer(uvicorn.Server):
-    """uvicorn's own ends by the signal that it caught, with its status; ours drains and ends with 0."""
-
-    def __init__(self, app: Any, drain_seconds: float, **config: Any) -> None:
-        """`config`: more of uvicorn.Config."""
-        super().__init__(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=int(drain_seconds),
-                **connection_settings(),
-                **config,
-            )
-        )
-        self._is_leaving = False
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called in a signal handler, between two steps of the loop."""
-        if self._is_leaving:
-            self.end_now()
-        else:
-            self._is_leaving = True
-            self.leave()
-
-    def leave(self) -> None:
-        """At the first signal."""
-        self.should_exit = True
-
-    def end_now(self) -> None:
-        """At each further one. The application's end, and the threads that compute, would be waited for."""
-        os._exit(1)
-
-
 class BoundedConnection(HttpToolsProtocol):
     """One client's connection. `header_seconds` are from its first byte, or from the first of each request;
     `last_moment` is for one that has no request when the service stops.
@@ -220,13 +185,48 @@ class BoundedConnection(HttpToolsProtocol):
         self.transport.close()
 
 
-def connection_settings() -> dict[str, Any]:
-    """For uvicorn.Config."""
-    return {
-        "http": BoundedConnection,
-        "ws": "none",
-        "timeout_keep_alive": 75,  # longer than the proxies in front, which else meet a closed connection
-    }
+class DrainingServer(uvicorn.Server):
+    """uvicorn's own ends by the signal that it caught, with its status; ours drains and ends with 0."""
+
+    def __init__(
+        self,
+        app: Any,
+        drain_seconds: float,
+        *,
+        connections: type[BoundedConnection] = BoundedConnection,
+        **config: Any,
+    ) -> None:
+        """`config`: more of uvicorn.Config."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=connections,
+                ws="none",
+                timeout_keep_alive=75,  # longer than the proxies in front, which else meet a closed one
+                timeout_graceful_shutdown=int(drain_seconds),
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                **config,
+            )
+        )
+        self._is_leaving = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called in a signal handler, between two steps of the loop."""
+        if self._is_leaving:
+            self.end_now()
+        else:
+            self._is_leaving = True
+            self.leave()
+
+    def leave(self) -> None:
+        """At the first signal."""
+        self.should_exit = True
+
+    def end_now(self) -> None:
+        """At each further one. The application's end, and the threads that compute, would be waited for."""
+        os._exit(1)
 
 
 class JsonLines(logging.Formatter):
