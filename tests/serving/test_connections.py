@@ -16,7 +16,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from bertsmith.serving.admission import BodyReading
+from bertsmith.serving.admission import BodyReader
 from bertsmith.serving.app import make_app
 from bertsmith.serving.http_server import LONGEST_HEADERS, BoundedConnection
 from bertsmith.serving.protocols.ours import error_body
@@ -192,7 +192,7 @@ async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) 
 
 
 def test_a_body_that_comes_by_the_byte_is_waited_for_so_long() -> None:
-    patient = BodyReading(_echo, LIMIT, _refuse, seconds=0.5)
+    patient = BodyReader(_echo, LIMIT, _refuse, seconds=0.5)
     with threaded_server(patient, Impatient) as server:
         began = time.monotonic()
         answer = raw(server, [HEAD + b"content-length: 1000\r\n\r\n", *([b"a"] * 6)], pause=0.05)
@@ -247,7 +247,7 @@ def test_what_a_stopping_service_has_no_time_for_is_told_to_go_elsewhere() -> No
             await asyncio.Event().wait()
 
         scope: Any = {"type": "http", "method": "POST", "path": "/", "headers": []}
-        task = asyncio.ensure_future(BodyReading(forever, LIMIT, _refuse)(scope, receive, send))
+        task = asyncio.ensure_future(BodyReader(forever, LIMIT, _refuse)(scope, receive, send))
         await begun.wait()
         task.cancel()
         await task
@@ -352,7 +352,7 @@ def test_bodies_of_one_key_leave_half_of_the_room_to_the_others() -> None:
         async def forever(*_: Any) -> None:
             await asyncio.Event().wait()
 
-        reading = BodyReading(forever, LIMIT, _refuse)
+        reading = BodyReader(forever, LIMIT, _refuse)
 
         def request(key: str) -> "asyncio.Task[None]":
             left: list[Any] = [{"type": "http.request", "body": b"a" * size, "more_body": True}]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertsmith.serving.operations.operation import Pass, Prepared
+from bertsmith.serving.operations.operation import Pass, PreparedRequest
 from bertsmith.serving.queue import Job, WorkQueue
 from bertsmith.serving.refusals import Expired, Overloaded
 from bertsmith.tasks.examples.encoding import Encoded, Window
@@ -29,7 +29,7 @@ def job(
         Encoded((Window(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(1, np.int64)),))
         for n in lengths
     ]
-    prepared = Prepared(run, encoded, finish, lengths, [False] * len(lengths))
+    prepared = PreparedRequest(run, encoded, finish, lengths, [False] * len(lengths))
     return Job(prepared, time.monotonic() + seconds, key, asyncio.get_running_loop())
 
 

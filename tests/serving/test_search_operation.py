@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertsmith.errors import FilterError, InputError
-from bertsmith.serving.operations.operation import Options, Prepared
+from bertsmith.serving.operations.operation import Options, PreparedRequest
 from bertsmith.serving.operations.search import Search
 from bertsmith.serving.refusals import IndexUnreadable, TooLarge
 
@@ -35,7 +35,7 @@ class _Index:
 def search_of(index: _Index) -> Search:
     made: Any = SimpleNamespace(encoded=[], tokens=0)
     embed: Any = SimpleNamespace(
-        prepare=lambda inputs, options: Prepared(
+        prepare=lambda inputs, options: PreparedRequest(
             made, [], lambda outputs: np.zeros((len(inputs), 2)), [1] * len(inputs), [False] * len(inputs)
         )
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertsmith.serving.operations.operation import Pass, Prepared
+from bertsmith.serving.operations.operation import Pass, PreparedRequest
 from bertsmith.serving.queue import Job, WorkQueue
 from bertsmith.serving.refusals import Expired
 from bertsmith.serving.workers import Workers, usual_budget
@@ -18,10 +18,10 @@ from bertsmith.tasks.examples.encoding import Encoded, Window
 CPU = torch.device("cpu")
 
 
-def prepared(finish: Any, is_slow: bool = False, compute: Any = None) -> Prepared:
+def prepared(finish: Any, is_slow: bool = False, compute: Any = None) -> PreparedRequest:
     window = Window(np.ones(4, np.int64), np.zeros(4, np.int64), np.zeros(1, np.int64))
     run = Pass(compute or (lambda batch, layout: torch.ones(len(batch.lengths), 1)), CPU, "m")
-    return Prepared(run, [Encoded((window,))], finish, [4], [False], is_slow=is_slow)
+    return PreparedRequest(run, [Encoded((window,))], finish, [4], [False], is_slow=is_slow)
 
 
 def test_a_batch_has_as_many_tokens_as_suit_the_device() -> None:
@@ -44,7 +44,7 @@ def test_slow_ends_run_beside_each_other_and_beside_what_is_computed() -> None:
         workers.start()
         try:
 
-            async def one(work: Prepared) -> Any:
+            async def one(work: PreparedRequest) -> Any:
                 job = Job(work, time.monotonic() + 60, "", asyncio.get_running_loop())
                 queue.admit(job)
                 results = await job.future

@@ -1,6 +1,6 @@
 """Who gets in, and with how much: what is asked of a request before any route is.
 
-    request → Access: a key, or a page of this machine → BodyReading: a body within a size and a time → route
+    request → Access: a key, or a page of this machine → BodyReader: a body within a size and a time → route
 
 Keys come from a file, are compared in constant time, and read again when the file changes:
 
@@ -215,14 +215,14 @@ def is_loopback(host: str) -> bool:
 
 
 @dataclass
-class _Held:
+class _BodySize:
     """Bytes of one body, of a key."""
 
     key: str
     size: int = 0
 
 
-class BodyReading:
+class BodyReader:
     """A request's body is read before anything else is done: within a size, compressed or not, and a time. A
     client that goes away meanwhile, or while it waits for its answer, ends its request. One key's bodies take
     at most half of the room that the others' leave.
@@ -238,7 +238,7 @@ class BodyReading:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        held = _Held(scope.get("state", {}).get("key", ANONYMOUS))
+        held = _BodySize(scope.get("state", {}).get("key", ANONYMOUS))
         try:
             await self._read_and_answer(scope, held, receive, send)
         finally:
@@ -246,7 +246,7 @@ class BodyReading:
             if not self._held[held.key]:
                 del self._held[held.key]
 
-    async def _read_and_answer(self, scope: Scope, held: "_Held", receive: Receive, send: Send) -> None:
+    async def _read_and_answer(self, scope: Scope, held: _BodySize, receive: Receive, send: Send) -> None:
         try:
             async with asyncio.timeout(self.seconds):
                 body = await self._body(scope, held, receive)
@@ -265,7 +265,7 @@ class BodyReading:
             scope.setdefault("state", {})["body"] = body  # for the log, where it asks for texts
             await self._answer(scope, body, receive, send)
 
-    async def _body(self, scope: Scope, held: "_Held", receive: Receive) -> bytes | None:
+    async def _body(self, scope: Scope, held: _BodySize, receive: Receive) -> bytes | None:
         """None where the client has gone. Raises TooLarge, as soon as it is known, and Unavailable."""
         announced = dict(scope["headers"]).get(b"content-length", b"")
         self._require(int(announced[:_MOST_DIGITS]) if announced.isdigit() else 0)

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.serving import monitoring
-from bertsmith.serving.admission import Access, BodyReading, Keys
+from bertsmith.serving.admission import Access, BodyReader, Keys
 from bertsmith.serving.models import Models
 from bertsmith.serving.monitoring import Health, Metrics, RequestLog
 from bertsmith.serving.page import page
@@ -83,7 +83,7 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
     _require_free_names(settings, routers)
     for router in with_other_methods(routers, service):
         app.include_router(router)
-    app.add_middleware(BodyReading, most_bytes=settings.max_body_bytes, refuse=refuse_early)
+    app.add_middleware(BodyReader, most_bytes=settings.max_body_bytes, refuse=refuse_early)
     app.add_middleware(Access, keys=Keys(settings.keys_file), host=settings.host, refuse=refuse_early)
     app.add_middleware(RequestLog, settings=settings, metrics=metrics)
     return app

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from threading import Condition, Lock
 from typing import Any, NamedTuple
 
-from bertsmith.serving.operations.operation import Pass, Prepared
+from bertsmith.serving.operations.operation import Pass, PreparedRequest
 from bertsmith.serving.refusals import Expired, Overloaded
 from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.task import Outputs
@@ -33,7 +33,7 @@ class Job:
     """
 
     def __init__(
-        self, prepared: Prepared, deadline: float, key: str, loop: asyncio.AbstractEventLoop
+        self, prepared: PreparedRequest, deadline: float, key: str, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.prepared, self.deadline, self.key, self.loop = prepared, deadline, key, loop
         self.future: asyncio.Future[Any] = loop.create_future()
@@ -76,7 +76,7 @@ class Job:
             return
 
 
-class Taken(NamedTuple):
+class JobSequence(NamedTuple):
     """A sequence of a job, by its place in it."""
 
     job: Job
@@ -91,7 +91,7 @@ class Batch(NamedTuple):
     """Sequences of one pass."""
 
     run: Pass
-    taken: Sequence[Taken]
+    taken: Sequence[JobSequence]
     tokens: int
 
 
@@ -168,7 +168,7 @@ class WorkQueue:
         if not self._clients:
             return None
         clients = sorted(self._clients.values(), key=lambda each: each.given)
-        run, taken, tokens = clients[0].jobs[0][2].prepared.run, list[Taken](), 0
+        run, taken, tokens = clients[0].jobs[0][2].prepared.run, list[JobSequence](), 0
         waiting = [(each, job) for each in clients for _, _, job in each.jobs]
         for client, job in waiting:
             if taken and tokens >= budget:
@@ -199,14 +199,14 @@ class WorkQueue:
         self._products = fading * self._products + tokens * seconds
         self.rate = self._squares / self._products
 
-    def _take(self, client: "_Client", job: Job, taken: list[Taken], room: int, now: float) -> int:
+    def _take(self, client: "_Client", job: Job, taken: list[JobSequence], room: int, now: float) -> int:
         """Adds as many sequences of a job to `taken` as there is room for; how many tokens they have."""
         tokens = 0
         while job.taken < len(job.prepared.encoded):
             size = job.prepared.encoded[job.taken].tokens
             if taken and tokens + size > room:
                 break
-            taken.append(Taken(job, job.taken))
+            taken.append(JobSequence(job, job.taken))
             tokens += size
             job.taken += 1
             job.begun = job.begun or now

@@ -19,7 +19,7 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertsmith.serving.admission import BodyReading
+from bertsmith.serving.admission import BodyReader
 from bertsmith.serving.app import make_app, refuse_early
 from bertsmith.serving.http_server import log_to_stderr
 from bertsmith.serving.refusals import Unavailable
@@ -144,7 +144,7 @@ class Door:
         self.settings, self.replicas = ServingSettings.model_validate_json(settings_json), replicas
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        return BodyReading(self._pass_on, self.settings.max_body_bytes, refuse_early)
+        return BodyReader(self._pass_on, self.settings.max_body_bytes, refuse_early)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

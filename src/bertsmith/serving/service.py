@@ -14,7 +14,7 @@ from typing import Any
 from bertsmith.errors import BertsmithError, FilterError
 from bertsmith.serving.admission import ANONYMOUS
 from bertsmith.serving.models import Models
-from bertsmith.serving.operations.operation import Options, Prepared
+from bertsmith.serving.operations.operation import Options, PreparedRequest
 from bertsmith.serving.queue import Job, WorkQueue
 from bertsmith.serving.refusals import InvalidRequest, NoInputs, TooLarge, Unavailable, Unsupported
 from bertsmith.serving.served_model import ServedModel
@@ -126,12 +126,12 @@ class Service:
         counted = prepared.input_tokens, prepared.truncated, prepared.tokens
         return Answer(results, model, *counted, timing)
 
-    async def _prepare(self, prepare: Any, request: Request, deadline: float) -> Prepared:
+    async def _prepare(self, prepare: Any, request: Request, deadline: float) -> PreparedRequest:
         options = replace(request.options, most_tokens=self.settings.max_input_tokens)
         try:
             beside = characters(request.options.more) * len(request.inputs)  # a query is read with each text
             if characters(request.inputs) + beside <= _INLINE_CHARACTERS:
-                prepared: Prepared = prepare(request.inputs, options)
+                prepared: PreparedRequest = prepare(request.inputs, options)
             else:
                 prepared = await self.workers.read(request.key, deadline, prepare, request.inputs, options)
         except BertsmithError as error:
@@ -158,7 +158,7 @@ class Service:
                 f"An input has {longest:,} characters; this service takes {most:,}. Send it in parts."
             )
 
-    def _require_tokens(self, prepared: Prepared) -> None:
+    def _require_tokens(self, prepared: PreparedRequest) -> None:
         longest = max((*prepared.input_tokens, *(each.tokens for each in prepared.encoded)), default=0)
         if longest > self.settings.max_input_tokens:
             raise TooLarge(

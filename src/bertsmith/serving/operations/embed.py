@@ -20,7 +20,7 @@ from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.inference.engine import autocasting
 from bertsmith.model.bert import Bert
 from bertsmith.model.static_table import StaticTable
-from bertsmith.serving.operations.operation import Options, Pass, Prepared
+from bertsmith.serving.operations.operation import Options, Pass, PreparedRequest
 from bertsmith.serving.refusals import TooLarge, TooLong
 from bertsmith.tasks.checkpoints.sentence_folder import SentenceSettings
 from bertsmith.tasks.examples.encoding import Encoded, Layout
@@ -154,7 +154,7 @@ class Embed:
 
         self.run = Pass(compute, encoder.device, encoder.name)
 
-    def prepare(self, inputs: Sequence[Any], options: Options, names: Sequence[str] = ()) -> Prepared:
+    def prepare(self, inputs: Sequence[Any], options: Options, names: Sequence[str] = ()) -> PreparedRequest:
         """`names` as `TextEncoder.sequences` has them."""
         width = self.encoder.width
         dimensions = options.more.get("dimensions")
@@ -175,7 +175,7 @@ class Embed:
                 vectors = cut(vectors, kept, normalise=False)
             return vectors if normalise is False else normalised(vectors)
 
-        return Prepared(self.run, made, finish, tokens, cut_off)
+        return PreparedRequest(self.run, made, finish, tokens, cut_off)
 
     def _joined(self, vectors: Vectors, made: Sequence[Encoded], owners: Sequence[int]) -> Vectors:
         """(W, H) -> (E, H)."""
@@ -195,7 +195,7 @@ class Similarity:
     def __init__(self, embed: Embed) -> None:
         self.embed = embed
 
-    def prepare(self, inputs: Sequence[Any], options: Options) -> Prepared:
+    def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:
         more = dict(options.more)
         source = more.pop("source", None)
         if not isinstance(source, str):
@@ -230,13 +230,13 @@ class EmbedTokens:
 
         self.run = Pass(compute, encoder.device, encoder.name, per_row=True)
 
-    def prepare(self, inputs: Sequence[Any], options: Options) -> Prepared:
+    def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:
         if options.long_text == "windows":
             raise InputError("Vectors of tokens are of one window: say long_text = 'truncate' or 'error'.")
         made, _, cut_off = self.encoder.sequences(inputs, options)
         tokens = [each.tokens for each in made]
         _require_few(sum(tokens), self.encoder.encoder.config.hidden_size, "tokens")
-        return Prepared(self.run, made, list, tokens, cut_off)
+        return PreparedRequest(self.run, made, list, tokens, cut_off)
 
 
 def _require_few(vectors: int, width: int, of: str) -> None:

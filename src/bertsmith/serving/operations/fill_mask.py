@@ -13,7 +13,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.engine import Engine
 from bertsmith.model.cpu.kernel_linear import as_kernel
-from bertsmith.serving.operations.operation import Options, Pass, Prepared
+from bertsmith.serving.operations.operation import Options, Pass, PreparedRequest
 from bertsmith.serving.refusals import TooLarge, TooLong
 from bertsmith.tasks.examples.encoding import Encoded, Layout
 from bertsmith.tasks.pretraining.fill_mask import masked_window
@@ -48,7 +48,7 @@ class FillMask:
 
         self.run = Pass(compute, engine.device, name, per_row=True)
 
-    def prepare(self, inputs: Sequence[Any], options: Options) -> Prepared:
+    def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:
         if options.long_text in ("truncate", "windows"):
             raise InputError("A text with masks is read whole: leave long_text away.")
         top = options.more.get("top", 5)
@@ -65,7 +65,7 @@ class FillMask:
             return [self._shown(*each) for each in outputs]
 
         tokens = [each.tokens for each in encoded]
-        return Prepared(self.run, encoded, finish, tokens, [False] * len(encoded), keep)
+        return PreparedRequest(self.run, encoded, finish, tokens, [False] * len(encoded), keep)
 
     def _require_few(self, encoded: Sequence[Encoded], top: int) -> None:
         """Raises TooLarge for more masks than are computed, or candidates than are sent, at a time."""

@@ -41,7 +41,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRequest:
     """A request ready to be computed.
 
     `keep` makes of a sequence's outputs what has to wait for the others; a worker calls it. `finish` makes of
@@ -87,6 +87,6 @@ class Operation(Protocol):
 
     options: frozenset[str]
 
-    def prepare(self, inputs: Sequence[Any], options: Options) -> Prepared:
+    def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:
         """Reads and tokenises. Raises InputError for inputs of another kind, TooLong."""
         ...

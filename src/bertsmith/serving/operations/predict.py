@@ -11,7 +11,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.engine import Engine
 from bertsmith.inference.ranking.reranker import relevant_label, score_of
-from bertsmith.serving.operations.operation import LongText, Options, Pass, Prepared
+from bertsmith.serving.operations.operation import LongText, Options, Pass, PreparedRequest
 from bertsmith.serving.refusals import TooLong
 from bertsmith.tasks.examples.encoding import Encoded, Layout, special_tokens
 from bertsmith.tasks.examples.text_task import TextTask
@@ -45,7 +45,7 @@ class Predict:
             "windows": task if task.settings.stride is not None else _with_stride(task, overlap),
         }
 
-    def prepare(self, inputs: Sequence[Any], options: Options) -> Prepared:
+    def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:
         task = self.tasks[options.long_text]
         if options.long_text == "truncate" and task.is_pretokenized:
             raise InputError(
@@ -74,7 +74,7 @@ class Predict:
             return [{**each, "logits": row.tolist()} for each, row in zip(found, outputs, strict=True)]
 
         tokens = [each.tokens for each in encoded]
-        return Prepared(self.run, encoded, finish, tokens, [cut and each for each in longer])
+        return PreparedRequest(self.run, encoded, finish, tokens, [cut and each for each in longer])
 
     def _is_longer(self, pieces: Sequence[Pieces], encoded: Encoded) -> bool:
         """Whether the texts have more pieces than one window shows."""
@@ -113,7 +113,7 @@ class Rerank:
     def __init__(self, predict: Predict) -> None:
         self.predict = predict
 
-    def prepare(self, inputs: Sequence[Any], options: Options) -> Prepared:
+    def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:
         query = options.more.get("query")
         if not isinstance(query, str):
             raise InputError(f"query must be a text, found {query!r}.")

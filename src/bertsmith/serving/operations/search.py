@@ -9,7 +9,7 @@ from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.search import Mode, Question, check_question
 from bertsmith.serving import LOG
 from bertsmith.serving.operations.embed import Embed
-from bertsmith.serving.operations.operation import Options, Prepared
+from bertsmith.serving.operations.operation import Options, PreparedRequest
 from bertsmith.serving.refusals import IndexUnreadable, TooLarge
 from bertsmith.tasks.task import Outputs
 
@@ -25,7 +25,7 @@ class Search:
     def __init__(self, index: Index, embed: Embed) -> None:
         self.index, self.embed = index, embed
 
-    def prepare(self, inputs: Sequence[Any], options: Options) -> Prepared:
+    def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:
         k, mode = options.more.get("k", 10), options.more.get("mode", "hybrid")
         where = options.more.get("where")
         if type(k) is not int or not 1 <= k <= _MOST:

@@ -149,7 +149,7 @@ def _scale(model: ServedModel) -> list[float] | None:
     return list(bounds) if bounds else None
 
 
-class Asked(StrictBody):
+class ExplanationBody(StrictBody):
     """`input` is one of those that the model's predictions are made of, or [query, document]."""
 
     model: str = Field(max_length=64)
@@ -157,14 +157,14 @@ class Asked(StrictBody):
     as_vectors: bool = False  # of a model with a head, the cosine of two texts
 
 
-class AttributionsAsked(Asked):
+class AttributionsBody(ExplanationBody):
     """`target`: a class, a piece of the vocabulary, the number of a word; None is what the model answers."""
 
     target: str | int | None = None
     baseline: Literal["pad", "mask"] = "pad"
 
 
-class AttentionAsked(Asked):
+class AttentionBody(ExplanationBody):
     """A `layer` and a `head`, from 0, to be seen whole: the last layer's first one unless said. `pictures`
     False leaves the small ones of all heads away.
     """
@@ -179,14 +179,14 @@ def _add_explanations(router: APIRouter, service: Service) -> None:
     explanations = _Explanations()
 
     @router.post("/page/attributions")
-    async def attributions(asked: AttributionsAsked) -> Response:
+    async def attributions(asked: AttributionsBody) -> Response:
         model = service.models[asked.model]
         return JsonResponse(
             await explanations.run(lambda check: _attributions(explanations, model, asked, check))
         )
 
     @router.post("/page/attention")
-    async def attention(asked: AttentionAsked) -> Response:
+    async def attention(asked: AttentionBody) -> Response:
         model = service.models[asked.model]
         return JsonResponse(
             await explanations.run(lambda check: _attention(explanations, model, asked, check))
@@ -267,7 +267,7 @@ def _require_weights(model: ServedModel) -> None:
 
 
 def _attributions(
-    explanations: _Explanations, model: ServedModel, asked: AttributionsAsked, check: Check
+    explanations: _Explanations, model: ServedModel, asked: AttributionsBody, check: Check
 ) -> dict[str, Any]:
     explainer = explanations.explainer(model, asked.as_vectors)
     found = explainer.attributions(
@@ -287,7 +287,7 @@ def _attributions(
 
 
 def _attention(
-    explanations: _Explanations, model: ServedModel, asked: AttentionAsked, check: Check
+    explanations: _Explanations, model: ServedModel, asked: AttentionBody, check: Check
 ) -> dict[str, Any]:
     explainer = explanations.explainer(model, asked.as_vectors)
     check()

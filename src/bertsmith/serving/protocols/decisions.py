@@ -27,14 +27,14 @@ from bertsmith.serving.refusals import InvalidRequest, Unsupported
 from bertsmith.serving.service import Service
 
 
-class Asked(StrictBody):
+class NamedQuestion(StrictBody):
     """What all questions have. The instructions name a label only where they are one."""
 
     name: str | None = None
     instructions: str | ListOf[Any]
 
 
-class Predicate(Asked):
+class Predicate(NamedQuestion):
     """Whether something holds: the label that is the question's name, or its instructions."""
 
     type: Literal["predicate"]
@@ -52,7 +52,7 @@ class Option(StrictBody):
     description: str | None = None
 
 
-class Choice(Asked):
+class Choice(NamedQuestion):
     """One of the choices."""
 
     type: Literal["choice"]
@@ -72,7 +72,7 @@ class Level(StrictBody):
     description: str | None = None
 
 
-class Score(Asked):
+class Score(NamedQuestion):
     """How far up the levels."""
 
     type: Literal["score"]

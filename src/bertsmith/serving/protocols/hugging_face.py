@@ -86,7 +86,7 @@ def routes(service: Service) -> APIRouter:
         model, kind = _choose(service, body, body.model or name, task)
         model.operation(kind.operation)  # raises Unsupported, naming what it has
         content, found = await kind.run(
-            pipelines.Asked(service, request, model, body.inputs, body.all_parameters())
+            pipelines.PipelineCall(service, request, model, body.inputs, body.all_parameters())
         )
         return await json_response(content, note(request, found))
 

@@ -32,7 +32,7 @@ _MOST_TOKENS = 2_000_000  # of the texts in an answer: a second of work, and ten
 
 
 @dataclass(frozen=True)
-class Asked:
+class PipelineCall:
     """`inputs` and `parameters` as they were sent, null left away; a list is answered by a list."""
 
     service: Service
@@ -86,20 +86,20 @@ class Asked:
         return value
 
 
-Pipeline = Callable[[Asked], Awaitable[tuple[Any, Answer]]]
+Pipeline = Callable[[PipelineCall], Awaitable[tuple[Any, Answer]]]
 
 
-async def classify_texts(asked: Asked) -> tuple[Any, Answer]:
+async def classify_texts(call: PipelineCall) -> tuple[Any, Answer]:
     """Calibrated probabilities; with `function_to_apply` what it makes of the head's logits as they are."""
-    asked.require_known(("top_k", "function_to_apply"))
-    top, function = asked.whole_number("top_k"), asked.parameters.get("function_to_apply")
+    call.require_known(("top_k", "function_to_apply"))
+    top, function = call.whole_number("top_k"), call.parameters.get("function_to_apply")
     if function not in (None, *_FUNCTIONS):
         raise InvalidRequest(
             f"function_to_apply must be {', '.join(_FUNCTIONS)}, found {str(function)[:80]!r}."
         )
-    answer = await asked.answer(asked.listed(), "predict", logits=True if function else None)
+    answer = await call.answer(call.listed(), "predict", logits=True if function else None)
     found = [
-        scored_labels(each, asked.model) if function is None else _applied(function, each, asked.model)
+        scored_labels(each, call.model) if function is None else _applied(function, each, call.model)
         for each in answer.results
     ]
     return [each[:top] for each in found], answer
@@ -114,32 +114,32 @@ def _applied(function: str, prediction: Any, model: ServedModel) -> list[dict[st
     return best_first(dict(zip(logits, scores, strict=True)))
 
 
-async def classify_by_entailment(asked: Asked) -> tuple[Any, Answer]:
+async def classify_by_entailment(call: PipelineCall) -> tuple[Any, Answer]:
     """[{"label", "score"}] for each candidate label, best first: how much the text entails the hypothesis
     that names it, against the other labels, or with `multi_label` against its contradiction.
     """
-    asked.require_known(("candidate_labels", "hypothesis_template", "multi_label"))
-    entailment, contradiction = _entailment(asked.model)
-    labels = asked.texts("candidate_labels")
-    template = asked.parameters.get("hypothesis_template", _TEMPLATE)
-    multi_label = asked.flag("multi_label")
+    call.require_known(("candidate_labels", "hypothesis_template", "multi_label"))
+    entailment, contradiction = _entailment(call.model)
+    labels = call.texts("candidate_labels")
+    template = call.parameters.get("hypothesis_template", _TEMPLATE)
+    multi_label = call.flag("multi_label")
     if not labels:
         raise InvalidRequest("candidate_labels must be a list of at least one text.")
     if not isinstance(template, str) or "{}" not in template:
         raise InvalidRequest(
             f"hypothesis_template must have {{}} for the label, found {str(template)[:80]!r}."
         )
-    texts = asked.listed()
+    texts = call.listed()
     if not all(isinstance(text, str) for text in texts):
         raise InvalidRequest("inputs must be a text, or a list of texts.")
-    most = asked.service.settings.max_inputs
+    most = call.service.settings.max_inputs
     if len(texts) * len(labels) > most:
         raise TooLarge(
             f"{len(texts):,} texts with {len(labels):,} labels each; at most {most:,} pairs are taken."
         )
     hypotheses = [template.replace("{}", label) for label in labels]
     pairs = [(text, hypothesis) for text in texts for hypothesis in hypotheses]
-    answer = await asked.answer(pairs, "predict", logits=True)
+    answer = await call.answer(pairs, "predict", logits=True)
     logits = np.array([each["logits"] for each in answer.results]).reshape(len(texts), len(labels), -1)
     several = multi_label or len(labels) == 1
     if several:  # (E, L, 2) -> (E, L)
@@ -147,7 +147,7 @@ async def classify_by_entailment(asked: Asked) -> tuple[Any, Answer]:
     else:
         scores = probabilities_of(logits[:, :, entailment])
     found = [best_first(dict(zip(labels, row.tolist(), strict=True))) for row in scores]
-    return found[0] if asked.one else found, answer
+    return found[0] if call.one else found, answer
 
 
 def _entailment(model: ServedModel) -> tuple[int, int]:
@@ -163,31 +163,31 @@ def _entailment(model: ServedModel) -> tuple[int, int]:
     return entailment, contrary
 
 
-async def classify_tokens(asked: Asked) -> tuple[Any, Answer]:
+async def classify_tokens(call: PipelineCall) -> tuple[Any, Answer]:
     """[{"entity_group", "score", "word", "start", "end"}], in characters; with `aggregation_strategy` none
     one for each word: [{"entity", "score", "index", "word", "start", "end"}]. A word has one tag, which is
     read from its first piece: simple and first are the same.
     """
-    asked.require_known(("aggregation_strategy", "ignore_labels"))
-    strategy = asked.parameters.get("aggregation_strategy", "simple")
+    call.require_known(("aggregation_strategy", "ignore_labels"))
+    strategy = call.parameters.get("aggregation_strategy", "simple")
     if strategy != "none" and strategy not in _WHOLE_WORDS:
         raise Unsupported(
             f"aggregation_strategy = {str(strategy)[:80]!r} isn't done here: a word's tag is read from its "
             "first piece. Say simple, first or none."
         )
-    ignored = asked.texts("ignore_labels")
-    texts = asked.listed()
+    ignored = call.texts("ignore_labels")
+    texts = call.listed()
     if not all(isinstance(text, str) for text in texts):
         raise InvalidRequest("inputs must be a text, or a list of texts.")
-    answer = await asked.answer(texts, "predict")
+    answer = await call.answer(texts, "predict")
     make = _words if strategy == "none" else _groups
     hidden = {_OUTSIDE} if ignored is None else set(ignored)
     found = []
     for text, prediction in zip(texts, answer.results, strict=True):
         if "tags" not in prediction:
-            raise Unsupported(f"{asked.model.name} is a model for {asked.model.task}: it tags no words.")
+            raise Unsupported(f"{call.model.name} is a model for {call.model.task}: it tags no words.")
         found.append(make(text, prediction, hidden))
-    return found[0] if asked.one else found, answer
+    return found[0] if call.one else found, answer
 
 
 def _words(text: str, prediction: Mapping[str, Any], hidden: set[str]) -> list[dict[str, Any]]:
@@ -250,28 +250,26 @@ def _runs(labels: Sequence[Any]) -> list[Span]:
     return found
 
 
-async def answer_questions(asked: Asked) -> tuple[Any, Answer]:
+async def answer_questions(call: PipelineCall) -> tuple[Any, Answer]:
     """{"score", "start", "end", "answer"}; the answer of a model that learnt to give none may be "", its
     score the probability that there is none.
     """
-    asked.require_known(("top_k", "handle_impossible_answer"))
-    may_be_none = asked.flag("handle_impossible_answer")
-    if asked.whole_number("top_k") not in (None, 1):
+    call.require_known(("top_k", "handle_impossible_answer"))
+    may_be_none = call.flag("handle_impossible_answer")
+    if call.whole_number("top_k") not in (None, 1):
         raise Unsupported("top_k above 1 isn't done here: the best answer alone is given.")
-    answer = await asked.answer(asked.listed(), "predict")
+    answer = await call.answer(call.listed(), "predict")
     found = []
     for prediction in answer.results:
         if "null_odds" not in prediction:
-            raise Unsupported(
-                f"{asked.model.name} is a model for {asked.model.task}: it answers no questions."
-            )
+            raise Unsupported(f"{call.model.name} is a model for {call.model.task}: it answers no questions.")
         if may_be_none is False and prediction["start"] is None:
             raise Unsupported(
-                f"{asked.model.name} finds no answer in a passage, and handle_impossible_answer = false asks "
+                f"{call.model.name} finds no answer in a passage, and handle_impossible_answer = false asks "
                 "for one all the same, which isn't done here. Leave it out."
             )
         found.append(_best_span(prediction))
-    return found[0] if asked.one else found, answer
+    return found[0] if call.one else found, answer
 
 
 def _best_span(prediction: Mapping[str, Any]) -> dict[str, Any]:
@@ -295,19 +293,19 @@ class VectorParameters(StrictBody):
     encoding_format: Literal["float", "base64"] | None = None
 
 
-async def fill_masks(asked: Asked) -> tuple[Any, Answer]:
+async def fill_masks(call: PipelineCall) -> tuple[Any, Answer]:
     """[{"score", "token", "token_str", "sequence"}], best first; for several masks a list for each."""
-    asked.require_known(("top_k", "targets"))
-    top, targets = asked.whole_number("top_k"), asked.texts("targets")
-    texts = asked.listed()
-    answer = await asked.answer(texts, "fill_mask", top=top, targets=targets)
+    call.require_known(("top_k", "targets"))
+    top, targets = call.whole_number("top_k"), call.texts("targets")
+    texts = call.listed()
+    answer = await call.answer(texts, "fill_mask", top=top, targets=targets)
     _require_few(answer)
 
     def show() -> list[Any]:
-        return [_shown(*each, asked.model.tokenizer) for each in zip(texts, answer.results, strict=True)]
+        return [_shown(*each, call.model.tokenizer) for each in zip(texts, answer.results, strict=True)]
 
-    found = await asked.service.workers.read(key_of(asked.request), math.inf, show)  # begun long ago
-    return found[0] if asked.one else found, answer
+    found = await call.service.workers.read(key_of(call.request), math.inf, show)  # begun long ago
+    return found[0] if call.one else found, answer
 
 
 def _require_few(answer: Answer) -> None:
@@ -345,19 +343,19 @@ def _candidate(
     }
 
 
-async def extract_features(asked: Asked) -> tuple[Any, Answer]:
+async def extract_features(call: PipelineCall) -> tuple[Any, Answer]:
     """(E, D): a vector a text, pooled as the model was trained to, as TEI and Hugging Face's servers give it
     for models of sentences. Those of all tokens are at /embed_all.
     """
-    asked.require_known(VectorParameters.model_fields)
+    call.require_known(VectorParameters.model_fields)
     try:
-        said = VectorParameters.model_validate(dict(asked.parameters))
+        said = VectorParameters.model_validate(dict(call.parameters))
     except ValidationError as error:
         raise InvalidRequest(first_problem(error)) from error
     if said.encoding_format == "base64":
         raise Unsupported("encoding_format = 'base64' isn't done here: POST /v1/embeddings has it.")
-    answer = await asked.answer(
-        asked.listed(),
+    answer = await call.answer(
+        call.listed(),
         "embed",
         long_text=tei.long_text(said.truncate, said.truncation_direction),
         prompt_name=said.prompt_name,
@@ -367,12 +365,12 @@ async def extract_features(asked: Asked) -> tuple[Any, Answer]:
     return np.ascontiguousarray(answer.results), answer
 
 
-async def compare_sentences(asked: Asked) -> tuple[Any, Answer]:
+async def compare_sentences(call: PipelineCall) -> tuple[Any, Answer]:
     """The cosine of the source and each sentence."""
-    asked.require_known(())
-    match asked.inputs:
+    call.require_known(())
+    match call.inputs:
         case {"source_sentence": str() as source, "sentences": list() as sentences, **more} if not more:
-            answer = await asked.answer(sentences, "similarity", source=source)
+            answer = await call.answer(sentences, "similarity", source=source)
             return answer.results, answer
     raise InvalidRequest(
         "inputs must have source_sentence, a text, and sentences, a list of texts, and nothing else."

@@ -100,7 +100,7 @@ class SystemOneBody(ClientsBody):
     model: str | None = None
 
 
-class Unanswered(Unsupported):
+class UnanswerableQuestions(Unsupported):
     """Questions that no head here answers, by id, and why."""
 
     code = "unanswerable"
@@ -112,7 +112,7 @@ class Unanswered(Unsupported):
 
 def error_body(refusal: Refusal) -> dict[str, Any]:
     """FastAPI's: {"detail": [{"loc", "msg", "type"}]} for a body, {"detail": text} for the rest."""
-    if isinstance(refusal, Unanswered):
+    if isinstance(refusal, UnanswerableQuestions):
         return {
             "detail": [
                 {"loc": ["body", "questions", name], "msg": reason, "type": refusal.code}
@@ -174,8 +174,8 @@ def _shown(question: Noul | Choice | Score, said: Reply) -> dict[str, Any]:
 
 
 def _require_all(questions: Mapping[str, Any], found: Sequence[Any]) -> None:
-    """Raises Unanswered."""
+    """Raises UnanswerableQuestions."""
     pairs = zip(questions, found, strict=True)
     reasons = {name: each.reason for name, each in pairs if isinstance(each, Unanswerable)}
     if reasons:
-        raise Unanswered(reasons)
+        raise UnanswerableQuestions(reasons)
