@@ -8,7 +8,7 @@ import psutil
 import pytest
 import torch
 
-from bertsmith import machine as module
+from bertsmith import machine
 from bertsmith.machine import Gpu, Hardware, device_of, matmul_flops
 from machines import PLAIN
 
@@ -49,9 +49,9 @@ def test_hyper_threads_share_a_core(tmp_path: Path) -> None:
         topology.mkdir(parents=True)
         (topology / "physical_package_id").write_text(f"{cpu % 4 // 2}\n")
         (topology / "core_id").write_text(f"{cpu % 2}\n")
-    assert module._physical_cores(set(range(8)), tmp_path) == 4
-    assert module._physical_cores({0, 1, 2, 4, 5, 6}, tmp_path) == 3
-    assert module._physical_cores({0, 4}, tmp_path) == 1
+    assert machine._physical_cores(set(range(8)), tmp_path) == 4
+    assert machine._physical_cores({0, 1, 2, 4, 5, 6}, tmp_path) == 3
+    assert machine._physical_cores({0, 4}, tmp_path) == 1
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,13 @@ def test_precision_is_what_the_hardware_computes_in(
 def test_matmul_speed_is_the_work_over_the_median_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """One slow outlier, as another program causes, does not move the figure."""
     durations = iter([9.0, 0.2, 5.0, 0.2, 0.2])
-    monkeypatch.setattr(module, "_CPU_SIZE", 100)
-    monkeypatch.setattr(module, "_seconds_of_product", lambda *_: next(durations))
+    monkeypatch.setattr(machine, "_CPU_SIZE", 100)
+    monkeypatch.setattr(machine, "_seconds_of_product", lambda *_: next(durations))
     assert matmul_flops(torch.float32, seconds=5.5, device=torch.device("cpu")) == pytest.approx(2e6 / 0.2)
 
 
 def test_measuring_leaves_the_random_state_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CPU_SIZE", 64)
+    monkeypatch.setattr(machine, "_CPU_SIZE", 64)
     before = torch.random.get_rng_state()
     assert matmul_flops(torch.float32, seconds=0.0, device=torch.device("cpu")) > 0
     assert torch.equal(torch.random.get_rng_state(), before)

@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from bertsmith.errors import InputError
-from bertsmith.serving import admission as keys_module
+from bertsmith.serving import admission
 from bertsmith.serving.admission import Client, Keys
 from bertsmith.serving.app import make_app
 from bertsmith.serving.refusals import Unauthorized
@@ -134,7 +134,7 @@ def test_one_of_several_processes_replaces_no_model(folder: Path, app: FastAPI) 
 def test_keys_are_read_again_when_their_file_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(keys_module, "_LOOKED_AT", 0.0)
+    monkeypatch.setattr(admission, "_LOOKED_AT", 0.0)
     path = tmp_path / "keys"
     path.write_text(f"one {'1' * 16}\n")
     keys = Keys(path)

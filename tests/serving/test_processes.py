@@ -17,8 +17,7 @@ import pytest
 import torch
 
 from bertsmith.errors import InputError, ResourceError
-from bertsmith.serving import serve as processes
-from bertsmith.serving import serve as server
+from bertsmith.serving import serve
 from bertsmith.serving.models import Models
 from bertsmith.serving.serve import _metrics_folder, _Processes, _Worker, try_models
 from bertsmith.serving.settings import read_settings
@@ -74,9 +73,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[_Processes, list[
             found._workers.append(_Worker(Made(False), Line()))  # type: ignore[arg-type]
 
         monkeypatch.setattr(found, "_begin", begin)
-        monkeypatch.setattr(processes.connection, "wait", lambda *_, **__: time.sleep(0.005))
-        monkeypatch.setattr(processes.multiprocess, "mark_process_dead", lambda _: None)
-        monkeypatch.setattr(processes, "_PAUSE", 0.02)
+        monkeypatch.setattr(serve.connection, "wait", lambda *_, **__: time.sleep(0.005))
+        monkeypatch.setattr(serve.multiprocess, "mark_process_dead", lambda _: None)
+        monkeypatch.setattr(serve, "_PAUSE", 0.02)
         yield found, tried
 
 
@@ -140,13 +139,13 @@ def test_the_one_that_watches_several_opens_no_model(tmp_path: Path, monkeypatch
     folder = save_fine_tuned(tmp_path / "m", "classification")
     settings = read_settings([f"m={folder}"], None, {"workers": 2, "port": 0}, {})
     monkeypatch.setattr(Models, "open_all", lambda self: pytest.fail("it was opened here"))
-    monkeypatch.setattr(server, "log_to_stderr", lambda: None)
+    monkeypatch.setattr(serve, "log_to_stderr", lambda: None)
     shown, begun = list[str](), list[int]()
-    monkeypatch.setattr(server, "_announcement", lambda _, lines, __: shown.extend(lines))
-    monkeypatch.setattr(server, "run_processes", lambda found, *_: begun.append(found.workers))
+    monkeypatch.setattr(serve, "_announcement", lambda _, lines, __: shown.extend(lines))
+    monkeypatch.setattr(serve, "run_processes", lambda found, *_: begun.append(found.workers))
     threads, before = torch.get_num_threads(), signal.getsignal(signal.SIGHUP)
     try:
-        server.serve(settings)
+        serve.serve(settings)
     finally:
         torch.set_num_threads(threads)
         signal.signal(signal.SIGHUP, before)
@@ -164,7 +163,7 @@ def test_a_model_that_cant_be_served_is_a_sentence_before_any_process_serves(tmp
 
 def test_models_that_end_the_process_that_tries_them_are_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where memory ends, the system kills it. This one ends by an error: `abs` takes no two arguments."""
-    monkeypatch.setattr(processes, "_try", abs)
+    monkeypatch.setattr(serve, "_try", abs)
     with pytest.raises(ResourceError, match="ended with status 1"):
         try_models(read_settings(["m=nowhere"], None, {"workers": 2}, {}))
 
