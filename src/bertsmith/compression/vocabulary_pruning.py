@@ -82,7 +82,7 @@ def prune_vocabulary(
     folder = locate_model(model).folder
     require_free(Path(out))
     tokenizer = read_own_tokenizer(table_folder(folder) if is_static(folder) else folder)
-    counted = _Counted(texts, _prefixes(folder), _tagging(folder, task))
+    counted = _Counted(texts, _prefixes(folder), _reading_task(folder, task))
     counts = count_pieces(tokenizer, counted)
     if not counted.number:
         raise InputError("There are no texts to count pieces in: every piece would go. Give texts.")
@@ -115,13 +115,11 @@ def prune_counted(
 
 class _Counted:
     """The texts, counted as they pass; each goes on by itself, behind each prefix, with which its first word
-    may be spelled by other pieces, and as `tagging` reads it, word by word.
+    may be spelled by other pieces, and as the `task` reads it too.
     """
 
-    def __init__(self, texts: Iterable[str], prefixes: Sequence[str], tagging: Tagging | None) -> None:
-        self._texts, self._tagging = texts, tagging
-        # byte-level pieces of words that are given one by one begin with a blank, also at the beginning
-        self._prefixes = prefixes if tagging is None else [*prefixes, " "]
+    def __init__(self, texts: Iterable[str], prefixes: Sequence[str], task: Task[Any] | None) -> None:
+        self._texts, self._prefixes, self._task = texts, prefixes, task
         self.number = 0
 
     def __iter__(self) -> Iterator[str]:
@@ -130,18 +128,15 @@ class _Counted:
             yield text
             for prefix in self._prefixes:
                 yield prefix + text
-            if self._tagging is not None:
-                example = self._tagging.example(text)
-                yield " ".join(["", *example.runs])
-                yield " ".join(example.words)  # of a run of over a hundred characters, which is [UNK]
+            if self._task is not None:
+                yield from self._task.spellings(text)
 
 
-def _tagging(folder: Path, given: type[Task[Any]] | None) -> Tagging | None:
-    """How words are read: a tagger's own, or that of Features, and of a tagger made of an encoder."""
-    if model_kind(folder) != "task":
-        return None if is_static(folder) else Tagging(Tagging.Settings())
-    task = load_task_model(folder, given)[1]
-    return task if isinstance(task, Tagging) else None
+def _reading_task(folder: Path, given: type[Task[Any]] | None) -> Task[Any] | None:
+    """A model's own; of an encoder that of Features, and of a tagger made of it."""
+    if model_kind(folder) == "task":
+        return load_task_model(folder, given)[1]
+    return None if is_static(folder) else Tagging(Tagging.Settings())
 
 
 def _prefixes(folder: Path) -> list[str]:

@@ -17,7 +17,6 @@ from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.heads.linear_start import FROZEN, FROZEN_ALONE, LinearProbe
-from bertsmith.tasks.similarity import compares_vectors
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.task_model import outputs_of
 
@@ -59,7 +58,7 @@ def frozen_predictions(
     task.bind(model.head)
     tokenizer = load_own_tokenizer(source, model.config)
     probe = LinearProbe.of(task, model, encode_examples(task, train, tokenizer))
-    if probe is None and not compares_vectors(task):
+    if probe is None and not task.compares_vectors:
         return {}
     if probe is not None:
         start = probe.best()

@@ -98,6 +98,10 @@ class Similarity(TextTask):
     def reads_pairs(self) -> bool:
         return True
 
+    @property
+    def compares_vectors(self) -> bool:
+        return self.settings.target == "score"
+
     def as_target(self, value: Any, where: str) -> Any:
         return as_number(value, where) if self.settings.target == "score" else self.as_own_label(value, where)
 
@@ -163,7 +167,7 @@ class Similarity(TextTask):
 
     def as_teacher(self) -> Task[TextExample]:
         """A task of one's own stays as it is."""
-        if type(self) is not Similarity or not compares_vectors(self):
+        if type(self) is not Similarity or not self.compares_vectors:
             return self
         return VectorSimilarity.from_state(self.state(), "the teacher")
 
@@ -273,11 +277,6 @@ class VectorSimilarity(Similarity):
         """As Similarity, of vectors (2, H)."""
         cosines = [(output[0] * output[1]).sum(keepdims=True) for output in outputs]
         return super().decode(cosines, examples, encoded)
-
-
-def compares_vectors(task: Task[Any]) -> bool:
-    """Whether the encoder answers without a head that has weights: by the cosine of two texts."""
-    return isinstance(task, Similarity) and task.settings.target == "score"
 
 
 def _pairs(examples: Sequence[TextExample]) -> list[tuple[str, str]]:

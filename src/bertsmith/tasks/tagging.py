@@ -5,7 +5,7 @@ W words, C labels, R rows that the head reads: one a word.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache
@@ -311,6 +311,15 @@ class Tagging(Task[TaggedExample]):
 
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
         return WordLoss(temperature)
+
+    def spellings(self, text: str) -> Iterator[str]:
+        """Word by word: byte-level pieces of words that are given one by one begin with a blank, also at the
+        beginning.
+        """
+        example = self.example(text)
+        yield f" {text}"
+        yield " ".join(["", *example.runs])
+        yield " ".join(example.words)  # of a run of over a hundred characters, which is [UNK]
 
     def decoding(self, tokenizer: Tokenizer) -> dict[str, Any]:
         """With scores of a sentence's first tag, of each tag behind each, and of its last: what Viterbi adds

@@ -8,7 +8,7 @@ One decoding serves evaluation, the command line and Python. E examples, R rows 
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from types import MappingProxyType
@@ -412,6 +412,10 @@ class Task(ABC, Generic[E]):
         """The texts that make an unlabelled example another one's copy."""
         return self.texts(example)
 
+    def spellings(self, text: str) -> Iterator[str]:
+        """Other ways in which the task reads a text, whose pieces a pruned vocabulary has to keep."""
+        return iter(())
+
     def for_file(self, path: Path, columns: Mapping[str, Any]) -> Self:
         """The task as it reads a file that needn't be laid out as those that it was trained on, from these
         columns. Raises RecipeError for a name or value that is none.
@@ -420,6 +424,11 @@ class Task(ABC, Generic[E]):
         settings = self.settings.model_dump() | dict(columns)
         other.settings = check(type(self.settings), settings, "the given columns")
         return other
+
+    @property
+    def compares_vectors(self) -> bool:
+        """Whether the encoder answers without a head that has weights: by the cosine of two texts."""
+        return False
 
     @property
     def fits_static_table(self) -> bool:

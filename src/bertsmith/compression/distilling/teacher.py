@@ -16,7 +16,6 @@ from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.registry import find_task
-from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.files.columns import listed
@@ -68,7 +67,7 @@ def open_teachers(names: Sequence[str], task: str | None, device: torch.device) 
                 f"The teachers must answer the same question: {names[0]} does {_described(first)}, {name} "
                 f"{_described(other)}. Leave one out."
             )
-        if _has_sigmoid(other) != _has_sigmoid(first):  # outputs are averaged before it
+        if other.activation != first.activation:  # outputs are averaged before it
             raise RecipeError(
                 f"The teachers must answer on one scale: of {names[0]} and {name} only one puts its number "
                 "through a sigmoid. Leave one out."
@@ -94,10 +93,6 @@ def _columns(task: Task[Any]) -> tuple[str, ...]:
     """Those beside the text."""
     found: tuple[str, ...] = getattr(task, "column_names", ())
     return found
-
-
-def _has_sigmoid(task: Task[Any]) -> bool:
-    return isinstance(task, Regression) and task.has_sigmoid
 
 
 def _described(task: Task[Any]) -> str:

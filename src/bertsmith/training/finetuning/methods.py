@@ -35,7 +35,6 @@ from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, features_of, minimise
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.regression import Regression
-from bertsmith.tasks.similarity import compares_vectors
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.tasks.task_model import TaskModel
@@ -72,7 +71,7 @@ def possible_methods(
     the head can begin as a linear model; `trains`: not all weights are frozen; `unlabelled`: there are texts
     without labels.
     """
-    if compares_vectors(task) and not recipe.reinit_layers:
+    if task.compares_vectors and not recipe.reinit_layers:
         return [LINEAR, FULL] if trains else [LINEAR]
     if not linear:
         return [FULL]
@@ -133,7 +132,7 @@ def teaching_of(method: str, task: Task[Any], source: Path, tokenizer: Tokenizer
 
 def suits_folds(task: Task[Any], recipe: FinetuneRecipe) -> bool:
     """Whether a linear model of frozen features is a method here, which costs next to nothing a fold."""
-    few = isinstance(task, Classification | MultiLabel | Regression | Tagging) or compares_vectors(task)
+    few = isinstance(task, Classification | MultiLabel | Regression | Tagging) or task.compares_vectors
     return few and not recipe.reinit_layers
 
 
