@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.text.prose.cleaning import clean
+from bertsmith.text.prose.sentences import clean
 
 
 @pytest.mark.parametrize(

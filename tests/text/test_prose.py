@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.text.prose.docstrings import documentation
-from bertsmith.text.prose.prose import prose, reads_as_english
-from bertsmith.text.prose.pydocs import find_packages, read_page
+from bertsmith.text.prose.markup import prose, reads_as_english
+from bertsmith.text.prose.pydocs import documentation, find_packages, read_page
 
 
 def paragraphs(text: str) -> list[str]:

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentencex import segment
 
-from bertsmith.text.prose.paragraphs import paragraphs
-from bertsmith.text.prose.sentences import LineLayout, RawDocument, sentences, split
+from bertsmith.text.prose.sentences import LineLayout, RawDocument, paragraphs, sentences, split
 
 
 def found(text: str, layout: LineLayout = "folded") -> list[str]:

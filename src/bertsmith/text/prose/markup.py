@@ -1,10 +1,13 @@
-"""Documentation in reStructuredText, Markdown, NumPy and Google style → its running text, line by line.
+"""Documentation in reStructuredText, Markdown, NumPy and Google style → the English prose in it.
 
-Code, doctests, tables, directives, headings and type lines are left out. What stays is judged in prose.py.
+Code, doctests, tables, directives, headings and type lines are left out. The lines that stay are joined to
+paragraphs and freed of inline markup; of each paragraph the sentences stay that read as English.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from bertsmith.text.prose.sentences import split
 
 Lines = Sequence[str]
 
@@ -15,6 +18,53 @@ _ADMONITION = re.compile(
 )
 # `name : type`, `name (type):`, or a bare name or type, with its description further in on the next line
 _NAME_AND_TYPE = re.compile(r"\s*[`*]*\w+[`*]*(?:, [`*]*[\w.]+[`*]*)*(?:\s*:(?:\s.*)?|\s*\(.*\)\s*:\s*)?$")
+# What stands before a description, which begins a paragraph of its own:
+_MARKER = re.compile(
+    r"\s*[-*•+]\s+(?=\S)"  # a list item
+    r"|\s*\(?\d{1,3}[.)]\s+(?=\S)"
+    r"|\s*[:@](?:param|parameter|arg|argument|keyword|returns?|raises?|var|ivar|cvar|yields?)\b[^:]*:\s*"
+    # Google's `name (type): description`; only where indented, for at the margin `Note: ...` is a sentence
+    r"|\s+[`*]*[\w.]+[`*]*\s*(?:\((?:[^()]|\([^()]*\))*\))?\s*:\s+(?=\S)"
+)
+_INLINE: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"!\[[^\]]*\](?:\([^)]*\)|\[[^\]]*\])"), " "),  # ![image](address)
+    (re.compile(r"\[([^\]]+)\](?:\([^)]*\)|\[[^\]]*\])"), r"\1"),  # [text](address), [text][label]
+    (re.compile(r":math:`([^`]*)`"), r"\\\1"),  # the back-slash makes the sentence fail the test of prose
+    (re.compile(r":[\w:+-]+:`([^`<]+?)\s*<[^`>]*>`"), r"\1"),  # :ref:`text <target>`
+    (re.compile(r":[\w:+-]+:`[~!.]*(?:[\w.]+\.)?([^`]*)`"), r"\1"),  # :class:`~package.Name`
+    (re.compile(r"`([^`<]+?)\s*<[^`>]*>`_{1,2}"), r"\1"),  # `text <address>`_
+    (re.compile(r"``([^`]+)``"), r"\1"),
+    (re.compile(r"`[~!.]*([^`]+)`_{0,2}"), r"\1"),
+    (re.compile(r"<?https?://[^\s>)\]]+>?"), " "),
+    (re.compile(r"\s*\[(?:#?\w{0,12}|\d+(?:, ?\d+)*)\]_"), ""),  # [1]_, a footnote
+    (
+        re.compile(r"(?<![\w*])\*{1,3}([^\s*](?:[^*]*[^\s*])?)\*{1,3}(?![\w*])"),
+        r"\1",
+    ),  # *emphasis*, **strong**
+    (re.compile(r"(?<!\w)_([^\s_](?:[^_]*[^\s_])?)_(?!\w)"), r"\1"),
+    (re.compile(r"(?<!\w)\|([\w .-]+)\|(?!\w)"), r"\1"),  # |substitution|
+    (re.compile(r"\\([*_`|<>\[\]()# -])"), r"\1"),  # an escaped mark
+    (re.compile(r"::(?=\s|$)"), ":"),
+)
+
+_ANY_MARK = re.compile(r"[`*_|\[<\\]|://|::")
+_PLAIN_WORD = re.compile(r"[(\"'“‘]*[A-Za-z]+(?:['’\-/][A-Za-z]+)*[\"'”’)]*[.,;:!?]*[\"'”’)]*")
+_SMALL_WORDS = re.compile(
+    r"\b(?:the|an?|of|to|in|is|are|be|for|and|or|that|this|it|with|as|by|on|if|from|not|which|when|can|will|was|at|"
+    r"you|has|have|its)\b",
+    re.IGNORECASE,
+)
+FEWEST_WORDS = 4
+PLAIN_SHARE = 0.75
+
+
+def prose(documentation: str) -> Iterator[str]:
+    """Paragraphs of English, each on one line."""
+    for paragraph in _paragraphs(running_lines(documentation.expandtabs().split("\n"))):
+        sentences = split(without_inline_markup(paragraph), "en")
+        kept = " ".join(filter(reads_as_english, sentences))
+        if kept:
+            yield kept
 
 
 def running_lines(lines: Lines) -> Iterator[str]:
@@ -24,11 +74,6 @@ def running_lines(lines: Lines) -> Iterator[str]:
         size = _block_size(lines, index)
         yield "" if size else _ADMONITION.sub("", lines[index])
         index += size or 1
-
-
-def indent(line: str) -> int:
-    """Leading spaces."""
-    return len(line) - len(line.lstrip(" "))
 
 
 def _block_size(lines: Lines, index: int) -> int:
@@ -101,28 +146,26 @@ _BLOCKS: tuple[tuple[re.Pattern[str], Callable[[Lines, int], int]], ...] = (
     ),
 )
 
-_INLINE: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"!\[[^\]]*\](?:\([^)]*\)|\[[^\]]*\])"), " "),  # ![image](address)
-    (re.compile(r"\[([^\]]+)\](?:\([^)]*\)|\[[^\]]*\])"), r"\1"),  # [text](address), [text][label]
-    (re.compile(r":math:`([^`]*)`"), r"\\\1"),  # the back-slash makes the sentence fail the test of prose
-    (re.compile(r":[\w:+-]+:`([^`<]+?)\s*<[^`>]*>`"), r"\1"),  # :ref:`text <target>`
-    (re.compile(r":[\w:+-]+:`[~!.]*(?:[\w.]+\.)?([^`]*)`"), r"\1"),  # :class:`~package.Name`
-    (re.compile(r"`([^`<]+?)\s*<[^`>]*>`_{1,2}"), r"\1"),  # `text <address>`_
-    (re.compile(r"``([^`]+)``"), r"\1"),
-    (re.compile(r"`[~!.]*([^`]+)`_{0,2}"), r"\1"),
-    (re.compile(r"<?https?://[^\s>)\]]+>?"), " "),
-    (re.compile(r"\s*\[(?:#?\w{0,12}|\d+(?:, ?\d+)*)\]_"), ""),  # [1]_, a footnote
-    (
-        re.compile(r"(?<![\w*])\*{1,3}([^\s*](?:[^*]*[^\s*])?)\*{1,3}(?![\w*])"),
-        r"\1",
-    ),  # *emphasis*, **strong**
-    (re.compile(r"(?<!\w)_([^\s_](?:[^_]*[^\s_])?)_(?!\w)"), r"\1"),
-    (re.compile(r"(?<!\w)\|([\w .-]+)\|(?!\w)"), r"\1"),  # |substitution|
-    (re.compile(r"\\([*_`|<>\[\]()# -])"), r"\1"),  # an escaped mark
-    (re.compile(r"::(?=\s|$)"), ":"),
-)
 
-_ANY_MARK = re.compile(r"[`*_|\[<\\]|://|::")
+def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """Lines joined until a blank line, a list item or argument, or a change of indentation."""
+    paragraph: list[str] = []
+    margin: int | None = None  # None: the line after a marker sets it
+    for line in lines:
+        marker = _MARKER.match(line)
+        if paragraph and (marker or not line.strip() or margin not in (None, indent(line))):
+            yield " ".join(paragraph)
+            paragraph = []
+        if line.strip():
+            margin = None if marker else indent(line)
+            paragraph.append(line[marker.end() :].strip() if marker else line.strip())
+    if paragraph:
+        yield " ".join(paragraph)
+
+
+def indent(line: str) -> int:
+    """Leading spaces."""
+    return len(line) - len(line.lstrip(" "))
 
 
 def without_inline_markup(text: str) -> str:
@@ -132,3 +175,12 @@ def without_inline_markup(text: str) -> str:
     for mark, replacement in _INLINE:
         text = mark.sub(replacement, text)
     return text
+
+
+def reads_as_english(sentence: str) -> bool:
+    """Four words or more, three in four of them plain letters, at least one a small word such as 'the'."""
+    words = sentence.split()
+    if len(words) < FEWEST_WORDS or "\\" in sentence:
+        return False
+    plain = sum(1 for word in words if _PLAIN_WORD.fullmatch(word))
+    return plain >= PLAIN_SHARE * len(words) and _SMALL_WORDS.search(sentence) is not None

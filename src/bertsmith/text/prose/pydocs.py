@@ -6,19 +6,24 @@ package ships; one for its long description. Nothing is imported or run. `pydocs
 packages only.
 """
 
+import ast
 import csv
+import gc
+import inspect
 import os
+import re
 import sysconfig
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from platform import python_version
+from typing import NamedTuple
 
 from bertsmith.errors import InputError, did_you_mean
-from bertsmith.text.prose.docstrings import documentation
-from bertsmith.text.prose.prose import prose
+from bertsmith.text.prose.markup import prose
 from bertsmith.text.prose.sentences import RawDocument
 
 PREFIX = "pydocs:"
@@ -36,6 +41,10 @@ _LEFT_OUT_FOLDERS = {
     "licenses",
 }
 _LEFT_OUT_NAMES = ("test_", "conftest", "license", "licence", "copying", "notice", "authors", "requirements")
+# Two lines and more that hold nothing but a comment: explanations. A single line mostly names what follows.
+_COMMENT_BLOCK = re.compile(r"^(?P<indent>[ \t]*)#(?: .*)?\n(?:(?P=indent)#(?: .*)?\n)+", re.MULTILINE)
+_COMMENT_SIGN = re.compile(r"^[ \t]*# ?", re.MULTILINE)
+_LICENCE = re.compile(r"copyright|licen[sc]e|all rights reserved|warranty", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -83,32 +92,6 @@ def find_packages(source: str) -> list[Package]:
     return packages
 
 
-def read_page(source: int, id: str, path: Path) -> RawDocument:
-    """The prose of one file, each paragraph on a line; empty when there is none or it can't be parsed."""
-    return RawDocument(source, id, "\n".join(_distinct(_paragraphs(path))), "paragraph-lines")
-
-
-def _paragraphs(path: Path) -> Iterator[str]:
-    try:
-        text = path.read_text(encoding="utf-8-sig", errors="replace")
-    except OSError:  # removed since it was listed, or another user's
-        return
-    if path.suffix != ".py":
-        # METADATA: header lines, a blank line, then the package's description
-        yield from prose(text.partition("\n\n")[2] if path.name == "METADATA" else text)
-        return
-    try:
-        for passage in documentation(text, every_string=path.parent.name == "pydoc_data"):
-            yield from prose(passage)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # templates, and code for another Python
-        return
-
-
-def _distinct(paragraphs: Iterable[str]) -> Iterator[str]:
-    """Each paragraph once: classes repeat what their parents say."""
-    return iter(dict.fromkeys(paragraphs))
-
-
 def _installed() -> dict[str, Distribution]:
     """By normalised name; of a package installed twice the one that Python would import."""
     found: dict[str, Distribution] = {}
@@ -125,19 +108,16 @@ def _normalised(name: str) -> str:
 
 def _package(name: str, distribution: Distribution, origin: str) -> Package:
     record = distribution.read_text("RECORD")
+    if record is None:
+        files = list(map(str, distribution.files or ()))
+    else:  # distribution.files makes a path object of every header of every library: five times slower
+        files = [row[0] for row in csv.reader(record.splitlines()) if row]
     pages = []
-    for file in sorted(_files(distribution, record)):
+    for file in sorted(files):
         if _may_hold_documentation(file):
             pages += _page(file, Path(str(distribution.locate_file(file))))
     digest = sha256(record.encode()).hexdigest() if record else None
     return Package(name, origin, distribution.version, tuple(pages), digest)
-
-
-def _files(distribution: Distribution, record: str | None) -> list[str]:
-    # distribution.files makes a path object of every header of every library: five times slower
-    if record is None:
-        return list(map(str, distribution.files or ()))
-    return [row[0] for row in csv.reader(record.splitlines()) if row]
 
 
 def _standard_library(origin: str) -> Package:
@@ -172,3 +152,113 @@ def _page(name: str, path: Path) -> list[Page]:
     except OSError:  # listed but removed since
         return []
     return [Page(name, path, size)] if 0 < size <= LARGEST_FILE else []
+
+
+def read_page(source: int, id: str, path: Path) -> RawDocument:
+    """The prose of one file, each paragraph on a line and only once, for classes repeat what their parents
+    say; empty when there is none or it can't be parsed.
+    """
+    return RawDocument(source, id, "\n".join(dict.fromkeys(_paragraphs(path))), "paragraph-lines")
+
+
+def _paragraphs(path: Path) -> Iterator[str]:
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError:  # removed since it was listed, or another user's
+        return
+    if path.suffix != ".py":
+        # METADATA: header lines, a blank line, then the package's description
+        yield from prose(text.partition("\n\n")[2] if path.name == "METADATA" else text)
+        return
+    try:
+        for passage in documentation(text, every_string=path.parent.name == "pydoc_data"):
+            yield from prose(passage)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # templates, and code for another Python
+        return
+
+
+class DocstringLines(NamedTuple):
+    """A piece of documentation and the lines of the file it stands on, counted from 1."""
+
+    first_line: int
+    last_line: int
+    text: str
+
+
+def documentation(source: str, every_string: bool = False) -> list[str]:
+    """Docstrings and explanatory comments of a module in the order they are written, indentation removed.
+
+    That is every string that stands alone as a statement (docstrings, and the strings some projects put
+    below an attribute), every string given to a call or a name that has `doc` in it (add_docstr(...),
+    _shared_doc = ...), and comments of two lines and more, but for licences, which head every file.
+    With `every_string`, all strings of several lines.
+    Raises SyntaxError, ValueError or RecursionError for what this Python can't parse.
+    """
+    tree = _parsed(source)
+    strings = [
+        DocstringLines(string.lineno, string.end_lineno or string.lineno, inspect.cleandoc(str(string.value)))
+        for string in (_long_strings(tree) if every_string else _strings(tree))
+    ]
+    taken = {line for passage in strings for line in range(passage.first_line, passage.last_line + 1)}
+    comments = [passage for passage in _comments(source) if passage.first_line not in taken]
+    return [passage.text for passage in sorted(strings + comments)]
+
+
+def _parsed(source: str) -> ast.Module:
+    # A syntax tree is a million small objects and no cycle: looking for cycles took a third of the time.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # old escapes in other people's code
+            return ast.parse(source)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _comments(source: str) -> list[DocstringLines]:
+    found, line, seen = [], 1, 0
+    for block in _COMMENT_BLOCK.finditer(source):
+        line, seen = line + source.count("\n", seen, block.start()), block.start()
+        if not _LICENCE.search(block.group()):
+            text = _COMMENT_SIGN.sub("", block.group())
+            found.append(DocstringLines(line, line + block.group().count("\n") - 1, text))
+    return found
+
+
+def _strings(block: ast.AST) -> Iterator[ast.Constant]:
+    for statement in _statements(block):
+        if isinstance(statement, ast.Expr):
+            yield from _of_expression(statement.value)
+        elif isinstance(statement, ast.Assign) and any(map(_speaks_of_docs, statement.targets)):
+            yield from _long_strings(statement.value)
+        else:
+            yield from _strings(statement)
+
+
+def _statements(block: ast.AST) -> Iterator[ast.AST]:
+    """Statements nested directly in a block, a branch, a handler: expressions are not entered."""
+    for name in ("body", "orelse", "handlers", "finalbody"):
+        nested = getattr(block, name, None)
+        if isinstance(nested, list):
+            yield from nested
+
+
+def _of_expression(expression: ast.expr) -> Iterator[ast.Constant]:
+    if isinstance(expression, ast.Constant) and isinstance(expression.value, str):
+        yield expression
+    elif isinstance(expression, ast.Call) and _speaks_of_docs(expression.func):
+        for argument in (*expression.args, *(keyword.value for keyword in expression.keywords)):
+            yield from _long_strings(argument)
+
+
+def _speaks_of_docs(target: ast.expr) -> bool:
+    name = getattr(target, "id", None) or getattr(target, "attr", None) or ""
+    return "doc" in name.lower()
+
+
+def _long_strings(tree: ast.AST) -> Iterator[ast.Constant]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" in node.value:
+            yield node
