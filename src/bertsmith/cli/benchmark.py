@@ -1,15 +1,15 @@
 """`bertsmith benchmark`: GLUE, SuperGLUE, SQuAD and BEIR run whole; `bertsmith rank`: your own queries."""
 
-import inspect
 import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from bertsmith.cli.options import Flag, Out, finetune_setting_names, takes_settings
+from bertsmith.cli.options import Flag, Out, as_typed, finetune_setting_names, takes_settings
+from bertsmith.errors import InputError
 from bertsmith.files import require_free
 
 if TYPE_CHECKING:
@@ -191,7 +191,6 @@ def squad(
     from bertsmith.benchmarks.published import SQUAD
     from bertsmith.benchmarks.squad import SquadTask, version_in
     from bertsmith.benchmarks.suite import Suite
-    from bertsmith.errors import InputError
 
     chosen = version_in(folder) if version is None else version
     if chosen not in SQUAD:
@@ -269,8 +268,6 @@ def _search(name: str, folder: Path, search: Searched) -> None:
 
 def _names(listed: str | None, option: str) -> tuple[str, ...] | None:
     """Names with commas between; None without the option. Raises InputError where it names none."""
-    from bertsmith.errors import InputError
-
     if listed is None:
         return None
     names = tuple(name.strip() for name in listed.split(",") if name.strip())
@@ -431,7 +428,7 @@ def rank(
     found = compare(systems, collection, metrics, {"model": model, **noted})
     try:
         if out is not None:
-            write_comparison(out, found, _command_again(model, data, options))
+            write_comparison(out, found, as_typed(rank, "rank", model, data, **options))
     finally:  # what took hours is shown where the disk is full, too
         if json:
             print_json(found.to_json())
@@ -450,13 +447,3 @@ def _show_comparison(found: "Comparison") -> None:
     print_table(columns, rows, title=f"{found.data.name}: {size}")
     for note in (found.verdict(), *found.notes()):
         console.print(note, markup=False)
-
-
-def _command_again(model: str, data: Path, options: dict[str, Any]) -> str:
-    """What to type to get the same again, with the options that differ from their defaults."""
-    words = ["bertsmith", "rank", model, str(data)]
-    usual = inspect.signature(rank).parameters
-    for name, value in options.items():
-        if value != usual[name].default:
-            words += [f"--no-{name}"] if value is False else [f"--{name}", str(value)]
-    return shlex.join(words)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns, Out, given
+from bertsmith.errors import ExportRefused, InputError
 
 
 def import_checkpoint(folder: Path, *, out: Out) -> None:
@@ -138,7 +139,6 @@ def export(
     bertsmith export runs/names/model --to openvino --gate dev.conll --out exported/names
     """
     from bertsmith.cli.screen import print_note, print_paths, progress_bar
-    from bertsmith.errors import ExportRefused, InputError
     from bertsmith.inference.export.export import export_model
     from bertsmith.inference.export.limits import ExportLimits
     from bertsmith.tasks.registry import find_task

@@ -1,13 +1,12 @@
 """`bertsmith corpus`: build one, look at it, take test rows out of it, make tokens of it, verify it."""
 
-import shlex
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from bertsmith.cli.options import Flag, Out
+from bertsmith.cli.options import Flag, Out, as_typed
 from bertsmith.cli.screen import (
     console,
     print_facts,
@@ -18,6 +17,7 @@ from bertsmith.cli.screen import (
     print_warning,
     progress_bar,
 )
+from bertsmith.errors import InputError
 from bertsmith.reporting import formatting
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.ray_engine import Engine
@@ -76,7 +76,6 @@ def build(
     bertsmith corpus build texts.txt --format blank-lines --out corpora/texts
     bertsmith corpus build dumps/ --out corpora/dumps --engine ray
     """
-    from bertsmith.errors import InputError
     from bertsmith.text.corpus.corpus import build_corpus
 
     if not sources:
@@ -306,12 +305,9 @@ def decontaminate(
             _, removed = write_decontaminated(found, out, progress=progress)
             page = page or out / "decontamination.html"
     if page is not None:
-        words = ["bertsmith", "corpus", "decontaminate", str(corpus), "--against", *against]
-        words += ["--out", str(out)] if out else []
-        words += ["--column", *column] if column else []
-        words += ["--format", format] if format else []
-        words += ["--encoding", encoding] if encoding != "utf-8" else []
-        atomic_write(page, render_contamination(found, removed, shlex.join(words)))
+        options = {"against": against, "out": out, "column": column, "format": format, "encoding": encoding}
+        command = as_typed(decontaminate, "corpus decontaminate", corpus, **options)
+        atomic_write(page, render_contamination(found, removed, command))
     _print_contamination(found, removed)
     written = {"corpus": out, "page": page}
     print_paths(**{name: path for name, path in written.items() if path is not None})

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns, Out, given, takes_settings
+from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
     from bertsmith.compression.shrinking.tried import Shrunk
@@ -120,31 +121,35 @@ def distil(
     from bertsmith.cli.results import show_distilled
     from bertsmith.cli.screen import console, print_paths, progress_bar
     from bertsmith.compression.distilling.distil_task import distil_task
-    from bertsmith.errors import InputError
     from bertsmith.text.labelled.rows import FORMATS
 
+    beside: dict[str, object]
     if static:
         columns, layout = columns or LabelledColumns(), layout or FileLayout()
-        beside: dict[str, object] = {"--corpus": corpus, "--train": train, "--dev": dev, "--test": test}
+        beside = {"--corpus": corpus, "--train": train, "--dev": dev, "--test": test}
         beside |= {"--student": student, "--layers": layers, "--task": task, "--label": columns.label}
         beside |= {"--missing": columns.missing}
         beside |= {"--text-pair": columns.text_pair, "--header": layout.header, "--format": layout.format}
-        _refuse_beside_static(*(name for name, value in beside.items() if value is not None), *overrides)
+        if others := [*(name for name, value in beside.items() if value is not None), *overrides]:
+            raise InputError(
+                "--static takes --texts with --text, --encoding and --language, --dimensions, and --resume. "
+                f"Leave {others[0]} out."
+            )
         reading = {"text_column": columns.text, "encoding": layout.encoding, "language": language}
         _as_table(teacher, texts or (), out, dimensions, reading, resume)
         return
-    if dimensions is not None or language is not None:
-        _refuse_without_static(dimensions)
+    if dimensions is not None:
+        raise InputError("--dimensions is for --static. With --corpus it is a setting: dimensions=128.")
+    if language is not None:
+        raise InputError("--language is for --static. Leave it out.")
     if corpus is not None:
-        others: dict[str, object] = {
-            "--texts": texts,
-            "--train": train,
-            "--dev": dev,
-            "--test": test,
-            "--student": student,
-        }
-        others |= {"--task": task, "columns of a table": columns, "the layout of a table": layout}
-        _refuse(*(name for name, value in others.items() if value is not None))
+        beside = {"--texts": texts, "--train": train, "--dev": dev, "--test": test, "--student": student}
+        beside |= {"--task": task, "columns of a table": columns, "the layout of a table": layout}
+        if others := [name for name, value in beside.items() if value is not None]:
+            raise InputError(
+                f"--corpus is for encoders, which learn from raw text: {others[0]} doesn't go with it. A "
+                "fine-tuned model learns from --texts and --train."
+            )
         _on_a_corpus(teacher, corpus, out, layers, overrides, resume)
         return
     settings = [word for word in overrides if _is_setting(word)]
@@ -178,44 +183,11 @@ def _is_setting(word: str) -> bool:
 
 def _layers(said: str) -> int | list[int]:
     """A number, or several. Raises InputError."""
-    from bertsmith.errors import InputError
-
     parts = said.split(",")
     if not all(part.strip().isdecimal() for part in parts):
         raise InputError(f"--layers: expected a number, or numbers as in 1,3,6; found {said!r}.")
     numbers = [int(part) for part in parts]
     return numbers[0] if len(numbers) == 1 else numbers
-
-
-def _refuse(*names: str) -> None:
-    """Raises InputError for what doesn't go with --corpus."""
-    from bertsmith.errors import InputError
-
-    if names:
-        raise InputError(
-            f"--corpus is for encoders, which learn from raw text: {names[0]} doesn't go with it. A "
-            "fine-tuned model learns from --texts and --train."
-        )
-
-
-def _refuse_beside_static(*said: str) -> None:
-    """Raises InputError for what doesn't go with --static."""
-    from bertsmith.errors import InputError
-
-    if said:
-        raise InputError(
-            "--static takes --texts with --text, --encoding and --language, --dimensions, and --resume. "
-            f"Leave {said[0]} out."
-        )
-
-
-def _refuse_without_static(dimensions: int | None) -> None:
-    """Raises InputError for what goes with --static alone."""
-    from bertsmith.errors import InputError
-
-    if dimensions is not None:
-        raise InputError("--dimensions is for --static. With --corpus it is a setting: dimensions=128.")
-    raise InputError("--language is for --static. Leave it out.")
 
 
 def _as_table(
@@ -251,7 +223,6 @@ def _on_a_corpus(
     from bertsmith.cli.screen import console, print_paths
     from bertsmith.compression.distilling.encoders.distil_encoder import distil_encoder
     from bertsmith.compression.distilling.encoders.encoder_recipe import make_encoder_recipe
-    from bertsmith.errors import InputError
     from bertsmith.model.locate import locate_model
     from bertsmith.tasks.checkpoints.infer_task import model_kind
 
@@ -271,7 +242,6 @@ def _on_a_corpus(
 
 def _require_task(teacher: str) -> None:
     """Raises InputError for a model that answers nothing yet."""
-    from bertsmith.errors import InputError
     from bertsmith.model.locate import locate_model
     from bertsmith.tasks.checkpoints.infer_task import model_kind
 

@@ -20,7 +20,7 @@ from bertsmith.cli.options import (
     ReadableText,
     given,
 )
-from bertsmith.errors import printable
+from bertsmith.errors import InputError, printable
 from bertsmith.text.ray_engine import Engine
 
 if TYPE_CHECKING:
@@ -124,12 +124,18 @@ def embed(
     """
     import torch
 
+    from bertsmith.cli.screen import print_note
     from bertsmith.inference.embedding.embedder import Embedder
     from bertsmith.inference.embedding.job import embed_file
+    from bertsmith.tasks.checkpoints.sentence_folder import is_for_fewer_dimensions
 
     wanted = None if compute_dtype is None else getattr(torch, compute_dtype)
     embedder = Embedder(model, prefix, prefix, max_length, long_texts, dimensions, compute_dtype=wanted)
-    _note_on_dimensions(embedder)
+    if embedder.width < embedder.full_width and not is_for_fewer_dimensions(embedder.folder):
+        print_note(
+            f"{embedder.folder} doesn't say that it was trained for fewer dimensions (Matryoshka). If it "
+            f"wasn't, vectors of {embedder.width} of {embedder.full_width} may find less: compare both."
+        )
     with _rates() as watch:
         result = embed_file(
             embedder,
@@ -148,22 +154,10 @@ def embed(
             watch=watch,
             **given(layout),
         )
-    _show_embedded(result)
-
-
-def _note_on_dimensions(embedder: "Embedder") -> None:
-    from bertsmith.cli.screen import print_note
-    from bertsmith.tasks.checkpoints.sentence_folder import is_for_fewer_dimensions
-
-    if embedder.width < embedder.full_width and not is_for_fewer_dimensions(embedder.folder):
-        print_note(
-            f"{embedder.folder} doesn't say that it was trained for fewer dimensions (Matryoshka). If it "
-            f"wasn't, vectors of {embedder.width} of {embedder.full_width} may find less: compare both."
-        )
+    _print_result(result)
 
 
 def _ranges(path: Path | None, embedder: "Embedder") -> "Int8Ranges | None":
-    from bertsmith.errors import InputError
     from bertsmith.inference.embedding.vector_file import read_about
 
     if path is None:
@@ -210,7 +204,7 @@ def _rate(count: "Count") -> str:
     )
 
 
-def _show_embedded(result: "EmbeddingResult") -> None:
+def _print_result(result: "EmbeddingResult") -> None:
     from bertsmith.cli.screen import console, print_warning
 
     about, loss = result.about, result.loss
@@ -293,14 +287,12 @@ def search(
 
 def _print_json(hits: "list[Hit]") -> None:
     for hit in hits:
-        metadata = {name: None if _is_no_json(value) else value for name, value in hit.metadata.items()}
+        metadata = dict(hit.metadata)
+        for name, value in metadata.items():
+            if isinstance(value, float) and not isfinite(value):  # NaN and Infinity are no JSON
+                metadata[name] = None
         fields = asdict(hit) | {"metadata": metadata, "place": hit.place}
         sys.stdout.write(printable(dumps(fields, ensure_ascii=False, allow_nan=False)) + "\n")
-
-
-def _is_no_json(value: object) -> bool:
-    """NaN and Infinity, which a column of numbers may hold."""
-    return isinstance(value, float) and not isfinite(value)
 
 
 def _heading(rank: int, hit: "Hit", kind: str) -> "Text":

@@ -77,8 +77,9 @@ def exit_status(failure: BaseException, app: App | None = None, words: Sequence[
     if isinstance(failure, Terminated):
         stopped = f"Stopped by {failure.signal.name}. {_way_on(app, words) or _LEFT_NOTHING}"
         return _complain(stopped, 128 + failure.signal)
-    if isinstance(failure, BrokenPipeError):
-        return _reader_gone()
+    if isinstance(failure, BrokenPipeError):  # `bertsmith corpus info x | head` is not an error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
+        return 1
     sentence = _encoding_sentence(failure, app, words) or _sentence(failure)
     if isinstance(failure, DiskFull) or _is_disk_full(failure):
         sentence = f"{sentence} {_way_on(app, words)}".rstrip()
@@ -198,12 +199,6 @@ def _is_out_of_memory(failure: BaseException) -> bool:
     if torch is not None and isinstance(failure, torch.OutOfMemoryError):
         return True
     return isinstance(failure, RuntimeError) and "can't allocate memory" in str(failure)
-
-
-def _reader_gone() -> int:
-    """`bertsmith corpus info x | head`: not an error, and Python must not complain at its last flush."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1
 
 
 def _complain(message: str, status: int) -> int:

@@ -1,9 +1,7 @@
 """`bertsmith finetune` and `tune`, and the rows for them: `bertsmith suggest` and `mine`."""
 
-import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from bertsmith.cli.options import (
     AS_NAMED,
@@ -14,6 +12,7 @@ from bertsmith.cli.options import (
     OutOrDash,
     RunFiles,
     TextColumns,
+    as_typed,
     finetune_setting_names,
     given,
     takes_settings,
@@ -22,7 +21,6 @@ from bertsmith.errors import InputError
 from bertsmith.reporting import formatting
 
 if TYPE_CHECKING:
-    from bertsmith.inference.ranking.mining import Mined
     from bertsmith.inference.suggesting.suggest import Suggestions
 
 _SHOWN, _LONGEST = 10, 60  # rows on the screen, characters of a text
@@ -212,30 +210,17 @@ def suggest(
         found = find(
             model, file, labelled=labelled, task=task, count=count, seed=seed, progress=progress, **said
         )
-    options = {"count": count, "labelled": labelled, "task": task, "seed": seed} | said
-    words = [*_words(model, file, options), "--out", str(out)]
-    write_suggestions(out, found, shlex.join(words), overwrite)
+    options = {"count": count, "labelled": labelled, "task": task, "seed": seed, **said, "out": out}
+    write_suggestions(out, found, as_typed(suggest, "suggest", model, file, **options), overwrite)
     for note in found.notes:
         print_note(note)
-    _show(found)
+    _print_suggestions(found)
     paths = {"rows": out / "rows.csv"} if found.rows else {}
     paths |= {"labels": out / "labels.csv"} if found.doubts else {}
     print_paths(**paths, report=out / "report.html")
 
 
-def _words(model: str, file: Path, options: Mapping[str, Any]) -> list[str]:
-    """The command with what differs from its defaults."""
-    usual = {"count": 50, "labelled": None, "task": "classification", "seed": 0}
-    words = ["bertsmith", "suggest", model, str(file)]
-    for name, value in options.items():
-        if value is False:
-            words.append(f"--no-{name}")
-        elif value != usual.get(name):
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    return words
-
-
-def _show(found: "Suggestions") -> None:
+def _print_suggestions(found: "Suggestions") -> None:
     from bertsmith.cli.screen import print_note, print_table
 
     if found.rows:
@@ -366,14 +351,8 @@ def mine(
             progress=progress,
         )
     write_jsonl(mined.rows, out)
-    _tell(mined, scored=any(row.scores is not None for row in rows))
-
-
-def _tell(mined: "Mined", scored: bool) -> None:
-    """What was found and what was not taken; beside the output, which may be the standard one."""
-    from bertsmith.cli.screen import error_console
-
-    if scored:
+    # Beside the output, which may be the standard one.
+    if any(row.scores is not None for row in rows):
         error_console.print("The pairs' scores were left out: no teacher has scored the negatives found.")
     reasons = "; ".join(f"{count:,} {reason}" for reason, count in mined.passed_over.most_common())
     error_console.print(

@@ -7,6 +7,7 @@ from cyclopts import App, Parameter
 
 from bertsmith.cli.options import ComputeDtype, Flag, Out, goes_on_again
 from bertsmith.cli.screen import console, print_facts, print_json, progress_bar
+from bertsmith.errors import InputError
 from bertsmith.reporting import formatting
 from bertsmith.text.ray_engine import Engine
 from bertsmith.text.retrieval.documents import DocumentSettings
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from bertsmith.inference.embedding.embedder import Embedder
     from bertsmith.inference.index.build import Changes
     from bertsmith.inference.index.index import Index
-    from bertsmith.inference.index.manifest import IndexManifest
+
 
 app = App(name="index", help="Build an index of documents for search, and keep it up to date.")
 DOCUMENTS = DocumentSettings()
@@ -79,7 +80,6 @@ def build(
 
     bertsmith index build archive/ --model minilm --out indexes/archive --engine ray
     """
-    from bertsmith.errors import InputError
     from bertsmith.inference.index.index import Index
 
     if not sources:
@@ -132,7 +132,6 @@ def add(
 
     bertsmith index add indexes/papers new.csv --id doi --text abstract
     """
-    from bertsmith.errors import InputError
     from bertsmith.inference.index.index import Index
 
     if not sources:
@@ -158,7 +157,6 @@ def remove(index: Path, *ids: str) -> None:
     --------
     bertsmith index remove indexes/handbook handbook/old.md handbook/drafts/
     """
-    from bertsmith.errors import InputError
     from bertsmith.inference.index.index import Index
 
     if not ids:
@@ -227,28 +225,23 @@ def _print_info(index: "Index") -> None:
     passages = formatting.counted(noted.rows, "passage")
     size = sum(path.stat().st_size for path in index.path.rglob("*") if path.is_file())
     tokens, overlap, language = noted.passages.tokens, noted.passages.overlap, noted.passages.language
+    search = "exact: every vector is compared"
+    if (measured := noted.approximate) is not None:
+        search = (
+            f"approximate: recall@10 {measured.recall:.1%} of exact search, measured on {measured.queries} "
+            f"vectors when it had {formatting.counted(measured.rows, 'passage')} ({measured.probes} groups "
+            "looked at)"
+        )
+    columns = [f"{name} ({kind})" for name, kind in noted.metadata.items()]
+    columns += [name for name in OWN if name != "vector"]
     facts = {
         "documents": f"{noted.documents:,}, {passages}, {formatting.bytes(size)} on disk",
         "model": f"{noted.model.name}, {noted.model.dimension} dimensions",
         "passages": f"{tokens} tokens at most, overlap {overlap}, language {language}",
-        "search": _search(noted),
-        "filters on": ", ".join([*_columns(noted), *(name for name in OWN if name != "vector")]),
+        "search": search,
+        "filters on": ", ".join(columns),
         "sources": ", ".join(noted.sources) or "none: documents were added",
     }
     if noted.to_repeat:
         facts["interrupted"] = f"yes, or running still: repeat {noted.to_repeat}, it goes on"
     print_facts(f"Index {index.path}", facts)
-
-
-def _columns(noted: "IndexManifest") -> list[str]:
-    return [f"{name} ({kind})" for name, kind in noted.metadata.items()]
-
-
-def _search(noted: "IndexManifest") -> str:
-    found = noted.approximate
-    if found is None:
-        return "exact: every vector is compared"
-    return (
-        f"approximate: recall@10 {found.recall:.1%} of exact search, measured on {found.queries} vectors "
-        f"when it had {formatting.counted(found.rows, 'passage')} ({found.probes} groups looked at)"
-    )

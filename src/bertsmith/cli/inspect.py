@@ -1,9 +1,11 @@
 """`bertsmith check`, whether a model answers as it did, and `bertsmith look`, what an answer rests on."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, Out, ReadableText, given
+from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
     from bertsmith.inference.checking.check import Check
@@ -58,19 +60,13 @@ def check(
 
     found = check_model(model, find_task(task) if task else None, against=against, write=write)
     if json:
-        print_json(_plain(found))
+        print_json({"agrees": found.agrees, **asdict(found), "folder": str(found.folder)})
     else:
-        _show_check(model, found)
+        _print_check(model, found)
     return 0 if found.agrees else 1
 
 
-def _plain(found: "Check") -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {"agrees": found.agrees, **asdict(found), "folder": str(found.folder)}
-
-
-def _show_check(model: str, found: "Check") -> None:
+def _print_check(model: str, found: "Check") -> None:
     from bertsmith.cli.screen import console, print_facts, print_warning
 
     facts = {}
@@ -146,8 +142,12 @@ def look(
     from bertsmith.tasks.registry import find_task
     from bertsmith.text.labelled.rows import stream_texts
 
-    if among is None:
-        _refuse_reading({"column": column} | given(layout))
+    reading = given(layout) if column is None else {"column": column} | given(layout)
+    if among is None and reading:
+        options = " and ".join(
+            f"--no-{name}" if value is False else f"--{name}" for name, value in reading.items()
+        )
+        raise InputError(f"{options}: there is no file to read. Add --among, or leave this out.")
     require_output(out, overwrite, [locate_model(model).folder, *([] if among is None else [among])])
     _refuse_columns(model)
     texts = None if among is None else stream_texts(among, column, **given(layout))
@@ -161,25 +161,13 @@ def look(
             task=find_task(task) if task else None,
             progress=progress,
         )
-    _show_look(model, found)
+    _print_look(model, found)
     found.save(out, overwrite=overwrite)
     print_paths(page=out)
 
 
-def _refuse_reading(said: dict[str, Any]) -> None:
-    """Raises InputError for options that say how --among is read, where it isn't given."""
-    from bertsmith.errors import InputError
-
-    names = [
-        f"--no-{name}" if value is False else f"--{name}" for name, value in said.items() if value is not None
-    ]
-    if names:
-        raise InputError(f"{' and '.join(names)}: there is no file to read. Add --among, or leave this out.")
-
-
 def _refuse_columns(model: str) -> None:
     """Raises InputError for a model that reads columns beside the text: a command has no place for them."""
-    from bertsmith.errors import InputError
     from bertsmith.model.locate import locate_model
     from bertsmith.model.manifest import stated_manifest
 
@@ -193,7 +181,7 @@ def _refuse_columns(model: str) -> None:
         )
 
 
-def _show_look(model: str, found: "Look") -> None:
+def _print_look(model: str, found: "Look") -> None:
     """What the answer rests on most, and a word's neighbours in the last layer."""
     from bertsmith.cli.screen import print_facts, print_table
     from bertsmith.text.tokens.shown_tokens import shown_tokens

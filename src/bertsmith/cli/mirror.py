@@ -14,6 +14,7 @@ from bertsmith.cli import mirror_calls, mirror_learn, mirror_stages
 from bertsmith.cli.mirror_calls import mirror_settings, require_mirror
 from bertsmith.cli.options import Flag, given
 from bertsmith.cli.screen import print_json
+from bertsmith.errors import require
 
 
 @Parameter(name="*")
@@ -165,8 +166,6 @@ def serve(
 
     bertsmith mirror serve --upstream https://api.openai.com/v1 --auto --epsilon 0.03
     """
-    from bertsmith.errors import require
-
     own = {"host": host, "port": port, "drain_seconds": drain_seconds, "log_requests": log_requests}
     settings = mirror_settings(config, **own, **given(upstreams, recording, answering, page))
     if show_settings:
@@ -228,7 +227,6 @@ def guard(
     bertsmith mirror guard --policy policy.toml --anthropic-base-url https://api.anthropic.com --fail closed
     """
     require_mirror("The guard")
-    from bertsmith.errors import require
     from bertsmith.serving.mirror.guard.policy import read_policy
 
     own = {

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from bertsmith.cli.options import FileLayout, given, goes_on_again
 from bertsmith.cli.screen import console, print_facts, print_note, print_table, print_warning, progress_bar
-from bertsmith.errors import InputError
+from bertsmith.errors import BertsmithError, InputError, require
 
 if TYPE_CHECKING:
     from bertsmith.mirroring.asking import Asking, Budget
@@ -27,8 +27,6 @@ _FILE_NAME = re.compile(r".*\.(?:txt|md|prompt)|\S*(?:\.\w+|[/\\]\S*)|[!-~]*")
 
 def require_mirror(what: str) -> None:
     """Raises MissingExtra."""
-    from bertsmith.errors import require
-
     for module in ("sqlalchemy", "httpx", "orjson"):
         require(module, "mirror", what)
 
@@ -52,7 +50,6 @@ def opened_store(
     settings = mirror_settings(config, store=store)
     from sqlalchemy.exc import DBAPIError
 
-    from bertsmith.errors import BertsmithError, InputError
     from bertsmith.serving.mirror.database import damaged, is_damaged, lacking, locked, shown, why_refused
     from bertsmith.serving.mirror.odd_rows import odd_row
     from bertsmith.serving.mirror.store import Store
@@ -115,8 +112,6 @@ def import_calls(
 
     bertsmith mirror import traces.json
     """
-    from bertsmith.errors import InputError
-
     if not files:
         raise InputError("Name at least one FILE of calls: JSON lines, batch files, or spans.")
     settings = mirror_settings(config, store=store, redact=redact)

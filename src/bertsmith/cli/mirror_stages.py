@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from bertsmith.cli.mirror_calls import mirror_settings, opened_store, print_passed
 from bertsmith.cli.options import Flag
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_table
+from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
     from bertsmith.serving.mirror.answering.accounts import Account
@@ -193,7 +194,6 @@ def promote(
 
     bertsmith mirror promote b1a8c286578d --candidate
     """
-    from bertsmith.errors import InputError
     from bertsmith.serving.mirror.answering.moves import moved
 
     if candidate and (to is not None or student is not None):
@@ -265,7 +265,6 @@ def demote(
 
     bertsmith mirror demote b1a8c286578d --former
     """
-    from bertsmith.errors import InputError
     from bertsmith.serving.mirror.answering.moves import moved
 
     if former and to is not None:
@@ -284,7 +283,6 @@ def demote(
 
 def _student_in(folder: Path, before: "Stage") -> "Student":
     """One that may answer this version. Raises InputError for another."""
-    from bertsmith.errors import InputError
     from bertsmith.serving.mirror.answering.training_process import read_student
     from bertsmith.serving.mirror.student_file import read_student_file
 

@@ -5,7 +5,9 @@ beside its options, for the sentences of failures.py.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
+from shlex import join
 from typing import Annotated, Any, Literal, TypeVar
 
 from cyclopts import Group, Parameter, Token
@@ -169,6 +171,23 @@ def finetune_setting_names(words: Sequence[str]) -> list[str]:
 
     task = next((find_task(word).Settings for word in words if word in TASKS), TaskSettings)
     return finetune_settings(FinetuneRecipe, *task.model_fields)
+
+
+def as_typed(command: Callable[..., object], words: str, /, *arguments: object, **options: object) -> str:
+    """What to type to run a command again: its words, its arguments, and the options that differ from their
+    defaults.
+    """
+    typed = ["bertsmith", *words.split(), *map(str, arguments)]
+    parameters = signature(command).parameters
+    for name, value in options.items():
+        option = name.replace("_", "-")
+        if name in parameters and value == parameters[name].default:
+            continue
+        if value is False:
+            typed.append(f"--no-{option}")
+        else:
+            typed += [f"--{option}", *(map(str, value) if isinstance(value, tuple) else [str(value)])]
+    return join(typed)
 
 
 def given(*options: object) -> dict[str, Any]:

@@ -119,26 +119,12 @@ def evaluate(
 
     bertsmith evaluate runs/quickstart/model runs/quickstart/corpus
     """
-    from bertsmith.cli.screen import print_json, print_table
-
     reading = given(columns, layout)
     _require_its_options(data, {"train": train, "task": task} | reading, tokens, sequence_length)
     if data.is_dir():
-        _refuse_fine_tuned(model, data)
-        import torch
-
-        from bertsmith.inference.masked_language import MaskedLanguageModel, measured_split
-
-        opened = MaskedLanguageModel.load(model, compute_dtype=torch.float32)  # as training's own figures
-        metrics = opened.evaluate(data, tokens, sequence_length)
-        split = measured_split(data)
-        if json:
-            print_json({"split": split} | metrics)
-        else:
-            part = "its held-out part" if split == "heldout" else "its training text: nothing is held out"
-            print_table(("figure", "value"), list(metrics.items()), title=f"{model} on {data}, {part}")
-        return
-    _evaluate_rows(model, data, train, task, json, reading)
+        _evaluate_corpus(model, data, tokens, sequence_length, json)
+    else:
+        _evaluate_rows(model, data, train, task, json, reading)
 
 
 def _require_its_options(data: Path, of_rows: dict[str, Any], tokens: int, sequence_length: int) -> None:
@@ -160,8 +146,8 @@ def _require_its_options(data: Path, of_rows: dict[str, Any], tokens: int, seque
         raise InputError(f"{data} is {what}: leave out {options}, for {other} alone.")
 
 
-def _refuse_fine_tuned(model: str, data: Path) -> None:
-    """Raises InputError for a model that is measured on labelled rows, and not on a folder."""
+def _evaluate_corpus(model: str, data: Path, tokens: int, sequence_length: int, json: bool) -> None:
+    from bertsmith.cli.screen import print_json, print_table
     from bertsmith.model.locate import locate_model
     from bertsmith.tasks.checkpoints.infer_task import model_kind
 
@@ -170,6 +156,18 @@ def _refuse_fine_tuned(model: str, data: Path) -> None:
             f"{model} is a fine-tuned model, which is measured on a file of labelled rows, but {data} is a "
             "folder. Name one file."
         )
+    import torch
+
+    from bertsmith.inference.masked_language import MaskedLanguageModel, measured_split
+
+    opened = MaskedLanguageModel.load(model, compute_dtype=torch.float32)  # as training's own figures
+    metrics = opened.evaluate(data, tokens, sequence_length)
+    split = measured_split(data)
+    if json:
+        print_json({"split": split} | metrics)
+    else:
+        part = "its held-out part" if split == "heldout" else "its training text: nothing is held out"
+        print_table(("figure", "value"), list(metrics.items()), title=f"{model} on {data}, {part}")
 
 
 def _evaluate_rows(

@@ -89,8 +89,24 @@ def _print_page(plan: "Plan") -> None:
     print_facts("The run", _run(plan))
     print_facts("What it takes", _needs(plan))
     console.print("\n[bold]Where the hours go[/bold]")
-    print_table(("part", "FLOP", "bytes moved", "hours", "of all"), _rows(plan))
-    print_facts("What this rests on", _grounds(plan))
+    rows = [
+        (
+            part.name,
+            f"{part.flops:.2e}" if part.flops else "",
+            formatting.bytes(part.bytes) if part.bytes else "",
+            f"{part.seconds / 3600:,.3f}",
+            f"{part.seconds / (plan.hours * 3600):.1%}",
+        )
+        for part in plan.parts
+        if part.flops or part.bytes
+    ]
+    print_table(("part", "FLOP", "bytes moved", "hours", "of all"), rows)
+    hardware = plan.hardware
+    grounds = {
+        "peak": f"{formatting.flops(hardware.peak)} in {hardware.precision} ({hardware.source})",
+        "share of it": f"{plan.share:.0%} ({hardware.share_source})",
+    }
+    print_facts("What this rests on", grounds)
     for note in plan.notes:
         print_note(note)
     for warning in plan.warnings:
@@ -143,28 +159,6 @@ def _off_by(plan: "Plan", value: float, form: Callable[[float], str]) -> str:
 
 def _money(value: float) -> str:
     return f"{value:,.2f}"
-
-
-def _rows(plan: "Plan") -> list[tuple[str, ...]]:
-    return [
-        (
-            part.name,
-            f"{part.flops:.2e}" if part.flops else "",
-            formatting.bytes(part.bytes) if part.bytes else "",
-            f"{part.seconds / 3600:,.3f}",
-            f"{part.seconds / (plan.hours * 3600):.1%}",
-        )
-        for part in plan.parts
-        if part.flops or part.bytes
-    ]
-
-
-def _grounds(plan: "Plan") -> dict[str, str]:
-    hardware = plan.hardware
-    return {
-        "peak": f"{formatting.flops(hardware.peak)} in {hardware.precision} ({hardware.source})",
-        "share of it": f"{plan.share:.0%} ({hardware.share_source})",
-    }
 
 
 @takes_settings(_recipe_setting_names)

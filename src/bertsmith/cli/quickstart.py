@@ -233,7 +233,9 @@ def _say_what_next(number: int, out: Path, question: str) -> None:
     model = out / "run" / "model"
     _step(number, "What next")
     _tell(f"look      {out / 'run' / 'report.html'}")
-    _tell(f"ask       bertsmith fill-mask {model} {_quoted(question)}")
+    # In double quotes for the shell where those do: apostrophes are common, and read badly in single ones.
+    quoted = shlex.quote(question) if set(question) & set('"$`\\!') else f'"{question}"'
+    _tell(f"ask       bertsmith fill-mask {model} {quoted}")
     _tell(f"measure   bertsmith evaluate {model} {out / 'corpus'}")
     _tell("a use     bertsmith finetune classification --model minilm --train YOUR_ROWS.csv --out runs/yours")
     _tell("yours     bertsmith quickstart --source YOUR_TEXT/ --minutes 30 --out runs/yours")
@@ -252,8 +254,3 @@ def _tell(text: str) -> None:
     from bertsmith.cli.screen import console
 
     console.print(f"   {text}".rstrip(), markup=False, soft_wrap=True)
-
-
-def _quoted(text: str) -> str:
-    """For a shell; in double quotes where those do: apostrophes are common, and read badly in single ones."""
-    return shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"'

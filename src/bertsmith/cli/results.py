@@ -10,7 +10,6 @@ from bertsmith.reporting import formatting
 from bertsmith.reporting.tables import Table
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.tasks.evaluating.evaluation import Evaluation
-from bertsmith.training.finetuning.column_study import ColumnStudy
 from bertsmith.training.finetuning.figures import class_table, column_tables, confusions_table, marked
 from bertsmith.training.finetuning.results import Results
 
@@ -37,7 +36,9 @@ def show_results(results: Results) -> None:
         show_evaluation(evaluation, f"{name}: {evaluation.rows:,} rows{spread}", results.task.main_metric)
     show_remarks(results.task.remarks())
     if results.columns is not None:
-        _show_columns(results.columns, results.task.main_metric)
+        for table in column_tables(results.columns, results.task.main_metric):
+            print_table(table.columns, table.rows, title=table.title)
+        console.print(results.columns.as_sentence(results.task.main_metric), markup=False)
     summary = results.summary()
     if len(results.restarts) > 1:
         console.print(
@@ -56,12 +57,6 @@ def show_results(results: Results) -> None:
         console.print(results.learning_curve.as_sentence(results.task.main_metric), markup=False)
     for warning in results.warnings:
         print_warning(warning)
-
-
-def _show_columns(study: ColumnStudy, metric: str) -> None:
-    for table in column_tables(study, metric):
-        print_table(table.columns, table.rows, title=table.title)
-    console.print(study.as_sentence(metric), markup=False)
 
 
 def show_remarks(remarks: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from bertsmith.cli.options import Flag, given
+from bertsmith.errors import require
 
 _LIMITS = Group("Limits", help="How much a request may ask for, and how much may wait.")
 
@@ -125,7 +126,6 @@ def serve(
     """
     if hasattr(signal, "SIGHUP"):  # it asks for a look at the models, of which none is opened yet
         signal.signal(signal.SIGHUP, lambda *_: None)
-    from bertsmith.errors import require
     from bertsmith.serving.settings import read_settings
 
     settings = read_settings(models, config, given(listening, limits))

@@ -7,6 +7,7 @@ from cyclopts import App, Parameter
 
 from bertsmith.cli.options import Flag, Out, ReadableText
 from bertsmith.cli.screen import console, print_facts, print_json, print_paths, print_table, progress_bar
+from bertsmith.errors import InputError
 from bertsmith.text.tokens.extension import ExtensionSettings
 from bertsmith.text.tokens.vocabulary import VocabularySettings
 
@@ -89,7 +90,6 @@ def extend(
     bertsmith tokenizer extend runs/mine/model corpora/law --words 5000 --min-count 20 --out models/law
     bertsmith tokenizer extend models/law --undo --out models/mine-again
     """
-    from bertsmith.errors import InputError
     from bertsmith.training.extending import extend_vocabulary, undo_extension
 
     if undo:
