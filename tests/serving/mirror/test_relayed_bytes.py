@@ -158,8 +158,8 @@ def test_429_and_its_headers_are_relayed(tmp_path: Path) -> None:
         assert mirror.calls() == []
 
 
-@pytest.mark.parametrize("status", [204, 304, 401, 500, 529])
-def test_any_status_is_relayed(tmp_path: Path, status: int) -> None:
+@pytest.mark.parametrize("status", [204, 304, 401, 499, 500, 529])
+def test_any_status_is_relayed_and_counted_once(tmp_path: Path, status: int) -> None:
     body = b"" if status in (204, 304) else b"said"
     with (
         upstream_of(lambda _: Reply([body], status)) as upstream,
@@ -168,6 +168,7 @@ def test_any_status_is_relayed(tmp_path: Path, status: int) -> None:
         for port in (mirror.port, port_of(upstream)):
             answer = ask(port, CHAT, BODY)
             assert (answer.status, answer.body) == (status, body)
+        assert mirror.passed() == {("openai-chat", f"status-{status}"): 1}
 
 
 @pytest.mark.parametrize(

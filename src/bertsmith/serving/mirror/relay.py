@@ -80,7 +80,7 @@ class Relay:
             if not passage.is_over:
                 work.cancel()
             await asyncio.wait({work})  # the connection to the upstream is done with by now
-            if passage.status == GONE:
+            if passage.status == GONE and not passage.is_over:  # an upstream may answer 499 too
                 passage.reason = "client-gone"
                 self._record(passage)
             self.under_way -= 1
