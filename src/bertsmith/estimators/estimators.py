@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,6 @@ from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import read_own_tokenizer
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
-from bertsmith.tasks.examples.calibrated_task import CalibratedTask
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.golden.records import write_golden
@@ -142,8 +141,7 @@ class _FinetunedEstimator(TextEstimator):
     def _train(self, texts: list[Row], labels: list[Any]) -> None:
         recipe = self._recipe()
         kind = find_task(recipe.task)
-        task = kind(task_settings(recipe, kind))
-        assert isinstance(task, TextTask)
+        task = cast(TextTask, kind(task_settings(recipe, kind)))
         task.pairs = None if isinstance(texts[0], Mapping) else isinstance(texts[0], tuple)
         examples = [_example(task, *each) for each in zip(range(len(texts)), texts, labels, strict=True)]
         train, dev = self._held_out(examples, recipe.seed)
@@ -203,8 +201,7 @@ class _FinetunedEstimator(TextEstimator):
         """(E, C) of the head."""
         check_is_fitted(self, "predictor_")
         task: Task[Any] = self.predictor_.task
-        mixed = isinstance(task, TextTask) and task.features
-        rows: list[Row] = [*(as_mixed_rows(X) if mixed else as_texts(X))]
+        rows: list[Row] = [*(as_mixed_rows(X) if task.features else as_texts(X))]
         examples = [_example(task, number, row, None) for number, row in enumerate(rows)]
         encoded = encode_examples(task, examples, self.predictor_.tokenizer).encoded
         return np.stack(outputs_of(self.predictor_.model, encoded)).astype(np.float64)
@@ -298,9 +295,7 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
 
     def _logits(self, X: Any) -> npt.NDArray[np.float64]:
         outputs = self._outputs(X)[:, self._columns]
-        task = self.predictor_.task
-        assert isinstance(task, CalibratedTask)
-        return outputs / task.temperature
+        return outputs / self.predictor_.task.temperature
 
     def _task_settings(self) -> dict[str, Any]:
         weights = self.class_weights

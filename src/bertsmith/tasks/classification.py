@@ -6,7 +6,7 @@ E examples, C classes.
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -31,7 +31,14 @@ from bertsmith.tasks.examples.text_task import TextExample, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.losses.distillation import ClassLoss, DistillationLoss
 from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, TaskSettings, some_of
-from bertsmith.text.labelled.label_names import has_fraction, stand_ins
+from bertsmith.text.labelled.label_names import (
+    are_multi_hot,
+    are_scores,
+    counted,
+    has_fraction,
+    joined,
+    stand_ins,
+)
 
 _MOST_SCORES = 20  # different numbers with fractions that may still be classes
 _Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -87,11 +94,17 @@ class Classification(CalibratedTask):
     main_metric = "accuracy"
     activation = "softmax"
     decided = ("label",)
+    learns_unlabelled = True
+    is_linear = True
     answers_are_labels = True
     has_probabilities = True
     Settings: ClassVar[type[TaskSettings]] = ClassificationSettings
     settings: ClassificationSettings
     _weights: tuple[float, ...] | None = None
+
+    @property
+    def teachings(self) -> tuple[str, ...]:  # type: ignore[override]
+        return () if self.settings.linear_pooling is None else ("contrastive", "cloze")
 
     @property
     def fits_static_table(self) -> bool:
@@ -130,6 +143,27 @@ class Classification(CalibratedTask):
 
     def labels_of(self, example: TextExample) -> tuple[str, ...]:
         return (example.label,)
+
+    def label_warnings(self, counts: Mapping[str, int]) -> list[str]:
+        """Labels that are several, digits of several, or numbers."""
+        shown = counted(counts, [*counts][:1])
+        several = [label for separator in "|;," for label in joined(counts, separator)]
+        if several:
+            return [
+                f"labels such as {counted(counts, several[:1])} are others joined, and each is learned as a "
+                "class of its own: several labels a text are for multi-label"
+            ]
+        if are_multi_hot(counts):
+            return [
+                f"labels such as {shown} look like a 0 or 1 for each of several labels, and are learned as "
+                "classes of their own: multi-label reads them, with labels=NAME,NAME,…"
+            ]
+        if are_scores(counts):
+            return [
+                f"the {len(counts):,} labels are numbers with fractions, each learned as a class of its own: "
+                "regression learns which is more"
+            ]
+        return []
 
     def target(self, label: str) -> int:
         return self.label_ids[label]

@@ -68,6 +68,7 @@ class MultiLabel(CalibratedTask):
     name = "multi-label"
     activation = "sigmoid"
     decided = ("labels",)
+    is_linear = True
     answers_are_labels = True
     has_probabilities = True
     main_metric = "micro_f1"
@@ -202,6 +203,10 @@ class MultiLabel(CalibratedTask):
 
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
         return LabelLoss(temperature)
+
+    @property
+    def teachings(self) -> tuple[str, ...]:  # type: ignore[override]
+        return () if self.settings.linear_pooling is None else ("contrastive",)
 
     @property
     def separator(self) -> str:  # type: ignore[override]

@@ -80,6 +80,7 @@ class Regression(TextTask):
     Settings: ClassVar[type[TaskSettings]] = MixedSettings
     settings: MixedSettings
     mean, deviation = 0.0, 1.0
+    is_linear = True
     answers_are_labels = True
     has_sigmoid = False  # of a cross-encoder whose scores are in [0, 1]
     bounds: tuple[float, float] | None = None  # of the training scores; None where nobody knows

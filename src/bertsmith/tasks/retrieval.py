@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from bertsmith.arrays import Ints
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, RecipeError
 from bertsmith.metrics.baselines import tfidf_vectors
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
@@ -76,6 +76,7 @@ class Retrieval(Task[QueryExample]):
     main_metric = f"mrr@{DEPTH}"
     Settings: ClassVar[type[TaskSettings]] = RetrievalSettings
     settings: RetrievalSettings
+    makes_vectors = True
 
     def __init__(self, settings: TaskSettings, labels: Sequence[str] = ()) -> None:
         super().__init__(settings, labels)
@@ -176,6 +177,16 @@ class Retrieval(Task[QueryExample]):
                 raise InputError(
                     f"{example.where}: expected a query and a document that answers it, perhaps negatives, "
                     "found an empty text. Mend or remove the row."
+                )
+
+    def check_alone(self, train: Sequence[QueryExample]) -> None:
+        """Negatives from the batch: a row without its own has none."""
+        for example in train if self.needs_global_batch else ():
+            if len(example.documents) < 2:
+                raise RecipeError(
+                    f"batch_size = 1 leaves {example.where} without a negative: loss=softmax takes them from "
+                    "the other rows of the batch. Give batch_size=2 or more, or each row negatives. If "
+                    "memory ran out, lower micro_batch_tokens instead."
                 )
 
     def warnings(self, examples: Sequence[QueryExample]) -> list[str]:

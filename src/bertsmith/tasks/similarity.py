@@ -87,6 +87,7 @@ class Similarity(TextTask):
     name = "similarity"
     Settings: ClassVar[type[TaskSettings]] = SimilaritySettings
     settings: SimilaritySettings
+    makes_vectors = True
     answers_are_labels = True
     lowest, highest = 0.0, 1.0
 

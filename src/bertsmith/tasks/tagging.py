@@ -123,6 +123,8 @@ class Tagging(Task[TaggedExample]):
     is_pretokenized = True
     activation = "softmax"
     decided = ("tags",)
+    is_linear = True
+    needs_training = True
     answers_are_labels = True
     student_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"crf": False})  # its answers have it
     Settings: ClassVar[type[TaskSettings]] = TaggingSettings

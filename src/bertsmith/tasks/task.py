@@ -168,6 +168,14 @@ class Task(ABC, Generic[E]):
         None  # what makes probabilities of outputs: softmax, sigmoid; None, numbers
     )
     decided: ClassVar[tuple[str, ...]] = ()  # keys of a prediction that are a decision, the same or another
+    learns_unlabelled: ClassVar[bool] = False  # from texts without labels too
+    is_linear: ClassVar[bool] = (
+        False  # its head is linear in features: a linear model of frozen ones is a method
+    )
+    needs_training: ClassVar[bool] = False  # training all weights gains far more than a linear model reaches
+    makes_vectors: ClassVar[bool] = False  # its model is one of vectors, for sentence-transformers too
+    teachings: Sequence[str] = ()  # ways to teach the encoder before it has its head: contrastive, cloze
+    columns: Any = None  # what training showed of the columns beside the text, where there are any
     is_trained = False  # made `from_state`: what divided the training file, another file needn't have
     named_columns: Mapping[str, str] = MappingProxyType({})  # of those given by number, by their settings
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
@@ -175,6 +183,11 @@ class Task(ABC, Generic[E]):
     def __init__(self, settings: TaskSettings, labels: Sequence[str] = ()) -> None:
         self.settings, self.labels = settings, tuple(labels)
         self.left_out: list[str] = []  # what reading left out, or may have misread, in sentences for the user
+
+    @property
+    def features(self) -> Sequence[Any]:
+        """The columns of a table that are read beside the text."""
+        return ()
 
     @property
     def temperature(self) -> float:
@@ -240,6 +253,15 @@ class Task(ABC, Generic[E]):
     def warnings(self, examples: Sequence[E]) -> list[str]:
         """Sentences on what reading had to change about labelled examples."""
         return []
+
+    def label_warnings(self, counts: Mapping[str, int]) -> list[str]:
+        """Sentences on labels of the training rows, and how often they occur, that may be no labels of this
+        task.
+        """
+        return []
+
+    def check_alone(self, train: Sequence[E]) -> None:
+        """Raises RecipeError where rows teach nothing in batches of one."""
 
     def has_text(self, example: E) -> bool:
         """Whether none of its texts is blank: such an example has no answer."""
@@ -613,8 +635,7 @@ def fitted_again(task: Task[Any], train: Sequence[Any]) -> Task[Any]:
         return as_it_is
     if found.labels != task.labels:
         return as_it_is
-    if hasattr(found, "columns"):
-        found.columns = task.columns  # type: ignore[attr-defined]
+    found.columns = task.columns
     return found
 
 

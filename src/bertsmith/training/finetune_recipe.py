@@ -177,8 +177,9 @@ class FinetuneRecipe(RunSettings):
         trained, which is worth more work than another fold.
         """
         usual = self.minutes_to_choose(rows)
-        is_longer = self.task == "tagging" and self.minutes is None
-        return max(usual, _MINUTES + _MINUTES_A_SENTENCE * rows) if is_longer else usual
+        if self.minutes is None and find_task(self.task).needs_training:
+            return max(usual, _MINUTES + _MINUTES_A_SENTENCE * rows)
+        return usual
 
     def epochs_on_many(self, usual: float, rows: int, epoch_work: float) -> float:
         """So many of the `usual` epochs of this work each as the rows get where they are no more than are

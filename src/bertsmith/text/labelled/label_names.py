@@ -89,3 +89,8 @@ def are_scores(labels: Collection[str]) -> bool:
 def has_fraction(label: str) -> bool:
     """Whether a label is a number that isn't whole: likely a score."""
     return is_number(label) and not float(label).is_integer()
+
+
+def counted(counts: Mapping[str, int], labels: Collection[str]) -> str:
+    """Some labels with how often they occur, for a message."""
+    return " and ".join(f"{label!r} ({counts[label]:,})" for label in labels)

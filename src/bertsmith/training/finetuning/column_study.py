@@ -20,15 +20,12 @@ from torch import Tensor
 from bertsmith.arrays import Float32s, Floats, Ints
 from bertsmith.metrics.baselines import boosted_classes, boosted_labels, boosted_numbers, boosted_rounds
 from bertsmith.tasks.evaluating.evaluation import Evaluation, standard_error
-from bertsmith.tasks.examples.calibrated_task import CalibratedTask
 from bertsmith.tasks.examples.columns import Columns
 from bertsmith.tasks.examples.held_out import names_groups
 from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.classifier_head import ClassifierHead
 from bertsmith.tasks.heads.linear_start import LinearProbe, features_of
-from bertsmith.tasks.multi_label import MultiLabel
-from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.task import Outputs, Prediction
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.training.finetuning.choosing import gain_of, score_of
@@ -155,7 +152,7 @@ def study_on(
         name: _learned(each, each.best().strength, its_features)
         for name, (each, its_features) in alone.items()
     }
-    rounds = boosted_rounds(_outputs(task), 1)
+    rounds = boosted_rounds(max(len(task.labels), 1), 1)
     if rounds:
         outputs[BOOSTED] = list(_boosted(task, train, dev, rounds))
     outputs[BOTH] = _learned(probe, strength, features)
@@ -180,8 +177,7 @@ def _study(
 ) -> ColumnStudy:
     """From what each model says of the rows judged, and what one says of them unshuffled and shuffled."""
     task = copy(task)
-    if isinstance(task, CalibratedTask):
-        task.confidence = None  # temperature and thresholds are those of another model
+    task.uncalibrate()
 
     def predictions(of: Sequence[Outputs]) -> list[Prediction]:
         return task.decode(of, judged.examples, judged.encoded)
@@ -281,7 +277,7 @@ def _answers(model: TaskModel, features: Tensor) -> list[Outputs]:
 
 def _boosted_by_folds(task: TextTask, train: EncodedExamples, folds: Ints) -> list[Outputs] | None:
     numbers = sorted(set(folds.tolist()))
-    rounds = boosted_rounds(_outputs(task), len(numbers))
+    rounds = boosted_rounds(max(len(task.labels), 1), len(numbers))
     if not rounds:
         return None
     found: list[Outputs] = [np.empty(0, np.float32)] * len(train)
@@ -297,9 +293,9 @@ def _boosted(task: TextTask, train: EncodedExamples, dev: EncodedExamples, round
     """(E, C) of dev, in the shape and the unit of a head's outputs."""
     learned, asked = _column_features(train), _column_features(dev)
     gold = [each.target for each in train.encoded]
-    if isinstance(task, Regression):
+    if not task.labels:
         return boosted_numbers(learned, gold, asked, rounds)
-    if isinstance(task, MultiLabel):
+    if np.ndim(gold[0]):  # which of several labels
         return boosted_labels(learned, np.stack(gold), asked, rounds)
     return boosted_classes(learned, gold, asked, len(task.labels), rounds)
 
@@ -307,10 +303,6 @@ def _boosted(task: TextTask, train: EncodedExamples, dev: EncodedExamples, round
 def _column_features(examples: EncodedExamples) -> Float32s:
     """(E, F)."""
     return np.stack([each.columns for each in examples.encoded if each.columns is not None])
-
-
-def _outputs(task: TextTask) -> int:
-    return 1 if isinstance(task, Regression) else len(task.labels)
 
 
 def _some(count: int) -> Ints:

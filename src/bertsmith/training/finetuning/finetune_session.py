@@ -28,7 +28,6 @@ from bertsmith.tasks.checkpoints.task_checkpoint import head_tensors
 from bertsmith.tasks.evaluating.evaluation import evaluate
 from bertsmith.tasks.examples.held_out import folds_of
 from bertsmith.tasks.examples.text_settings import choose_pooling
-from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
 from bertsmith.tasks.heads.linear_start import (
     MOST_EXAMPLES,
@@ -37,8 +36,6 @@ from bertsmith.tasks.heads.linear_start import (
     fit_linear_start,
 )
 from bertsmith.tasks.registry import find_task
-from bertsmith.tasks.retrieval import Retrieval
-from bertsmith.tasks.similarity import Similarity
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.tasks.teaching import Teaching
@@ -272,8 +269,7 @@ class FinetuneSession:
             self_training = SelfTraining.of(probe, linear.strength, start.model.to(machine.device), texts)
         if data.unlabelled and not count and recipe.method != SELF_TRAINING:
             data = replace(data, warnings=(*data.warnings, _UNUSED))
-        mixed = isinstance(task, TextTask) and task.columns is not None
-        probe = probe if count or mixed else None  # its features are as large as the data
+        probe = probe if count or task.columns is not None else None  # its features are as large as the data
         found = task, source, tokenizer, data, train, dev, test, machine, config, linear, methods
         return cls(*found, sha256(source / WEIGHTS), parts, probe, self_training)
 
@@ -404,7 +400,7 @@ def _left_out(task: Task[Any], source: Path) -> list[str]:
     """Sentences on what an embedding model does to its vectors and a task that makes them doesn't, or the
     other way round.
     """
-    if not isinstance(task, Similarity | Retrieval):
+    if not task.makes_vectors:
         return []
     notes = []
     if task.settings.stride is not None:

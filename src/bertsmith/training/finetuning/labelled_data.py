@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError, RecipeError
-from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.examples.held_out import (
     divided_sources,
     group_of,
@@ -16,14 +15,11 @@ from bertsmith.tasks.examples.held_out import (
     shared_sources,
     shared_with_train,
 )
-from bertsmith.tasks.retrieval import Retrieval
 from bertsmith.tasks.task import Task
 from bertsmith.text.files.values import is_blank
 from bertsmith.text.labelled.label_names import (
-    are_multi_hot,
-    are_scores,
+    counted,
     is_number,
-    joined,
     look_alikes,
     no_values,
 )
@@ -119,7 +115,7 @@ def _unlabelled(task: Task[Any], recipe: FinetuneRecipe, labelled: Sequence[Sequ
     """
     if recipe.unlabelled is None:
         return []
-    if not isinstance(task, Classification):
+    if not task.learns_unlabelled:
         raise RecipeError(
             f"only classification learns from unlabelled texts, not {task.name}. Leave --unlabelled out."
         )
@@ -152,16 +148,9 @@ def require_enough_texts(task: Task[Any], recipe: FinetuneRecipe, train: Sequenc
 
 
 def require_negatives(task: Task[Any], recipe: FinetuneRecipe, train: Sequence[Any]) -> None:
-    """Raises RecipeError where negatives come from the batch, and a row is alone there and has none."""
-    if recipe.batch_size > 1 or not isinstance(task, Retrieval) or not task.needs_global_batch:
-        return
-    for example in train:
-        if len(example.documents) < 2:
-            raise RecipeError(
-                f"batch_size = 1 leaves {example.where} without a negative: loss=softmax takes them from the "
-                "other rows of the batch. Give batch_size=2 or more, or each row negatives. If memory ran "
-                "out, lower micro_batch_tokens instead."
-            )
+    """Raises RecipeError where a row alone in its batch teaches nothing."""
+    if recipe.batch_size == 1:
+        task.check_alone(train)
 
 
 def _texts_apart(task: Task[Any], train: Sequence[Any]) -> int:
@@ -191,13 +180,10 @@ def _of_labels(task: Task[Any], train: Sequence[Any]) -> list[str]:
     """Names that are probably slips: each becomes a class of its own."""
     counts = Counter(label for example in train for label in task.labels_of(example))
 
-    def counted(labels: Sequence[str]) -> str:
-        return " and ".join(f"{label!r} ({counts[label]:,})" for label in labels)
-
     alike = look_alikes(counts)
     sentences = [
-        f"the labels {counted(labels)} differ in case, blanks or Unicode's form alone, and are learned as "
-        "different ones: are they?"
+        f"the labels {counted(counts, labels)} differ in case, blanks or Unicode's form alone, and are "
+        "learned as different ones: are they?"
         for labels in alike[:_MOST_ALIKE]
     ]
     if len(alike) > _MOST_ALIKE:
@@ -215,24 +201,7 @@ def _of_labels(task: Task[Any], train: Sequence[Any]) -> list[str]:
             f"the label {label!r} ({counts[label]:,} rows) is learned as a class. Where tables have no value "
             "they have it, too: if so, remove such rows"
         )
-    if isinstance(task, Classification):
-        several = [label for separator in "|;," for label in joined(counts, separator)]
-        if several:
-            sentences.append(
-                f"labels such as {counted(several[:1])} are others joined, and each is learned as a class of "
-                "its own: several labels a text are for multi-label"
-            )
-        elif are_multi_hot(counts):
-            sentences.append(
-                f"labels such as {counted([*counts][:1])} look like a 0 or 1 for each of several labels, "
-                "and are learned as classes of their own: multi-label reads them, with labels=NAME,NAME,…"
-            )
-        elif are_scores(counts):
-            sentences.append(
-                f"the {len(counts):,} labels are numbers with fractions, each learned as a class of its own: "
-                "regression learns which is more"
-            )
-    return sentences
+    return sentences + task.label_warnings(counts)
 
 
 def _of_folds(task: Task[Any], train: Sequence[Any], folds: int) -> list[str]:

@@ -30,12 +30,8 @@ from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.lora import add_lora
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import Start, begin_task_model
-from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, features_of, minimise
-from bertsmith.tasks.multi_label import MultiLabel
-from bertsmith.tasks.regression import Regression
-from bertsmith.tasks.tagging import Tagging
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.tasks.teaching import FEWEST_A_BATCH, ClassContrast, Cloze, Teaching, can_be_gapped
@@ -76,14 +72,13 @@ def possible_methods(
     if not linear:
         return [FULL]
     found = [LINEAR]
-    if unlabelled and isinstance(task, Classification):
+    if unlabelled and task.learns_unlabelled:
         found.append(SELF_TRAINING)
     if recipe.freeze_embeddings and recipe.freeze_layers >= layers:
         return [*found, FULL]
-    classes = isinstance(task, Classification | MultiLabel) and task.settings.linear_pooling is not None
-    if classes and recipe.batch_size >= FEWEST_A_BATCH:
+    if CONTRASTIVE in task.teachings and recipe.batch_size >= FEWEST_A_BATCH:
         found.append(CONTRASTIVE)
-    if classes and isinstance(task, Classification) and can_be_gapped(task, source, tokenizer):
+    if CLOZE in task.teachings and can_be_gapped(task, source, tokenizer):
         found.append(CLOZE)
     found.append(FULL)
     if recipe.lora.rank:
@@ -132,8 +127,7 @@ def teaching_of(method: str, task: Task[Any], source: Path, tokenizer: Tokenizer
 
 def suits_folds(task: Task[Any], recipe: FinetuneRecipe) -> bool:
     """Whether a linear model of frozen features is a method here, which costs next to nothing a fold."""
-    few = isinstance(task, Classification | MultiLabel | Regression | Tagging) or task.compares_vectors
-    return few and not recipe.reinit_layers
+    return (task.is_linear or task.compares_vectors) and not recipe.reinit_layers
 
 
 def require_folds_suit(recipe: FinetuneRecipe, task: Task[Any], processes: int = 1) -> None:

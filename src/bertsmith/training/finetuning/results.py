@@ -374,15 +374,17 @@ def _frozen_name(session: FinetuneSession) -> str:
 def _columns(session: FinetuneSession, recipe: FinetuneRecipe, model: TaskModel) -> ColumnStudy | None:
     """What columns beside the text add; None where there are none, or the head isn't linear in features."""
     task, probe = session.task, session.probe
-    if probe is None or session.linear is None or not isinstance(task, TextTask) or task.columns is None:
+    if probe is None or session.linear is None or task.columns is None:
         return None
     strength = session.linear.strength
     if session.folds is not None:
         if len(probe) < len(session.train):
             return None
-        return study_by_folds(task, probe, strength, session.train, session.folds, CROSS_VALIDATION)
+        return study_by_folds(
+            cast(TextTask, task), probe, strength, session.train, session.folds, CROSS_VALIDATION
+        )
     start = session.start(recipe, recipe.seed)
-    return study_on(task, probe, strength, start, model, session.train, session.dev, "dev")
+    return study_on(cast(TextTask, task), probe, strength, start, model, session.train, session.dev, "dev")
 
 
 def save_model(
