@@ -35,15 +35,15 @@ import numpy as np
 
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.metrics.guarantees.learn_then_test import certify, threshold_sequence
-from bertsmith.mirroring.learn_settings import LearnSettings
-from bertsmith.mirroring.learned_calls import part_of
-from bertsmith.mirroring.train import train_student
+from bertsmith.mirror.call import Answered, Asked, Call, Message
+from bertsmith.mirror.exchange import make_call
+from bertsmith.mirror.learn_settings import LearnSettings
+from bertsmith.mirror.learned_calls import part_of
+from bertsmith.mirror.redaction import Redactor
+from bertsmith.mirror.store import Store
+from bertsmith.mirror.student import Student
+from bertsmith.mirror.train import train_student
 from bertsmith.model.locate import locate_model
-from bertsmith.serving.mirror.call import Answered, Asked, Call, Message
-from bertsmith.serving.mirror.exchange import make_call
-from bertsmith.serving.mirror.redaction import Redactor
-from bertsmith.serving.mirror.store import Store
-from bertsmith.serving.mirror.student import Student
 from harness import report
 from labelled import MODEL, find
 from peers import PLACE, interpreter

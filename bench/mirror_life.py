@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 REPOSITORY = Path(__file__).parents[1]
-TESTS = REPOSITORY / "tests" / "serving" / "mirror"
+TESTS = REPOSITORY / "tests" / "mirror"
 sys.path.insert(0, str(TESTS))
 
 from running_mirror import IN_STEP, Answer, RunningMirror, running_mirror, wait_until  # noqa: E402

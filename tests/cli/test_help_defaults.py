@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from bertsmith.cli import mirror, mirror_learn, serve
 from bertsmith.cli import mirror as mirror_guard
 from bertsmith.cli import mirror as mirror_options
-from bertsmith.mirroring.learn_settings import LearnSettings
-from bertsmith.serving.mirror.guard.policy import GuardSettings
-from bertsmith.serving.mirror.settings import MirrorSettings
+from bertsmith.mirror.guard.policy import GuardSettings
+from bertsmith.mirror.learn_settings import LearnSettings
+from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.serving.settings import ServingSettings
 
 

@@ -169,12 +169,12 @@ def serve(
     own = {"host": host, "port": port, "drain_seconds": drain_seconds, "log_requests": log_requests}
     settings = mirror_settings(config, **own, **given(upstreams, recording, answering, page))
     if show_settings:
-        from bertsmith.serving.mirror.database import shown
+        from bertsmith.mirror.database import shown
 
         print_json(settings.model_dump(mode="json") | {"store": shown(settings.store)})
         return
     require("uvicorn", "mirror", "The mirror")
-    from bertsmith.serving.mirror.server import serve as run
+    from bertsmith.mirror.server import serve as run
 
     run(settings)
 
@@ -227,7 +227,7 @@ def guard(
     bertsmith mirror guard --policy policy.toml --anthropic-base-url https://api.anthropic.com --fail closed
     """
     require_mirror("The guard")
-    from bertsmith.serving.mirror.guard.policy import read_policy
+    from bertsmith.mirror.guard.policy import read_policy
 
     own = {
         "model": model,
@@ -243,7 +243,7 @@ def guard(
         print_json(settings.model_dump(mode="json"))
         return
     require("uvicorn", "mirror", "The guard")
-    from bertsmith.serving.mirror.guard.server import serve_guard
+    from bertsmith.mirror.guard.server import serve_guard
 
     serve_guard(settings)
 

@@ -16,9 +16,9 @@ from bertsmith.cli.screen import console, print_facts, print_note, print_table, 
 from bertsmith.errors import BertsmithError, InputError, require
 
 if TYPE_CHECKING:
-    from bertsmith.mirroring.asking import Asking, Budget
-    from bertsmith.serving.mirror.settings import MirrorSettings
-    from bertsmith.serving.mirror.store import Store
+    from bertsmith.mirror.asking import Asking, Budget
+    from bertsmith.mirror.settings import MirrorSettings
+    from bertsmith.mirror.store import Store
 
 _LACKING = ("no such table", "no such column")  # SQLite's words
 # One word with an ending or a separator, or in ASCII: not every language has blanks between words.
@@ -34,7 +34,7 @@ def require_mirror(what: str) -> None:
 def mirror_settings(config: Path | None, **said: object) -> "MirrorSettings":
     """From the command line, the environment and the file. Raises MissingExtra, RecipeError, InputError."""
     require_mirror("The mirror")
-    from bertsmith.serving.mirror.settings import read_settings
+    from bertsmith.mirror.settings import read_settings
 
     return read_settings(config, said)
 
@@ -50,9 +50,9 @@ def opened_store(
     settings = mirror_settings(config, store=store)
     from sqlalchemy.exc import DBAPIError
 
-    from bertsmith.serving.mirror.database import damaged, is_damaged, lacking, locked, shown, why_refused
-    from bertsmith.serving.mirror.odd_rows import odd_row
-    from bertsmith.serving.mirror.store import Store
+    from bertsmith.mirror.database import damaged, is_damaged, lacking, locked, shown, why_refused
+    from bertsmith.mirror.odd_rows import odd_row
+    from bertsmith.mirror.store import Store
 
     opened = Store(settings.store, create=create, reads=reads)
     try:
@@ -115,7 +115,7 @@ def import_calls(
     if not files:
         raise InputError("Name at least one FILE of calls: JSON lines, batch files, or spans.")
     settings = mirror_settings(config, store=store, redact=redact)
-    from bertsmith.serving.mirror.importing import Import
+    from bertsmith.mirror.importing import Import
 
     calls = Import(files, settings.redactor)  # before there is a store
     with (
@@ -157,7 +157,7 @@ class Limits:
 
     @property
     def budget(self) -> "Budget":
-        from bertsmith.mirroring.asking import Budget
+        from bertsmith.mirror.asking import Budget
 
         return Budget(self.max_calls, self.max_money, self.input_price, self.output_price)
 
@@ -221,7 +221,8 @@ def label(
               --prompt 'Which intent has the message?' --schema schema.json --student students/tickets
     """
     settings = mirror_settings(config, store=store)
-    from bertsmith.mirroring.labelling import (
+    from bertsmith.mirror.identity import require_name
+    from bertsmith.mirror.labelling import (
         Question,
         label_texts,
         learned_apart,
@@ -229,9 +230,8 @@ def label(
         read_texts,
         unsure_first,
     )
-    from bertsmith.mirroring.upstream import Upstream
-    from bertsmith.serving.mirror.identity import require_name
-    from bertsmith.serving.mirror.student import Student
+    from bertsmith.mirror.student import Student
+    from bertsmith.mirror.upstream import Upstream
     from bertsmith.text.labelled.rows import quoting_warnings
 
     if site:
@@ -315,10 +315,10 @@ def relabel(
     """
     settings = mirror_settings(config, store=store)
     with opened_store(config, store) as opened:
-        from bertsmith.mirroring.call_records import CallRecords
-        from bertsmith.mirroring.labelling import ask_again
-        from bertsmith.mirroring.understanding.understand import understand
-        from bertsmith.mirroring.upstream import Upstream
+        from bertsmith.mirror.call_records import CallRecords
+        from bertsmith.mirror.labelling import ask_again
+        from bertsmith.mirror.understanding.understand import understand
+        from bertsmith.mirror.upstream import Upstream
 
         limits = limits or Limits()
         understood = understand(opened, CallRecords(opened).group(site, version))
@@ -393,7 +393,7 @@ def merge(site: str, *versions: str, store: str | None = None, config: Path | No
     bertsmith mirror merge b1a8c286578d 4c1f0aa2b9d3 77e01c55ab10
     """
     with opened_store(config, store) as opened:
-        from bertsmith.mirroring.call_records import CallRecords
+        from bertsmith.mirror.call_records import CallRecords
 
         group = CallRecords(opened).merge(site, versions)
     calls = sum(each.calls for each in group)

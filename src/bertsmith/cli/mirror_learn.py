@@ -11,8 +11,8 @@ from bertsmith.cli.options import Flag, finetune_setting_names, given, goes_on_a
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_paths, print_table
 
 if TYPE_CHECKING:
-    from bertsmith.mirroring.train import Learned
-    from bertsmith.mirroring.understanding.understand import Understood
+    from bertsmith.mirror.train import Learned
+    from bertsmith.mirror.understanding.understand import Understood
 
 _SHOWN = 12  # values of a field
 
@@ -108,8 +108,8 @@ def understand(
     bertsmith mirror understand b1a8c286578d --store calls.sqlite
     """
     with opened_store(config, store, reads=True) as opened:
-        from bertsmith.mirroring.call_records import CallRecords
-        from bertsmith.mirroring.understanding.understand import understand as look
+        from bertsmith.mirror.call_records import CallRecords
+        from bertsmith.mirror.understanding.understand import understand as look
 
         records = CallRecords(opened)
         if site is None and version is None:
@@ -177,9 +177,9 @@ def train(
     if "tiers" in values:
         values["tiers"] = tuple(values["tiers"].replace(",", " ").split())
     with opened_store(config, store) as opened:
-        from bertsmith.mirroring.call_records import CallRecords
-        from bertsmith.mirroring.learn_settings import LearnSettings
-        from bertsmith.mirroring.train import train_student
+        from bertsmith.mirror.call_records import CallRecords
+        from bertsmith.mirror.learn_settings import LearnSettings
+        from bertsmith.mirror.train import train_student
 
         settings = LearnSettings(**values, overrides=overrides)
         name = CallRecords(opened).group(site, version)[0].site
@@ -268,7 +268,7 @@ def _result(learned: "Learned") -> dict[str, Any]:
 
 
 def _print_learned(learned: "Learned") -> None:
-    from bertsmith.mirroring.claims_in_words import (
+    from bertsmith.mirror.claims_in_words import (
         agreement_row,
         ceiling_sentence,
         claim_rows,

@@ -13,10 +13,10 @@ from bertsmith.cli.screen import console, print_facts, print_json, print_note, p
 from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
-    from bertsmith.serving.mirror.answering.accounts import Account
-    from bertsmith.serving.mirror.answering.stage_store import StageStore
-    from bertsmith.serving.mirror.answering.stages import Stage, Student
-    from bertsmith.serving.mirror.store import VersionCount
+    from bertsmith.mirror.answering.accounts import Account
+    from bertsmith.mirror.answering.stage_store import StageStore
+    from bertsmith.mirror.answering.stages import Stage, Student
+    from bertsmith.mirror.store import VersionCount
 
 Mode = Literal["record", "shadow", "canary", "live"]
 _SHOWN = 40  # versions of a site in the table
@@ -44,9 +44,9 @@ def status(*, store: str | None = None, config: Path | None = None, json: Flag =
 
     bertsmith mirror status --store calls.sqlite --json
     """
-    from bertsmith.serving.mirror.answering.accounts import accounts
-    from bertsmith.serving.mirror.answering.stage_store import StageStore
-    from bertsmith.serving.mirror.looking.state import Looking
+    from bertsmith.mirror.answering.accounts import accounts
+    from bertsmith.mirror.answering.stage_store import StageStore
+    from bertsmith.mirror.looking.state import Looking
 
     settings = mirror_settings(config, store=store)
     with opened_store(config, store, reads=True) as opened:
@@ -194,7 +194,7 @@ def promote(
 
     bertsmith mirror promote b1a8c286578d --candidate
     """
-    from bertsmith.serving.mirror.answering.moves import moved
+    from bertsmith.mirror.answering.moves import moved
 
     if candidate and (to is not None or student is not None):
         raise InputError(
@@ -202,8 +202,8 @@ def promote(
         )
     settings = mirror_settings(config, store=store, canary_share=share)
     with opened_store(config, store) as opened:
-        from bertsmith.serving.mirror.answering.stage_store import StageStore
-        from bertsmith.serving.mirror.answering.stages import find_stage
+        from bertsmith.mirror.answering.stage_store import StageStore
+        from bertsmith.mirror.answering.stages import find_stage
 
         stages = StageStore(opened)
         before = find_stage(stages.stages(), site)
@@ -265,14 +265,14 @@ def demote(
 
     bertsmith mirror demote b1a8c286578d --former
     """
-    from bertsmith.serving.mirror.answering.moves import moved
+    from bertsmith.mirror.answering.moves import moved
 
     if former and to is not None:
         raise InputError("--former keeps the mode. Leave out --to, or demote in a second step.")
     settings = mirror_settings(config, store=store)
     with opened_store(config, store) as opened:
-        from bertsmith.serving.mirror.answering.stage_store import StageStore
-        from bertsmith.serving.mirror.answering.stages import find_stage
+        from bertsmith.mirror.answering.stage_store import StageStore
+        from bertsmith.mirror.answering.stages import find_stage
 
         stages = StageStore(opened)
         before = find_stage(stages.stages(), site)
@@ -283,8 +283,8 @@ def demote(
 
 def _student_in(folder: Path, before: "Stage") -> "Student":
     """One that may answer this version. Raises InputError for another."""
-    from bertsmith.serving.mirror.answering.training_process import read_student
-    from bertsmith.serving.mirror.student_file import read_student_file
+    from bertsmith.mirror.answering.training_process import read_student
+    from bertsmith.mirror.student_file import read_student_file
 
     found = read_student(folder, before.version)
     if found is None:
@@ -302,7 +302,7 @@ def _student_in(folder: Path, before: "Stage") -> "Student":
 
 
 def _change(stages: "StageStore", before: "Stage", after: "Stage") -> None:
-    from bertsmith.serving.mirror.answering.moves import change
+    from bertsmith.mirror.answering.moves import change
 
     if after != before:
         change(stages, before, after, "by command")
@@ -341,10 +341,10 @@ def check(
 
     bertsmith mirror check --store postgresql://reader@db/mirror --no-files --json
     """
-    from bertsmith.serving.mirror.answering.guarantee_check import check_guarantees
+    from bertsmith.mirror.answering.guarantee_check import check_guarantees
 
     with opened_store(config, store, reads=True) as opened:
-        from bertsmith.serving.mirror.answering.stage_store import StageStore
+        from bertsmith.mirror.answering.stage_store import StageStore
 
         found = check_guarantees(StageStore(opened), looks_at_files=files)
     holds = bool(found) and all(each.holds for each in found)

@@ -1,0 +1,207 @@
+"""What a student answered, put to the LLM too: behind the client's back, after its answer is out.
+
+    drawn → stored → LLM asked → recorded as a call → compared
+
+Each is stored before the LLM is asked, so that none is forgotten; until it is, an audit that was drawn is in
+memory only. An LLM that is away is asked again until the audit's patience is over;
+audits wait meanwhile, and when too many do, the LLM answers all calls.
+"""
+
+import asyncio
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from sqlalchemy.exc import DBAPIError
+
+from bertsmith.mirror.answering.evidence import VOID
+from bertsmith.mirror.answering.known_keys import KnownKeys
+from bertsmith.mirror.answering.ledger import Ledger
+from bertsmith.mirror.answering.reconciler import AUDIT_PATIENCE
+from bertsmith.mirror.answering.stage_store import StageStore
+from bertsmith.mirror.call import STUDENT_ANSWER, Asked
+from bertsmith.mirror.call_routing import CallRouting, Outcome
+from bertsmith.mirror.exchange import Exchange
+from bertsmith.mirror.formats.wire_format import WireFormat
+from bertsmith.mirror.llm_refusals import may_answer_later, reason_of, refuses_the_call
+from bertsmith.mirror.passing_on import FAILED, is_students
+from bertsmith.mirror.recorder import Recorder
+from bertsmith.mirror.upstream_connections import Connections, Headers
+from bertsmith.mirror.upstreams import Target
+from bertsmith.serving import LOG
+
+_MOST_WAITING, _MOST_BYTES = 512, 32_000_000  # audits, and bytes of their requests
+_AT_ONCE = 8  # audits that the LLM is asked at a time
+_TRYING = 0.9  # of the audit's patience: after all of it nobody knows what became of it
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds before the LLM or the store is tried again
+# Why an audit is void, beside the LLM's status.
+_AWAY, _STOPPED, _OWN_FAULT = "no-connection", "mirror-stopped", "mirror-error"
+
+
+class _NoAnswer(Exception):
+    """To this try, with this status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the client sent; its headers stay in memory only."""
+
+    form: WireFormat
+    asked: Asked
+    routing: CallRouting
+    method: str
+    target: Target
+    headers: Headers
+    content: bytes
+    most_bytes: int
+    named: str = ""
+    subjects: tuple[str, ...] = ()
+    query: bytes = b""
+
+
+class Audits:
+    """In the event loop. `waiting` are those not yet settled or given to the recorder."""
+
+    def __init__(
+        self,
+        store: StageStore,
+        connections: Connections,
+        recorder: Recorder,
+        ledger: Ledger,
+        keys: KnownKeys,
+    ) -> None:
+        self.store, self.connections, self.keys = store, connections, keys
+        self.recorder, self.ledger = recorder, ledger
+        self.waiting = 0
+        self._bytes = 0
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._closing = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def has_room(self) -> bool:
+        """For one more."""
+        return self.waiting < _MOST_WAITING and self._bytes < _MOST_BYTES
+
+    def begin(self, request: Request) -> None:
+        """Returns at once."""
+        self.waiting += 1
+        self._bytes += len(request.content)
+        task = asyncio.ensure_future(self._audit(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self, seconds: float) -> None:
+        """Those that are under way may end within this time; the others are void. An LLM that is away is
+        asked a last time.
+        """
+        self._closing.set()
+        tasks = list(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _audit(self, request: Request) -> None:
+        routing = replace(request.routing, audit=uuid.uuid4().hex)
+        try:
+            async with self._slots:
+                await self._drawn(routing)
+                found = await self._answer(replace(request, routing=routing))
+                if isinstance(found, str):
+                    self.ledger.outcome(Outcome(routing.version, None, routing, reason=VOID, cause=found))
+                    return
+                while not (self.recorder.has_room and self.recorder.offer(found)):  # it waits
+                    await asyncio.sleep(_FIRST_WAIT)
+        except asyncio.CancelledError:
+            self.ledger.outcome(Outcome(routing.version, None, routing, reason=VOID, cause=_STOPPED))
+            raise
+        except Exception as error:
+            LOG.error("an audit could not be made: %s", type(error).__name__)
+            # A fault of ours is no evidence against the student.
+            self.ledger.outcome(Outcome(routing.version, None, routing, reason=VOID, cause=_OWN_FAULT))
+        finally:
+            self.waiting -= 1
+            self._bytes -= len(request.content)
+
+    async def _drawn(self, routing: CallRouting) -> None:
+        """Until it is stored."""
+        wait = _FIRST_WAIT
+        row = routing.audit, routing.version, routing.student, routing.probability, routing.least
+        while True:
+            writing = asyncio.ensure_future(asyncio.to_thread(self.store.draw, *row))
+            try:
+                await asyncio.shield(writing)
+                return
+            except asyncio.CancelledError:
+                # A thread can't be ended: the row is there before it is void.
+                await asyncio.gather(writing, return_exceptions=True)
+                raise
+            except DBAPIError:
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, _LONGEST_WAIT)
+
+    async def _answer(self, request: Request) -> Exchange | str:
+        """Or why the LLM was away for too long, or knows the caller no more: then the audit is void."""
+        began, wait = time.monotonic(), _FIRST_WAIT
+        while True:
+            try:
+                async with asyncio.timeout(began + _TRYING * AUDIT_PATIENCE - time.monotonic()):
+                    return await self._once(request)
+            except _NoAnswer as found:
+                cause, may_come = reason_of(found.status), may_answer_later(found.status)
+            except (TimeoutError, *FAILED):
+                cause, may_come = _AWAY, True
+            is_last = self._closing.is_set() or time.monotonic() + wait > began + AUDIT_PATIENCE / 2
+            if not may_come or is_last:
+                return cause
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), wait)
+            wait = min(2 * wait, _LONGEST_WAIT)
+
+    async def _once(self, request: Request) -> Exchange:
+        began, clock = time.time(), time.perf_counter()
+        answer = await self.connections.ask(
+            request.method, request.target.url, request.headers, request.content
+        )
+        self.keys.note(dict(request.headers), answer.status, request.query)
+        pieces, size, refusal = list[bytes](), 0, ""
+        try:
+            first = time.perf_counter() - clock
+            if refuses_the_call(answer.status):
+                refusal = reason_of(answer.status)
+            elif answer.status != 200:
+                raise _NoAnswer(answer.status)
+            elif is_students(answer):
+                refusal = STUDENT_ANSWER
+            else:
+                async for piece in answer.pieces():
+                    pieces.append(piece)
+                    size += len(piece)
+                    if size > request.most_bytes:
+                        pieces, refusal = [], "too-large"
+                        break
+        finally:
+            await answer.close()
+        return Exchange(
+            request.form,
+            request.asked,
+            len(request.content),
+            answer.header(b"content-type"),
+            answer.header(b"content-encoding"),
+            pieces,
+            True,
+            began,
+            first,
+            time.perf_counter() - clock,
+            request.named,
+            request.subjects,
+            request.routing,
+            refusal,
+        )

@@ -1,0 +1,93 @@
+"""Who answers: the student or the LLM. Asked by the relay for each call that may be mirrored."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+
+from bertsmith.mirror.answering.known_keys import KnownKeys
+from bertsmith.mirror.answering.open_students import VersionStudents
+from bertsmith.mirror.answering.reconciler import Reconciler
+from bertsmith.mirror.answering.student_thread import CantAnswer, StudentThread
+from bertsmith.mirror.call import Asked
+from bertsmith.mirror.call_routing import CallRouting
+from bertsmith.mirror.identity import version_of
+from bertsmith.mirror.redaction import Redactor
+from bertsmith.mirror.settings import MirrorSettings
+
+
+class Service:
+    """`seed` makes its draws repeatable, where one client asks one call after the other."""
+
+    def __init__(self, settings: MirrorSettings, reconciler: Reconciler, redactor: Redactor) -> None:
+        self.settings, self.reconciler, self.redactor = settings, reconciler, redactor
+        self.keys = KnownKeys()
+        self._draw = random.Random(settings.seed)
+
+    @property
+    def answers(self) -> bool:
+        """Some call might be ours, and bodies are to be read before they are sent on."""
+        return self.reconciler.open_students.answers
+
+    async def routing(
+        self,
+        asked: Asked,
+        site: str,
+        headers: Mapping[bytes, bytes],
+        *,
+        can_audit: bool,
+        query: bytes = b"",
+    ) -> CallRouting | None:
+        """None where no student answers at this site: then nothing is different from recording. The audit is
+        drawn here, before anybody is asked; `can_audit`: there is room for it. `headers` and `query` are the
+        client's.
+        """
+        open_students = self.reconciler.open_students
+        if site not in open_students.answering:
+            return None
+        asked = self.redactor.begin().asked(asked)
+        version = version_of(asked, site)
+        students = open_students.by_version.get(version)
+        share = self.settings.audit_share
+        # What can't be audited is not answered: at such a moment the LLM is asked about all calls alike.
+        of_site = open_students.sent_to_llm(site, share) if can_audit else 1.0
+        if students is None or not students.stage.answers:
+            return CallRouting(version, "", open_students.why_new(site, asked), site_least=of_site)
+        stage = students.stage
+        to_llm = stage.sent_to_llm(share) if can_audit else 1.0
+        if not self.keys.has(headers, query):
+            return CallRouting(stage.version, stage.student, "new-key", least=to_llm, site_least=of_site)
+        routing = await self._asked(asked, version, students)
+        probability = to_llm if routing.is_sure else 1.0
+        routing = replace(routing, probability=probability, least=to_llm, site_least=of_site)
+        if not routing.is_ours:
+            return routing
+        if not can_audit:
+            return replace(routing, reason="audits-behind")
+        if self._draw.random() >= stage.share:
+            return replace(routing, reason="canary")
+        return replace(routing, audit="drawn") if self._draw.random() < share else routing
+
+    async def _asked(self, asked: Asked, version: str, students: VersionStudents) -> CallRouting:
+        stage, student = students.stage, students.student
+        routing = CallRouting(stage.version, stage.student)
+        if student is None:
+            return replace(routing, reason="student-failed")
+        text = student.student.input_of(asked, version)
+        if text is None:
+            return replace(routing, reason="new-template")
+        try:
+            return await self._answered(routing, student, text)
+        except CantAnswer as found:
+            return replace(routing, reason=found.reason)
+
+    async def _answered(self, routing: CallRouting, student: StudentThread, text: str) -> CallRouting:
+        answer = await student.answer(text, self.settings.answer_seconds)
+        routing = replace(
+            routing,
+            confidence=answer.confidence,
+            values=answer.values,
+            answer=answer.answer,
+            probabilities=answer.probabilities,
+            is_sure=answer.is_sure,
+        )
+        return routing if answer.is_sure else replace(routing, reason=answer.reason)

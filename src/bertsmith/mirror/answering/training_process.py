@@ -1,0 +1,201 @@
+"""Training, in a process of its own: `bertsmith mirror train`. One version at a time on this machine, and a
+version on one machine only.
+"""
+
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertsmith.files import locked_folder
+from bertsmith.mirror.answering.stage_store import UNDER_WAY, StageStore
+from bertsmith.mirror.answering.stages import Stage, Student
+from bertsmith.mirror.settings import ENVIRONMENT, MirrorSettings
+from bertsmith.mirror.student_file import FILE
+from bertsmith.serving import LOG
+
+_LEASE = 120.0  # seconds that a training is ours without a word
+_PATIENCE = 10.0  # seconds for a training that is told to end
+Command = Callable[[Stage, Path, MirrorSettings], Sequence[str]]
+
+
+def train_command(stage: Stage, out: Path, settings: MirrorSettings) -> list[str]:
+    """The store's address goes by the environment: it may hold a password."""
+    return [
+        sys.executable, "-m", "bertsmith", "mirror", "train",
+        "--site", stage.site, "--version", stage.version,
+        "--epsilon", str(settings.epsilon), "--delta", str(settings.delta), "--out", str(out),
+        *settings.train_options,
+    ]  # fmt: skip
+
+
+class _Running(NamedTuple):
+    stage: Stage
+    out: Path
+    began: float
+    process: "subprocess.Popen[bytes]"
+
+
+class Trainer:
+    """Asked now and then by one thread."""
+
+    def __init__(self, settings: MirrorSettings, store: StageStore, command: Command = train_command) -> None:
+        self.settings, self.store, self.command = settings, store, command
+        self.owner = f"{socket.gethostname()}-{os.getpid()}"
+        self._running: _Running | None = None
+        self._kept = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """One is under way here."""
+        return self._running is not None
+
+    def begin(self, stage: Stage, calls: int) -> bool:
+        """Where nobody else trains this version, and nothing is trained here. Raises OSError where no process
+        can be begun: then nothing has been.
+        """
+        if self._running or not self.store.begin_training(stage.version, calls, self.owner, _LEASE):
+            return False
+        out, began = self._folder(stage), time.time()
+        try:
+            process = self._process(stage, out)
+        except Exception:
+            self.store.end_training(stage.version, self.owner, "could not be begun", is_undone=True)
+            raise
+        self._running, self._kept = _Running(stage, out, began, process), time.monotonic()
+        LOG.info("training a student for version %s on %d calls", stage.version, calls)
+        return True
+
+    def _process(self, stage: Stage, out: Path) -> "subprocess.Popen[bytes]":
+        out.parent.mkdir(parents=True, exist_ok=True)
+        address = {ENVIRONMENT + "STORE": self.settings.store}
+        with (out.parent / f"{out.name}.log").open("wb") as log:
+            return subprocess.Popen(
+                self.command(stage, out, self.settings),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **address},
+                start_new_session=True,  # Ctrl-C is the mirror's; it ends the training itself
+            )
+
+    def adopt(
+        self, stages: Mapping[str, Stage], trainings: Mapping[str, Any]
+    ) -> tuple[Stage, Student] | None:
+        """A student whose training outlived the mirror that began it, which was killed. A training that was
+        killed too counts as none, and is begun again; `trainings` are the last ones by version.
+        """
+        for version, row in trainings.items():
+            is_left = row.outcome == UNDER_WAY and row.until < time.time()
+            if self._running or not is_left or version not in stages:
+                continue
+            out = self._folder(stages[version])
+            is_finished = _has_student_of(out, row.began)
+            if not is_finished and _is_at_work(out):
+                continue
+            if not self.store.begin_training(version, row.calls, self.owner, _LEASE):
+                continue
+            student, outcome = (
+                self._outcome(stages[version], out, 0, row.began) if is_finished else (None, "killed")
+            )
+            self.store.end_training(version, self.owner, outcome, is_undone=not is_finished)
+            if student is not None:
+                return stages[version], student
+        return None
+
+    def poll(self) -> tuple[Stage, Student] | None:
+        """A student that is trained and of which something is proven."""
+        if self._running is None:
+            return None
+        stage, out, began, process = self._running
+        if process.poll() is None:
+            if time.monotonic() - self._kept > _LEASE / 4:
+                self.store.keep_training(stage.version, self.owner, _LEASE)
+                self._kept = time.monotonic()
+            return None
+        student, outcome = self._outcome(stage, out, process.returncode, began)
+        self.store.end_training(stage.version, self.owner, outcome)
+        self._running = None
+        level = logging.ERROR if process.returncode else logging.INFO
+        LOG.log(level, "the training for version %s has ended: %s", stage.version, outcome)
+        return None if student is None else (stage, student)
+
+    def close(self) -> None:
+        """Ends it; what it has done so far, the next one resumes."""
+        if self._running is None:
+            return
+        stage, _, _, process = self._running
+        _end(process)
+        try:
+            process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            _end(process, at_once=True)
+            process.wait()
+        self.store.end_training(stage.version, self.owner, "ended with the mirror", is_undone=True)
+        self._running = None
+
+    def _folder(self, stage: Stage) -> Path:
+        """Another one than those of students, and the same where no student came of the last training."""
+        site = re.sub(r"[^\w.-]", "_", stage.site)
+        number = 1 + sum(each.version == stage.version for each in self.store.students().values())
+        return Path(self.settings.students).absolute() / f"{site}-{stage.version}-{number}"
+
+    def _outcome(self, stage: Stage, out: Path, status: int, began: float) -> tuple[Student | None, str]:
+        from bertsmith.errors import BertsmithError
+
+        if status != 0:
+            return None, f"failed with status {status}: {out}.log says why"
+        try:
+            # A student of an earlier training stays where less is proven of the new one.
+            student = read_student(out, stage.version) if _has_student_of(out, began) else None
+        except BertsmithError as error:
+            return None, str(error)
+        if student is None:
+            return None, "nothing proven: the LLM goes on answering"
+        self.store.add_student(student)
+        return student, f"student {student.id}"
+
+
+def _end(process: "subprocess.Popen[bytes]", *, at_once: bool = False) -> None:
+    """With the processes that it began, but on Windows: processes have no groups there."""
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL if at_once else signal.SIGTERM)
+    elif at_once:
+        process.kill()
+    else:
+        process.terminate()
+
+
+def _has_student_of(out: Path, began: float) -> bool:
+    """A training that began then, in seconds since 1970, has left it there."""
+    return (out / FILE).is_file() and (out / FILE).stat().st_mtime >= began - 1
+
+
+def _is_at_work(out: Path) -> bool:
+    """A process still trains for this folder (bertsmith.mirror.train)."""
+    work = out.with_name(out.name + ".training")
+    if not work.is_dir():
+        return False
+    with locked_folder(work) as is_free:
+        return not is_free
+
+
+def read_student(folder: Path, version: str) -> Student | None:
+    """What is to be known of a student's folder; None where nothing is proven of it. Raises ModelError."""
+    from bertsmith.mirror.student_file import read_student_file, student_id
+
+    file = read_student_file(folder)
+    if not file.claims.coverage:
+        return None
+    return Student(
+        student_id(folder), version, str(folder.absolute()), file.claims.epsilon, file.claims.delta
+    )

@@ -1,0 +1,123 @@
+"""The mirror as an ASGI application: paths of its own under /bertsmith/, all others relayed.
+
+GET /bertsmith/health   200 while it relays; 503 on its way out
+GET /bertsmith/status   how many calls are stored, wait, and were lost
+/bertsmith/…            the page
+"""
+
+import asyncio
+import math
+import time
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from bertsmith.mirror.answering.reconciler import OpenStudent, Pace, Reconciler, open_student
+from bertsmith.mirror.answering.service import Service
+from bertsmith.mirror.answering.stage_store import StageStore
+from bertsmith.mirror.answering.training_process import Command, Trainer, train_command
+from bertsmith.mirror.looking.state import Looking
+from bertsmith.mirror.page.page import Page, is_of_page
+from bertsmith.mirror.recorder import Recorder
+from bertsmith.mirror.relay import Relay
+from bertsmith.mirror.settings import MirrorSettings
+from bertsmith.mirror.store import Store
+from bertsmith.serving import LOG
+
+_AT_LEAST = 1.0  # seconds for the store when the mirror stops
+HEALTH, STATUS = "/bertsmith/health", "/bertsmith/status"
+
+
+class MirrorApp:
+    """`leaving`: on the way out, while what was begun is still relayed, until `ends_at`. `opening` opens a
+    student's folder, `train` says what trains one, `pace` how often the evidence is looked at.
+    """
+
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        store: Store,
+        opening: OpenStudent = open_student,
+        train: Command = train_command,
+        pace: Pace | None = None,
+    ) -> None:
+        self.settings, self.store = settings, store
+        stages = StageStore(store)
+        trainer = Trainer(settings, stages, train)
+        self.reconciler = Reconciler(settings, stages, trainer, opening, pace)
+        self.recorder = Recorder(
+            store,
+            settings.redactor,
+            settings.queue_bytes,
+            settings.retention_days,
+            self.reconciler.ledger.outcome,
+        )
+        service = Service(settings, self.reconciler, settings.redactor)
+        self.relay = Relay(settings, self.recorder, service, stages)
+        self.page = Page(settings, Looking(store, settings), self._running)
+        self.leaving, self.ends_at = False, math.inf
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif (
+            scope["type"] == "http"
+            and scope["method"] in ("GET", "HEAD")
+            and scope["path"] in (HEALTH, STATUS)
+        ):
+            await self._say(scope["path"], send)
+        elif scope["type"] == "http" and is_of_page(scope["path"]):
+            await self.page(scope, receive, send)
+        elif scope["type"] == "http":
+            await self.relay(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        self.recorder.start()
+        await asyncio.to_thread(self.reconciler.start)
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.relay.close(self._left())
+        # However late it is, a store that works is given what waits.
+        lost = await asyncio.to_thread(self.recorder.close, max(self._left(), _AT_LEAST))
+        await asyncio.to_thread(self.reconciler.close, max(self._left(), _AT_LEAST))
+        self.store.close()
+        facts = {"message": "stopped", "stored": self.recorder.stored, "lost": lost + self.recorder.dropped}
+        LOG.log(40 if facts["lost"] else 20, "stopped", extra={"facts": facts})
+        await send({"type": "lifespan.shutdown.complete"})
+
+    def _left(self) -> float:
+        """Seconds of those for all that was begun."""
+        return min(max(self.ends_at - time.monotonic(), 0.0), self.settings.drain_seconds)
+
+    async def _say(self, path: str, send: Send) -> None:
+        said: dict[str, object] = {"status": "stopping" if self.leaving else "ok"}
+        if path == STATUS:
+            said |= self._running()
+        body = orjson.dumps(said)
+        status = 503 if self.leaving and path == HEALTH else 200
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def _running(self) -> dict[str, object]:
+        """What this process has to say, beside the store."""
+        recorder, students = self.recorder, self.reconciler.open_students.by_version
+        answering = {version: each.is_answering for version, each in students.items() if each.stage.answers}
+        return {
+            "under_way": self.relay.under_way,
+            "stored": recorder.stored,
+            "waiting": recorder.waiting,
+            "waiting_seconds": round(recorder.waiting_seconds, 3),
+            "dropped": recorder.dropped,
+            "failed": recorder.failed,
+            "store_problem": recorder.problem or self.store.problem or None,
+            "answering": sorted(version for version, answers in answering.items() if answers),
+            "failing": sorted(version for version, answers in answering.items() if not answers),
+            "merged": {
+                version: each.stage.version
+                for version, each in sorted(students.items())
+                if each.stage.version != version
+            },
+            "audits_waiting": self.relay.audits.waiting,
+        }

@@ -1,0 +1,350 @@
+"""The fields of a site's answers: what each may hold, an answer as values by path, and values as an answer.
+
+    {"intent": "card", "urgent": false}  ↔  {"$.intent": "card", "$.urgent": False}
+
+A path is written as the store writes it: $.order.kind. Values are compared by what they say: several labels
+without their order, numbers within a tolerance, quotes without theirs.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict
+
+from bertsmith.mirror.call import Json
+
+Kind = Literal["enum", "boolean", "ordinal", "number", "labels", "spans"]
+Values = dict[str, Any]  # of an answer, by path
+
+
+class Absence(Enum):
+    """What an optional field holds that isn't there."""
+
+    ABSENT = "absent"
+
+
+ABSENT = Absence.ABSENT
+
+
+class SpanForm(BaseModel):
+    """How quotes stand in an answer: one `text`, a list of `texts`, or a list of `objects` with the quote
+    under the key `text` and, if there are kinds, the kind under `label`; `keys` is their order.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    form: Literal["text", "texts", "objects"]
+    text: str = ""
+    label: str = ""
+    keys: tuple[str, ...] = ()
+
+
+class Field(BaseModel):
+    """One value of an answer, found by its `keys`.
+
+    kind      value                                     values
+    enum      one of them                               all of them
+    boolean   True or False                             both
+    ordinal   a number, or a level                      all, in their order
+    number    a number; within `tolerance` is the same  none
+    labels    a tuple of some, in their order           all of them
+    spans     a tuple of (kind, quote)                  the kinds, "" where there are none
+
+    `nullable`: None may stand there. `optional`: the key may be missing, which is the value ABSENT.
+    `is_observed`: the values are those that answers had, and the schema would allow more. `empty`: what most
+    answers had in place of an empty list of labels or quotes, or of a quote that isn't there.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    keys: tuple[str, ...]
+    kind: Kind
+    values: tuple[Json, ...] = ()
+    nullable: bool = False
+    optional: bool = False
+    is_observed: bool = False
+    tolerance: float = 0.0
+    spans: SpanForm | None = None
+    empty: Literal["", "null", "absent"] = ""
+
+    @property
+    def path(self) -> str:
+        """$.order.kind"""
+        return path_of(self.keys)
+
+    @property
+    def classes(self) -> tuple[Any, ...]:
+        """What one of its values is chosen from, None and ABSENT among them; not for labels and spans."""
+        found = list(self.values)
+        if self.nullable and None not in found:
+            found.append(None)
+        return (*found, ABSENT) if self.optional else tuple(found)
+
+    @property
+    def nothing(self) -> Any:
+        """What labels or quotes are where there are none: an empty tuple, None or ABSENT."""
+        if self.empty == "absent":
+            return ABSENT
+        is_text = self.spans is not None and self.spans.form == "text"
+        if is_text and not self.empty and self.optional and not self.nullable:
+            return ABSENT
+        return None if is_text or self.empty == "null" else ()
+
+    def read(self, value: Json) -> Any:
+        """A value as it stands in an answer → as it is compared and learned. What can't be read stays as it
+        is, and is the same as nothing that this field says.
+        """
+        if value is None or value is ABSENT:
+            return value
+        if self.kind == "labels":
+            return self._labels(value)
+        if self.kind == "spans":
+            return self._spans(value)
+        return plain(value) if self.kind in ("ordinal", "number") else value
+
+    def write(self, value: Any) -> Json:
+        """The inverse of `read`."""
+        if value is None or self.kind not in ("labels", "spans"):
+            return value
+        if self.kind == "labels":
+            return list(value)
+        assert self.spans is not None
+        if self.spans.form == "text":
+            return value[0][1] if value else None
+        if self.spans.form == "texts":
+            return [quote for _, quote in value]
+        return [self._object(kind, quote) for kind, quote in value]
+
+    def same(self, first: Any, second: Any) -> bool:
+        """Whether two values of the field say the same."""
+        if self.kind == "number" and is_number(first) and is_number(second):
+            return bool(abs(first - second) <= self.tolerance)
+        if self.kind == "spans" and isinstance(first, tuple) and isinstance(second, tuple):
+            return sorted(first) == sorted(second)
+        return written(first) == written(second)
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value that was read is one that may stand there: of its kind, and where the schema says
+        which, one of these.
+        """
+        if value is None or value is ABSENT:
+            return value in self.classes
+        if self.kind == "number":
+            return is_number(value)
+        if self.kind == "spans":
+            return isinstance(value, tuple)
+        if self.kind != "labels":
+            return self._knows(value)
+        return isinstance(value, list | tuple) and all(map(self._knows, value))
+
+    def _knows(self, value: Any) -> bool:
+        """One of its values; where they are those that were seen, another of their kind too."""
+        if self.is_observed and isinstance(value, str):
+            return any(isinstance(each, str) for each in self.values)
+        if self.is_observed and is_number(value):
+            return any(map(is_number, self.values))
+        return any(written(value) == written(each) for each in self.values)
+
+    def _labels(self, value: Json) -> Any:
+        if not isinstance(value, list):
+            return value
+        given = {written(each) for each in value}
+        known = {written(each): each for each in self.values}
+        return tuple(known[key] for key in known if key in given) if given <= known.keys() else value
+
+    def _spans(self, value: Json) -> Any:
+        """Pairs of kind and quote, or the value itself where it has another form."""
+        form = self.spans
+        assert form is not None
+        if form.form == "text":
+            return (("", value),) if isinstance(value, str) else value
+        if not isinstance(value, list):
+            return value
+        found = []
+        for each in value:
+            if form.form == "texts":
+                kind, quote = "", each
+            elif isinstance(each, dict) and set(each) == set(form.keys):
+                kind, quote = each[form.label] if form.label else "", each[form.text]
+            else:
+                return value
+            if not isinstance(quote, str) or not isinstance(kind, str):
+                return value
+            found.append((kind, quote))
+        return tuple(found)
+
+    def _object(self, kind: str, quote: str) -> Json:
+        assert self.spans is not None
+        return {key: quote if key == self.spans.text else kind for key in self.spans.keys}
+
+
+class Refused(BaseModel):
+    """A part of the answer that no model of ours can give, and why."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    keys: tuple[str, ...]
+    why: str
+    required: bool
+
+    @property
+    def path(self) -> str:
+        """$.order.note"""
+        return path_of(self.keys)
+
+
+class Constant(BaseModel):
+    """A part that is the same in every answer."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    keys: tuple[str, ...]
+    value: Json
+
+
+class AnswerShape(BaseModel):
+    """What a site's answers hold. `order` are the keys of fields and constants as they follow each other.
+
+    A part that is `refused` and need not be there is left out of our answers: a teacher's answer that has it
+    is another one.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    fields: tuple[Field, ...]
+    refused: tuple[Refused, ...] = ()
+    constants: tuple[Constant, ...] = ()
+    order: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def is_mirrorable(self) -> bool:
+        """Whether a model could give the whole answer."""
+        return bool(self.fields) and not any(each.required for each in self.refused)
+
+    @property
+    def why_not(self) -> str:
+        """'$.reason: a free text'; empty where it is mirrorable."""
+        if self.is_mirrorable:
+            return ""
+        reasons = [f"{each.path}: {each.why}" for each in self.refused if each.required]
+        return "; ".join(reasons) or "the answers have no fields"
+
+    def field(self, path: str) -> Field:
+        """By its path; KeyError where there is none."""
+        return {each.path: each for each in self.fields}[path]
+
+    def read(self, answer: Json) -> Values:
+        """Values by path, ABSENT for what isn't there. What the answer has beside the fields is there too,
+        under its own path, so that no answer of ours is the same.
+        """
+        fields = {each.path: each.read(_at(answer, each.keys)) for each in self.fields}
+        found: Values = dict(fields)
+        constants = {each.keys: written(each.value) for each in self.constants}
+        known, objects = {each.keys for each in self.fields}, self._objects()
+        for keys, value in _leaves(answer, (), known | constants.keys()):
+            is_empty = keys in objects and value == {}  # all that it may hold is left out
+            if keys not in known and not is_empty and constants.get(keys) != written(value):
+                path = path_of(keys)
+                found[f"{path} (another)" if path in fields else path] = value
+        for keys in (*constants, *objects):
+            if _at(answer, keys) is ABSENT:
+                found[path_of(keys)] = ABSENT
+        return found
+
+    def _objects(self) -> set[tuple[str, ...]]:
+        """What fields and constants stand in, which is there though they be left out."""
+        parts = [each.keys for some in (self.fields, self.constants) for each in some]
+        return {keys[:length] for keys in parts for length in range(1, len(keys))}
+
+    def holds(self, values: Values) -> bool:
+        """Whether each field has a value, as `read` gives it, that may stand there."""
+        return all(each.holds(values[each.path]) for each in self.fields)
+
+    def compose(self, values: Mapping[str, Any]) -> dict[str, Json]:
+        """An answer of these values, in the order in which the teacher writes its keys. KeyError for a field
+        without a value.
+        """
+        fields = {each.keys: each for each in self.fields}
+        constants = {each.keys: each.value for each in self.constants}
+        answer: dict[str, Json] = {}
+        for keys in self.order:
+            field = fields.get(keys)
+            value = constants[keys] if field is None else values[field.path]
+            inner = answer
+            for key in keys[:-1]:
+                inner = inner.setdefault(key, {})
+            if value is not ABSENT:
+                inner[keys[-1]] = value if field is None else field.write(value)
+        return answer
+
+    def differing(self, ours: Mapping[str, Any], taught: Mapping[str, Any]) -> frozenset[str]:
+        """Paths at which two answers, as `read` gives them, differ; empty where they say the same."""
+        fields = {each.path: each for each in self.fields}
+        return frozenset(
+            path
+            for path in ours.keys() | taught.keys()
+            if path not in fields or not fields[path].same(ours.get(path, ABSENT), taught.get(path, ABSENT))
+        )
+
+
+def path_of(keys: tuple[str, ...]) -> str:
+    """As the store's table of fields has it, without what a text can't hold."""
+    return ".".join(("$", *keys)).replace("\0", "")
+
+
+def as_text(value: Any) -> str:
+    """A field's value for people."""
+    if value is ABSENT:
+        return "(not there)"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ", ".join(_item_as_text(each) for each in value) or "(none)"
+    return str(value)
+
+
+def _item_as_text(each: Any) -> str:
+    """A label, or a quote with its kind."""
+    if isinstance(each, tuple) and len(each) == 2:
+        kind, quote = each
+        return f"{kind}: {quote}" if kind else str(quote)
+    return str(each)
+
+
+def is_number(value: Any) -> bool:
+    """A number of JSON; True isn't."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def plain(value: Any) -> Any:
+    """1 for 1.0: JSON has one kind of number. Beyond 2⁵³, where floats skip integers, it stays as it is."""
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) <= 2**53
+    return int(value) if is_whole else value
+
+
+def written(value: Any) -> bytes:
+    """Equal for equal values: 1.0 is 1 but true isn't, and a list that a tuple was made of is the same."""
+    if value is ABSENT:
+        return b""
+    return orjson.dumps(plain(value), option=orjson.OPT_SORT_KEYS)
+
+
+def _at(answer: Json, keys: tuple[str, ...]) -> Any:
+    for key in keys:
+        if not isinstance(answer, dict) or key not in answer:
+            return ABSENT
+        answer = answer[key]
+    return answer
+
+
+def _leaves(
+    value: Json, keys: tuple[str, ...], known: set[tuple[str, ...]]
+) -> list[tuple[tuple[str, ...], Json]]:
+    """What stands in objects, down to values, lists and known parts."""
+    if not isinstance(value, dict) or keys in known or (keys and not value):
+        return [(keys, value)]
+    return [leaf for key, each in value.items() for leaf in _leaves(each, (*keys, key), known)]

@@ -1,0 +1,133 @@
+"""Parts of a body that a format looks for, and what a part of another kind means: not mirrored."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from bertsmith.mirror.call import Json, NotMirrored
+
+TEXT_TYPES = ("text", "input_text", "output_text")
+_REFUSED_TYPES = ("refusal",)
+# Thoughts aren't what was asked, and come back only for the provider's own use.
+_UNSEEN_TYPES = ("thinking", "redacted_thinking", "reasoning")
+
+
+def object_of(value: Json, reason: str) -> Mapping[str, Json]:
+    """Raises NotMirrored(reason) for anything but an object."""
+    if not isinstance(value, dict):
+        raise NotMirrored(reason)
+    return value
+
+
+def list_of(value: Json, reason: str) -> list[Any]:
+    """Raises NotMirrored(reason) for anything but a list."""
+    if not isinstance(value, list):
+        raise NotMirrored(reason)
+    return value
+
+
+def text_of(value: Json, reason: str = "malformed-request") -> str:
+    """Raises NotMirrored(reason) for anything but a text."""
+    if not isinstance(value, str):
+        raise NotMirrored(reason)
+    return value
+
+
+def model_of(body: Mapping[str, Json]) -> str:
+    """Raises NotMirrored where the body names none, and no path did."""
+    return text_of(body.get("model") or None, "no-model" if not body.get("model") else "malformed-request")
+
+
+def texts_of(content: Json) -> tuple[str, ...]:
+    """A message's content: a text, or parts of text. Raises NotMirrored for images, sound and files."""
+    if content is None:
+        return ()
+    if isinstance(content, str):
+        return (content,)
+    found = []
+    for part in list_of(content, "malformed-request"):
+        if isinstance(part, str):
+            found.append(part)
+            continue
+        part = object_of(part, "malformed-request")
+        kind = part.get("type")
+        if kind in TEXT_TYPES:
+            found.append(text_of(part.get("text")))
+        elif kind in _REFUSED_TYPES:
+            found.append(text_of(part.get("refusal")))
+        elif kind not in _UNSEEN_TYPES:
+            raise NotMirrored("input-not-text")
+    return tuple(found)
+
+
+def as_json(value: Json) -> str:
+    """Anything as a part of a message."""
+    return orjson.dumps(value).decode()
+
+
+def parsed(text: str) -> Json:
+    """An answer's JSON. Raises NotMirrored."""
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        raise NotMirrored("answer-not-json") from None
+
+
+def chosen(body: Mapping[str, Json], names: Iterable[str]) -> dict[str, Json]:
+    """Those keys of the body that it has. What is kept is named, so that nothing else is kept by mistake."""
+    return {name: body[name] for name in names if body.get(name) is not None}
+
+
+def count(usage: Json, *names: str) -> int | None:
+    """Tokens: the sum of what is there under these names."""
+    if not isinstance(usage, dict):
+        return None
+    found = [usage[name] for name in names if type(usage.get(name)) is int]
+    return sum(found) if found else None
+
+
+def word(value: Json) -> str:
+    """A text, or nothing."""
+    return value if isinstance(value, str) else ""
+
+
+def subjects_of(body: Mapping[str, Json]) -> tuple[str, ...]:
+    """All whom the request says it is about."""
+    metadata = body.get("metadata")
+    of_metadata = metadata if isinstance(metadata, dict) else {}
+    given = (
+        body.get("user"),
+        of_metadata.get("user"),
+        of_metadata.get("user_id"),
+        body.get("safety_identifier"),
+    )
+    return tuple(dict.fromkeys(name for value in given for name in names_in(value)))
+
+
+def names_in(value: Json) -> Iterator[str]:
+    """Each text and number as a text: 7 and 7.0 are who "7" is. Of objects and lists, what they hold."""
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from names_in(each)
+    elif isinstance(value, float) and value.is_integer():
+        yield str(int(value))
+    elif isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
+        yield str(value)
+
+
+def logprobs_of(tokens: Json) -> list[Json] | None:
+    """Tokens with their log probabilities, and those of the others that might have come."""
+    if not isinstance(tokens, list) or not tokens:
+        return None
+    try:
+        return [
+            [
+                each["token"],
+                each["logprob"],
+                [[other["token"], other["logprob"]] for other in each.get("top_logprobs") or ()],
+            ]
+            for each in tokens
+        ]
+    except (KeyError, TypeError, AttributeError):
+        return None  # a server's own way of writing them

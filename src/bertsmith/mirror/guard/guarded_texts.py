@@ -1,0 +1,427 @@
+"""Which texts of a request and of an answer are judged, in every wire format.
+
+Of a request: what came since the model last spoke, by users and by tools, whether it asks for a schema or
+not. Of an answer: every text in it. Which fields hold texts isn't listed, for protocols and servers add some:
+listed is what holds none, and all else counts as text.
+
+The pieces of a stream are joined by where they stand: the same field of the same choice, block or item.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from itertools import pairwise, takewhile
+from typing import NamedTuple
+
+from bertsmith.mirror.call import SYSTEM_ROLES, Json, NotMirrored
+from bertsmith.mirror.exchange import LARGEST, decoded
+from bertsmith.mirror.formats import decisions, openai_responses, systemone
+from bertsmith.mirror.formats.reading import object_of
+from bertsmith.mirror.formats.wire_format import WireFormat
+from bertsmith.mirror.streams import DONE, events_of
+
+_MALFORMED = (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError)
+_Address = tuple[str | int, ...]
+
+# What a request says beside its messages, by which the application steers the model or the provider.
+_OF_APPLICATION = frozenset((
+    "audio", "betas", "billing_policy", "compaction", "container", "context_management", "conversation",
+    "fallback_credit_token", "fallbacks", "function_call", "functions", "include", "instructions",
+    "mcp_servers", "metadata", "modalities", "model", "moderation", "output_config", "output_format",
+    "prediction", "previous_response_id", "prompt_cache_key", "prompt_cache_options",
+    "prompt_cache_retention", "questions", "reasoning", "reasoning_effort", "response_format",
+    "safety_identifier", "service_tier", "stop", "stop_sequences", "stream_options", "system", "text",
+    "thinking", "tool_choice", "tools", "truncation", "user", "verbosity", "web_search_options",
+))  # fmt: skip
+_SPOKEN = frozenset(("choices", "content", "delta", "output"))  # whatever it repeats, the model says it
+# Beside names that the application gave, and that the model can but choose from.
+_NAMES = ("name", "namespace", "server_label", "stop", "stop_reason", "stop_sequence")  # ends of keys
+# Keys whose values are words of the protocol, as long as they are words; and what only the provider reads.
+_WORDS = frozenset((
+    "button", "category", "channel", "context_compression", "created_by", "detail", "effort", "error_code",
+    "execution", "format", "id", "inference_geo", "mode", "model", "object", "payer", "phase",
+    "prompt_cache_key", "prompt_cache_retention", "provider", "role", "service_tier", "severity", "speed",
+    "status", "tool_choice", "truncation", "ttl", "type", "verbosity", "version",
+))  # fmt: skip
+_ENDS_OF_WORDS = ("_at", "_id", "_model", "_reason", "_token", "_type", "_version", "fingerprint")
+_ERRORS = frozenset(("acknowledged_safety_checks", "error", "pending_safety_checks"))
+# Settings and facts, beside what is spoken: each single word in them is the provider's.
+_FACTS = frozenset((
+    "access_programs", "background_options", "incomplete_details", "input_transformations", "moderation",
+    "prompt_cache_diagnostics", "reasoning", "usage",
+))  # fmt: skip
+_DEFINITIONS = frozenset(("definition", "properties", "schema", "tools"))  # their keys name fields of calls
+_SETTINGS = _DEFINITIONS | frozenset((  # those wherever they stand
+    "image_generation_call", "response.audio.delta", "response.image_generation_call.partial_image",
+    "transformations",
+))  # fmt: skip
+# `p` is Mistral's `obfuscation`.
+_SEALED = frozenset((
+    "encrypted_content", "encrypted_index", "encrypted_stdout", "obfuscation", "p", "redactedContent",
+    "signature", "thought_signature", "thought_signatures",
+))  # fmt: skip
+_WORDS_OF_TYPES = (  # of blocks, each with such a field: sealed, or a name of the provider's
+    ("reasoning.encrypted", "data"), ("redacted_thinking", "data"), ("server_tool_use", "name"),
+)  # fmt: skip
+_WORD = re.compile(r"[\w.:/@+=~|-]*", re.ASCII)
+# Types of parts, and keys, of what isn't text.
+_MEDIA = frozenset((
+    "audio", "audio_url", "b64_json", "base64", "computer_screenshot", "container_upload", "document_url",
+    "file", "file_data", "file_id", "file_url", "image", "image_generation_call", "image_url", "input_audio",
+    "input_file", "input_image", "input_video", "item_reference", "output_audio", "output_image",
+    "partial_image_b64", "response.audio.delta", "video", "video_url",
+))  # fmt: skip
+_URL = re.compile(r"https?://[\w.~:/?#\[\]@!$&'()*+,;=%-]+", re.ASCII)
+_BASE64_URL = re.compile(r"data:[^,\s]*;base64,\S*", re.ASCII)
+_BASE64 = re.compile(rf"{_BASE64_URL.pattern}|[A-Za-z0-9+/_-]{{200,}}={{0,2}}", re.ASCII)
+_BASE64_LINE_END = re.compile(r"(?<=[A-Za-z0-9+/_=-]{60})\s+", re.ASCII)  # lines have 64 or 76 characters
+_LONGEST_REPEATED = 40  # characters, of what is repeated all through a text
+_FOLLOWS, _IN_A_FENCE = re.compile(r"\s*(?=[{\[])"), re.compile(r"\w*\s*(?=[{\[])")  # objects and lists
+_OF_TOOLS = frozenset(("arguments", "input", "json"))  # objects of the application's: their keys are its own
+# In a stream: where pieces of a text stand, and what comes whole beside them.
+_OF_PIECES = frozenset(("delta", "logprobs"))
+_WHOLE = frozenset(("annotations", "citation", "citations"))
+_DEPTH_OF_A_CHOICE = 4  # of its fields' addresses, with its place and its index
+# Characters without a shape, by Unicode's Default_Ignorable_Code_Point: BERT's cleaning leaves most of them
+# out. Tags (U+E0020 … U+E007E) are ASCII that LLMs can read.
+_UNSEEN = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
+)
+_TAGS = {0xE0000 + code: code for code in range(0x20, 0x7F)}
+_OF_MODEL = (  # types of items, as …_call; what a client refers to by its id is what the model said
+    "compaction", "item_reference", "mcp_approval_request", "mcp_list_tools", "program", "reasoning",
+)  # fmt: skip
+_PLACES = ("type", "index", "output_index", "content_index", "summary_index", "annotation_index")
+
+
+class Guarded(NamedTuple):
+    """`reason` says why something beside the texts can't be judged; empty where there is nothing such."""
+
+    texts: list[str]
+    reason: str = ""
+
+
+def request_texts(form: WireFormat, content: bytes) -> Guarded:
+    """Raises NotMirrored where none of it can be judged: malformed-request, server-state."""
+    try:
+        body = object_of(_json(content), "malformed-request")
+        found, items = _Texts(), _new_items(form, body)
+        for place, item in enumerate(items):
+            found.add(item, ("json" if form.NAME == systemone.NAME else "items", place))
+        if len(texts := [text for text in map(_text_of, items) if text]) > 1:  # the model reads on
+            found.add("\n".join(texts), ("items", "together"))
+        for key in body.keys() - _OF_APPLICATION - {_input_key(form)}:
+            found.add(body[key], (key,))
+        return Guarded(list(found.texts()), "input-not-text" if found.has_other else "")
+    except _MALFORMED:
+        raise NotMirrored("malformed-request") from None
+
+
+def _input_key(form: WireFormat) -> str:
+    if form.NAME == systemone.NAME:
+        return "state"
+    return "input" if form.NAME in (openai_responses.NAME, decisions.NAME) else "messages"
+
+
+def _new_items(form: WireFormat, body: Mapping[str, Json]) -> list[Json]:
+    """What came since the model last spoke, without the application's own words."""
+    key = _input_key(form)
+    given = body.get(key)
+    if key == "state" and isinstance(given, dict | list):
+        return [json.dumps(given, ensure_ascii=False)]
+    if key == "state" or isinstance(given, str):
+        return [body[key]]
+    if not isinstance(given, list):  # what is asked may lie on the provider's machines
+        raise NotMirrored("server-state" if key == "input" else "malformed-request")
+    items = [item for item in given if _field(item, "role") not in SYSTEM_ROLES]
+    items = [item for item in items if _field(item, "type") != "configuration_update"]
+    since = max((place + 1 for place, item in enumerate(items) if _is_of_model(item)), default=0)
+    return items[since:] or items  # it begins the model's answer
+
+
+def _field(item: Json, key: str) -> Json:
+    return item.get(key) if isinstance(item, dict) else None
+
+
+def _is_of_model(item: Json) -> bool:
+    kind, role = _field(item, "type"), _field(item, "role")
+    return role == "assistant" or (role is None and (kind in _OF_MODEL or str(kind).endswith("_call")))
+
+
+def answer_texts(
+    asked: bytes | None,
+    content: bytes,
+    encoding: str,
+    *,
+    is_stream: bool,
+    is_error: bool = False,
+    largest: int = LARGEST,
+) -> Guarded:
+    """Of a body, or of a stream, of at most `largest` bytes unpacked. `asked` is the request, of which some
+    answers repeat what the application said; None for an answer that was kept, which is all that is left of
+    it. Raises NotMirrored where none of it can be judged.
+    """
+    content = decoded(content, encoding, largest)
+    try:
+        found = _Texts(_own_words(content if asked is None else asked))
+        if is_stream:
+            for event in events_of(content + b"\n\n"):  # many clients read one that was cut short too
+                found.add(event.name, ("type",))
+                for value in _values_of(event.data):
+                    found.add(_as_delta(value), ())
+            _add_other_lines(found, content)
+        elif is_error and _parsed(content) is content:
+            found.add(content.decode(), ())
+        elif content.strip() or not is_error:
+            found.add(_json(content), ())
+        return Guarded(list(found.texts()), "answer-not-text" if found.has_other else "")
+    except _MALFORMED:
+        raise NotMirrored("malformed-answer") from None
+
+
+def _own_words(asked: bytes) -> set[str]:
+    """The application's, which some answers repeat."""
+    body = _parsed(asked)
+    words = _Texts()
+    if isinstance(body, dict):
+        given = {key: body[key] for key in body.keys() & _OF_APPLICATION}
+        for place in ("arguments", "content"):  # single words too, and parts as one
+            words.add(given, (place,), with_keys=True)
+    return set(words.texts())
+
+
+def _values_of(data: str) -> list[Json]:
+    """An event's one; of lines of JSON that no empty line parts, also each, as clients read them that read
+    line by line.
+    """
+    value = _parsed(data)
+    return [value, *map(_parsed, data.split("\n"))] if value is data and "\n" in data else [value]
+
+
+def _as_delta(event: Json) -> Json:
+    """What a block of Anthropic's begins with stands before its deltas."""
+    if not isinstance(event, dict) or event.get("type") != "content_block_start":
+        return event
+    given = {key: value for key, value in event.items() if key != "content_block"}
+    return {**given, "type": "content_block_delta", "delta": event.get("content_block")}
+
+
+def _add_other_lines(found: "_Texts", content: bytes) -> None:
+    """Comments and ids, and a body that is no stream: some clients read what isn't an event."""
+    body = _parsed(content)
+    if body is not content:
+        found.add(body, ("body",))
+        return
+    for line in re.split(r"[\r\n]+", content.decode("utf-8", "replace").removeprefix("\ufeff")):
+        field, _, value = line.partition(":")
+        if field != "data" and not _WORD.fullmatch((value or line).strip()):
+            found.add(line, ("lines", line))
+
+
+def _parsed(text: str | bytes) -> Json:
+    """JSON, or else the text itself."""
+    try:
+        return _json(text)
+    except ValueError:
+        return "" if text == DONE else text
+
+
+def _json(text: str | bytes) -> Json:
+    """As lenient as those who read it after us: half of a surrogate pair is text. A key that stands there
+    twice has both values in a list, for which of them counts depends on the reader.
+    """
+    return json.loads(text, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        return {name: [value for key, value in pairs if key == name] for name in found}
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
+def _json_in(text: str) -> Iterator[Json]:
+    """Objects and lists that a text begins with, or that follow a fence (```json), and those right behind
+    them; a text that is a string of JSON.
+    """
+    if text.lstrip()[:1] == '"' and (string := _parsed(text)) is not text:
+        yield string
+    for number, part in enumerate((text, *text.split("```")[1:])):
+        begin = (_IN_A_FENCE if number else _FOLLOWS).match(part)
+        while begin:
+            try:
+                value, end = _DECODER.raw_decode(part, begin.end())
+            except ValueError:
+                break
+            yield value
+            begin = _FOLLOWS.match(part, end)
+
+
+def _text_of(part: Json) -> str:
+    """A part's text, or a message's: its parts as one. Empty for what isn't shown beside such."""
+    if not isinstance(part, dict):
+        return part if isinstance(part, str) else ""
+    text = part.get("text")
+    if text is None and part.get("type") in (None, "message"):
+        text = part.get("content")
+    if isinstance(text, list):
+        parts = [each.get("text") if isinstance(each, dict) else each for each in text]
+        return "".join(each for each in parts if isinstance(each, str))
+    return text if isinstance(text, str) else ""
+
+
+class _Texts:
+    """Texts by where they stand. `has_other`: there is something beside them that is no text."""
+
+    def __init__(self, own_words: Collection[str] = ()) -> None:
+        self.own_words = own_words
+        self.has_other = False
+        self._pieces: dict[_Address, list[str]] = {}
+        self._bytes: dict[_Address, bytearray] = {}
+
+    def add(self, value: Json, address: _Address, *, with_keys: bool = False) -> None:
+        """Every text in it; `with_keys` names of fields that are plain words, too."""
+        if isinstance(value, str):
+            self._add_text(value, address)
+        elif isinstance(value, dict):
+            self._add_object(value, address, with_keys)
+        elif isinstance(value, list):
+            self._add_list(value, address, with_keys)
+
+    def _add_text(self, text: str, address: _Address) -> None:
+        self._pieces.setdefault(address, []).append(text)
+        is_of_block = address[:1] == ("content_block_delta",) and address[-2:] == ("delta", "text")
+        if is_of_block or (address[:1] == ("response.output_text.delta",) and address[-1] == "delta"):
+            self._pieces.setdefault(("delta", "parts"), []).append(text)  # clients show blocks as one
+
+    def _add_object(self, value: dict[str, Json], address: _Address, with_keys: bool) -> None:
+        kind, is_own = str(value.get("type")), not (_OF_TOOLS | _DEFINITIONS).isdisjoint(address)
+        is_media = kind in _MEDIA or (kind == "url" and "sources" not in address)  # not a search's
+        # Events of a stream are told apart by their types; a part's type comes with its first piece alone.
+        places = _PLACES if not address or is_media else _PLACES[1:]
+        address += tuple(str(value[key]) for key in places if isinstance(value.get(key), str | int))
+        is_cited = kind.endswith("citation") or "text" in value or "cited_text" in value
+        for key, each in value.items():
+            is_option = key == "image" and isinstance(each, dict) and each.keys() <= {"context_compression"}
+            is_other = is_media if key == "type" else each and key in _MEDIA and not is_option
+            if is_other and not is_own and not (key == "file_id" and is_cited):
+                self.has_other = True
+            if with_keys or not _WORD.fullmatch(key):
+                self._pieces.setdefault((*address, key, "key"), [key])
+            # Moderation has an `input` too, and a tool's fields may be called so.
+            is_of_application = key in _OF_TOOLS and (_DEFINITIONS | {"moderation"}).isdisjoint(address)
+            is_of_application |= kind == "input_json" and key == "data"
+            is_name = key == "name" and value.get("role") in ("function", "tool")  # of the application's
+            if is_of_application and each and isinstance(each, dict | list) and not with_keys:
+                self._add_text(json.dumps(each, ensure_ascii=False), (*address, key))
+            elif not ((is_name or (kind, key) in _WORDS_OF_TYPES) and _WORD.fullmatch(str(each))):
+                self.add(each, (*address, key), with_keys=with_keys)
+
+    def _add_list(self, values: list[Json], address: _Address, with_keys: bool) -> None:
+        if address[-1:] == ("bytes",) and values and all(isinstance(each, int) for each in values):
+            self._bytes.setdefault(address, bytearray()).extend(each & 0xFF for each in values)
+            return
+        # Tokens are pieces of one text; what else a place might have had is one text a rank.
+        is_tokens = "logprobs" in address and address[-1] != "top_logprobs"
+        for place, each in enumerate(values):
+            number = each.get("index", place) if isinstance(each, dict) else place
+            self.add(each, address if is_tokens else (*address, str(number)), with_keys=with_keys)
+        texts = [text for text in map(_text_of, values) if text]
+        are_words = all(isinstance(each, str) and _WORD.fullmatch(each) for each in values)  # joined: no text
+        # Clients show them as one.
+        if len(texts) > 1 and not (is_tokens or are_words) and _OF_TOOLS.isdisjoint(address):
+            self._pieces.setdefault((*address, "parts"), []).append("".join(texts))
+
+    def texts(self) -> Iterator[str]:
+        """Each once. One that is JSON, as a tool's arguments are, counts as it is, and so do its texts; one
+        with characters that can't be seen also as it reads without them.
+        """
+        found = dict[str, None]()
+        for text in self._texts():
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            found |= dict.fromkeys((text, _UNSEEN.sub("", text.translate(_TAGS))))
+        yield from (text for text in found if text.strip())
+
+    def _texts(self) -> Iterator[str]:
+        for address, pieces in self._pieces.items():
+            is_name = address[-1:] != () and str(address[-1]).endswith(_NAMES)
+            if is_name and all(piece in self.own_words for piece in pieces):  # of calls without an index
+                continue
+            for text in _joined(address, pieces):
+                if text in self.own_words and (is_name or not _SPOKEN & set(address)):
+                    continue
+                if self._is_text(text, address):
+                    yield text
+                    yield from self._inside(text)
+        for written in self._bytes.values():
+            yield written.decode("utf-8", "replace")
+
+    def _is_text(self, text: str, address: _Address) -> bool:
+        key = address[-1] if address else ""
+        is_link = key in ("source", "url") or "citations" in address[-2:]
+        is_link = is_link and _OF_TOOLS.isdisjoint(address) and _URL.fullmatch(text) is not None
+        if is_link or (_WORD.fullmatch(text) and _has_word(address)):
+            return False
+        one_line = _BASE64_LINE_END.sub("", text.strip())
+        if _BASE64.fullmatch(one_line) and not _repeats(one_line):
+            self.has_other = True
+        # Bytes and addresses of what isn't text; a word in their place elsewhere is judged.
+        is_of_media = not _MEDIA.isdisjoint(address) and _OF_TOOLS.isdisjoint(address)
+        is_content = is_of_media and key in _MEDIA | {"data", "url"} and " " not in text
+        return not (is_content or _BASE64_URL.fullmatch(text))
+
+    def _inside(self, text: str) -> Iterator[str]:
+        if not re.search(r'[{\["]', text):  # as of most of the strings in a long list
+            return
+        inner = _Texts()
+        try:
+            for number, value in enumerate(_json_in(text)):
+                inner.add(value, ("json", number))
+            yield from list(inner.texts())
+        except RecursionError:  # brackets in brackets: who reads it as JSON may find more than we do
+            inner.has_other = True
+        self.has_other = self.has_other or inner.has_other
+
+
+def _repeats(text: str) -> bool:
+    """Whether a text of many characters is a few ones again and again: laughter, or a word that each chunk of
+    a stream says. No file is.
+    """
+    sizes = range(1, _LONGEST_REPEATED + 1)
+    begins = [size for size in sizes if text.startswith(text[size : 3 * size])]  # of megabytes a glance
+    return any(text[size:] == text[:-size] for size in begins)
+
+
+def _has_word(address: _Address) -> bool:
+    """Whether a single word that stands there is one of the protocol, or of the provider."""
+    key = str(address[-1]) if address else ""
+    outside = tuple(takewhile(lambda place: place not in _FACTS and place not in _SETTINGS, address[:-1]))
+    inside = address[len(outside) : -1]
+    if inside and _OF_TOOLS.isdisjoint(outside) and (inside[0] in _SETTINGS or _SPOKEN.isdisjoint(outside)):
+        return key not in ("description", "message", "revised_prompt")
+    is_word = key in _WORDS or key.endswith(_ENDS_OF_WORDS)
+    is_word |= not _SEALED.isdisjoint(address[-2:])  # in a list too
+    is_word |= key in ("code", "param", "review_target") and not _ERRORS.isdisjoint(address)
+    return is_word and _OF_TOOLS.isdisjoint(address)
+
+
+def _joined(address: _Address, pieces: list[str]) -> list[str]:
+    """The text that they make. What a stream repeats or adds to whole, chunk by chunk, is also a text each
+    time that it is another.
+    """
+    text = "".join(pieces)
+    if len(pieces) == 1 or (not _OF_PIECES.isdisjoint(address) and _WHOLE.isdisjoint(address)):
+        return [text]
+    others = [piece for piece, after in pairwise(pieces) if not after.startswith(piece)]
+    is_of_choice = address[:1] == ("choices",) and len(address) <= _DEPTH_OF_A_CHOICE
+    if others and is_of_choice and address[-1] == "text":  # as Together's, beside `delta`
+        return [text]
+    whole = list(dict.fromkeys((*others, pieces[-1])))
+    if len(whole) > 1:  # words without a blank between, each repeated, are no text
+        whole.append("".join(whole) if _WORD.fullmatch(text) else text)
+    return whole

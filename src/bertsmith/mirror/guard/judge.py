@@ -1,0 +1,121 @@
+"""A classifier that says of texts what is to become of them, beside the event loop."""
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import ModelError
+from bertsmith.mirror.guard.policy import ACTIONS, BLOCK, Action, SidePolicy
+from bertsmith.serving import LOG
+
+_TASKS = ("classification", "multi-label")
+_THREADS = 2
+_MOST_WAITING = 64  # judgements; what comes then can't be judged in time
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`reason` says why nobody could judge; the action is then the policy's. `label` is the one that decided,
+    with its `probability`.
+    """
+
+    action: Action
+    label: str = ""
+    probability: float | None = None
+    reason: str = ""
+    milliseconds: float = 0.0
+
+
+class CantJudge(Exception):
+    """Its reason is a word or two with hyphens; `milliseconds` were spent on asking the model."""
+
+    def __init__(self, reason: str, milliseconds: float = 0.0) -> None:
+        super().__init__(reason)
+        self.reason, self.milliseconds = reason, milliseconds
+
+
+class Judge:
+    """A fine-tuned model, opened by name or folder. Raises ModelError for one that gives no labels."""
+
+    def __init__(self, model: str, seconds: float) -> None:
+        # torch, which only a guard that runs needs
+        from bertsmith.inference.predictor import Predictor
+        from bertsmith.model.cpu.one_core_threads import start_one_core_threads
+
+        self.predictor, self.seconds = Predictor.load(model), seconds
+        task = self.predictor.task
+        if task.name not in _TASKS:
+            raise ModelError(
+                f"The model {Path(model).name} is of the task {task.name}; a guard needs one of "
+                f"{' or '.join(_TASKS)}."
+            )
+        self.is_multi_label = task.name == "multi-label"
+        self.labels = [str(each) for each in task.labels]
+        self._threads = start_one_core_threads(_THREADS, "guard")
+        self._waiting = 0
+        self._threads.submit(self.predictor.predict, ["warm up"]).result()
+
+    async def judge(self, texts: Sequence[str], policy: SidePolicy) -> Verdict:
+        """The first verdict that blocks, else the most severe. Raises CantJudge, after `seconds` at most."""
+        if not texts:
+            return Verdict("allow")
+        if self._waiting >= _MOST_WAITING:
+            raise CantJudge("guard-busy")
+        began = time.perf_counter()
+        self._waiting += 1
+        work = asyncio.get_running_loop().run_in_executor(
+            self._threads, self._worst, texts, policy, began + self.seconds
+        )
+        work.add_done_callback(self._done)
+        try:
+            worst = await asyncio.wait_for(asyncio.shield(work), self.seconds)
+        except (TimeoutError, CantJudge) as error:
+            reason = error.reason if isinstance(error, CantJudge) else "guard-slow"
+            raise CantJudge(reason, (time.perf_counter() - began) * 1000) from None
+        except Exception as error:
+            LOG.error("a text could not be judged: %s", type(error).__name__)
+            raise CantJudge("guard-failed", (time.perf_counter() - began) * 1000) from None
+        return replace(worst, milliseconds=(time.perf_counter() - began) * 1000)
+
+    def _worst(self, texts: Sequence[str], policy: SidePolicy, until: float) -> Verdict:
+        """In a thread. What nobody waits for any more isn't computed: the next ones would be late for it. The
+        longest come last: a file that counts as text, where `fail` is open, must not let the others pass.
+        """
+        worst: Verdict | None = None
+        predictions = self.predictor.predict_windows(sorted(texts, key=len))
+        while worst is None or worst.action != BLOCK:
+            if time.perf_counter() > until:
+                raise CantJudge("guard-slow")
+            if (prediction := next(predictions, None)) is None:
+                break
+            verdict = self._verdict(prediction, policy)
+            if worst is None or _severity(verdict) > _severity(worst):
+                worst = verdict
+        return worst or Verdict("allow")
+
+    def _done(self, work: "asyncio.Future[Any]") -> None:
+        self._waiting -= 1
+        if not work.cancelled():
+            work.exception()  # has been looked at, or comes too late
+
+    def _verdict(self, prediction: Any, policy: SidePolicy) -> Verdict:
+        shares = {str(label): float(share) for label, share in prediction["probabilities"].items()}
+        if not all(map(math.isfinite, shares.values())):  # which no cost is below
+            raise CantJudge("guard-failed")
+        given = tuple(prediction["labels"]) if self.is_multi_label else (str(prediction["label"]),)
+        action = policy.decide(given, shares, several=self.is_multi_label)
+        named = [label for label in shares if policy.action_of(label) == action]
+        label = max(named or shares, key=lambda each: shares[each])
+        return Verdict(action, label, shares[label])
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _severity(verdict: Verdict) -> tuple[int, float]:
+    return ACTIONS.index(verdict.action), verdict.probability or 0.0

@@ -1,0 +1,313 @@
+"""What a team already has → calls: logs of requests and answers, batch files, traces.
+
+    JSON lines        {"request": …, "response": …}, with "time", "subject", "site" where they are known
+    batch files       OpenAI's input and output, Anthropic's requests and results, joined by custom_id
+    OpenTelemetry     spans of GenAI calls as JSON: OTLP's, and those of the SDK's console exporter
+
+An imported call is named by its content: importing a file again, or one whose calls were recorded, adds none.
+What can't be mirrored is counted once too. What an application logged while a student answered has answers
+of the student's, which teach nothing.
+"""
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from bertsmith.errors import InputError
+from bertsmith.mirror.call import (
+    IMPORTED,
+    OWN_NUMBER,
+    STUDENT_ANSWER,
+    UNDATED,
+    Answered,
+    Asked,
+    Call,
+    Json,
+    NotMirrored,
+)
+from bertsmith.mirror.exchange import make_call, read_answered, read_asked
+from bertsmith.mirror.formats.reading import names_in
+from bertsmith.mirror.formats.registry import FORMATS, format_of
+from bertsmith.mirror.formats.wire_format import WireFormat
+from bertsmith.mirror.identity import require_name
+from bertsmith.mirror.json_objects import Placed, json_objects
+from bertsmith.mirror.redaction import Redactor
+from bertsmith.mirror.spans import calls_of_spans, holds_spans, seconds_of
+from bertsmith.mirror.store import Store
+from bertsmith.progress import Progress
+
+_BATCH = 500  # calls written together
+_FARTHEST = 4_102_444_800  # seconds since 1970, the year 2100: a time beyond it is in milliseconds
+_EXPECTED = "expected an object with request and response, a line of a batch file, or a span of OpenTelemetry"
+
+
+@dataclass
+class Imported:
+    """`added` calls are new; `known` ones were there; `passed` could not be mirrored, by (protocol, reason);
+    `unanswered` are requests of a batch without an answer.
+    """
+
+    added: int = 0
+    known: int = 0
+    unanswered: int = 0
+    passed: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+def import_files(
+    paths: Sequence[Path], store: Store, redactor: Redactor, progress: Progress | None = None
+) -> Imported:
+    """Of a batch both files are named, in any order.
+
+    Raises InputError naming file and line. What was read before it is stored: the next import goes on.
+    """
+    return Import(paths, redactor).into(store, progress)
+
+
+class Import:
+    """Calls on their way into a store."""
+
+    def __init__(self, paths: Sequence[Path], redactor: Redactor) -> None:
+        """Reads up to the first call, before there need be a store. Raises InputError for a file that is
+        missing, empty or no JSON, and for what stands before that call.
+        """
+        _require_objects(paths)
+        self._redactor, self._requests = redactor, _requests(paths)
+        self.found = Imported(unanswered=len(self._requests))
+        self._answered = set[str]()
+        self._waiting = list[Call]()
+        self._passed: dict[str, tuple[str, str]] = {}  # by content
+        self._objects = (placed for path in paths for placed in json_objects(path))
+        while not self._waiting and not self._passed and (first := next(self._objects, None)) is not None:
+            self._read(first)
+
+    def into(self, store: Store, progress: Progress | None = None) -> Imported:
+        """As `import_files`."""
+        try:
+            for placed in self._objects:
+                self._read(placed)
+                if len(self._waiting) + len(self._passed) >= _BATCH:
+                    self._write(store, progress)
+        finally:
+            self._write(store, progress)
+        return self.found
+
+    def _read(self, placed: Placed) -> None:
+        read, passed = _READERS[_kind(placed.value)], list[str]()
+        try:
+            for each in read(placed, self._requests, self._answered, self._redactor):
+                if isinstance(each, NotMirrored):
+                    passed.append(each.reason)
+                else:
+                    self._waiting.append(each)
+        except NotMirrored as found:
+            passed.append(found.reason)
+        if passed:
+            content = hashlib.sha256(orjson.dumps(placed.value, option=orjson.OPT_SORT_KEYS)).hexdigest()
+            protocol = _protocol(placed.value)
+            self.found.passed.update((protocol, reason) for reason in passed)
+            self._passed |= {f"{content} {n}": (protocol, reason) for n, reason in enumerate(passed)}
+
+    def _write(self, store: Store, progress: Progress | None) -> None:
+        """What waits."""
+        added = store.add(self._waiting, imports=self._passed)
+        found = self.found
+        found.added, found.known = found.added + added, found.known + len(self._waiting) - added
+        found.unanswered = len(self._requests) - len(self._answered)
+        self._waiting.clear()
+        self._passed.clear()
+        if progress is not None:
+            progress(found.added + found.known + found.passed.total(), None, "calls")
+
+
+def _require_objects(paths: Sequence[Path]) -> None:
+    for path in paths:
+        if not path.is_file():
+            raise InputError(f"{path} is not there. Expected a file of JSON lines, a batch file, or spans.")
+        first = next(iter(json_objects(path)), None)
+        if first is None:
+            raise InputError(f"{path} is empty. Expected a file of JSON lines, a batch file, or spans.")
+
+
+def _requests(paths: Sequence[Path]) -> dict[str, Placed]:
+    """Where the batch files have each request; a file of answers is read once, as other files are, for what
+    stands before a fault in it is to be stored. Raises InputError for two of one custom_id.
+    """
+    found: dict[str, Placed] = {}
+    for path in paths:
+        for placed in json_objects(path):
+            if _kind(placed.value) != "batch request":
+                break
+            name = str(placed.value["custom_id"])
+            if name in found:
+                raise InputError(f"{placed}: the custom_id {name[:80]!r} stands in {found[name]} already.")
+            found[name] = placed.without_value()
+    return found
+
+
+def _kind(value: Mapping[str, Json]) -> str:
+    if "custom_id" in value:
+        return "batch request" if "body" in value or "params" in value else "batch answer"
+    if "request" in value and "response" in value:
+        return "pair"
+    return "spans" if holds_spans(value) else "unknown"
+
+
+def _of_pair(placed: Placed, _: Any, __: Any, redactor: Redactor) -> Iterator[Call]:
+    value = placed.value
+    body, answer = value["request"], value["response"]
+    if not isinstance(body, dict) or not isinstance(answer, dict):
+        raise InputError(f"{placed}: expected the request and the response as JSON objects.")
+    path = str(value.get("endpoint") or value.get("url") or value.get("path") or "")
+    form = format_of("POST", path) or guessed(body, answer)
+    if form is None:
+        raise InputError(
+            f"{placed}: the request is of no format that is known. Say it by its path: "
+            '"endpoint": "/v1/chat/completions".'
+        )
+    if site := str(value.get("site") or ""):
+        require_name(site, f"{placed}: the site")
+    yield _made(
+        read_asked(form, body, path),
+        lambda asked: read_answered(form, asked, answer),
+        redactor,
+        _created(answer) if value.get("time") is None else _time(value["time"], placed),
+        site,
+        tuple(names_in(value.get("subject"))),
+    )
+
+
+def _of_request(placed: Placed, *_: Any) -> Iterator[Call]:
+    """Its answer stands elsewhere."""
+    return iter(())
+
+
+def _of_answer(
+    placed: Placed, requests: Mapping[str, Placed], answered: set[str], redactor: Redactor
+) -> Iterator[Call]:
+    value, name = placed.value, str(placed.value["custom_id"])
+    if name not in requests:
+        raise InputError(
+            f"{placed}: no request has the custom_id {name[:80]!r}. Name the batch's file of requests too."
+        )
+    answered.add(name)
+    request = requests[name].read()
+    result, response = value.get("result"), value.get("response")
+    if isinstance(result, dict):  # Anthropic's
+        body, path, is_right = result.get("message"), "/v1/messages", result.get("type") == "succeeded"
+    else:
+        response = response if isinstance(response, dict) else {}
+        body, path = response.get("body"), str(request.get("url", ""))
+        is_right = response.get("status_code") == 200
+    form = format_of("POST", path)
+    if form is None:
+        raise NotMirrored("other-path")
+    asked = read_asked(form, request.get("body", request.get("params")), path)
+    if not is_right or not isinstance(body, dict):
+        raise NotMirrored("upstream-error")
+    yield _made(asked, lambda asked: read_answered(form, asked, body), redactor, _created(body))
+
+
+def _of_spans(placed: Placed, _: Any, __: Any, redactor: Redactor) -> Iterator[Call | NotMirrored]:
+    """One object may hold many."""
+    for span in calls_of_spans(placed.value):
+        if isinstance(span, NotMirrored):
+            yield span
+            continue
+        if _is_students(span.asked, span.answered):
+            yield NotMirrored(STUDENT_ANSWER)
+            continue
+        source, began = _origin(span.began)
+        yield make_call(span.asked, span.answered, redactor, source=source, began=began, seconds=span.seconds)
+
+
+def _unknown(placed: Placed, *_: Any) -> Iterator[Call]:
+    raise InputError(
+        f"{placed}: {_EXPECTED}; found the keys {', '.join(list(placed.value)[:6]) or 'of none'}."
+    )
+
+
+_READERS: Mapping[str, Callable[..., Iterator[Call | NotMirrored]]] = {
+    "pair": _of_pair,
+    "batch request": _of_request,
+    "batch answer": _of_answer,
+    "spans": _of_spans,
+    "unknown": _unknown,
+}
+
+
+def _made(
+    asked: Asked,
+    answer: Callable[[Asked], Answered],
+    redactor: Redactor,
+    began: float | None,
+    site: str = "",
+    subjects: tuple[str, ...] = (),
+) -> Call:
+    source, began = _origin(began)
+    answered = answer(asked)
+    if _is_students(asked, answered):
+        raise NotMirrored(STUDENT_ANSWER)
+    return make_call(asked, answered, redactor, source=source, began=began, named=site, subjects=subjects)
+
+
+def _is_students(asked: Asked, answered: Answered) -> bool:
+    """A student of a mirror gave it: its id says so, and in the protocols without one, which ask typed
+    questions, that it has read and written no tokens.
+    """
+    is_uncounted = asked.way == "questions" and answered.input_tokens == answered.output_tokens == 0
+    return OWN_NUMBER in answered.response_id or is_uncounted
+
+
+def _origin(began: float | None) -> tuple[str, float]:
+    """A call's source and time. Without a time it counts as of now, and is marked: it can't be told from the
+    latest traffic.
+    """
+    return (UNDATED, time.time()) if began is None else (IMPORTED, began)
+
+
+def guessed(request: Mapping[str, Json], response: Mapping[str, Json]) -> WireFormat | None:
+    """By the keys that only this format has."""
+    forms = {each.NAME: each for each in FORMATS}
+    if "questions" in request:
+        return forms["systemone" if "state" in request else "openai-decisions"]
+    if "messages" in request:
+        return forms["anthropic" if response.get("type") == "message" else "openai-chat"]
+    return forms["openai-responses"] if "input" in request and "output" in response else None
+
+
+def _protocol(value: Mapping[str, Json]) -> str:
+    kind = _kind(value)
+    if kind == "pair":
+        path = str(value.get("endpoint") or value.get("url") or value.get("path") or "")
+        form = format_of("POST", path) or guessed(value["request"], value["response"])
+        return form.NAME if form is not None else kind
+    return "batch" if kind.startswith("batch") else kind
+
+
+def _time(given: Json, placed: Placed) -> float:
+    """Seconds since 1970, or as ISO 8601, in UTC where it names no zone."""
+    found: float | None = None
+    with suppress(ValueError, OverflowError):
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        found = float(given) if is_number else seconds_of(str(given))
+    if found is None or not 0 <= found < _FARTHEST:
+        raise InputError(
+            f"{placed}: expected time in ISO 8601 or in seconds since 1970, found {str(given)[:40]!r}."
+        )
+    return found
+
+
+def _created(body: Mapping[str, Json]) -> float | None:
+    """As the answer says, if it does: some servers write 0."""
+    for name in ("created", "created_at"):
+        found = body.get(name)
+        if isinstance(found, int | float) and not isinstance(found, bool) and 0 < found < _FARTHEST:
+            return float(found)
+    return None

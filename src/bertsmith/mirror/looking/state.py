@@ -1,0 +1,170 @@
+"""All there is to see of a mirror as one JSON object: for the page, and `bertsmith mirror status --json`."""
+
+import time
+from typing import Any
+
+from bertsmith.metrics.guarantees.bounds import clopper_pearson
+from bertsmith.mirror.answering.accounts import accounts
+from bertsmith.mirror.answering.agreement import Point, learned, points
+from bertsmith.mirror.answering.evidence import Evidence, first_evidence
+from bertsmith.mirror.answering.stage_store import StageStore
+from bertsmith.mirror.answering.stages import Student
+from bertsmith.mirror.call import Call
+from bertsmith.mirror.looking.seen_values import seen_values
+from bertsmith.mirror.settings import MirrorSettings
+from bertsmith.mirror.store import Store, VersionCount
+from bertsmith.mirror.template import BETWEEN, Template
+from bertsmith.mirror.template_search import find_template
+
+_LOOKED_AT = 400  # calls of a version, the latest
+_DETAILED = 24  # versions whose calls are looked at
+_CHANGES = 100  # the latest
+_BLOCKS = 12  # parts that comparisons are divided into
+_DELTA = 0.05  # of the intervals of blocks
+_AGAIN = 1.05  # times as many calls, after which a version is looked at once more
+
+
+class Looking:
+    """At one store. What a version's calls hold is kept until there are markedly more of them."""
+
+    def __init__(self, store: Store, settings: MirrorSettings) -> None:
+        self.store, self.stages, self.settings = store, StageStore(store), settings
+        self._known: dict[str, tuple[int, dict[str, Any], Template | None]] = {}
+
+    def state(self, *, has_texts: bool = False) -> dict[str, Any]:
+        """With `has_texts` texts of calls stand beside what a student takes them for."""
+        versions, stages = self.store.versions(), self.stages.stages()
+        accounted = accounts(self.stages, self.settings.prices)
+        trained = learned(self.store)
+        shown = _most_interesting(versions, {each.stage.version for each in accounted} | trained.keys())
+        return {
+            "at": time.time(),
+            "calls": sum(each.calls for each in versions),
+            "rules": self._rules(),
+            "versions": [
+                vars(each) | {"fields": _fields(each), "stage": vars(stages[each.version])}
+                for each in versions
+                if each.version in stages
+            ],
+            "details": {each.version: self._details(each) for each in shown},
+            "answering": [each.as_json() for each in accounted],
+            "students": self._students(),
+            "agreement": {student: _agreement(of) for student, of in points(self.store).items()},
+            "learned": {version: self._learned(each, has_texts) for version, each in trained.items()},
+            "trainings": self._trainings(),
+            "changes": [each._asdict() for each in self.stages.changes()[-_CHANGES:]],
+            "not_mirrored": [
+                {"protocol": protocol, "reason": reason, "calls": count}
+                for (protocol, reason), count in sorted(self.store.passed().items())
+            ],
+        }
+
+    def _rules(self) -> dict[str, Any]:
+        names = (
+            "auto", "epsilon", "delta", "train_after", "shadow_calls", "canary_calls", "canary_share",
+            "audit_share",
+        )  # fmt: skip
+        return {name: getattr(self.settings, name) for name in names}
+
+    def _details(self, version: VersionCount) -> dict[str, Any]:
+        known = self._known.get(version.version)
+        if known is not None and known[0] <= version.calls <= _AGAIN * known[0]:
+            return known[1]
+        calls = self.store.latest(version.version, _LOOKED_AT)
+        template = find_template([each.asked.messages for each in calls])
+        found = {"values": seen_values(calls), "template": None if template is None else _pieces(template)}
+        self._known[version.version] = version.calls, found, template
+        return found
+
+    def _students(self) -> dict[str, Any]:
+        evidence = self.stages.evidence()
+        return {
+            number: _student(each, evidence.get(number) or first_evidence(each.epsilon, each.delta))
+            for number, each in self.stages.students().items()
+        }
+
+    def _trainings(self) -> dict[str, Any]:
+        now = time.time()
+        return {
+            version: {
+                "calls": row.calls,
+                "began": row.began,
+                "outcome": row.outcome,
+                "is_under_way": row.until > now,
+            }
+            for version, row in self.stages.trainings().items()
+        }
+
+    def _learned(self, found: dict[str, Any], has_texts: bool) -> dict[str, Any]:
+        """With the text of each example, as it is stored; none where its call has been deleted."""
+        confusions = found.get("confusions", [])
+        calls = self.store.calls_named(each["call"] for each in confusions) if has_texts else {}
+        texts = {name: self._input(each) for name, each in calls.items()}
+        shown = [
+            {name: value for name, value in each.items() if name != "call"}
+            | {"text": texts.get(each["call"])}
+            for each in confusions
+        ]
+        return found | {"confusions": shown}
+
+    def _input(self, call: Call) -> str:
+        """What varies of its messages, where that is known."""
+        known = self._known.get(call.version)
+        template = known[2] if known is not None else None
+        text = template.input_of(call.asked) if template is not None else None
+        return text or BETWEEN.join(part for message in call.asked.inputs for part in message.parts)
+
+
+def _student(student: Student, evidence: Evidence) -> dict[str, Any]:
+    low, high = evidence.audits.interval()
+    return {
+        "added": student.added,
+        "epsilon": student.epsilon,
+        "delta": student.delta,
+        "decision": evidence.decision,
+        "compared": evidence.audits.count,
+        "in_stage": evidence.in_stage,
+        "rate": evidence.audits.rate() if evidence.audits.count else None,
+        "low": low,
+        "high": high,
+    }
+
+
+def _most_interesting(versions: list[VersionCount], wanted: set[str]) -> list[VersionCount]:
+    """Those of `wanted`, then those with most calls."""
+    ordered = sorted(versions, key=lambda each: (each.version not in wanted, -each.calls))
+    return [each for each in ordered if each.calls][:_DETAILED]
+
+
+def _fields(version: VersionCount) -> dict[str, list[str]]:
+    """Each path with its types."""
+    found: dict[str, list[str]] = {}
+    for path, kind in version.fields:
+        found.setdefault(path, []).append(kind)
+    return found
+
+
+def _pieces(template: Template) -> list[dict[str, Any]]:
+    """Of each message the parts, and of these the constant pieces, between which stands what varies."""
+    return [
+        {"role": each.role, "parts": [list(part.pieces) for part in each.parts]} for each in template.messages
+    ]
+
+
+def _agreement(course: list[Point]) -> dict[str, Any]:
+    """The confidence sequence, and beside it blocks of comparisons by themselves, each with its interval:
+    what came lately doesn't hide among what came before.
+    """
+    blocks, last = list[dict[str, Any]](), Point(0, course[0].at, 0.0, 0.0, 0.0, 1.0)
+    for point in course:
+        count = point.compared - last.compared
+        if count < course[-1].compared / _BLOCKS:
+            continue
+        differing = round(point.differing - last.differing)
+        low, high = clopper_pearson(differing, count, _DELTA)
+        blocks.append(
+            {"compared": point.compared, "at": point.at, "calls": count, "differing": differing,
+             "rate": differing / count, "low": low, "high": high}
+        )  # fmt: skip
+        last = point
+    return {"course": [each._asdict() for each in course], "blocks": blocks}

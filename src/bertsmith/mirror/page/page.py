@@ -1,0 +1,172 @@
+"""The page at /bertsmith/: its files, the state that it shows, and what can be changed there.
+
+GET  /bertsmith/            the page, and /bertsmith/page/… its files: nothing of the store is in them
+GET  /bertsmith/state       all that it shows
+POST /bertsmith/stages      {"version", "revision", "move"}, "move" being one of `MOVES`
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as NoConnection
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from bertsmith.errors import BertsmithError
+from bertsmith.mirror.answering.moves import MOVES, change, moved
+from bertsmith.mirror.answering.stages import Stage
+from bertsmith.mirror.database import shown
+from bertsmith.mirror.looking.state import Looking
+from bertsmith.mirror.page.admission import admitted, require_own_page
+from bertsmith.mirror.settings import MirrorSettings
+from bertsmith.reporting.page import WEB
+from bertsmith.serving import LOG
+from bertsmith.serving.admission import Keys
+from bertsmith.serving.page import HEADERS, MEDIA_TYPES, STATIC
+from bertsmith.serving.refusals import InvalidRequest, Refusal, TooLarge, Unavailable, UnknownModel
+
+ROOT = "/bertsmith/"
+_FOLDERS = (WEB, STATIC, Path(__file__).parent / "static")
+_MOST_BYTES = 4096  # of a move
+_SHARE = 5  # a state that took a second isn't made anew for so many
+
+
+def is_of_page(path: str) -> bool:
+    """None of these is relayed."""
+    return path.startswith(ROOT) or path == ROOT.rstrip("/")
+
+
+class Changed(Refusal):
+    """Somebody else was quicker."""
+
+    status, code = 409, "changed_meanwhile"
+
+
+class Page:
+    """An ASGI application. `running` says how this process is."""
+
+    def __init__(
+        self, settings: MirrorSettings, looking: Looking, running: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        """Raises InputError for a file of keys that can't be read."""
+        self.settings, self.looking, self.running = settings, looking, running
+        self.keys = Keys(settings.page_keys_file)
+        self.files = {path.name: path for folder in _FOLDERS for path in sorted(folder.iterdir())}
+        self._state: dict[str, Any] = {}
+        self._until = 0.0
+        self._making = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except Refusal as refusal:
+            body = {"error": {"code": refusal.code, "message": refusal.message}}
+            response = _json(body, refusal.status)
+        except ClientDisconnect:
+            return
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        path, reads = request.url.path, request.method in ("GET", "HEAD")
+        if reads and path == ROOT.rstrip("/"):
+            return RedirectResponse("bertsmith/")  # relative: a proxy may have put it under another path
+        if reads and path == ROOT:
+            return self._file("mirror.html")
+        if reads and path.startswith(ROOT + "page/"):
+            return self._file(path.removeprefix(ROOT + "page/"))
+        answers: dict[tuple[bool, str], Callable[[Request], Awaitable[Response]]] = {
+            (True, ROOT + "state"): self._show,
+            (False, ROOT + "stages"): self._move,
+        }
+        if (found := answers.get((reads, path))) is None:
+            raise UnknownModel(f"The mirror has no {request.method} {path[:80]} of its own.")
+        return await found(request)
+
+    def _file(self, name: str) -> Response:
+        if name not in self.files:
+            raise UnknownModel(f"The page has no file {name[:80]!r}.")
+        path = self.files[name]
+        headers = HEADERS | {"content-type": MEDIA_TYPES[path.suffix]}
+        return Response(path.read_bytes(), headers=headers)
+
+    async def _show(self, request: Request) -> Response:
+        client = admitted(request, self.keys)
+        state = await self._current()
+        own = {
+            "running": self.running(),
+            "store": shown(self.settings.store),
+            "may_act": client.admin,
+            "has_texts": self.settings.page_texts,
+        }
+        return _json(state | own)
+
+    async def _current(self) -> dict[str, Any]:
+        """Made once for all who ask at a time, and seldom where it takes long."""
+        async with self._making:
+            if time.monotonic() < self._until:
+                return self._state
+            began = time.monotonic()
+            try:
+                self._state = await asyncio.to_thread(self.looking.state, has_texts=self.settings.page_texts)
+            except (DBAPIError, NoConnection) as error:
+                LOG.error("the page: the store can't be read: %s", type(error).__name__)
+                raise Unavailable("The store can't be read just now. The mirror goes on relaying.") from None
+            took = time.monotonic() - began
+            self._until = time.monotonic() + _SHARE * took
+            return self._state
+
+    async def _move(self, request: Request) -> Response:
+        client = admitted(request, self.keys)
+        require_own_page(request, client)
+        version, revision, move = await _said(request)
+        try:
+            after = await asyncio.to_thread(self._change, version, revision, move, client.name)
+        except BertsmithError as error:
+            raise InvalidRequest(str(error)) from None
+        except (DBAPIError, NoConnection):
+            raise Unavailable("The store can't be written just now. Nothing was changed.") from None
+        finally:
+            self._until = 0.0
+        LOG.warning("version %s: %s on the page; now %s", version, move, after.mode)
+        return _json(vars(after))
+
+    def _change(self, version: str, revision: int, move: str, who: str) -> Stage:
+        stages = self.looking.stages
+        before = stages.stages().get(version)
+        if before is None:
+            raise InvalidRequest(f"There is no version {version!r} in the store.")
+        if before.revision != revision:
+            raise Changed("The mode was changed meanwhile. Look again before you decide.")
+        after = moved(stages, before, move, self.settings.canary_share)
+        change(stages, before, after, f"on the page{f', by {who}' if who else ''}")
+        return after
+
+
+async def _said(request: Request) -> tuple[str, int, str]:
+    """Raises InvalidRequest, TooLarge."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _MOST_BYTES:
+            raise TooLarge(f"Expected at most {_MOST_BYTES} bytes.")
+    try:
+        said = orjson.loads(body)
+        version, revision, move = said["version"], said["revision"], said["move"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        raise InvalidRequest('Expected JSON: {"version": …, "revision": …, "move": …}.') from None
+    is_right = isinstance(version, str) and type(revision) is int and isinstance(move, str) and move in MOVES
+    if not is_right:
+        raise InvalidRequest(f"Expected a version, its revision, and a move: {', '.join(MOVES)}.")
+    return version, revision, move
+
+
+def _json(body: Any, status: int = 200) -> Response:
+    headers = HEADERS | {"content-type": "application/json", "cache-control": "no-store"}
+    return Response(orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS), status, headers)

@@ -1,0 +1,259 @@
+"""Requests to the upstream, answers back: the same bytes, as they come.
+
+What belongs to a connection rather than to the message (RFC 9110, section 7.6.1) isn't passed on. Where the
+call may be recorded, accept-encoding is narrowed to gzip, or else nothing could be read of the answer. One
+header is added to the answer: x-bertsmith. Where a student answers, its answer takes the upstream's place.
+"""
+
+import asyncio
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from bertsmith.mirror.answering.audits import Audits, Request
+from bertsmith.mirror.answering.ledger import Ledger
+from bertsmith.mirror.answering.service import Service
+from bertsmith.mirror.answering.stage_store import StageStore
+from bertsmith.mirror.call import NotMirrored
+from bertsmith.mirror.formats import openai_chat
+from bertsmith.mirror.passage import GONE, Passage
+from bertsmith.mirror.passing_on import (
+    FAILED,
+    HEADER,
+    SITE,
+    meaning_of,
+    of_this_connection,
+    sent_on,
+)
+from bertsmith.mirror.recorder import Recorder
+from bertsmith.mirror.request_body import ClientGone, RequestBody
+from bertsmith.mirror.settings import MirrorSettings
+from bertsmith.mirror.upstream_connections import Connections, UpstreamAnswer
+from bertsmith.mirror.upstreams import Target, Upstreams
+from bertsmith.mirror.writing.own_answer import OwnAnswer, Written
+from bertsmith.mirror.writing.registry import write
+from bertsmith.serving import LOG
+
+_CONNECT_SECONDS = 10.0
+
+
+class Relay:
+    """Calls go to the recorder when they are over. `service` says which are answered here instead."""
+
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        recorder: Recorder,
+        service: Service,
+        stages: StageStore,
+    ) -> None:
+        self.settings, self.recorder, self.service = settings, recorder, service
+        self.upstreams = Upstreams(settings)
+        self.under_way = 0  # requests
+        # No client, which would add headers of its own, keep cookies and follow redirects.
+        self.connections = Connections(_CONNECT_SECONDS, settings.upstream_timeout_seconds)
+        self.audits = Audits(stages, self.connections, recorder, self.ledger, service.keys)
+
+    @property
+    def ledger(self) -> Ledger:
+        """What happens is written there."""
+        return self.service.reconciler.ledger
+
+    async def close(self, seconds: float) -> None:
+        """Lets audits end that are under way, for so long, and ends the connections to the upstream."""
+        await self.audits.close(seconds)
+        await self.connections.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        most = self.settings.max_recorded_bytes
+        passage = Passage(scope["method"], scope["path"], scope["headers"], most, scope["query_string"])
+        body = RequestBody(receive, most)
+        work = asyncio.ensure_future(self._pass(scope, body, passage, send))
+        watching = asyncio.ensure_future(body.client_gone())
+        self.under_way += 1
+        try:
+            await asyncio.wait({work, watching}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if passage.routing is not None:
+                self.ledger.routing(passage.routing, passage.seconds)
+            watching.cancel()
+            if not passage.is_over:
+                work.cancel()
+            await asyncio.wait({work})  # the connection to the upstream is done with by now
+            if passage.status == GONE and not passage.is_over:  # an upstream may answer 499 too
+                passage.reason = "client-gone"
+                self._record(passage)
+            self.under_way -= 1
+            self._log(passage)
+        if not work.cancelled():
+            work.result()
+
+    async def _pass(self, scope: Scope, body: RequestBody, passage: Passage, send: Send) -> None:
+        target = self.upstreams.target(scope["raw_path"], scope["query_string"], passage.headers)
+        if target is None:
+            said = "This mirror has no upstream for this path. Name one where the mirror is started."
+            await _refuse(404, said, "no-upstream", passage, send)
+            self._record(passage)
+            return
+        try:
+            content = await body.begin(whole=passage.form is not None and self.service.answers)
+            written = await self._own(content, passage)
+            if written is not None and content is not None:
+                await self._send_own(written, passage, send)
+                self._audit(scope, target, content, passage)
+                return
+            answer = await self._ask(scope, target, body, content, passage)
+        except ClientGone:
+            return
+        except FAILED as error:
+            LOG.warning("the upstream gave no answer: %s", type(error).__name__)
+            await _refuse(*meaning_of(error), passage, send)
+            self._record(passage)
+            return
+        passage.look_at_answer(answer, is_known=self.service.keys.has(passage.headers, passage.query))
+        if passage.form is not None:
+            self.service.keys.note(passage.headers, answer.status, passage.query)
+        try:
+            if passage.reason:
+                await _answer(answer, passage, send)
+            else:
+                await self.recorder.turn()
+                with self.recorder.passing_on(passage.is_whole):
+                    await _answer(answer, passage, send)
+        finally:
+            self._record(passage)
+            await answer.close()
+
+    async def _own(self, content: bytes | None, passage: Passage) -> Written | None:
+        """A student's answer; None where the LLM is to answer."""
+        if content is None:
+            return None
+        passage.look_at_request(content, has_room=self.recorder.has_room)
+        if passage.asked is None or passage.reason or not self.service.answers:
+            return None
+        try:
+            routing = await self.service.routing(
+                passage.asked,
+                passage.site,
+                passage.headers,
+                query=passage.query,
+                can_audit=self.audits.has_room,
+            )
+            passage.routing = routing
+            if routing is None or not (routing.is_ours or routing.is_sure):
+                return None
+            own = OwnAnswer(
+                passage.asked,
+                orjson.loads(content),
+                routing.answer,
+                routing.student,
+                routing.probabilities or {},
+            )
+            written = write(own)  # also where the draw is the LLM's: declined calls count alike in all modes
+            return written if routing.is_ours else None
+        except NotMirrored as found:
+            passage.decline(found.reason)
+        except Exception as error:  # whatever it is, the LLM can answer
+            LOG.error("an answer of ours could not be made: %s", type(error).__name__)
+            passage.decline("mirror-error")
+        return None
+
+    async def _send_own(self, written: Written, passage: Passage, send: Send) -> None:
+        passage.status = 200
+        headers = [(b"content-type", written.content_type.encode()), (HEADER, passage.header)]
+        if len(written.pieces) == 1:
+            headers.append((b"content-length", str(len(written.pieces[0])).encode()))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for piece in written.pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        passage.is_over = True
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _audit(self, scope: Scope, target: Target, content: bytes, passage: Passage) -> None:
+        """Where it was drawn for one."""
+        routing, form, asked = passage.routing, passage.form, passage.asked
+        if routing is None or not routing.audit or form is None or asked is None:
+            return
+        headers = sent_on(scope["headers"], target.host, narrow=True)
+        if (b"transfer-encoding", b"chunked") in headers:  # it goes out whole by now
+            framing = (b"transfer-encoding", b"content-length")
+            headers = [(name, value) for name, value in headers if name not in framing]
+            headers.append((b"content-length", str(len(content)).encode()))
+        self.audits.begin(
+            Request(
+                form,
+                asked,
+                routing,
+                scope["method"],
+                target,
+                headers,
+                content,
+                self.settings.max_recorded_bytes,
+                passage.said(SITE),
+                passage.subjects,
+                passage.query,
+            )
+        )
+
+    async def _ask(
+        self, scope: Scope, target: Target, body: RequestBody, content: bytes | None, passage: Passage
+    ) -> UpstreamAnswer:
+        answer = await self.connections.ask(
+            scope["method"],
+            target.url,
+            sent_on(scope["headers"], target.host, narrow=passage.form is not None),
+            body if content is None else content,
+        )
+        if content is None and (content := body.content) is not None:
+            passage.look_at_request(content, has_room=self.recorder.has_room)
+        return answer
+
+    def _record(self, passage: Passage) -> None:
+        exchange = passage.exchange()
+        if exchange is not None:
+            self.recorder.offer(exchange)
+        elif passage.form is not None:
+            self.recorder.count(passage.form.NAME, passage.reason)
+
+    def _log(self, passage: Passage) -> None:
+        if not self.settings.log_requests:
+            return
+        facts = {
+            "message": "request",
+            "protocol": "other" if passage.form is None else passage.form.NAME,
+            "status": passage.status,
+            "ms": round(passage.seconds * 1000, 3),
+            "mirror": passage.header.decode("latin-1"),
+        }
+        LOG.info("request", extra={"facts": facts})
+
+
+async def _answer(answer: UpstreamAnswer, passage: Passage, send: Send) -> None:
+    dropped = of_this_connection(answer.headers) | {HEADER}
+    headers = [(name, value) for name, value in answer.headers if name not in dropped]
+    headers.append((HEADER, passage.header))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    try:
+        async for piece in answer.pieces():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            passage.keep(piece)
+    except FAILED as error:
+        # What came has been passed on; an answer that isn't ended has the client's connection closed.
+        LOG.warning("the upstream's answer ended too early: %s", type(error).__name__)
+        return
+    passage.is_over = True
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _refuse(status: int, said: str, code: str, passage: Passage, send: Send) -> None:
+    """In the protocol's envelope."""
+    passage.status, passage.reason, passage.is_over = status, code, True
+    form = passage.form or openai_chat
+    body = orjson.dumps(form.error_body(said, code.replace("-", "_")))
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (HEADER, passage.header),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,69 @@
+"""A relay under uvicorn, until a signal comes.
+
+SIGTERM, Ctrl-C   no new connections; what was begun is relayed to its end, what was recorded is stored; exit
+                  status 0. A second one ends at once.
+"""
+
+import logging
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from starlette.types import Receive, Scope, Send
+
+from bertsmith.mirror.relay_settings import RelaySettings
+from bertsmith.serving.http_server import DrainingServer, listen, log_to_stderr
+
+# Seconds that the recorder's thread may hold the interpreter before the relay gets it. Python's own 5 ms
+# would be seen in the relay's slowest answers.
+_SWITCH = 0.0002
+
+
+class LeavingApp(Protocol):
+    """An ASGI application. `leaving`: on the way out, while what was begun goes on. `ends_at`: when all of it
+    has to be over, by the monotonic clock; infinite until the relay stops.
+    """
+
+    leaving: bool
+    ends_at: float
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI says."""
+
+
+def run(
+    settings: RelaySettings, app: LeavingApp, listener: socket.socket, announce: Callable[[str], None]
+) -> None:
+    """Any relay, until a signal comes; `announce` is called with its address. Raises InputError where that
+    can't be listened on.
+    """
+    log_to_stderr()
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cut)
+    sys.setswitchinterval(_SWITCH)
+    announce(listen(listener, settings.host, settings.port))
+    RelayServer(settings, app).run(sockets=[listener])
+
+
+class RelayServer(DrainingServer):
+    """A relay under uvicorn, in this process."""
+
+    def __init__(self, settings: RelaySettings, app: LeavingApp) -> None:
+        # The upstream's own dates are passed on.
+        super().__init__(app, settings.drain_seconds, date_header=False, lifespan="on")
+        self.app, self.drain_seconds = app, settings.drain_seconds
+
+    def leave(self) -> None:
+        """No new connections from now on."""
+        self.app.leaving = self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Connections first, then the application: one time for both."""
+        self.app.ends_at = time.monotonic() + self.drain_seconds
+        await super().shutdown(sockets)
+
+
+def _is_no_cut(record: logging.LogRecord) -> bool:
+    """An answer that the upstream cut is passed on cut: uvicorn takes it for a fault of the application."""
+    return "without completing response" not in record.getMessage()

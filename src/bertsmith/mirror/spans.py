@@ -1,0 +1,195 @@
+"""Spans of OpenTelemetry's GenAI conventions → calls.
+
+Attributes (semantic conventions 1.38): gen_ai.input.messages, gen_ai.output.messages and
+gen_ai.system_instructions hold JSON, as text or as values; each message has a role and parts. A schema isn't
+recorded there: the answer's own JSON, or the tool that it called, stands for it.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from bertsmith.mirror.call import Answered, Asked, Json, Message, NotMirrored
+from bertsmith.mirror.formats.reading import (
+    as_json,
+    list_of,
+    names_in,
+    object_of,
+    parsed,
+    text_of,
+    word,
+)
+
+NAME = "otel"
+_OPERATIONS = ("chat", "generate_content", "text_completion")
+_FINISHED_EARLY = {"length": "truncated", "max_tokens": "truncated", "content_filter": "content-filter"}
+_MALFORMED = (AttributeError, KeyError, TypeError, ValueError)
+
+
+@dataclass(frozen=True)
+class SpanCall:
+    """`began` in seconds since 1970, None where the span doesn't say it."""
+
+    asked: Asked
+    answered: Answered
+    began: float | None
+    seconds: float | None
+
+
+def holds_spans(value: Mapping[str, Json]) -> bool:
+    """Whether these are spans, of whatever."""
+    return "resourceSpans" in value or ("attributes" in value and ("name" in value or "context" in value))
+
+
+def calls_of_spans(value: Mapping[str, Json]) -> Iterator[SpanCall | NotMirrored]:
+    """Of an object that `holds_spans`, each, or why it can't be mirrored; spans of other things are passed
+    over.
+    """
+    for span in _spans(value):
+        try:
+            attributes = _attributes(span.get("attributes"))
+            if attributes.get("gen_ai.operation.name") in _OPERATIONS:
+                yield _call(attributes, span)
+        except NotMirrored as found:
+            yield found
+        except _MALFORMED:
+            yield NotMirrored("malformed-answer")
+
+
+def _spans(value: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
+    if "resourceSpans" not in value:
+        yield value
+        return
+    for resource in value["resourceSpans"]:
+        for scope in resource.get("scopeSpans") or ():
+            yield from scope.get("spans") or ()
+
+
+def _attributes(given: Json) -> dict[str, Json]:
+    """OTLP has them as a list of keys with typed values."""
+    if isinstance(given, dict):
+        return given
+    return {each["key"]: _value(each["value"]) for each in given or ()}
+
+
+def _value(typed: Mapping[str, Json]) -> Json:
+    if not typed:  # null
+        return None
+    kind, value = next(iter(typed.items()))
+    if kind == "intValue":
+        return int(value)
+    if kind == "arrayValue":
+        return [_value(each) for each in value.get("values") or ()]
+    if kind == "kvlistValue":
+        return {each["key"]: _value(each["value"]) for each in value.get("values") or ()}
+    return value
+
+
+def _call(attributes: Mapping[str, Json], span: Mapping[str, Json]) -> SpanCall:
+    if (attributes.get("gen_ai.request.choice.count") or 1) != 1:
+        raise NotMirrored("several-choices")
+    if "gen_ai.input.messages" not in attributes or "gen_ai.output.messages" not in attributes:
+        raise NotMirrored("no-content")  # it is recorded only where somebody switched it on
+    messages = [_message(each) for each in _json(attributes["gen_ai.input.messages"])]
+    if instructions := attributes.get("gen_ai.system_instructions"):
+        messages.insert(0, Message("system", _parts(_json(instructions))))
+    way, name, value, finished = _answer(_json(attributes["gen_ai.output.messages"]))
+    began, ended = _moment(span, "start"), _moment(span, "end")
+    model = word(attributes.get("gen_ai.request.model"))
+    return SpanCall(
+        Asked(NAME, model, tuple(messages), name, {"type": "object"}, way, {}, _subjects(attributes)),
+        Answered(
+            value,
+            word(attributes.get("gen_ai.response.model")),
+            finished,
+            word(attributes.get("gen_ai.response.id")),
+            _number(attributes.get("gen_ai.usage.input_tokens")),
+            _number(attributes.get("gen_ai.usage.output_tokens")),
+        ),
+        began,
+        None if began is None or ended is None else max(0.0, ended - began),
+    )
+
+
+def _subjects(attributes: Mapping[str, Json]) -> tuple[str, ...]:
+    given = attributes.get("user.id"), attributes.get("enduser.id")
+    return tuple(dict.fromkeys(name for value in given for name in names_in(value)))
+
+
+def _json(value: Json) -> list[Any]:
+    return list_of(parsed(value) if isinstance(value, str) else value, "malformed-request")
+
+
+def _message(given: Json) -> Message:
+    message = object_of(given, "malformed-request")
+    return Message(text_of(message.get("role")), _parts(message.get("parts")))
+
+
+def _parts(given: Json) -> tuple[str, ...]:
+    found = []
+    for each in list_of(given, "malformed-request"):
+        part = object_of(each, "malformed-request")
+        kind = part.get("type")
+        if kind == "text":
+            found.append(text_of(part.get("content")))
+        elif kind in ("tool_call", "tool_call_response"):
+            found.append(as_json({key: value for key, value in part.items() if key not in ("type", "id")}))
+        elif kind != "reasoning":
+            raise NotMirrored("input-not-text")
+    return tuple(found)
+
+
+def _answer(messages: list[Any]) -> tuple[str, str, Json, str]:
+    """How the answer came, the tool's name, its value, and why it ended."""
+    if len(messages) != 1:
+        raise NotMirrored("several-choices" if messages else "no-answer")
+    message = object_of(messages[0], "malformed-answer")
+    finished = word(message.get("finish_reason"))
+    if finished in _FINISHED_EARLY:
+        raise NotMirrored(_FINISHED_EARLY[finished])
+    parts = [
+        object_of(each, "malformed-answer") for each in list_of(message.get("parts"), "malformed-answer")
+    ]
+    calls = [each for each in parts if each.get("type") == "tool_call"]
+    if len(calls) > 1:
+        raise NotMirrored("several-tool-calls")
+    if calls:
+        value = calls[0].get("arguments")
+        value = parsed(value) if isinstance(value, str) else value
+        if value is None:  # the call was recorded without them
+            raise NotMirrored("no-content")
+        return "tool", text_of(calls[0].get("name"), "malformed-answer"), value, finished
+    texts = [text_of(each.get("content"), "malformed-answer") for each in parts if each.get("type") == "text"]
+    value = parsed("".join(texts))
+    if not isinstance(value, dict | list):
+        raise NotMirrored("no-schema")
+    return "json-object", "", value, finished
+
+
+def _moment(span: Mapping[str, Json], name: str) -> float | None:
+    """Seconds since 1970; None where nothing is said, which OTLP writes as 0 too."""
+    if (nanoseconds := span.get(f"{name}TimeUnixNano")) is not None:
+        return int(nanoseconds) / 1e9 or None
+    with suppress(ValueError):
+        return seconds_of(str(span.get(f"{name}_time")))
+    return None
+
+
+def seconds_of(written: str) -> float:
+    """Seconds since 1970 of ISO 8601; what names no zone is in UTC, on whatever machine it is read. Raises
+    ValueError.
+    """
+    found = datetime.fromisoformat(written)
+    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _number(value: Json) -> int | None:
+    if isinstance(value, bool):
+        return None
+    with suppress(TypeError, ValueError):
+        return int(orjson.loads(value) if isinstance(value, str) else value)
+    return None

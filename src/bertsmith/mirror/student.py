@@ -1,0 +1,205 @@
+"""A student: the model that answers in an LLM's place where it is proven to agree with it.
+
+    Student.open(folder).answer(["Where is my card?"])
+
+E texts, C outputs of all fields together.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isnan, prod
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import orjson
+
+from bertsmith.arrays import Floats
+from bertsmith.errors import ModelError
+from bertsmith.inference.predictor import Predictor
+from bertsmith.mirror.call import Asked, Json
+from bertsmith.mirror.field_heads import Guess
+from bertsmith.mirror.fields import Field, Values
+from bertsmith.mirror.redaction import holds_placeholder
+from bertsmith.mirror.student_file import MODEL, SPANS, StudentFile, read_student_file
+from bertsmith.mirror.word_model import WordModel
+from bertsmith.model.manifest import read_manifest
+from bertsmith.tasks.fields import Fields
+from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.task_model import outputs_of
+
+SURE, UNSURE, UNPROVEN, REDACTED = "sure", "low-confidence", "not-proven", "redacted"
+_AT_A_TIME = 1024  # texts
+
+
+@dataclass(frozen=True)
+class StudentAnswer:
+    """`values` by path, and the same as the `answer` that the teacher would have written; `confidence` that
+    all of it agrees with the teacher, and that of each field. `is_sure`: the confidence reaches the threshold
+    that is proven; `reason` says so in a word: sure, low-confidence, not-proven, redacted where it holds a
+    placeholder. `milliseconds` is what this text took, its share where several were asked together.
+    `probabilities` are of each value of a field that holds one of several, by path.
+    """
+
+    values: Values
+    answer: dict[str, Json]
+    confidence: float
+    confidences: dict[str, float]
+    is_sure: bool
+    reason: str
+    milliseconds: float
+    probabilities: dict[str, list[tuple[Any, float]]]
+
+
+class _Outputs(Protocol):
+    def logits(self, texts: Sequence[str]) -> dict[str, Floats]:
+        """(E, C) by the field's path."""
+
+
+class EncoderOutputs:
+    """One encoder whose outputs, side by side, are those of all fields: `widths` by path, in their order.
+    Where no field has two answers to tell apart there is no encoder, and outputs are zeros.
+    """
+
+    def __init__(self, predictor: Predictor | None, widths: dict[str, int]) -> None:
+        self.predictor, self.widths = predictor, widths
+
+    def logits(self, texts: Sequence[str]) -> dict[str, Floats]:
+        """(E, C) by the field's path."""
+        if self.predictor is None:
+            return {path: np.zeros((len(texts), width)) for path, width in self.widths.items()}
+        task = self.predictor.task
+        examples = [task.example(text, f"input {number}") for number, text in enumerate(texts, 1)]
+        encoded = encode_examples(task, examples, self.predictor.tokenizer).encoded
+        whole = np.stack(outputs_of(self.predictor.model, encoded)).astype(np.float64)
+        if whole.ndim != 2 or whole.shape[1] != sum(self.widths.values()):
+            raise ModelError(
+                f"The student's model has {whole.shape[1:]} outputs a text; its fields need "
+                f"{sum(self.widths.values())}. Train the student again."
+            )
+        ends = np.cumsum(list(self.widths.values()))[:-1]
+        return dict(zip(self.widths, np.split(whole, ends, axis=1), strict=True))
+
+
+class Student:
+    """Several threads may ask it at once."""
+
+    def __init__(self, file: StudentFile, outputs: _Outputs | None, tagger: Predictor | None = None) -> None:
+        self.file, self._outputs, self._tagger = file, outputs, tagger
+
+    @classmethod
+    def open(cls, folder: Path | str) -> "Student":
+        """From the folder that `bertsmith mirror train` made, warmed up. Raises ModelError for one that is
+        incomplete or altered.
+        """
+        folder = Path(folder)
+        file = read_student_file(folder)
+        tagger = Predictor.load(folder / SPANS) if file.span_tags else None
+        student = cls(file, _load_outputs(folder, file), tagger)
+        student.answer(["warm up"])
+        return student
+
+    @property
+    def is_promotable(self) -> bool:
+        """Whether anything is proven of it: otherwise it is never sure."""
+        return self.file.claims.coverage > 0
+
+    def input_of(self, asked: Asked, version: str) -> str | None:
+        """The text to answer for. None for a version it wasn't trained on, and for a call that doesn't fit
+        its template or says nothing: then the LLM answers.
+        """
+        template = self.file.templates.get(version)
+        text = None if template is None else template.input_of(asked)
+        return text if text is not None and text.strip() else None
+
+    def answer(self, texts: Sequence[str]) -> list[StudentAnswer]:
+        """One answer a text."""
+        found: list[StudentAnswer] = []
+        for begin in range(0, len(texts), _AT_A_TIME):
+            some = texts[begin : begin + _AT_A_TIME]
+            began = time.perf_counter()
+            guesses = self.guesses(some)
+            each = (time.perf_counter() - began) * 1000 / len(some)
+            found += [
+                self._answer({path: of[number] for path, of in guesses.items()}, each)
+                for number in range(len(some))
+            ]
+        return found
+
+    def guesses(self, texts: Sequence[str]) -> dict[str, list[Guess]]:
+        """Every field's value and confidence for each text, by path."""
+        found: dict[str, list[Guess]] = {}
+        shape = self.file.shape
+        if self._outputs is not None:
+            logits = self._outputs.logits(texts)
+            for head in self.file.heads:
+                found[head.path] = head.guesses(shape.field(head.path), logits[head.path])
+        if self._tagger is not None:
+            found |= span_guesses(self._tagger, self.file.span_tags, shape.fields, texts)
+        return found
+
+    def _answer(self, guesses: dict[str, Guess], milliseconds: float) -> StudentAnswer:
+        values = {path: guess.value for path, guess in guesses.items()}
+        confidences = {path: guess.confidence for path, guess in guesses.items()}
+        confidence, threshold = prod(confidences.values()), self.file.claims.threshold_for(values)
+        confidence = 0.0 if isnan(confidence) else confidence  # of a model that overflowed: it knows nothing
+        answer = self.file.shape.compose(values)
+        if threshold is None or confidence < threshold or confidence <= 0:
+            reason = UNPROVEN if threshold is None else UNSURE
+        else:
+            reason = REDACTED if holds_placeholder(orjson.dumps(answer).decode()) else SURE
+        return StudentAnswer(
+            values,
+            answer,
+            confidence,
+            confidences,
+            reason == SURE,
+            reason,
+            milliseconds,
+            {path: list(guess.spread) for path, guess in guesses.items() if guess.spread},
+        )
+
+
+def _load_outputs(folder: Path, file: StudentFile) -> _Outputs | None:
+    if not file.heads:
+        return None
+    if file.tier == "tf-idf":
+        return WordModel.load(folder / MODEL)
+    widths = {head.path: len(head.classes) for head in file.heads}
+    needs_encoder = any(head.tells_apart(file.shape.field(head.path)) for head in file.heads)
+    return EncoderOutputs(load_encoder(folder / MODEL) if needs_encoder else None, widths)
+
+
+def load_encoder(folder: Path) -> Predictor:
+    """The encoder of one field, which is a task by name, or of several."""
+    manifest = read_manifest(folder)
+    return Predictor.load(folder, Fields if manifest is not None and manifest.task == Fields.name else None)
+
+
+def span_guesses(
+    tagger: Predictor, tags: dict[str, tuple[str, str]], fields: Sequence[Field], texts: Sequence[str]
+) -> dict[str, list[Guess]]:
+    """What the tagger quotes for each spans field. Its confidence is that every word has its tag: the product
+    of the words' probabilities; 0 where a text has to be quoted and none is found, so that the LLM answers.
+    """
+    spans = [each for each in fields if each.kind == "spans"]
+    found: dict[str, list[Guess]] = {each.path: [] for each in spans}
+    for text, prediction in zip(texts, tagger.predict(list(texts)), strict=True):
+        confidence = float(np.prod(np.asarray(prediction["confidence"], np.float64)))
+        quotes: dict[str, list[tuple[str, str]]] = {each.path: [] for each in spans}
+        for entity in prediction["entities"]:
+            path, kind = tags[entity["label"]]
+            quotes[path].append((kind, text[entity["start"] : entity["end"]]))
+        for each in spans:
+            value = _as_value(each, tuple(quotes[each.path]))
+            is_allowed = value is not None or each.nullable
+            found[each.path].append(Guess(value, confidence if is_allowed else 0.0))
+    return found
+
+
+def _as_value(field: Field, quotes: tuple[tuple[str, str], ...]) -> Any:
+    """One text can hold one quote: the first."""
+    if field.spans is not None and field.spans.form == "text":
+        quotes = quotes[:1]
+    return quotes or field.nothing

@@ -1,0 +1,339 @@
+"""Recorded calls → a student, and what is proven of it.
+
+    understand → read → divide → train the tiers → choose → prove → student.json, model/, report.html
+
+Beside OUT a folder OUT.training holds what is under way: which calls are for what, and the fine-tuning. A
+training that was ended goes on there; it is removed when the student stands. One with other settings or
+versions stays, and the new one's folder is OUT.training-2, OUT.training-3 ….
+"""
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bertsmith.door import door, function, kind, optional, place
+from bertsmith.errors import InputError, MissingExtra
+from bertsmith.files import locked_folder, make_folder, read_json, remove_empty, sha256, write_json
+from bertsmith.mirror.answering.agreement import keep_learned
+from bertsmith.mirror.call_curve import CallCurve, draw_curve
+from bertsmith.mirror.call_records import CallRecords
+from bertsmith.mirror.candidate import Candidate, Judged, judge
+from bertsmith.mirror.encoder_tier import train_encoder
+from bertsmith.mirror.fields import AnswerShape
+from bertsmith.mirror.findings import findings
+from bertsmith.mirror.learn_settings import LearnSettings
+from bertsmith.mirror.learned_calls import ReadCalls, read_calls
+from bertsmith.mirror.parts import Parts, by_ids, divide, uses
+from bertsmith.mirror.proving import (
+    Verdict,
+    epsilon_of,
+    hopeful,
+    nothing_proven,
+    prices_of,
+    prove,
+    why_not_yet,
+)
+from bertsmith.mirror.report import ReportParts, render_report
+from bertsmith.mirror.store import Store
+from bertsmith.mirror.student_file import FILE, StudentFile, TeacherCeiling
+from bertsmith.mirror.student_folder import free_folder, student_file, write_student
+from bertsmith.mirror.teacher import refusals, teacher_ceiling
+from bertsmith.mirror.template import Template
+from bertsmith.mirror.understanding.understand import Understood, understand
+from bertsmith.mirror.word_tier import train_words
+
+_PLAN = "plan.json"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What came of a training. `why`: why nothing is proven, or empty. `dev`, and `calibration` where it was
+    looked at, are the chosen candidate's; `others` says in a line a tier what the tiers reached on dev.
+    """
+
+    folder: Path
+    file: StudentFile
+    parts: Parts
+    strange: int
+    dev: Judged
+    calibration: Judged | None
+    tiers: dict[str, Judged]
+    curve: CallCurve | None
+    why: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Training:
+    """One under way."""
+
+    settings: LearnSettings
+    understood: Understood
+    read: ReadCalls
+    parts: Parts
+    work: Path
+    name: str
+
+
+@door(
+    store=kind(Store),
+    out=place,
+    settings=optional(kind(LearnSettings)),
+    console=optional(kind(Console)),
+    say=optional(function),
+)
+def train_student(
+    store: Store,
+    out: Path | str,
+    *,
+    site: str | None = None,
+    version: str | None = None,
+    settings: LearnSettings | None = None,
+    console: Console | None = None,
+    say: Say | None = None,
+) -> Learned:
+    """Trains on the calls of a site's latest version, or of `version`, and those merged with it.
+
+    A student in `out` that a stage of the mirror names stays, and so does one of which more is proven: the
+    new one goes to out-2, out-3 ….
+
+    Goes on where an earlier training with these settings and versions ended. `say` is told in a sentence
+    what is being done. Raises InputError where the site can't be mirrored or there are too few calls, and
+    where another training is at work there.
+    """
+    settings, out, say = settings or LearnSettings(), Path(out), say or (lambda _: None)
+    prices_of(settings)
+    records = CallRecords(store)
+    understood = understand(store, records.group(site, version))
+    understood.require_mirrorable()
+    _require_field(settings, understood)
+    free = free_folder(store, out)
+    if free != out:
+        say(f"The student in {out} is one of the mirror's and stays: the new one goes to {free}")
+    out, first = free, free.with_name(free.name + ".training")
+    made = make_folder(first)
+    with locked_folder(first) as is_free:  # of all trainings for OUT
+        if not is_free:
+            raise InputError(
+                f"{first} is in use: another training is at work there. Wait until it has ended."
+            )
+        work = _work_folder(first, _plan_of(settings, understood), say)
+        try:
+            learned = _train(_begin(store, records, understood, settings, work), records, out, console, say)
+            shutil.rmtree(work, ignore_errors=True)
+        finally:  # what a training goes on from stays, and another one
+            remove_empty([work, first, *made])
+    return learned
+
+
+def _plan_of(settings: LearnSettings, understood: Understood) -> dict[str, Any]:
+    """What a training that goes on has to have been begun with, as JSON gives it back."""
+    plan = {
+        "settings": settings.model_dump(mode="json"),
+        "versions": sorted(each.version for each in understood.versions),
+    }
+    read: dict[str, Any] = json.loads(json.dumps(plan))
+    return read
+
+
+def _work_folder(first: Path, wanted: dict[str, Any], say: Say) -> Path:
+    """Where a training with this plan ended, or `first`. If that holds another, or one whose plan can't be
+    read, it stays as it is, and a folder beside it is made.
+    """
+    folders = [first]
+    while folders[-1].exists():
+        folders.append(first.with_name(f"{first.name}-{len(folders) + 1}"))
+    *there, new = folders
+    for folder in there:
+        if _goes_on(folder, wanted):
+            return folder
+    if not (first / _PLAN).exists():
+        return first
+    say(
+        f"{first} holds a training that was ended, with other settings or versions, and stays. "
+        f"The files of this one are in {new}"
+    )
+    make_folder(new)
+    return new
+
+
+def _goes_on(folder: Path, wanted: dict[str, Any]) -> bool:
+    try:
+        plan = read_json(folder / _PLAN)
+    except (InputError, OSError):
+        return False
+    return isinstance(plan, dict) and {name: plan.get(name) for name in wanted} == wanted
+
+
+def _require_field(settings: LearnSettings, understood: Understood) -> None:
+    paths = [field.path for field in understood.shape.fields if field.kind in ("enum", "boolean", "ordinal")]
+    if settings.by_class is not None and settings.by_class not in paths:
+        raise InputError(
+            f"The answers have no field {settings.by_class!r} of one value of several. "
+            f"There are: {', '.join(paths) or 'none'}."
+        )
+
+
+def _begin(
+    store: Store, records: CallRecords, understood: Understood, settings: LearnSettings, work: Path
+) -> _Training:
+    """By the plan in the folder, or by a new one."""
+    path = work / _PLAN
+    if path.exists():
+        return _resumed(store, understood, settings, work, read_json(path))
+    read = read_calls(store, understood)
+    parts = divide(read.calls, records.used(), understood.shape, settings)
+    proving = {call.id for call in parts.calibration}
+    # Once more, for no answer that proves something may have a say in what it proves.
+    understood = understand(store, understood.versions, proving)
+    understood.require_mirrorable()
+    _require_field(settings, understood)
+    read = read_calls(store, understood)
+    parts = by_ids(read.calls, proving, understood.shape, settings)
+    name = hashlib.sha256(f"{understood.site}{time.time_ns()}".encode()).hexdigest()[:12]
+    plan = {
+        **_plan_of(settings, understood),
+        "name": name,
+        "calls": [call.id for call in read.calls],
+        "calibration": [call.id for call in parts.calibration],
+        "shape": understood.shape.model_dump(mode="json"),
+        "templates": {name: each.model_dump(mode="json") for name, each in understood.templates.items()},
+    }
+    write_json(path, plan)
+    return _Training(settings, understood, read, parts, work, name)
+
+
+def _resumed(
+    store: Store, understood: Understood, settings: LearnSettings, work: Path, plan: dict[str, Any]
+) -> _Training:
+    """With the calls that it was begun with, understood as they were then. Where some have been deleted, what
+    was made of them goes, and the training begins anew without them.
+    """
+    understood = replace(
+        understood,
+        shape=AnswerShape.model_validate(plan["shape"]),
+        templates={name: Template.model_validate(each) for name, each in plan["templates"].items()},
+    )
+    read, known = read_calls(store, understood), set(plan["calls"])
+    calls = [call for call in read.calls if call.id in known]
+    if len(calls) < len(known):
+        for part in work.iterdir():
+            if part.is_dir():
+                shutil.rmtree(part)
+        write_json(work / _PLAN, plan | {"calls": [call.id for call in calls]})
+    parts = by_ids(calls, plan["calibration"], understood.shape, settings)
+    return _Training(settings, understood, replace(read, calls=calls), parts, work, plan["name"])
+
+
+def _train(
+    training: _Training, records: CallRecords, out: Path, console: Console | None, say: Say
+) -> Learned:
+    settings, parts, shape = training.settings, training.parts, training.understood.shape
+    notes = [each for each in [refusals(records.store, training.understood), _odd(training)] if each]
+    candidates, devs = _candidates(training, console, say, notes)
+    say("Proving")
+    verdict, calibrations, parts = _verdict(training, records, candidates, devs)
+    chosen, dev = candidates[verdict.chosen], devs[verdict.chosen]
+    ceiling = teacher_ceiling(training.read.calls, training.read.again, shape, settings.delta)
+    say("Learning curve")
+    recorded = len(training.read.calls) + training.read.strange
+    curve = draw_curve(
+        parts.train, parts.dev, shape, dev, chosen.tier, _floor(ceiling), settings.seed, recorded
+    )
+    file = student_file(training.understood, chosen, verdict.claims, parts, verdict.tried, ceiling)
+    free = free_folder(records.store, out, file.claims)
+    if free != out:
+        notes.append(f"The student in {out} stays, since more is proven of it: the new one is in {free}.")
+        out = free
+    calibration = calibrations[verdict.chosen] if calibrations else None
+    tiers = {str(each.tier): judged for each, judged in zip(candidates, devs, strict=True)}
+    learned = Learned(
+        out, file, parts, training.read.strange, dev, calibration, tiers, curve, verdict.why, tuple(notes)
+    )
+    strange = training.read.strange
+    report = ReportParts(file, parts, shape, dev, calibration, tiers, curve, verdict.why, strange)
+    written = write_student(out, file, chosen, render_report(report))
+    number = sha256(out / FILE)[:12]  # as the store names it once it serves
+    keep_learned(records.store, number, training.understood.latest.version, findings(report))
+    return Learned(**{**vars(learned), "file": written})
+
+
+def _odd(training: _Training) -> str:
+    """How many answers teach nothing, in a sentence; empty for none."""
+    shape, calls = training.understood.shape, training.read.calls
+    odd = sum(not shape.holds(call.values) for call in calls)
+    if not odd:
+        return ""
+    return (
+        f"{odd:,} of {len(calls):,} answers don't fit the fields: what is odd in them teaches nothing, and "
+        "in the proof each of them counts as different."
+    )
+
+
+def _floor(ceiling: TeacherCeiling | None) -> float:
+    return 0.0 if ceiling is None else max(1 - ceiling.high, 0.0)
+
+
+def _candidates(
+    training: _Training, console: Console | None, say: Say, notes: list[str]
+) -> tuple[list[Candidate], list[Judged]]:
+    """The cheaper first; a dearer one only where dev says that the cheaper isn't enough."""
+    settings, parts, shape = training.settings, training.parts, training.understood.shape
+    candidates, devs = list[Candidate](), list[Judged]()
+
+    def add(candidate: Candidate | None) -> None:
+        if candidate is not None:
+            candidates.append(candidate)
+            devs.append(judge(candidate, parts.dev, shape))
+
+    if "tf-idf" in settings.tiers:
+        say("Words: TF-IDF with logistic regression")
+        add(train_words(parts.train, parts.dev, shape))
+    is_enough = bool(devs) and (
+        hopeful(devs[0].confidence, devs[0].differs, epsilon_of(settings)) >= settings.enough
+    )
+    if "encoder" in settings.tiers and not is_enough:
+        say(f"Encoder: {settings.model}")
+        try:
+            add(train_encoder(parts.train, parts.dev, shape, settings, training.work, console))
+        except MissingExtra as error:
+            if not candidates:
+                raise
+            notes.append(f"The encoder was left out. {error}")
+    if not candidates:
+        raise InputError(
+            f"None of the tiers {', '.join(settings.tiers)} can give these answers: "
+            "words alone find no quotes, and nothing can be learned of answers that are all the same."
+        )
+    return candidates, devs
+
+
+def _verdict(
+    training: _Training, records: CallRecords, candidates: list[Candidate], devs: list[Judged]
+) -> tuple[Verdict, list[Judged], Parts]:
+    """The calibration calls are written down as used before they are looked at. Those that another training
+    has proven by meanwhile are left out of the parts.
+    """
+    settings, parts = training.settings, training.parts
+    while True:
+        why = why_not_yet(devs, len(parts.calibration), settings)
+        used: dict[Any, list[str]] = dict(uses(parts))
+        if why:
+            del used["calibration"]
+        taken = records.record(training.name, used)
+        if not taken:
+            break
+        parts = replace(parts, calibration=[call for call in parts.calibration if call.id not in taken])
+    if why:
+        best = max(range(len(devs)), key=lambda number: devs[number].agreement)
+        return Verdict(best, nothing_proven(settings), why, False), [], parts
+    calibrations = [judge(each, parts.calibration, training.understood.shape) for each in candidates]
+    return prove(candidates, devs, calibrations, settings), calibrations, parts

@@ -1,0 +1,377 @@
+"""A JSON schema, and answers that followed it → the fields that a model can learn, and what it can't.
+
+enum, const, boolean                    their values
+integer, number                         few values in the schema or seen: ordinal; else a number
+array of enum                           labels
+string, array of string                 quotes of the input, or the few values that were seen
+array of {string, enum}                 quotes with their kind
+any of these or null, or not required   nullable, optional
+object                                  its properties, each by itself
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from bertsmith.mirror.call import Json
+from bertsmith.mirror.fields import (
+    ABSENT,
+    AnswerShape,
+    Constant,
+    Field,
+    Refused,
+    SpanForm,
+    is_number,
+    path_of,
+    written,
+)
+from bertsmith.mirror.understanding.observed_values import (
+    Seen,
+    are_quotes,
+    numbers_seen,
+    tolerance_of,
+    values_seen,
+)
+
+_FREE = "a free text, neither quoted from the input nor one of few values"
+_DEEPEST = 12  # references and objects within each other
+Keys = tuple[str, ...]
+
+
+class Observation(NamedTuple):
+    """An answer, and the input of its call."""
+
+    answer: Json
+    text: str
+
+
+def shape_of(schema: Mapping[str, Json], observations: Sequence[Observation]) -> AnswerShape:
+    """What the answers hold. Where the schema has no properties, as of json_object, they are those of the
+    answers.
+    """
+    described = dict(schema) if _properties(schema) else _schema_seen(observations)
+    walk = _Walk(described, observations)
+    if not _properties(described):
+        walk.refuse((), "no object with fields", required=True)
+    else:
+        walk.object(described, (), 0)
+        walk.refuse_ambiguous()
+    return AnswerShape(
+        fields=tuple(walk.fields),
+        refused=tuple(walk.refused),
+        constants=tuple(walk.constants),
+        order=_order(walk, observations),
+    )
+
+
+@dataclass
+class _Node:
+    """A schema without null and references, and how it may be missing."""
+
+    schema: Mapping[str, Json]
+    values: list[Json] | None  # of an enumeration
+    nullable: bool
+    variants: int = 1
+
+
+@dataclass
+class _Walk:
+    root: Mapping[str, Json]
+    observations: Sequence[Observation]
+    fields: list[Field] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    constants: list[Constant] = field(default_factory=list)
+
+    def refuse(self, keys: Keys, why: str, *, required: bool) -> None:
+        self.refused.append(Refused(keys=keys, why=why, required=required))
+
+    def refuse_ambiguous(self) -> None:
+        """Parts that have one path, such as the key a.b beside the key b in a."""
+        parts = [each.keys for some in (self.fields, self.refused, self.constants) for each in some]
+        counts = Counter(map(path_of, parts))
+        for keys in parts:
+            if counts.pop(path_of(keys), 1) > 1:
+                self.refuse(keys, "several keys that are written alike", required=True)
+
+    def object(self, schema: Mapping[str, Json], keys: Keys, depth: int) -> None:
+        """Its properties, one by one."""
+        required = schema.get("required")
+        required = required if isinstance(required, list) else []
+        for name, inner in _properties(schema).items():
+            own = (*keys, name)
+            seen = self.seen(own)
+            missing = any(each.value is ABSENT for each in seen)
+            optional = name not in required and (missing or not seen)
+            self.property(inner if isinstance(inner, dict) else {}, own, seen, optional, depth + 1)
+
+    def property(
+        self, schema: Mapping[str, Json], keys: Keys, seen: list[Seen], optional: bool, depth: int
+    ) -> None:
+        """One field, one constant, a refusal, or an object's."""
+        node = self.resolved(schema, depth)
+        if node.variants > 1 or depth > _DEEPEST:
+            self.refuse(keys, "several shapes in one place", required=not optional)
+        elif _properties(node.schema):
+            if optional or node.nullable:
+                self.refuse(keys, "an object that may be missing", required=not optional)
+            else:
+                count = len(self.fields) + len(self.constants)
+                self.object(node.schema, keys, depth)
+                if count == len(self.fields) + len(self.constants):  # it may hold free texts alone
+                    self.constants.append(Constant(keys=keys, value={}))
+        elif node.values is not None and len(node.values) == 1 and not optional and not node.nullable:
+            self.constants.append(Constant(keys=keys, value=node.values[0]))
+        else:
+            found = self.field(node, seen)
+            if isinstance(found, str):
+                self.refuse(keys, found, required=not optional)
+            else:
+                own = Field(keys=keys, nullable=node.nullable, optional=optional, **found)
+                self.fields.append(own.model_copy(update={"empty": _empty(own, seen)}))
+
+    def field(self, node: _Node, seen: list[Seen]) -> dict[str, Any] | str:
+        """What a Field has beside its place, or why there is none."""
+        if node.values is not None:
+            return _enumeration(node.values)
+        kind = node.schema.get("type")
+        if kind == "boolean":
+            return {"kind": "boolean", "values": (True, False)}
+        if kind in ("integer", "number"):
+            return _number(node.schema, seen)
+        if kind == "array":
+            return self.array(node.schema, seen)
+        if kind == "string":
+            return _string(seen, node.nullable)
+        return "no type that could be learned"
+
+    def array(self, schema: Mapping[str, Json], seen: list[Seen]) -> dict[str, Any] | str:
+        """Labels or quotes."""
+        items = schema.get("items")
+        node = self.resolved(items if isinstance(items, dict) else {}, 1)
+        if node.variants > 1 or node.nullable:
+            return "a list of several shapes"
+        if node.values is not None:
+            return {"kind": "labels", "values": tuple(node.values)}
+        inner = [
+            Seen(item, each.text) for each in seen if isinstance(each.value, list) for item in each.value
+        ]
+        if not inner and any(each.value == [] for each in seen):
+            # Never filled so far: that is all there is to learn.
+            return {"kind": "labels", "is_observed": True}
+        if node.schema.get("type") == "string":
+            return _list_of_texts(inner)
+        if _properties(node.schema):
+            return self.list_of_objects(node.schema, inner)
+        return "a list of neither labels nor quotes"
+
+    def list_of_objects(self, schema: Mapping[str, Json], seen: list[Seen]) -> dict[str, Any] | str:
+        """Quotes with their kind: one free text, and at most one enumeration."""
+        texts, kinds = list[str](), dict[str, tuple[Json, ...]]()
+        for name, inner in _properties(schema).items():
+            node = self.resolved(inner if isinstance(inner, dict) else {}, 1)
+            values = [
+                Seen(each.value[name], each.text)
+                for each in seen
+                if isinstance(each.value, dict) and isinstance(each.value.get(name), str)
+            ]
+            if node.values:
+                kinds[name] = tuple(node.values)
+            elif node.schema.get("type") == "string" and are_quotes(values):
+                texts.append(name)
+            elif node.schema.get("type") == "string" and (few := values_seen(values)):
+                kinds[name] = few
+            else:
+                return "a list of objects that are no quotes of the input"
+        if (
+            len(texts) != 1
+            or len(kinds) > 1
+            or not all(isinstance(v, str) for k in kinds.values() for v in k)
+        ):
+            return "a list of objects that are no quotes of the input"
+        label = next(iter(kinds), "")
+        form = SpanForm(form="objects", text=texts[0], label=label, keys=tuple(_properties(schema)))
+        return {"kind": "spans", "values": kinds.get(label, ("",)), "spans": form}
+
+    def resolved(self, schema: Mapping[str, Json], depth: int) -> _Node:
+        """Without references and null; several enumerations as one."""
+        variants = list(self.variants(schema, depth))
+        nullable = any(_is_null(each) for each in variants)
+        others = [each for each in variants if not _is_null(each)]
+        enumerated = [_values(each) for each in others]
+        if (others or nullable) and all(each is not None for each in enumerated):
+            values = [value for each in enumerated for value in each or ()]
+            nullable = nullable or None in values
+            once = {written(value): value for value in values if value is not None}
+            return _Node({}, list(once.values()), nullable)
+        return _Node(others[0] if others else {}, None, nullable, max(len(others), 1))
+
+    def variants(self, schema: Mapping[str, Json], depth: int) -> Iterator[Mapping[str, Json]]:
+        """Every shape that it allows."""
+        if depth > _DEEPEST or not isinstance(schema, dict):
+            yield {}
+        elif "$ref" in schema:
+            yield from self.variants(self.referenced(str(schema["$ref"])), depth + 1)
+        elif isinstance(schema.get("allOf"), list) and len(schema["allOf"]) == 1:
+            yield from self.variants(schema["allOf"][0], depth + 1)
+        elif isinstance(either := schema.get("anyOf") or schema.get("oneOf"), list):
+            for each in either:
+                yield from self.variants(each, depth + 1)
+        elif isinstance(schema.get("type"), list):
+            for kind in schema["type"]:
+                yield {**schema, "type": kind} if kind != "null" else {"type": "null"}
+        else:
+            yield schema
+
+    def referenced(self, pointer: str) -> Mapping[str, Json]:
+        """#/$defs/Intent within the schema itself; nothing else is looked up."""
+        found: Json = self.root
+        if not pointer.startswith("#/"):
+            return {}
+        for key in pointer[2:].split("/"):
+            key = key.replace("~1", "/").replace("~0", "~")
+            if not isinstance(found, dict) or key not in found:
+                return {}
+            found = found[key]
+        return found if isinstance(found, dict) else {}
+
+    def seen(self, keys: Keys) -> list[Seen]:
+        """What answers had there, ABSENT where they had nothing."""
+        return [Seen(_at(each.answer, keys), each.text) for each in self.observations]
+
+
+def _properties(schema: Mapping[str, Json]) -> dict[str, Json]:
+    """None where it says nothing that could be them: a schema is what a client wrote."""
+    found = schema.get("properties")
+    return found if isinstance(found, dict) else {}
+
+
+def _is_null(schema: Mapping[str, Json]) -> bool:
+    return schema.get("type") == "null" or ("const" in schema and schema["const"] is None)
+
+
+def _values(schema: Mapping[str, Json]) -> list[Json] | None:
+    """Of an enumeration of values that aren't lists or objects."""
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if not isinstance(values, list) or any(isinstance(value, dict | list) for value in values):
+        return None
+    return values
+
+
+def _enumeration(values: list[Json]) -> dict[str, Any]:
+    if values and all(isinstance(value, bool) for value in values):
+        return {"kind": "boolean", "values": tuple(values)}
+    is_ordinal = len(values) > 2 and all(is_number(value) for value in values)
+    return {"kind": "ordinal" if is_ordinal else "enum", "values": tuple(values)}
+
+
+def _number(schema: Mapping[str, Json], seen: list[Seen]) -> dict[str, Any]:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    is_short = isinstance(low, int) and isinstance(high, int) and 0 < high - low <= 20
+    if schema.get("type") == "integer" and is_short:
+        return {"kind": "ordinal", "values": tuple(range(low, high + 1))}  # type: ignore[arg-type,operator]
+    few = numbers_seen(seen)
+    if few:
+        return {"kind": "ordinal", "values": few, "is_observed": True}
+    return {"kind": "number", "tolerance": tolerance_of(seen, low, high)}
+
+
+def _empty(field: Field, seen: list[Seen]) -> str:
+    """What most answers had where there were no labels or quotes, of what the schema allows."""
+    if field.kind not in ("labels", "spans"):
+        return ""
+    counts = {
+        "": sum(each.value == [] for each in seen),
+        "null": sum(each.value is None for each in seen) if field.nullable else 0,
+        "absent": sum(each.value is ABSENT for each in seen) if field.optional else 0,
+    }
+    return max(counts, key=counts.__getitem__)
+
+
+def _string(seen: list[Seen], nullable: bool) -> dict[str, Any] | str:
+    given = [each for each in seen if isinstance(each.value, str)]
+    if not given and (nullable or not seen):
+        # Never a text so far: null, or nothing, is all there is to learn.
+        return {"kind": "enum", "is_observed": True} if seen else _FREE
+    few = values_seen(given)
+    if few:
+        return {"kind": "enum", "values": few, "is_observed": True}
+    return {"kind": "spans", "values": ("",), "spans": SpanForm(form="text")} if are_quotes(given) else _FREE
+
+
+def _list_of_texts(seen: list[Seen]) -> dict[str, Any] | str:
+    given = [each for each in seen if isinstance(each.value, str)]
+    few = values_seen(given)
+    if few:
+        return {"kind": "labels", "values": few, "is_observed": True}
+    if are_quotes(given):
+        return {"kind": "spans", "values": ("",), "spans": SpanForm(form="texts")}
+    return "a list of free texts" if given else "a list that was never filled"
+
+
+def _schema_seen(observations: Sequence[Observation]) -> dict[str, Json]:
+    """A schema of what the answers had: keys that all of them have are required."""
+    return _described([each.answer for each in observations])
+
+
+def _described(values: Sequence[Json]) -> dict[str, Json]:
+    kinds = {_TYPES.get(type(value), "object") for value in values}
+    types = sorted(kinds - {"null"})
+    if types == ["integer", "number"]:
+        types = ["number"]
+    if len(types) != 1:
+        return {"anyOf": [{"type": each} for each in (*types, "null")]} if types else {"type": "null"}
+    found: dict[str, Json] = {"type": [types[0], "null"] if "null" in kinds else types[0]}
+    present = [value for value in values if value is not None]
+    if types == ["object"]:
+        names = dict.fromkeys(name for value in present for name in value)
+        found["properties"] = {
+            name: _described([value[name] for value in present if name in value]) for name in names
+        }
+        found["required"] = [name for name in names if all(name in value for value in present)]
+    if types == ["array"]:
+        items = [item for value in present for item in value]
+        found["items"] = _described(items) if items else {"type": "string"}
+    return found
+
+
+_TYPES = {
+    str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array",
+}  # fmt: skip
+
+
+def _order(walk: _Walk, observations: Sequence[Observation]) -> tuple[Keys, ...]:
+    """As most answers have their keys; what these lack, as the schema has it."""
+    known = [each.keys for each in walk.fields] + [each.keys for each in walk.constants]
+    places = {keys: place for place, keys in enumerate(_in_schema(walk.root))}
+    known.sort(key=lambda keys: places.get(keys, len(places)))
+    orders = Counter(
+        tuple(keys for keys in _leaves(each.answer, (), set(known)) if keys in set(known))
+        for each in observations[-200:]
+    )
+    complete = [order for order, _ in orders.most_common() if len(order) == len(known)]
+    return complete[0] if complete else tuple(known)
+
+
+def _in_schema(schema: Mapping[str, Json], keys: Keys = (), depth: int = 0) -> Iterator[Keys]:
+    for name, inner in _properties(schema).items():
+        if isinstance(inner, dict) and _properties(inner) and depth < _DEEPEST:
+            yield from _in_schema(inner, (*keys, name), depth + 1)
+        else:
+            yield (*keys, name)
+
+
+def _leaves(value: Json, keys: Keys, known: set[Keys]) -> Iterator[Keys]:
+    if keys in known or not isinstance(value, dict):
+        yield keys
+    else:
+        for name, each in value.items():
+            yield from _leaves(each, (*keys, name), known)
+
+
+def _at(answer: Json, keys: Keys) -> Any:
+    for key in keys:
+        if not isinstance(answer, dict) or key not in answer:
+            return ABSENT
+        answer = answer[key]
+    return answer

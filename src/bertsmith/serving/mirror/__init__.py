@@ -1,1 +1,0 @@
-"""The mirror: calls of an LLM with structured answers, relayed and recorded."""

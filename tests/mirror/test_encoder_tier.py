@@ -1,0 +1,229 @@
+"""One encoder for all fields, and a tagger for quotes: trained on made-up calls, saved, and asked again."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mirrored_calls import (
+    INTENT,
+    NAMES,
+    Teacher,
+    by_rule,
+    calls_of,
+    intent_of,
+    message,
+    store_of,
+    tiny_encoder,
+)
+
+from bertsmith.mirror import encoder_tier
+from bertsmith.mirror.learn_settings import LearnSettings
+from bertsmith.mirror.student import Student
+from bertsmith.mirror.train import Learned, train_student
+from bertsmith.training.finetuning import finetune
+
+RUN = (
+    "max_length=32", "optimizer.learning_rate=0.01", "batch_size=8", "dropout=0", "epochs=6", "method=full",
+    "hardware.threads=1",
+)  # fmt: skip
+TEXTS = [message(random.Random(n)) for n in range(100, 160)]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_encoder(tmp_path_factory.mktemp("toy") / "encoder")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertsmith.training.machine.matmul_flops", lambda *given, **named: 1e9)
+        patch.setattr("bertsmith.mirror.report._pictures", lambda *given: [])
+        patch.setattr(encoder_tier, "_FEW", 0)  # no cross-validation
+        patch.setattr(finetune, "write_finetune_report", lambda *given: None)
+        yield
+
+
+def trained(
+    folder: Path, encoder: Path, teacher: Teacher, schema: dict[str, Any], count: int = 240, **more: Any
+) -> tuple[Learned, Student]:
+    settings = LearnSettings(tiers=("encoder",), model=str(encoder), overrides=RUN, **more)
+    with store_of(folder, calls_of(count, teacher, schema=schema)) as store:
+        learned = train_student(store, folder / "student", settings=settings)
+    return learned, Student.open(folder / "student")
+
+
+def object_of(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+@pytest.mark.slow
+def test_one_field_is_classification(tmp_path: Path, encoder: Path) -> None:
+    learned, student = trained(tmp_path, encoder, by_rule, INTENT)
+    assert learned.file.tier == "encoder" and learned.dev.agreement > 0.8
+    answers = student.answer(TEXTS)
+    right = [each.answer == {"intent": intent_of(text)} for each, text in zip(answers, TEXTS, strict=True)]
+    assert sum(right) >= 0.9 * len(TEXTS)
+    alone = student.answer(TEXTS[:1])[0]
+    assert alone.values == answers[0].values and alone.confidence == pytest.approx(answers[0].confidence)
+
+
+def test_several_fields_share_an_encoder(tmp_path: Path, encoder: Path) -> None:
+    def teacher(text: str, draw: random.Random) -> dict[str, Any]:
+        words = text.split()
+        name = next((word for word in words if word in NAMES), None)
+        return {
+            "intent": intent_of(text),
+            "urgent": "now" in words,
+            "topics": sorted({word for word in words if word in ("bano", "delo")}),
+            "who": name if name in ("anna", "ben") else None,
+        }
+
+    schema = object_of(
+        intent={"enum": ["card", "transfer", "other"]},
+        urgent={"type": "boolean"},
+        topics={"type": "array", "items": {"enum": ["bano", "delo"]}},
+        who={"anyOf": [{"enum": ["anna", "ben"]}, {"type": "null"}]},
+    )
+    learned, student = trained(tmp_path, encoder, teacher, schema, 360)
+    assert set(learned.dev.fields) == {"$.intent", "$.urgent", "$.topics", "$.who"}
+    answers = student.answer(TEXTS)
+    assert list(answers[0].answer) == list(schema["properties"])
+    draw = random.Random(0)
+    for field in schema["properties"]:
+        right = [a.answer[field] == teacher(t, draw)[field] for a, t in zip(answers, TEXTS, strict=True)]
+        assert sum(right) >= 0.8 * len(TEXTS), field
+
+
+@pytest.mark.slow
+def test_quotes_are_found_by_a_tagger(tmp_path: Path, encoder: Path) -> None:
+    def teacher(text: str, draw: random.Random) -> dict[str, Any]:
+        names = [word for word in text.split() if word in NAMES or word in ("visa", "wire")]
+        kinds = [{"text": name, "kind": "person" if name in NAMES else "means"} for name in names]
+        return {"intent": intent_of(text), "found": kinds}
+
+    items = object_of(text={"type": "string"}, kind={"enum": ["person", "means"]})
+    schema = object_of(intent=INTENT["properties"]["intent"], found={"type": "array", "items": items})
+    learned, student = trained(tmp_path, encoder, teacher, schema)
+    assert learned.file.span_tags and (tmp_path / "student" / "spans").is_dir()
+    draw = random.Random(0)
+    answers = student.answer(TEXTS)
+    right = [
+        each.answer["found"] == teacher(text, draw)["found"]
+        for each, text in zip(answers, TEXTS, strict=True)
+    ]
+    assert sum(right) >= 0.8 * len(TEXTS)
+
+
+def test_doubts_of_the_teacher_make_soft_targets() -> None:
+    """The plain task has none: then the task of several fields is taken for one."""
+    from bertsmith.mirror.fields import AnswerShape, Field
+    from bertsmith.mirror.learned_calls import LearnedCall
+    from bertsmith.mirror.targets import heads_of
+
+    shape = AnswerShape(fields=(Field(keys=("x",), kind="enum", values=("a", "b")),), order=(("x",),))
+    sure = [LearnedCall(f"{n}", 0.0, "relay", f"t{n}", {"$.x": "ab"[n % 2]}, {}) for n in range(4)]
+    doubtful = [*sure, LearnedCall("9", 0.0, "relay", "t9", {"$.x": "a"}, {"$.x": [("a", 0.7), ("b", 0.3)]})]
+    plans = [encoder_tier._fields_plan(heads_of(shape, each), shape, each, []) for each in (sure, doubtful)]
+    assert [plan.task for plan in plans] == ["classification", "bertsmith.tasks.fields:Fields"]
+    assert plans[0].train[1] == {"text": "t1", "label": "1"}
+    assert plans[1].train[-1]["label"] == '{"0": {"0": 0.7, "1": 0.3}}'
+
+
+def test_a_doubt_among_very_many_values_is_still_a_label() -> None:
+    from bertsmith.mirror.fields import AnswerShape, Field
+    from bertsmith.mirror.learned_calls import LearnedCall
+    from bertsmith.mirror.targets import heads_of
+
+    values = tuple(f"v{number}" for number in range(80))
+    shape = AnswerShape(fields=(Field(keys=("x",), kind="enum", values=values),), order=(("x",),))
+    flat = {"$.x": [(value, 1 / 80) for value in values]}
+    calls = [LearnedCall(value, 0.0, "relay", value, {"$.x": value}, {}) for value in values]
+    calls.append(LearnedCall("9", 0.0, "relay", "unsure", {"$.x": "v0"}, flat))
+    label = encoder_tier._fields_plan(heads_of(shape, calls), shape, calls, []).train[-1]["label"]
+    assert len(json.loads(label)["0"]) == 80
+
+
+def test_the_cheaper_tier_is_taken_where_it_is_enough(
+    tmp_path: Path, encoder: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("bertsmith.mirror.train.train_encoder", _never)
+    with store_of(tmp_path, calls_of(900)) as store:
+        learned = train_student(store, tmp_path / "student", settings=LearnSettings(model=str(encoder)))
+    assert learned.file.tier == "tf-idf" and list(learned.tiers) == ["tf-idf"]
+
+
+def _never(*given: object) -> None:
+    raise AssertionError("the encoder was trained")
+
+
+def test_an_encoder_that_is_not_there_leaves_the_words(tmp_path: Path) -> None:
+    def order_matters(text: str, draw: random.Random) -> dict[str, Any]:
+        return {"intent": ["card", "transfer", "other"][len(text) % 3]}
+
+    with store_of(tmp_path, calls_of(300, order_matters)) as store:
+        from bertsmith.errors import InputError
+
+        with pytest.raises(InputError, match="The encoder can't be trained"):
+            train_student(store, tmp_path / "student", settings=LearnSettings(model=str(tmp_path / "none")))
+
+
+def test_quotes_that_are_not_found_or_overlap_leave_a_call_out() -> None:
+    from bertsmith.mirror.fields import AnswerShape, Field, SpanForm
+    from bertsmith.mirror.learned_calls import LearnedCall
+    from bertsmith.mirror.quotes import quoted_rows, tags_of
+
+    field = Field(keys=("x",), kind="spans", values=("",), spans=SpanForm(form="texts"))
+    shape = AnswerShape(fields=(field,), order=(("x",),))
+
+    def spans_of(text: str, *quotes: str) -> Any:
+        value = tuple(("", quote) for quote in quotes)
+        rows = quoted_rows([LearnedCall("1", 0.0, "relay", text, {"$.x": value}, {})], shape, tags_of(shape))
+        return [(each["start"], each["end"]) for each in rows[0]["spans"]] if rows else None
+
+    assert spans_of("ab cd ab", "ab", "ab") == [(0, 2), (6, 8)]
+    assert spans_of("ab cd ab", "cd", "ab") == [(3, 5), (6, 8)]
+    assert spans_of("ab cd", "cd", "ab") == [(0, 2), (3, 5)]
+    assert spans_of("ab cd", "ab", "ab") is None
+    assert spans_of("ab cd", "xy") is None and spans_of("ab cd", "") is None
+    assert spans_of("ab cd") == []
+    # As a whole word first, by the tagger's own words; and never two in one, which a tagger can't tag.
+    assert spans_of("start with art", "art") == [(11, 14)]
+    assert spans_of("start with art", "art", "start") == [(0, 5), (11, 14)]
+    assert spans_of("in 2012: 12 of 12", "12", "12") == [(9, 11), (15, 17)]
+    assert spans_of("also for Al.", "Al.") == [(9, 12)]
+    assert spans_of("starting", "art") == [(2, 5)] and spans_of("starting", "st", "art") is None
+    assert spans_of("東京に東京都", "東京", "東京") == [(0, 2), (3, 5)]
+    assert spans_of("ab  cd", " ", "cd") is None
+
+
+@pytest.mark.parametrize("answer", [["ab", 7], "ab", [{"quote": "ab"}]])
+def test_an_answer_of_another_form_teaches_no_quotes_and_not_that_there_are_none(answer: Any) -> None:
+    from bertsmith.mirror.fields import AnswerShape, Field, SpanForm
+    from bertsmith.mirror.learned_calls import LearnedCall
+    from bertsmith.mirror.quotes import quoted_rows, tags_of
+
+    field = Field(keys=("x",), kind="spans", values=("",), spans=SpanForm(form="texts"), nullable=True)
+    shape = AnswerShape(fields=(field,), order=(("x",),))
+    calls = [
+        LearnedCall("1", 0.0, "relay", "ab cd", shape.read({"x": value}), {}) for value in (answer, None)
+    ]
+    assert quoted_rows(calls, shape, tags_of(shape)) == [{"text": "ab cd", "spans": []}]
+
+
+def test_labels_that_no_answer_had_need_no_outputs(tmp_path: Path, encoder: Path) -> None:
+    schema = object_of(tags={"type": "array", "items": {"enum": ["urgent", "legal"]}}, **INTENT["properties"])
+    _, student = trained(
+        tmp_path, encoder, lambda text, draw: {"tags": [], "intent": intent_of(text)}, schema
+    )
+    found = student.answer(TEXTS)
+    assert {str(each.answer["tags"]) for each in found if each.answer} == {"[]"}
+    right = [
+        each.answer["intent"] == intent_of(text)
+        for each, text in zip(found, TEXTS, strict=True)
+        if each.answer
+    ]
+    assert len(right) == len(TEXTS) and sum(right) > 0.9 * len(right)

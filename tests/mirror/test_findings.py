@@ -1,0 +1,116 @@
+"""What a training leaves in the store for the page: the curve and the confusions of it, and no text."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mirrored_calls import by_rule, calls_of, store_of
+
+from bertsmith.files import sha256
+from bertsmith.mirror.answering.agreement import learned
+from bertsmith.mirror.candidate import Judged
+from bertsmith.mirror.confusions import confusions_of
+from bertsmith.mirror.fields import AnswerShape, Field, Refused
+from bertsmith.mirror.findings import without_texts
+from bertsmith.mirror.learn_settings import LearnSettings
+from bertsmith.mirror.learned_calls import LearnedCall
+from bertsmith.mirror.student_file import FILE
+from bertsmith.mirror.train import train_student
+
+
+def often_wrong(text: str, draw: random.Random) -> dict[str, str]:
+    """A teacher that takes a tenth of what is card for other."""
+    said = by_rule(text, draw)
+    return {"intent": "other"} if said["intent"] == "card" and draw.random() < 0.1 else said
+
+
+def test_a_training_leaves_its_curve_and_confusions_in_the_store_and_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertsmith.mirror.report._pictures", lambda *given: [])
+    with store_of(tmp_path, calls_of(900, often_wrong)) as store:
+        trained = train_student(store, tmp_path / "student", settings=LearnSettings(tiers=("tf-idf",)))
+        (version,) = store.versions()
+        found = learned(store)[version.version]
+        judged = trained.calibration or trained.dev
+        assert found["student"] == sha256(tmp_path / "student" / FILE)[:12]
+        assert found["agreement"] == pytest.approx(judged.agreement)
+        assert trained.curve is not None
+        assert found["curve"]["measured"] == [
+            list(each) for each in zip(trained.curve.rows, trained.curve.agreements, strict=True)
+        ]
+        assert found["curve"]["forecast"] == trained.curve.forecast(0.95)
+        most = found["confusions"][0]
+        assert (most["field"], most["taught"], most["ours"]) == ("$.intent", "other", "card")
+        assert sum(each["calls"] for each in found["confusions"]) == judged.differs.sum()
+        example = store.calls_named([most["call"]])[most["call"]]
+        assert example.answered.value == {"intent": "other"}
+        texts = [call.asked.inputs[-1].parts[0] for call in store.calls(version.version)]
+        assert not any(text in str(found) for text in texts)
+        again = train_student(store, tmp_path / "student-2", settings=LearnSettings(tiers=("tf-idf",)))
+        assert learned(store)[version.version]["student"] == sha256(again.folder / FILE)[:12]
+
+
+def found_of(shape: AnswerShape, taught: list[dict[str, Any]], ours: list[dict[str, Any]]) -> Any:
+    """What is kept of these answers, surer from one to the next."""
+    calls = [
+        LearnedCall(f"{number}", 0.0, "relay", "a text", values, {}) for number, values in enumerate(taught)
+    ]
+    differs = [bool(shape.differing(*both)) for both in zip(ours, taught, strict=True)]
+    judged = Judged(np.arange(1, len(calls) + 1) / 10, np.array(differs), {}, ours)
+    return without_texts(shape, confusions_of(shape, judged, calls))
+
+
+def test_quotes_are_counted_and_not_kept() -> None:
+    shape = AnswerShape(fields=(Field(keys=("who",), kind="spans"),), order=(("who",),))
+    secret = "anna maria"
+    found = found_of(
+        shape,
+        [{"$.who": ((None, secret),)}, {"$.who": ()}, {"$.who": (("", "another"),)}],
+        [{"$.who": ()}, {"$.who": ()}, {"$.who": ()}],
+    )
+    assert found == [
+        {
+            "field": "$.who",
+            "taught": "quotes",
+            "ours": "other quotes",
+            "calls": 2,
+            "confidence": 0.3,
+            "call": "2",
+        }
+    ]
+    assert secret not in str(found)
+
+
+def test_free_texts_and_values_that_no_field_has_are_counted_and_not_kept() -> None:
+    shape = AnswerShape(
+        fields=(
+            Field(keys=("intent",), kind="enum", values=("card", "other"), is_observed=True),
+            Field(keys=("topics",), kind="labels", values=("a", "b")),
+            Field(keys=("n",), kind="number"),
+        ),
+        refused=(Refused(keys=("note",), why="a free text", required=False),),
+        order=(("intent",), ("topics",), ("n",)),
+    )
+    same: dict[str, Any] = {"$.intent": "card", "$.topics": ("a",), "$.n": 1}
+    taught = [
+        same | {"$.note": "anna maria lives in ulm"},
+        same | {"$.note": "ben lives there too"},
+        same | {"$.intent": "anna's own card"},
+        same | {"$.topics": ["a", "anna"]},
+        same | {"$.topics": ("a", "b")},
+        same | {"$.n": 7.5},
+        same | {"$.intent": "other"},
+    ]
+    found = found_of(shape, taught, [same] * len(taught))
+    assert [(each["field"], each["taught"], each["ours"], each["calls"]) for each in found] == [
+        ("$.note", "a text", "(not there)", 2),
+        ("$.intent", "a text", "card", 1),
+        ("$.topics", "a text", "a", 1),
+        ("$.topics", "a, b", "a", 1),
+        ("$.n", "7.5", "1", 1),
+        ("$.intent", "other", "card", 1),
+    ]
+    assert "anna" not in str(found) and "ben" not in str(found)

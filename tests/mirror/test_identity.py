@@ -1,0 +1,203 @@
+"""What opens a new version of a site: all that tells the model what to answer, and nothing else."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bertsmith.mirror.call import NotMirrored
+from bertsmith.mirror.exchange import read_asked
+from bertsmith.mirror.formats import anthropic, openai_chat, openai_responses
+from bertsmith.mirror.formats.registry import model_of_path
+from bertsmith.mirror.identity import site_of, version_of
+from bertsmith.mirror.redaction import Redactor
+
+SCHEMA = {"type": "object", "properties": {"intent": {"enum": ["card", "other"]}}}
+FUNCTION = {"name": "answer", "description": "Card is about cards.", "parameters": SCHEMA}
+SAID = [{"role": "system", "content": "Classify."}, {"role": "user", "content": "my card"}]
+BY_SCHEMA = {
+    "model": "m",
+    "messages": SAID,
+    "temperature": 0.0,
+    "response_format": {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "description": "Card is about cards.", "schema": SCHEMA},
+    },
+}
+BY_TOOL = {
+    "model": "m",
+    "messages": SAID,
+    "tools": [{"type": "function", "function": FUNCTION}, {"type": "function", "function": {"name": "b"}}],
+    "tool_choice": {"type": "function", "function": {"name": "answer"}},
+}
+RESPONSES = {
+    "model": "m",
+    "input": SAID,
+    "text": {"verbosity": "low", "format": {"type": "json_schema", "name": "answer", "schema": SCHEMA}},
+}
+ANTHROPIC = {
+    "model": "m",
+    "max_tokens": 100,
+    "system": "Classify.",
+    "messages": SAID[1:],
+    "tools": [{"name": "answer", "description": "Card is about cards.", "input_schema": SCHEMA}],
+    "tool_choice": {"type": "tool", "name": "answer"},
+}
+
+
+def version(form: Any, body: dict[str, Any], path: str = "") -> str:
+    """As of a call that is recorded."""
+    asked = Redactor((), {}).begin().asked(read_asked(form, body, path))
+    return version_of(asked, site_of(asked, "named"))
+
+
+@pytest.mark.parametrize(
+    ("some", "others", "shown"),
+    [
+        ("Today is 2026-11-29.", ["Today is 2025-01-01."], "Today is «date»."),
+        ("It is 29 November 2026.", ["It is 1 May 2027."], "It is «date»."),
+        ("It is Sunday, November 29, 2026.", ["It is Friday, May 1, 2027."], "It is «date»."),
+        ("Heute: 29.11.2026, 5:32", ["Heute: 1.5.2027, 17:01"], "Heute: «date», «time»"),
+        ("Heute ist Sonntag.", ["Heute ist Mittwoch."], "Heute ist «day»."),
+        ("Sonntag, den 29. November 2026", ["Montag, den 1. März 2027"], "«date»"),
+        ("Nous sommes le 29 novembre 2026.", ["Nous sommes le 1er août 2027."], "Nous sommes «date»."),
+        ("Hoy: 29 de noviembre de 2026", ["Hoy: 1 de mayo de 2027"], "Hoy: «date»"),
+        ("On 29/11/26, week 2026-W48", ["On 01/12/26, week 2026-W49"], "On «date», week «date»"),
+        ("Clock: 1764394331.123", ["Clock: 1764394332.9"], "Clock: «number»"),
+        ("User: anna@example.org\nBe kind.", ["User: bo@b.example\nBe kind."], "User: «name»\nBe kind."),
+        ("Now 2026-11-29T05:32:11.123Z", ["Now 2026-11-29T05:32:12+01:00"], "Now «time»"),
+        ("Clock 5:32 PM, Monday", ["Clock 11:02 AM, Friday"], "Clock «time», «day»"),
+        ("Now: 1764394331", ["Now: 1764394399"], "Now: «number»"),
+        (
+            "Session 3f2504e0-4f89-11d3-9a0c-0305e82c3301",
+            ["Session 00000000-4F89-11d3-9a0c-0305e82c3302"],
+            "Session «uuid»",
+        ),
+        ("id req_8fK2mZ91aa", ["id req_11aaBBcc22"], "id «id»"),
+        ("trace deadbeef01234567", ["trace 0123456789abcdef"], "trace «id»"),
+        ("Request #17.", ["Request #18.", "Request #1801."], "Request #«number»."),
+        ("This is call 4 today.", ["This is call 17 today."], "This is call «number» today."),
+        ("User: Anna Schmidt\nBe kind.", ["User: Bo\nBe kind."], "User: «name»\nBe kind."),
+        ("user_id: anna-7\nBe kind.", ["user_id: 42\nBe kind."], "user_id: «value»\nBe kind."),
+        ("The user's name is Anna.", ["The user's name is Jürgen Müller."], "The user's name is «name»."),
+        ("You are talking to Anna.", ["You are talking to Bo."], "You are talking to «name»."),
+    ],
+)
+def test_a_clock_an_id_a_counter_or_a_name_opens_no_version(some: str, others: list[str], shown: str) -> None:
+    def body(said: str) -> dict[str, Any]:
+        return BY_SCHEMA | {"messages": [{"role": "system", "content": said}, SAID[1]]}
+
+    asked = Redactor((), {}).begin().asked(read_asked(openai_chat, body(some)))
+    assert asked.system[0].parts == (shown,)
+    assert asked.inputs[0].parts == ("my card",)
+    assert {version(openai_chat, body(each)) for each in [some, *others]} == {
+        version(openai_chat, body(some))
+    }
+    assert version(openai_chat, body(some)) != version(openai_chat, body(some + " Answer in one word."))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("At most 3 labels.", "At most 5 labels."),
+        ("You are GPT-4.", "You are GPT-5."),
+        ("At most 10 words, 2 lines", "At most 10 words, 3 lines"),
+        ("Scores of 1/2/3", "Scores of 1/2/4"),
+        ("Costs 12345.67", "Costs 12345.99"),
+        ("The user is angry if it says so.", "The user is happy if it says so."),
+        ("Message: I lost my card", "Message: I want a loan"),
+        ("User: my card is lost", "User: my loan is lost"),
+        ("One of: 1234567, 7654321", "One of: 1234567, 7654399"),
+    ],
+)
+def test_what_a_prompt_says_is_no_clock(before: str, after: str) -> None:
+    bodies = [
+        BY_SCHEMA | {"messages": [{"role": "system", "content": said}, SAID[1]]} for said in (before, after)
+    ]
+    assert version(openai_chat, bodies[0]) != version(openai_chat, bodies[1])
+
+
+def test_a_path_names_the_model_as_of_azures_deployments() -> None:
+    body = {name: value for name, value in BY_SCHEMA.items() if name != "model"}
+    path = "/openai/deployments/{}/chat/completions"
+    asked = read_asked(openai_chat, body, path.format("intents-2"))
+    assert asked.model == "intents-2"
+    assert version(openai_chat, body, path.format("a")) != version(openai_chat, body, path.format("b"))
+    # Azure goes by the path, whatever the body says.
+    assert version(openai_chat, BY_SCHEMA, path.format("a")) == version(openai_chat, body, path.format("a"))
+    for written, model in {
+        "/openai/deployments/my%20model/chat/completions?api-version=2024-10-21": "my model",
+        "/models/org/name/v1/chat/completions": "org/name",
+        "/v1/engines/m/chat/completions": "m",
+        "/proxy/openai/deployments/x/responses": "x",
+        "/v1/chat/completions": "",
+        "/openai/v1/responses": "",
+    }.items():
+        assert model_of_path(written) == model
+    for nothing in (body, body | {"model": None}, body | {"model": ""}):
+        with pytest.raises(NotMirrored, match="no-model"):
+            read_asked(openai_chat, nothing, "/v1/chat/completions")
+
+
+def described(body: dict[str, Any]) -> None:
+    body["response_format"]["json_schema"]["description"] = "Card is about payments."
+
+
+def named(body: dict[str, Any]) -> None:
+    body["response_format"]["json_schema"]["name"] = "payments_only"
+
+
+def tool_described(body: dict[str, Any]) -> None:
+    body["tools"][0]["function"]["description"] = "Card is about payments."
+
+
+def other_tool(body: dict[str, Any]) -> None:
+    body["tools"][1]["function"]["description"] = "Anything else goes here."
+
+
+def required(body: dict[str, Any]) -> None:
+    del body["tools"][1]
+    body["tool_choice"] = "required"
+
+
+def text_described(body: dict[str, Any]) -> None:
+    body["text"]["format"]["description"] = "Card is about payments."
+
+
+def input_described(body: dict[str, Any]) -> None:
+    body["tools"][0]["description"] = "Card is about payments."
+
+
+@pytest.mark.parametrize(
+    ("form", "body", "change"),
+    [
+        (openai_chat, BY_SCHEMA, described),
+        (openai_chat, BY_SCHEMA, named),
+        (openai_chat, BY_TOOL, tool_described),
+        (openai_chat, BY_TOOL, other_tool),
+        (openai_chat, BY_TOOL, required),
+        (openai_responses, RESPONSES, text_described),
+        (anthropic, ANTHROPIC, input_described),
+    ],
+    ids=lambda each: getattr(each, "__name__", "").rpartition(".")[2],
+)
+def test_another_description_or_choice_of_tools_is_another_version(
+    form: Any, body: dict[str, Any], change: Callable[[dict[str, Any]], None]
+) -> None:
+    changed = copy.deepcopy(body)
+    change(changed)
+    assert version(form, changed) != version(form, body)
+
+
+@pytest.mark.parametrize(
+    ("form", "body", "setting"),
+    [
+        (openai_chat, BY_SCHEMA, {"temperature": 0.7}),
+        (openai_responses, RESPONSES, {"text": {**RESPONSES["text"], "verbosity": "high"}}),  # type: ignore[dict-item]
+        (anthropic, ANTHROPIC, {"max_tokens": 200}),
+        (anthropic, ANTHROPIC, {"messages": [{"role": "user", "content": "another"}]}),
+    ],
+)
+def test_settings_and_inputs_open_no_version(form: Any, body: dict[str, Any], setting: Any) -> None:
+    assert version(form, body | setting) == version(form, body)

@@ -1,0 +1,168 @@
+"""Claims are true as often as they say, also at the border of what is claimed."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from bertsmith.errors import RecipeError
+from bertsmith.metrics.guarantees.learn_then_test import STARTS
+from bertsmith.metrics.guarantees.sample_size import fewest_calls
+from bertsmith.mirror.candidate import Candidate, Judged
+from bertsmith.mirror.learn_settings import LearnSettings
+from bertsmith.mirror.proving import calls_needed, epsilon_of, hopeful, prove, why_not_yet
+from bertsmith.mirror.student_file import Claims
+
+SETTINGS = LearnSettings(epsilon=0.05, delta=0.05)
+Draw = np.random.Generator
+
+
+def candidate(tier: str = "tf-idf") -> Candidate:
+    return Candidate(tier, (), lambda texts: {}, lambda folder: None, {})  # type: ignore[arg-type]
+
+
+def judged(confidence: np.ndarray, differs: np.ndarray, fields: int = 1) -> Judged:
+    """Each field errs where the whole answer does, the first of them."""
+    none = np.zeros(len(differs), bool)
+    of = {f"$.f{n}": (confidence ** (1 / fields), differs if n == 0 else none) for n in range(fields)}
+    answers = [{"$.f0": ("a", "b")[n % 2]} for n in range(len(confidence))]
+    return Judged(confidence, differs, of, answers)
+
+
+def falling_risk(draw: Draw, count: int) -> Judged:
+    """Sure ones err less."""
+    confidence = draw.random(count)
+    return judged(confidence, draw.random(count) < 0.4 * (1 - confidence) ** 3)
+
+
+def at_the_border(draw: Draw, count: int) -> Judged:
+    """Whatever the confidence, just above one answer in twenty differs."""
+    return judged(draw.random(count), draw.random(count) < 0.0501)
+
+
+def proven(
+    make: Callable[[Draw, int], Judged], draw: Draw, settings: LearnSettings, tiers: int = 1
+) -> Claims:
+    devs, calibrations = ([make(draw, count) for _ in range(tiers)] for count in (400, 1000))
+    return prove([candidate() for _ in range(tiers)], devs, calibrations, settings).claims
+
+
+def false_claims(runs: int, settings: LearnSettings, tiers: int) -> int:
+    return sum(
+        proven(at_the_border, np.random.default_rng(seed), settings, tiers).coverage > 0
+        for seed in range(runs)
+    )
+
+
+@pytest.mark.parametrize("tiers", [1, 2])
+def test_claims_at_the_border_are_as_rare_as_they_say(tiers: int) -> None:
+    wrong = false_claims(200, SETTINGS, tiers)
+    assert binomtest(wrong, 200, SETTINGS.delta, "greater").pvalue > 0.001
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tiers", [1, 2])
+@pytest.mark.parametrize(
+    "settings",
+    [SETTINGS, LearnSettings(by_class="$.f0"), LearnSettings(call_price=0.0667, error_price=1.0)],
+    ids=["epsilon", "class", "prices"],
+)
+def test_claims_at_the_border_are_as_rare_as_they_say_in_a_thousand_runs(
+    settings: LearnSettings, tiers: int
+) -> None:
+    wrong = false_claims(1000, settings, tiers)
+    assert binomtest(wrong, 1000, settings.delta, "greater").pvalue > 0.001
+
+
+def test_nothing_is_ever_proven_of_what_can_not_be_learned() -> None:
+    def by_chance(draw: Draw, count: int) -> Judged:
+        return judged(draw.random(count), draw.random(count) < 2 / 3)
+
+    def always_wrong(draw: Draw, count: int) -> Judged:
+        return judged(draw.random(count), np.ones(count, bool))
+
+    for make in (by_chance, always_wrong):
+        for seed in range(100):
+            assert not proven(make, np.random.default_rng(seed), SETTINGS, 2).coverage
+
+
+def test_what_can_be_proven_is_and_covers_much_of_what_it_could() -> None:
+    covered = [proven(falling_risk, np.random.default_rng(seed), SETTINGS).coverage for seed in range(20)]
+    assert np.median(covered) > 0.6  # in truth 79 % could be answered
+
+
+def test_fields_are_proven_beside_the_whole_answer() -> None:
+    draw = np.random.default_rng(0)
+    confidence = draw.random(2000)
+    both = judged(confidence, draw.random(2000) < 0.3 * (1 - confidence) ** 3, fields=2)
+    claims = prove([candidate()], [both], [both], SETTINGS).claims
+    assert claims.whole is not None and claims.fields["$.f0"] is not None
+    assert claims.fields["$.f1"] is not None and claims.fields["$.f1"].coverage == 1.0
+    assert claims.whole.delta == pytest.approx(SETTINGS.delta / 3)
+
+
+def test_each_class_has_its_threshold_and_a_hard_one_has_no_claim() -> None:
+    def make(draw: Draw, count: int) -> Judged:
+        confidence, is_a = draw.random(count), np.arange(count) % 2 == 0
+        return judged(confidence, draw.random(count) < np.where(is_a, 0.01, 0.4))
+
+    draw = np.random.default_rng(0)
+    settings = LearnSettings(by_class="$.f0")
+    claims = prove([candidate()], [make(draw, 600)], [make(draw, 1500)], settings).claims
+    assert claims.whole is None and claims.by == "$.f0" and claims.classes["b"] is None
+    assert claims.classes["a"] is not None and 0.4 < claims.coverage <= 0.5
+    assert claims.threshold_for({"$.f0": "a"}) == claims.classes["a"].threshold
+    assert claims.threshold_for({"$.f0": "b"}) is None and claims.threshold_for({"$.f0": "new"}) is None
+
+
+def test_prices_choose_the_risk() -> None:
+    draw = np.random.default_rng(0)
+    settings = LearnSettings(call_price=0.01, error_price=0.1)
+    claims = prove([candidate()], [falling_risk(draw, 600)], [falling_risk(draw, 2000)], settings).claims
+    assert claims.whole is not None and claims.epsilon == pytest.approx(0.025)
+
+
+def test_the_cheapest_that_is_enough_wins_and_else_the_one_that_answers_most() -> None:
+    def sure(draw: Draw, count: int) -> Judged:
+        return judged(draw.random(count), np.zeros(count, bool))
+
+    draw = np.random.default_rng(0)
+    made = [(falling_risk(draw, 600), falling_risk(draw, 1500)), (sure(draw, 600), sure(draw, 1500))]
+    devs, calibrations = zip(*made, strict=True)
+    both = [candidate(), candidate("encoder")]
+    assert prove(both, devs, calibrations, LearnSettings(enough=0.95)).chosen == 1
+    assert prove(both, devs, calibrations, LearnSettings(enough=0.5)).chosen == 0
+
+
+def test_calibration_calls_are_kept_where_they_could_prove_nothing() -> None:
+    draw = np.random.default_rng(0)
+    good, bad = falling_risk(draw, 600), judged(draw.random(600), draw.random(600) < 0.5)
+    assert "it takes at least" in why_not_yet([good], 40, SETTINGS)
+    assert "however sure" in why_not_yet([bad], 5000, SETTINGS)
+    assert "it takes about" in why_not_yet([good], 110, SETTINGS)
+    assert why_not_yet([good], 1000, SETTINGS) == ""
+    assert (
+        hopeful(bad.confidence, bad.differs, 0.05) == 0
+        and 0.6 < hopeful(good.confidence, good.differs, 0.05) < 0.95
+    )
+    assert calls_needed(bad.confidence, bad.differs, 600, 0.05, 0.05) == np.inf
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(RecipeError, match="together"):
+        LearnSettings(call_price=0.1)
+    with pytest.raises(RecipeError, match="epsilon"):
+        LearnSettings(epsilon=1.5)
+
+
+def test_by_prices_it_takes_as_many_calls_as_all_its_claims_do() -> None:
+    """Four risks are tested, each at a quarter of delta: calls that carry one claim don't carry these."""
+    draw = np.random.default_rng(0)
+    good = judged(draw.random(600), np.zeros(600, bool))
+    prices = LearnSettings(call_price=0.01, error_price=0.1, delta=0.05)  # half of the break-even: 5 %
+    assert epsilon_of(prices) == pytest.approx(0.05)
+    one, four = (fewest_calls(0.05, 0.05 / claims / STARTS) for claims in (1, 4))
+    assert one < four
+    assert f"at least {four:,} to prove" in why_not_yet([good], four - 1, prices)
+    assert "it takes at least" not in why_not_yet([good], four, prices)

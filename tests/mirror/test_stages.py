@@ -1,0 +1,520 @@
+"""From recording to answering, and back: by evidence, by hand, by one replica of two."""
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from made_student import DELTA, EPSILON, make_student, put_in_mode, stage_of
+from running_mirror import RunningMirror, running_mirror, wait_until
+from scripted_upstream import Reply, Seen, Upstream
+from sqlalchemy import text as sql
+from sqlalchemy import update
+from test_call_store import call_of
+from test_mirrored_clients import JSON_SCHEMA, messages
+
+from bertsmith.errors import InputError
+from bertsmith.mirror.answering.evidence import Batch, Comparison
+from bertsmith.mirror.answering.judging import Rules, judged
+from bertsmith.mirror.answering.open_students import VersionStudents, with_merged
+from bertsmith.mirror.answering.stage_store import StageStore
+from bertsmith.mirror.answering.stages import (
+    Stage,
+    Student,
+    demoted,
+    dismissed,
+    in_mode,
+    promoted,
+    rolled_back,
+)
+from bertsmith.mirror.stage_tables import AUDITS
+from bertsmith.mirror.store import Store
+from bertsmith.mirror.tables import META
+
+WORDS = {"card": {"intent": "card"}, "transfer": {"intent": "transfer"}, "hello": {"intent": "other"}}
+USUAL = {"urgent": False}
+AGREES, DIFFERS = Comparison(False, 1.0, 1.0), Comparison(True, 1.0, 1.0)
+RULES = Rules(is_automatic=True, canary_share=0.2, shadow_calls=10, canary_calls=10)
+
+
+@pytest.fixture
+def store(address: str) -> Iterator[Store]:
+    found = Store(address)
+    yield found
+    found.close()
+
+
+def test_modes_go_up_and_down_one_by_one() -> None:
+    stage = Stage("v", "s", student="x")
+    for mode, share in (("shadow", 0.0), ("canary", 0.2), ("live", 1.0)):
+        stage = promoted(stage, 0.2)
+        assert (stage.mode, stage.share) == (mode, share)
+    with pytest.raises(InputError, match="is in mode live and can't be promoted"):
+        promoted(stage, 0.2)
+    for mode in ("canary", "shadow", "record"):
+        stage = demoted(stage, 0.2)
+        assert stage.mode == mode
+    with pytest.raises(InputError, match="is in mode record and can't be demoted"):
+        demoted(stage, 0.2)
+    with pytest.raises(InputError, match="has no student that could answer"):
+        promoted(Stage("v", "s"), 0.2)
+    assert rolled_back(Stage("v", "s", "live", 1.0, "new", "old")).student == "old"
+    with pytest.raises(InputError, match="no former student"):
+        rolled_back(stage)
+
+
+def test_the_llm_is_asked_with_the_probability_that_is_said() -> None:
+    assert Stage("v", "s", "shadow").sent_to_llm(0.05) == 1
+    assert Stage("v", "s", "canary", 0.2).sent_to_llm(0.05) == pytest.approx(0.81)
+    assert Stage("v", "s", "live", 1.0).sent_to_llm(0.05) == 0.05
+
+
+def test_of_two_that_change_a_stage_one_does(store: Store) -> None:
+    store.add([call_of(1)])
+    stages = StageStore(store)
+    (before,) = stages.stages().values()
+    for round_ in range(5):
+        after, done = replace(before, student=f"x{round_}"), list[bool]()
+
+        def change(before: Stage = before, after: Stage = after, done: list[bool] = done) -> None:
+            done.append(StageStore(store).change(before, after, "evidence", "why"))
+
+        threads = [threading.Thread(target=change) for _ in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert sorted(done) == [False, False, False, True]
+        (before,) = stages.stages().values()
+        assert before.revision == round_ + 1
+    assert [each.revision for each in stages.changes()] == [1, 2, 3, 4, 5]
+
+
+def test_two_that_add_evidence_lose_none(store: Store) -> None:
+    stages = StageStore(store)
+    student = Student("x", "v", "folder", EPSILON, DELTA)
+    stages.add_student(student)
+    stages.draw("one", "v", "x", 0.05, 0.05)
+    audit = Comparison(True, 0.05, 0.05, "one", "differs")
+
+    def add() -> None:
+        for number in range(20):
+            StageStore(store).fold(student, Batch([AGREES], [number / 20]))
+            StageStore(store).tally({("v", "x", "answered"): (1, 0.5)})
+        StageStore(store).fold(student, Batch([audit]))  # in both, and counted once
+
+    threads = [threading.Thread(target=add) for _ in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    evidence = stages.evidence()["x"]
+    assert evidence.audits.count == 61
+    assert evidence.in_stage == 61
+    assert stages.tallies() == {("v", "x", "answered"): (60, 30.0)}
+    assert stages.audit_outcomes() == {("x", "differs"): 1}
+    assert stages.unsettled(1e12) == []
+
+
+def test_one_trains_a_version_at_a_time(store: Store) -> None:
+    stages = StageStore(store)
+    assert stages.begin_training("v", 100, "one", 60)
+    assert not stages.begin_training("v", 100, "two", 60)
+    stages.keep_training("v", "two", 60)
+    stages.end_training("v", "two", "no")
+    assert not stages.begin_training("v", 200, "two", 60)
+    stages.end_training("v", "one", "done")
+    assert stages.begin_training("v", 200, "two", -1)
+    assert stages.begin_training("v", 300, "three", 60)  # whose owner is gone
+    assert stages.trainings()["v"].owner == "three"
+
+
+def evidence_of(stages: StageStore, comparisons: list[Comparison], number: str = "x") -> Any:
+    student = Student(number, "v", "folder", EPSILON, DELTA)
+    stages.fold(student, Batch(comparisons))
+    return stages.evidence()
+
+
+def test_evidence_promotes_and_demotes(store: Store) -> None:
+    stages = StageStore(store)
+    shadow = Stage("v", "s", "shadow", student="x", former="w")
+    assert judged(shadow, {}, RULES) is None
+    some = evidence_of(stages, [DIFFERS] + [AGREES] * 10)
+    assert judged(shadow, some, RULES) is None  # 9.1 % of 11
+    good = evidence_of(stages, [AGREES] * 9)
+    canary, why = judged(shadow, good, RULES) or (shadow, "")
+    assert (canary.mode, canary.share) == ("canary", 0.2)
+    assert why.startswith("5.0% of 20 compared answers differ (0.")
+    assert judged(shadow, good, replace(RULES, is_automatic=False)) is None
+    assert judged(shadow, good, replace(RULES, shadow_calls=21)) is None
+    assert (judged(canary, good, RULES) or (canary,))[0].mode == "live"
+    assert judged(canary, good, replace(RULES, canary_calls=21)) is None
+    bad = evidence_of(stages, [DIFFERS] * 40)
+    for mode in ("shadow", "canary", "live"):
+        for rules in (RULES, replace(RULES, is_automatic=False)):
+            after, _ = judged(replace(shadow, mode=mode), bad, rules) or (shadow, "")
+            assert (after.mode, after.student, after.former) == ("shadow", "w", "")
+    assert dismissed(Stage("v", "s", "live", 1.0, "x")).mode == "record"
+
+
+def test_what_a_hand_demotes_rises_by_a_hand_only(store: Store) -> None:
+    store.add([call_of(1)])
+    stages = StageStore(store)
+    (stage,) = stages.stages().values()
+    live = in_mode(replace(stage, student="x"), "live", 1.0)
+    assert stages.change(stage, live, "evidence", "")
+    for to in ("canary", "shadow", "record"):
+        (before,) = stages.stages().values()
+        assert stages.change(before, demoted(before, 0.2, to), "hand", "")
+        (held,) = stages.stages().values()
+        assert held.is_held
+        known = evidence_of(stages, [AGREES] * 30)
+        assert judged(replace(held, candidate="y"), {**known, "y": known["x"]}, RULES) is None
+    (held,) = stages.stages().values()
+    assert stages.change(held, promoted(held, 0.2), "hand", "")
+    (shadow,) = stages.stages().values()
+    assert (shadow.mode, shadow.is_held) == ("shadow", False)
+    after, _ = judged(shadow, evidence_of(stages, [AGREES] * 30), RULES) or (shadow, "")
+    assert after.mode == "canary"
+
+
+def test_a_student_is_no_candidate_beside_itself(store: Store) -> None:
+    """Each comparison would count twice in its evidence."""
+    store.add([call_of(1)])
+    stages = StageStore(store)
+    (stage,) = stages.stages().values()
+    both = in_mode(replace(stage, student="x", former="w", candidate="w"), "live", 1.0)
+    for move, student in (
+        (rolled_back, "w"),
+        (dismissed, "w"),
+        (lambda before: replace(before, candidate="x"), "x"),  # trained, and promoted by hand meanwhile
+        (lambda before: promoted(replace(before, mode="record", student=""), 0.2), "w"),
+    ):
+        (before,) = stages.stages().values()
+        assert stages.change(before, replace(both, revision=before.revision), "hand", "")
+        (before,) = stages.stages().values()
+        assert before.candidate == "w"
+        assert stages.change(before, move(before), "evidence", "")
+        (after,) = stages.stages().values()
+        assert (after.student, after.candidate) == (student, "")
+
+
+def test_a_change_of_the_stage_begins_a_new_count(store: Store) -> None:
+    store.add([call_of(1)])
+    stages = StageStore(store)
+    (first,) = stages.stages().values()
+    assert stages.change(first, replace(first, mode="shadow", student="x"), "hand", "")
+    known = evidence_of(stages, [AGREES] * 30)
+    (before,) = stages.stages().values()
+    after, why = judged(before, known, RULES) or (before, "")
+    assert stages.change(before, after, "evidence", why)
+    (canary,) = stages.stages().values()
+    assert canary.mode == "canary"
+    assert judged(canary, stages.evidence(), RULES) is None
+    assert (judged(canary, evidence_of(stages, [AGREES] * 10), RULES) or (canary,))[0].mode == "live"
+
+
+def test_a_candidate_takes_its_turn_or_is_let_go(store: Store) -> None:
+    stages = StageStore(store)
+    live = Stage("v", "s", "live", 1.0, "x", candidate="y")
+    assert judged(live, {}, RULES) is None
+    good = evidence_of(stages, [AGREES] * 10, "y")
+    after, _ = judged(live, good, RULES) or (live, "")
+    assert (after.mode, after.student, after.former, after.candidate) == ("live", "y", "x", "")
+    bad = evidence_of(stages, [DIFFERS] * 60, "y")
+    after, _ = judged(live, bad, RULES) or (live, "")
+    assert (after.mode, after.student, after.candidate) == ("live", "x", "")
+    begun, _ = judged(Stage("v", "s", candidate="y"), {}, RULES) or (live, "")
+    assert (begun.mode, begun.student) == ("shadow", "y")
+
+
+@pytest.mark.parametrize("layout", ["1", "3", "4", "5"])
+def test_a_store_of_an_earlier_layout_gets_what_it_lacks(store: Store, layout: str) -> None:
+    store.add([call_of(1)])
+    (stage,) = StageStore(store).stages().values()
+    assert StageStore(store).change(stage, replace(stage, mode="shadow", student="x"), "evidence", "")
+    with store.engine.begin() as connection:
+        connection.execute(sql("UPDATE mirror_stages SET is_held = 1"))  # as is_automatic was
+        connection.execute(sql("ALTER TABLE mirror_stages RENAME COLUMN is_held TO is_automatic"))
+        if layout == "1":
+            AUDITS.drop(connection)
+        for column in ("site_weight",) if layout in ("4", "5") else ("weight", "site_weight"):
+            connection.execute(sql(f"ALTER TABLE mirror_calls DROP COLUMN {column}"))
+        connection.execute(update(META).where(META.c.name == "layout").values(value=layout))
+    address = store.engine.url.render_as_string(hide_password=False)
+    for _ in range(2):  # by the first that opens it, once
+        name = address.replace("+psycopg", "") if "psycopg" in address else str(store.engine.url.database)
+        again = Store(name)
+        again.add([replace(call_of(2), id="weighed", weight=0.25, site_weight=0.5)])
+        (version,) = again.versions()
+        weights = [(each.weight, each.site_weight) for each in again.calls(version.version)]
+        assert weights == [(None, None), (0.25, 0.5)]
+        assert StageStore(again).audit_outcomes() == {}
+        assert not StageStore(again).stages()[version.version].is_held
+        again.close()
+
+
+def ask(mirror: RunningMirror, text: str) -> str:
+    body = {"model": "m", "messages": messages(text), "response_format": JSON_SCHEMA}
+    answer = mirror.ask("/v1/chat/completions", body)
+    assert answer.status == 200
+    return answer.headers["x-bertsmith"]
+
+
+@pytest.fixture
+def calm(upstream: Upstream, tmp_path: Path) -> Iterator[RunningMirror]:
+    with running_mirror(tmp_path, upstream.url, audit_share=1.0, seed=1) as mirror:
+        yield mirror
+
+
+def begin(mirror: RunningMirror, tmp_path: Path, mode: str, share: float = 0.5, words: Any = None) -> Student:
+    ask(mirror, "my card")
+    call = mirror.calls()[-1]
+    folder = make_student(tmp_path / "made", call, words or WORDS, USUAL)
+    student = put_in_mode(mirror.stages, folder, call, mode, share)
+    wait_until(lambda: call.version in mirror.app.reconciler.open_students.by_version)
+    return student
+
+
+def compared(mirror: RunningMirror, student: Student, count: int) -> Any:
+    """Its evidence, once there is so much of it."""
+
+    def enough() -> Any:
+        found = mirror.stages.evidence().get(student.id)
+        return found if found is not None and found.audits.count >= count else None
+
+    return wait_until(enough)
+
+
+def test_in_shadow_the_llm_answers_and_the_student_is_compared(
+    upstream: Upstream, calm: RunningMirror, tmp_path: Path
+) -> None:
+    student = begin(calm, tmp_path, "shadow")
+    for text in ("card", "transfer", "hello", "my card!", "who knows"):
+        assert ask(calm, text).startswith("recorded; site=")
+    assert len(upstream.seen) == 6
+    found = compared(calm, student, 4)
+    assert found.audits.rate() == 0.25  # the student knows nothing of exclamation marks
+    wait_until(lambda: len(calm.stages.tallies()) == 3)
+    assert calm.stages.tallies() == {
+        (student.version, student.id, "shadow-agrees"): (3, 0.0),
+        (student.version, student.id, "shadow-differs"): (1, 0.0),
+        (student.version, student.id, "shadow-unsure"): (1, 0.0),
+    }
+
+
+def test_what_is_answered_is_audited_and_recorded(
+    upstream: Upstream, calm: RunningMirror, tmp_path: Path
+) -> None:
+    student = begin(calm, tmp_path, "live")
+    for text in ("card", "transfer!", "hello"):
+        assert ask(calm, text).startswith("answered")
+    found = compared(calm, student, 3)
+    assert found.audits.rate() == pytest.approx(1 / 3)
+    assert calm.stages.audit_outcomes() == {(student.id, "agrees"): 2, (student.id, "differs"): 1}
+    calls = calm.calls()
+    assert [each.source for each in calls] == ["relay", "audit", "audit", "audit"]
+    assert [each.weight for each in calls] == [None, 1.0, 1.0, 1.0]
+    assert {each.answered.value["intent"] for each in calls} == {"card", "transfer", "other"}
+    assert [each.headers.get("x-bertsmith-site") for each in upstream.seen] == [None] * 4
+
+
+def test_a_call_whose_body_comes_in_chunks_is_audited(
+    upstream: Upstream, calm: RunningMirror, tmp_path: Path
+) -> None:
+    student = begin(calm, tmp_path, "live")
+    body = {"model": "m", "messages": messages("a card"), "response_format": JSON_SCHEMA}
+    whole = json.dumps(body).encode()
+    with closing(http.client.HTTPConnection("127.0.0.1", calm.port, timeout=60)) as connection:
+        connection.request(
+            "POST", "/v1/chat/completions", iter([whole[:20], whole[20:]]),
+            {"content-type": "application/json"}, encode_chunked=True,
+        )  # fmt: skip
+        assert connection.getresponse().headers["x-bertsmith"].startswith("answered")
+    assert compared(calm, student, 1).audits.rate() == 0
+    assert calm.stages.audit_outcomes() == {(student.id, "agrees"): 1}
+    assert upstream.seen[-1].headers["content-length"] == str(len(whole))
+    assert "transfer-encoding" not in upstream.seen[-1].headers
+
+
+def test_in_canary_a_share_is_answered_and_all_are_compared(
+    upstream: Upstream, calm: RunningMirror, tmp_path: Path
+) -> None:
+    student = begin(calm, tmp_path, "canary", 0.5)
+    said = [ask(calm, "a card") for _ in range(30)]
+    answered = sum(each.startswith("answered") for each in said)
+    assert 5 <= answered <= 25
+    assert sum(each.endswith("reason=canary") for each in said) == 30 - answered
+    assert compared(calm, student, 30).audits.rate() == 0
+    assert len(upstream.seen) == 31
+
+
+def test_a_student_that_differs_is_taken_back(
+    upstream: Upstream, calm: RunningMirror, tmp_path: Path
+) -> None:
+    student = begin(calm, tmp_path, "live", words={"card": {"intent": "transfer"}})
+    for _ in range(12):
+        ask(calm, "a card")
+    wait_until(lambda: stage_of(calm.stages, student.version).mode == "record")
+    wait_until(lambda: not calm.app.reconciler.open_students.answers)
+    assert ask(calm, "a card").startswith("recorded")
+    (_, change) = calm.stages.changes()
+    assert (change.by, change.mode_before, change.mode) == ("evidence", "live", "record")
+    assert "compared answers differ" in change.why
+
+
+def test_an_llm_that_is_away_leaves_audits_waiting_and_the_student_answers(
+    upstream: Upstream, calm: RunningMirror, tmp_path: Path
+) -> None:
+    student = begin(calm, tmp_path, "live")
+    script = upstream.script
+    upstream.script = lambda _: Reply([b"{}"], 503)
+    for _ in range(3):
+        assert ask(calm, "a card").startswith("answered")
+    wait_until(lambda: len(upstream.seen) >= 4)
+    assert calm.app.relay.audits.waiting == 3
+    upstream.script = script
+    assert compared(calm, student, 3).audits.rate() == 0
+
+
+def test_a_refusal_is_an_answer_that_differs(upstream: Upstream, calm: RunningMirror, tmp_path: Path) -> None:
+    student = begin(calm, tmp_path, "live")
+    script = upstream.script
+
+    def refuse(seen: Seen) -> Reply:
+        reply = script(seen)
+        return Reply([reply.pieces[0].replace(b'"refusal":null', b'"refusal":"No."')])
+
+    upstream.script = refuse
+    ask(calm, "a card")
+    assert compared(calm, student, 1).audits.rate() == 1
+    assert calm.stages.audit_outcomes() == {(student.id, "failed"): 1}
+
+
+def test_a_student_answers_the_versions_that_were_merged(
+    upstream: Upstream, calm: RunningMirror, tmp_path: Path
+) -> None:
+    def say(prompt: str, text: str, key: str = "") -> str:
+        given = [{"role": "system", "content": prompt}, {"role": "user", "content": text}]
+        body = {"model": "m", "messages": given, "response_format": JSON_SCHEMA}
+        headers = {"x-api-key": key} if key else {}
+        return calm.ask("/v1/chat/completions", body, headers).headers["x-bertsmith"]
+
+    for prompt in ("One.", "Two.", "Three."):
+        say(prompt, "a card")
+    one, two, _ = calm.calls()
+    folder = make_student(tmp_path / "made", one, WORDS, USUAL, also=[two])
+    student = put_in_mode(calm.stages, folder, one, "live")
+    wait_until(lambda: calm.app.reconciler.open_students.answers)
+    assert say("One.", "a card").startswith("answered")
+    assert say("Two.", "a card!").startswith("answered")
+    assert say("Three.", "a card").endswith("reason=new-prompt")
+    assert say("Two.", "a card", "another").endswith("reason=new-key")
+    assert compared(calm, student, 2).audits.rate() == 0.5
+    assert calm.app.reconciler.open_students.is_merged(two.version)
+    wait_until(lambda: len(calm.stages.tallies()) == 5)
+    assert {each[0] for each in calm.stages.tallies() if each[1]} == {one.version}
+    # After a while nobody uses the first prompt any more, and its calls are too old.
+    calm.store.expire(time.time())
+    wait_until(lambda: not calm.app.reconciler.open_students.answers)
+    assert say("Two.", "a card").startswith("recorded")
+    assert wait_until(lambda: say("Two.", "a card").startswith("answered"), 10)
+
+
+def test_a_candidate_takes_no_version_from_a_student_that_answers_it() -> None:
+    def trained_on(*versions: str) -> Any:
+        return SimpleNamespace(student=SimpleNamespace(file=SimpleNamespace(templates=versions)))
+
+    both = {
+        "a": VersionStudents(Stage("a", "s", "live", 1.0), trained_on("a"), trained_on("a", "b", "c", "d")),
+        "c": VersionStudents(Stage("c", "s", "live", 1.0), trained_on("b", "c")),
+    }
+    for order in ("ac", "ca"):
+        found = with_merged({version: both[version] for version in order})
+        assert {version: each.stage.version for version, each in found.items()} == {
+            "a": "a", "b": "c", "c": "c", "d": "a",
+        }  # fmt: skip
+
+
+def test_two_replicas_on_one_postgresql_agree(upstream: Upstream, tmp_path: Path, server: str) -> None:
+    settings: dict[str, Any] = {
+        "store": server, "audit_share": 1.0, "auto": True, "train_after": 10**6, "epsilon": EPSILON,
+        "canary_share": 0.3, "shadow_calls": 10, "canary_calls": 10,
+    }  # fmt: skip
+    with (
+        running_mirror(tmp_path, upstream.url, **settings) as one,
+        running_mirror(tmp_path, upstream.url, **settings) as other,
+    ):
+        student = begin(one, tmp_path, "shadow")
+        sent = 1
+
+        def say(mirror: RunningMirror, count: int) -> None:
+            for _ in range(count):
+                ask(mirror, "a card")
+
+        while stage_of(one.stages, student.version).mode != "live":
+            threads = [threading.Thread(target=say, args=(each, 20)) for each in (one, other)]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join()
+            sent += 40
+            for mirror in (one, other):
+                mirror.follow()
+            assert sent < 600
+        for mirror in (one, other):
+            wait_until(
+                lambda mirror=mirror: (
+                    mirror.app.reconciler.open_students.by_version[student.version].stage.mode == "live"
+                )
+            )
+            assert ask(mirror, "a card").startswith("answered")
+            mirror.follow()
+        assert [each.mode for each in one.stages.changes()] == ["shadow", "canary", "live"]
+        assert [each.revision for each in one.stages.changes()] == [1, 2, 3]
+        assert one.stages.tallies() == other.stages.tallies()
+        assert one.store.count() == other.store.count() == sent + 2
+        tallies = one.stages.tallies()
+        answered = tallies[student.version, student.id, "answered"][0]
+        relayed = sum(
+            n for (_, _, outcome), (n, _) in tallies.items() if outcome in ("canary", "low-confidence")
+        )
+        shadowed = tallies[student.version, student.id, "shadow-agrees"][0]
+        assert one.stages.audit_outcomes() == {(student.id, "agrees"): answered}
+        # Calls between a change and a replica's next look are compared by neither.
+        evidence = one.stages.evidence()[student.id]
+        assert evidence.audits.count <= shadowed + answered + relayed <= sent + 2
+
+
+def test_an_audit_that_a_killed_mirror_left_counts_as_a_disagreement(
+    upstream: Upstream, calm: RunningMirror, tmp_path: Path
+) -> None:
+    student = begin(calm, tmp_path, "live")
+    calm.stages.draw("lost", student.version, student.id, 0.05, 0.05)
+    calm.stages.draw("young", student.version, student.id, 0.05, 0.05)
+    with calm.store.engine.begin() as connection:
+        connection.execute(update(AUDITS).where(AUDITS.c.id == "lost").values(drawn=time.time() - 1000))
+    assert compared(calm, student, 1).audits.rate() == 1
+    assert calm.stages.audit_outcomes() == {(student.id, "failed"): 1, (student.id, "open"): 1}
+
+
+def test_a_student_that_cannot_be_opened_leaves_the_calls_to_the_llm(
+    upstream: Upstream, calm: RunningMirror, tmp_path: Path
+) -> None:
+    ask(calm, "my card")
+    call = calm.calls()[-1]
+    folder = make_student(tmp_path / "made", call, WORDS, USUAL)
+    student = put_in_mode(calm.stages, folder, call, "shadow")
+    (folder / "model" / "words.json").write_text("[]")
+    stage = stage_of(calm.stages, call.version)
+    assert calm.stages.change(stage, replace(stage, mode="live", share=1.0), "hand", "a test")
+    wait_until(lambda: calm.app.reconciler.open_students.answers)
+    assert ask(calm, "a card").endswith(f"student={student.id}; reason=student-failed")
+    assert len(upstream.seen) == 2

@@ -1,0 +1,66 @@
+"""A student that the mirror uses stays where it is, whatever is trained."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mirrored_calls import calls_of, store_of
+
+from bertsmith.mirror.answering.stage_store import StageStore
+from bertsmith.mirror.answering.stages import Student
+from bertsmith.mirror.learn_settings import LearnSettings
+from bertsmith.mirror.student import Student as Opened
+from bertsmith.mirror.student_folder import free_folder
+from bertsmith.mirror.train import train_student
+
+
+def test_a_folder_is_numbered_while_a_stage_names_its_student(tmp_path: Path) -> None:
+    with store_of(tmp_path, calls_of(3)) as store:
+        stages = StageStore(store)
+        (stage,) = stages.stages().values()
+        for number, name in (("one", "out"), ("two", "out-2"), ("three", "out-3")):
+            stages.add_student(Student(number, stage.version, str(tmp_path / name), 0.05, 0.05))
+        assert free_folder(store, tmp_path / "out") == tmp_path / "out"
+        named = replace(stage, student="one", former="two")
+        assert stages.change(stage, named, "hand", "a test")
+        assert free_folder(store, tmp_path / "out") == tmp_path / "out-3"
+        assert free_folder(store, tmp_path / "another") == tmp_path / "another"
+
+
+@pytest.mark.slow
+def test_a_proven_student_is_replaced_by_none_of_which_less_is_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command once more has no calls left to prove by; with more calls, it has."""
+    monkeypatch.setattr("bertsmith.mirror.report._pictures", lambda *given: [])
+    settings = LearnSettings(tiers=("tf-idf",))
+    with store_of(tmp_path, calls_of(900)) as store:
+        first = train_student(store, tmp_path / "out", settings=settings)
+        second = train_student(store, tmp_path / "out", settings=settings)
+        again = train_student(store, tmp_path / "out", settings=settings)
+        store.add(calls_of(300, seed=1, first=900))
+        laxer = LearnSettings(tiers=("tf-idf",), epsilon=0.2)
+        lax = train_student(store, tmp_path / "out", settings=laxer)
+        store.add(calls_of(300, seed=2, first=1200))
+        third = train_student(store, tmp_path / "out-2", settings=settings)
+    assert first.file.claims.coverage > 0 == second.file.claims.coverage
+    assert (second.folder, again.folder, lax.folder) == (tmp_path / "out-2",) * 2 + (tmp_path / "out-2",)
+    assert f"The student in {tmp_path / 'out'} stays, since more is proven of it" in second.notes[-1]
+    assert Opened.open(tmp_path / "out").file == first.file
+    assert third.folder == tmp_path / "out-2" and Opened.open(third.folder).file == third.file
+
+
+def test_a_training_leaves_the_student_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertsmith.mirror.report._pictures", lambda *given: [])
+    said = list[str]()
+    with store_of(tmp_path, calls_of(400)) as store:
+        settings = LearnSettings(tiers=("tf-idf",))
+        first = train_student(store, tmp_path / "out", settings=settings)
+        stages = StageStore(store)
+        (stage,) = stages.stages().values()
+        stages.add_student(Student("one", stage.version, str(first.folder), 0.05, 0.05))
+        assert stages.change(stage, replace(stage, mode="shadow", student="one"), "hand", "a test")
+        second = train_student(store, tmp_path / "out", settings=settings, say=said.append)
+    assert second.folder == tmp_path / "out-2"
+    assert "stays" in said[0]
+    assert Opened.open(tmp_path / "out").file == first.file

@@ -1,0 +1,107 @@
+"""The page of a student, and what the commands print."""
+
+import json
+import random
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mirrored_calls import as_exchange, at_random, by_rule, call_of, message, store_of
+
+from bertsmith.cli.main import main
+from bertsmith.mirror.student import Student
+
+
+def bertsmith(*arguments: object) -> None:
+    assert main(list(map(str, arguments))) == 0
+
+
+class Words(HTMLParser):
+    """The page's text, and that its tags are closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def imported(folder: Path, teacher: Any, count: int) -> Path:
+    draw = random.Random(0)
+    lines = [
+        as_exchange(text, teacher(text, draw), n)
+        for n, text in enumerate(message(draw) for _ in range(count))
+    ]
+    (folder / "calls.jsonl").write_text("".join(lines))
+    bertsmith("mirror", "import", folder / "calls.jsonl", "--store", folder / "s.sqlite")
+    return folder / "s.sqlite"
+
+
+def test_from_a_log_to_a_student_by_commands_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = imported(tmp_path, by_rule, 600)
+    bertsmith("mirror", "understand", "--store", store)
+    said = capsys.readouterr().out
+    assert "«text»" in said and "$.intent" in said and "enum" in said
+    bertsmith("mirror", "train", "--store", store, "--tiers", "tf-idf", "--out", tmp_path / "student")
+    said = capsys.readouterr().out
+    assert "With 95 % confidence, the answers it gives differ from the LLM's in at most 5 %." in said
+    page = Words()
+    page.feed((tmp_path / "student" / "report.html").read_text())
+    for expected in (
+        "What is proven",
+        "whole answer",
+        "«text»",
+        "Agreement by texts learned from",
+        "180 calls",
+    ):
+        assert expected in page.text, expected
+    assert Student.open(tmp_path / "student").is_promotable
+
+
+def test_an_odd_answer_of_quotes_is_one_line_of_what_was_understood(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"name": {"type": "string"}, "role": {"type": "string"}}
+    items = {"type": "object", "properties": names}
+    schema = {"type": "object", "properties": {"who": {"type": "array", "items": items}}}
+    roles: list[Any] = [*["host", "guest"] * 20, ["host", "guest"]]
+    calls = [
+        call_of(f"call {n}: anna{n} came", {"who": [{"name": f"anna{n}", "role": role}]}, n, schema=schema)
+        for n, role in enumerate(roles)
+    ]
+    with store_of(tmp_path, calls):
+        bertsmith("mirror", "understand", "--store", tmp_path / "calls.sqlite")
+        assert "1 of 41, whose answers don't fit the fields" in capsys.readouterr().out
+        bertsmith("mirror", "understand", "--store", tmp_path / "calls.sqlite", "--json")
+    assert json.loads(capsys.readouterr().out)[0]["odd"] == 1
+
+
+def test_nothing_proven_is_said_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = imported(tmp_path, at_random, 300)
+    bertsmith(
+        "mirror", "train", "--store", store, "--tiers", "tf-idf", "--out", tmp_path / "student", "--json"
+    )
+    said = json.loads(capsys.readouterr().out.partition("known before  0")[2])
+    assert said["is_promotable"] is False and said["why_not"] and said["claims"]["whole"] is None
+    page = (tmp_path / "student" / "report.html").read_text()
+    assert "Nothing is proven" in page and "Where it differs" in page
+
+
+def test_texts_and_values_of_calls_are_escaped_in_the_page(tmp_path: Path) -> None:
+    from mirrored_calls import call_of, store_of
+
+    from bertsmith.mirror.learn_settings import LearnSettings
+    from bertsmith.mirror.train import train_student
+
+    draw = random.Random(0)
+    calls = [
+        call_of(f"<script>alert({n})</script> {message(draw)}", at_random("", draw), n) for n in range(300)
+    ]
+    with store_of(tmp_path, calls) as store:
+        train_student(store, tmp_path / "student", settings=LearnSettings(tiers=("tf-idf",)))
+    page = (tmp_path / "student" / "report.html").read_text()
+    assert "<script>" not in page and "&lt;script&gt;" in page

@@ -1,0 +1,403 @@
+"""From recorded calls to a student: what is proven of it, what it reads and answers, what it forgets."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mirrored_calls import (
+    INTENT,
+    at_random,
+    call_of,
+    calls_of,
+    intent_of,
+    message,
+    store_of,
+)
+
+from bertsmith.errors import InputError, ModelError
+from bertsmith.mirror import train as training
+from bertsmith.mirror.answering.agreement import learned as latest_findings
+from bertsmith.mirror.answering.stage_store import StageStore
+from bertsmith.mirror.call_records import CallRecords
+from bertsmith.mirror.learn_settings import LearnSettings
+from bertsmith.mirror.student import Student
+from bertsmith.mirror.student_file import student_id
+from bertsmith.mirror.train import train_student
+from bertsmith.mirror.understanding.understand import understand
+
+REFUSED = {"refusal": 1000, "status-400": 7}
+WORDS = LearnSettings(tiers=("tf-idf",))
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take longer than a training here; test_report.py looks at them."""
+    monkeypatch.setattr("bertsmith.mirror.report._pictures", lambda *given: [])
+
+
+def test_a_student_of_recorded_calls_answers_as_its_teacher_did(tmp_path: Path) -> None:
+    with store_of(tmp_path, calls_of(900)) as store:
+        learned = train_student(store, tmp_path / "student", settings=WORDS)
+        (version,) = store.versions()
+    assert learned.why == "" and learned.file.claims.coverage > 0.9
+    assert not (tmp_path / "student.training").exists()
+    student = Student.open(tmp_path / "student")
+    assert student.is_promotable and student.file == learned.file
+    draw = random.Random(5)
+    texts = [message(draw) for _ in range(200)]
+    answers = student.answer(texts)
+    assert all(each.answer == {"intent": each.values["$.intent"]} for each in answers)
+    wrong = [a.values["$.intent"] != intent_of(t) for a, t in zip(answers, texts, strict=True) if a.is_sure]
+    assert len(wrong) > 150 and np.mean(wrong) < 0.05
+    asked = call_of(texts[0], {}, 0).asked
+    assert student.input_of(asked, version.version) == texts[0]
+    assert student.input_of(asked, "another") is None
+    assert student.input_of(call_of(texts[0], {}, 0, prompt="Another prompt").asked, version.version) is None
+
+
+def test_answers_that_prove_have_no_say_in_what_counts_as_the_same(tmp_path: Path) -> None:
+    """A tolerance of a twentieth of what numbers span, of which the later ones span a hundred times more."""
+    schema = {"type": "object", "properties": {"score": {"type": "number"}}, "required": ["score"]}
+    early = calls_of(630, lambda text, draw: {"score": draw.random()}, schema=schema)
+    late = calls_of(270, lambda text, draw: {"score": 100 * draw.random()}, 1, 630, schema=schema)
+    with store_of(tmp_path, early + late) as store:
+        learned = train_student(store, tmp_path / "student", settings=WORDS)
+    assert [call.id for call in learned.parts.calibration] == [call.id for call in late]
+    assert learned.file.shape.field("$.score").tolerance == pytest.approx(0.05 * 0.9, rel=0.1)
+
+
+def test_a_training_says_how_often_the_llm_refused(tmp_path: Path) -> None:
+    with store_of(tmp_path, calls_of(300)) as store:
+        (version,) = store.versions()
+        tallies = {(version.version, "", f"refused-{why}"): (count, 0.0) for why, count in REFUSED.items()}
+        StageStore(store).tally({**tallies, ("another", "", "refused-refusal"): (99, 0.0)})
+        learned = train_student(store, tmp_path / "student", settings=WORDS)
+    (note,) = learned.notes
+    assert "to 1,007 calls beside these 300 (refusal 1,000, status-400 7)" in note
+
+
+def test_odd_answers_are_passed_over_and_counted(tmp_path: Path) -> None:
+    """As a server gives them that doesn't enforce schemas. In the proof they count as different."""
+    schema = {"type": "object", "properties": {"intent": {"type": "string"}}, "required": ["intent"]}
+    calls = calls_of(400, schema=schema)
+    odd = [
+        [{"intent": ["card", "loan"]}, {"intent": 3}, {}, {"intent": {"is": "card"}}][n % 4] for n in range(8)
+    ]
+    calls[100:108] = [call_of(f"visa {n}", answer, 100 + n, schema=schema) for n, answer in enumerate(odd)]
+    calls[-1] = call_of("visa now", {"intent": ["card"]}, 399, schema=schema)
+    with store_of(tmp_path, calls) as store:
+        assert understand(store, CallRecords(store).group(None)).odd == 9
+        settings = LearnSettings(tiers=("tf-idf",), epsilon=0.2)
+        learned = train_student(store, tmp_path / "student", settings=settings)
+    assert "9 of 400 answers don't fit the fields" in learned.notes[0]
+    assert learned.file.shape.field("$.intent").values == ("card", "other", "transfer")
+    assert learned.calibration is not None and learned.calibration.differs[-1]
+
+
+@pytest.mark.parametrize(("none", "ever"), [({"tags": []}, False), ({}, False), ({}, True)])
+def test_where_no_label_is_given_the_list_is_empty_or_left_out_as_the_llm_does_it(
+    tmp_path: Path, none: dict[str, Any], ever: bool
+) -> None:
+    labels = {"type": "array", "items": {"enum": ["urgent", "legal"]}}
+    schema = {"type": "object", "properties": {**INTENT["properties"], "tags": labels}}
+    schema["required"] = ["intent"]
+
+    def teacher(text: str, draw: random.Random) -> dict[str, Any]:
+        given = {"tags": ["urgent"]} if ever and text.endswith("now") else none
+        return {"intent": intent_of(text), **given}
+
+    with store_of(tmp_path, calls_of(600, teacher, schema=schema)) as store:
+        learned = train_student(store, tmp_path / "student", settings=WORDS)
+    assert learned.file.claims.coverage > 0.5
+    (answer,) = Student.open(tmp_path / "student").answer(["visa bano"])
+    assert answer.answer == {"intent": "card", **none}
+    assert ever or answer.confidences["$.tags"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"enum": ["loan", "tax"]}, {"type": "array", "items": {"enum": ["loan", "tax"]}}]
+)
+def test_a_field_that_no_answer_fits_is_one_sentence(tmp_path: Path, wanted: dict[str, Any]) -> None:
+    """As of a server that doesn't enforce schemas."""
+    schema = {"type": "object", "properties": {"intent": wanted}, "required": ["intent"]}
+    with (
+        store_of(tmp_path, calls_of(300, schema=schema)) as store,
+        pytest.raises(InputError, match=r"\$\.intent: none of the .* answers to learn from"),
+    ):
+        train_student(store, tmp_path / "student", settings=WORDS)
+
+
+def test_a_teacher_that_answers_at_random_is_never_certified(tmp_path: Path) -> None:
+    with store_of(tmp_path, calls_of(900, at_random)) as store:
+        learned = train_student(store, tmp_path / "student", settings=WORDS)
+    assert learned.why and learned.file.claims.coverage == 0
+    student = Student.open(tmp_path / "student")
+    assert not student.is_promotable
+    assert {(each.is_sure, each.reason) for each in student.answer(["visa bano"] * 3)} == {
+        (False, "not-proven")
+    }
+
+
+def test_calibration_calls_are_used_once(tmp_path: Path) -> None:
+    calls = calls_of(900)
+    with store_of(tmp_path, calls) as store:
+        records = CallRecords(store)
+        first = train_student(store, tmp_path / "first", settings=WORDS)
+        proven = records.calibrated()
+        assert proven == {call.id for call in calls[-270:]} == {call.id for call in first.parts.calibration}
+        again = train_student(store, tmp_path / "again", settings=WORDS)
+        assert "0 new calls" in again.why and again.file.claims.whole is None
+        assert len(again.parts.learned) == 900
+        store.add(calls_of(300, seed=1, first=900))
+        later = train_student(store, tmp_path / "later", settings=WORDS)
+        assert (
+            later.why == ""
+            and not {call.id for call in later.parts.calibration} & records.uses_of("x").keys()
+        )
+        assert all(call.id not in proven for call in later.parts.calibration)
+        assert {call.id for call in later.parts.learned} >= proven
+
+
+@pytest.mark.parametrize(("taken", "is_proven"), [(40, True), (270, False)])
+def test_calls_that_another_training_proved_by_meanwhile_prove_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int, is_proven: bool
+) -> None:
+    calls = calls_of(900)
+    theirs = {call.id for call in calls[-taken:]}
+    with store_of(tmp_path, calls) as store:
+        divide = training.divide
+
+        def meanwhile(*given: Any) -> Any:
+            parts = divide(*given)
+            CallRecords(store).record("another", {"calibration": theirs})
+            return parts
+
+        monkeypatch.setattr(training, "divide", meanwhile)
+        learned = train_student(store, tmp_path / "student", settings=WORDS)
+        uses = CallRecords(store).uses_of("another")
+    assert len(learned.parts.calibration) == 270 - taken
+    assert not {call.id for call in learned.parts.calibration} & theirs
+    assert (learned.file.claims.whole is not None) == is_proven
+    assert learned.why.startswith("0 new calls") == (not is_proven)
+    assert uses == dict.fromkeys(theirs, "calibration")
+
+
+def test_train_and_dev_share_no_text_and_calibration_comes_later(tmp_path: Path) -> None:
+    few = [
+        call_of(call.asked.inputs[0].parts[0][9:-17], call.answered.value, n)
+        for n, call in enumerate(calls_of(300))
+    ]
+    repeated = [call_of("visa bano", {"intent": "card"}, 400 + n) for n in range(100)]
+    with store_of(tmp_path, few + repeated + calls_of(300, seed=2, first=600)) as store:
+        parts = train_student(store, tmp_path / "student", settings=WORDS).parts
+    train, dev = ({call.text for call in of} for of in (parts.train, parts.dev))
+    assert not train & dev and len(train) == len(parts.train) and len(dev) == len(parts.dev)
+    assert max(call.began for call in parts.learned) < min(call.began for call in parts.calibration)
+
+
+def test_what_a_subject_said_is_gone_from_later_students(tmp_path: Path) -> None:
+    secret = [
+        call_of(f"xylophone {message(random.Random(n))}", {"intent": "card"}, 1000 + n, subject="anna")
+        for n in range(30)
+    ]
+    with store_of(tmp_path, calls_of(700) + secret + calls_of(400, seed=3, first=2000)) as store:
+        train_student(store, tmp_path / "before", settings=WORDS)
+        assert b"xylophone" in _bytes(tmp_path / "before")
+        assert store.forget("anna") == 30
+        store.add(calls_of(400, seed=4, first=4000))
+        train_student(store, tmp_path / "after", settings=WORDS)
+    assert b"xylophone" not in _bytes(tmp_path / "after")
+
+
+def _bytes(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_training_that_was_ended_goes_on_with_the_same_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store_of(tmp_path, calls_of(900)) as store:
+        with monkeypatch.context() as broken:
+            broken.setattr(training, "write_student", _killed)
+            with pytest.raises(KeyboardInterrupt):
+                train_student(store, tmp_path / "student", settings=WORDS)
+        assert not (tmp_path / "student").exists() and (tmp_path / "student.training").exists()
+        store.add(calls_of(300, seed=1, first=900))
+        learned = train_student(store, tmp_path / "student", settings=WORDS)
+        assert len(CallRecords(store).calibrated()) == 270
+    assert len(learned.parts.calibration) == 270 and learned.why == ""
+    assert learned.curve is not None and learned.curve.recorded == 900
+    assert not (tmp_path / "student.training").exists()
+
+
+@pytest.mark.slow
+def test_a_training_of_other_settings_that_was_ended_stays_and_goes_on_by_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, said = tmp_path / "student", list[str]()
+    one, other = WORDS.model_copy(update={"epsilon": 0.1}), WORDS.model_copy(update={"epsilon": 0.12})
+    with store_of(tmp_path, calls_of(900)) as store:
+        with monkeypatch.context() as broken:
+            broken.setattr(training, "write_student", _killed)
+            for settings in (WORDS, one):
+                with pytest.raises(KeyboardInterrupt):
+                    train_student(store, out, settings=settings)
+        plans = [tmp_path / f"student.training{end}" / "plan.json" for end in ("", "-2")]
+        assert [json.loads(each.read_text())["settings"]["epsilon"] for each in plans] == [0.05, 0.1]
+        plans[1].write_text(plans[1].read_text()[:200])  # as a damaged disk leaves it
+        before = [each.read_bytes() for each in plans]
+        assert train_student(store, out, settings=other, say=said.append).file.claims.epsilon == 0.12
+        assert [each.read_bytes() for each in plans] == before
+        assert not (tmp_path / "student.training-3").exists()
+        assert any(str(plans[0].parent) in each and "student.training-3" in each for each in said)
+        learned = train_student(store, out, settings=WORDS)
+        assert len(learned.parts.calibration) == 270 and learned.why == ""
+    assert not plans[0].parent.exists() and plans[1].exists()
+
+
+def test_of_two_trainings_for_one_folder_the_second_is_refused_whatever_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store_of(tmp_path, calls_of(900)) as store:
+        other = WORDS.model_copy(update={"epsilon": 0.1})
+
+        def meanwhile(*given: object) -> None:
+            with pytest.raises(InputError, match="another training is at work"):
+                train_student(store, tmp_path / "student", settings=other)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(training, "write_student", meanwhile)
+        with pytest.raises(KeyboardInterrupt):
+            train_student(store, tmp_path / "student", settings=WORDS)
+
+
+def _killed(*given: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_calls_deleted_meanwhile_are_in_nothing_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = [call_of(f"xylophone {n}", {"intent": "card"}, n, subject="anna") for n in range(20)]
+    with store_of(tmp_path, secret + calls_of(900, first=100)) as store:
+        with monkeypatch.context() as broken:
+            broken.setattr(training, "write_student", _killed)
+            with pytest.raises(KeyboardInterrupt):
+                train_student(store, tmp_path / "student", settings=WORDS)
+        (tmp_path / "student.training" / "model").mkdir()
+        (tmp_path / "student.training" / "model" / "train.jsonl").write_text("xylophone")
+        store.forget("anna")
+        train_student(store, tmp_path / "student", settings=WORDS)
+    assert b"xylophone" not in _bytes(tmp_path)
+
+
+def test_the_same_calls_and_seed_give_the_same_student(tmp_path: Path) -> None:
+    files = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        with store_of(tmp_path / name, calls_of(900)) as store:
+            settings = LearnSettings(tiers=("tf-idf",), seed=3)
+            files.append(train_student(store, tmp_path / name / "student", settings=settings).file)
+    same = [each.model_dump(exclude={"created", "templates", "files"}) for each in files]
+    assert same[0] == same[1]
+    models = [{name: of for name, of in each.files.items() if name.startswith("model/")} for each in files]
+    assert models[0] == models[1] and models[0]
+
+
+def test_merged_versions_are_learned_together(tmp_path: Path) -> None:
+    old, new = calls_of(500), calls_of(500, seed=1, first=500, prompt="Say the intent.")
+    with store_of(tmp_path, old + new) as store:
+        records = CallRecords(store)
+        site, versions = old[0].site, [old[0].version, new[0].version]
+        assert len(records.group(site)) == 1
+        records.merge(site, versions)
+        assert [each.version for each in records.group(site)] == versions
+        learned = train_student(store, tmp_path / "student", site=site, settings=WORDS)
+        number = student_id(tmp_path / "student")
+        known = {version: each["student"] for version, each in latest_findings(store).items()}
+        assert known == dict.fromkeys(versions, number)
+        with pytest.raises(InputError, match="no version 'nothing'"):
+            records.merge(site, [versions[0], "nothing"])
+        with pytest.raises(InputError, match="at least two"):
+            records.merge(site, versions[:1] * 2)
+    assert set(learned.file.templates) == set(versions) and learned.file.trained_on.calls == 700
+    student = Student.open(tmp_path / "student")
+    for call in (old[0], new[0]):
+        assert student.input_of(call.asked, call.version) is not None
+
+
+def test_inputs_that_came_twice_tell_how_often_the_teacher_contradicts_itself(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    texts = [message(draw) for _ in range(450)]
+    calls = [call_of(text, {"intent": intent_of(text)}, n) for n, text in enumerate(texts)]
+    calls += [
+        call_of(text, {"intent": intent_of(text) if n % 10 else "other"}, 450 + n)
+        for n, text in enumerate(texts)
+    ]
+    with store_of(tmp_path, calls) as store:
+        ceiling = train_student(store, tmp_path / "student", settings=WORDS).file.ceiling
+    assert ceiling is not None and not ceiling.asked_again and ceiling.inputs >= 440
+    assert ceiling.low < 0.95 < ceiling.high < 1
+
+
+def test_too_few_calls_and_sites_that_are_not_there_are_one_sentence(tmp_path: Path) -> None:
+    with store_of(tmp_path, calls_of(60)) as store:
+        with pytest.raises(InputError, match="at least 50 texts"):
+            train_student(store, tmp_path / "students" / "s", settings=WORDS)
+        with pytest.raises(InputError, match="no site 'nowhere'"):
+            train_student(store, tmp_path / "student", site="nowhere", settings=WORDS)
+        store.add(calls_of(10, first=100, site="second"))
+        with pytest.raises(InputError, match="several sites"):
+            train_student(store, tmp_path / "student", settings=WORDS)
+    assert not list(tmp_path.glob("student*"))
+
+
+def test_a_free_text_is_refused_with_its_path(tmp_path: Path) -> None:
+    schema = INTENT | {
+        "properties": {**INTENT["properties"], "why": {"type": "string"}},
+        "required": ["intent", "why"],
+    }
+
+    def teacher(text: str, draw: random.Random) -> dict[str, str]:
+        return {"intent": intent_of(text), "why": f"because {draw.random()}"}
+
+    with (
+        store_of(tmp_path, calls_of(300, teacher, schema=schema)) as store,
+        pytest.raises(InputError, match=r"\$\.why: a free text"),
+    ):
+        train_student(store, tmp_path / "student", settings=WORDS)
+
+
+def test_an_altered_student_is_refused(tmp_path: Path) -> None:
+    with store_of(tmp_path, calls_of(900)) as store:
+        train_student(store, tmp_path / "student", settings=WORDS)
+    words = tmp_path / "student" / "model" / "words.json"
+    whole = words.read_bytes()
+    words.write_bytes(whole + b" ")
+    with pytest.raises(ModelError, match=r"words\.json is missing or was altered"):
+        Student.open(tmp_path / "student")
+    words.write_bytes(whole)
+    file = tmp_path / "student" / "student.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | {"files": {"../../secret": "0"}}))
+    with pytest.raises(ModelError, match="outside of its folder"):
+        Student.open(tmp_path / "student")
+    file.write_text(json.dumps(content | {"surprise": 1}))
+    with pytest.raises(ModelError, match="surprise"):
+        Student.open(tmp_path / "student")
+    with pytest.raises(ModelError, match="is no student"):
+        Student.open(tmp_path)
+
+
+def test_by_class_needs_a_field_of_the_answers(tmp_path: Path) -> None:
+    settings = LearnSettings(tiers=("tf-idf",), by_class="$.intention")
+    with store_of(tmp_path, calls_of(2400)) as store:
+        with pytest.raises(InputError, match=r"no field '\$\.intention'.*\$\.intent"):
+            train_student(store, tmp_path / "student", settings=settings)
+        by = train_student(
+            store, tmp_path / "student", settings=settings.model_copy(update={"by_class": "$.intent"})
+        )
+    assert set(by.file.claims.classes) == {"card", "transfer", "other"} and by.file.claims.coverage > 0
