@@ -6,7 +6,7 @@ E inputs, L labels, D width of a vector.
 import math
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
@@ -39,7 +39,7 @@ class PipelineCall:
     request: Request
     model: ServedModel
     inputs: Any
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any]
 
     @property
     def one(self) -> bool:
@@ -62,11 +62,12 @@ class PipelineCall:
                 f"There are: {', '.join(sorted(known)) or 'none'}."
             )
 
-    def whole_number(self, name: str, least: int = 1) -> int | None:
-        """A parameter. Raises InvalidRequest for anything else."""
-        value = self.parameters.get(name)
-        if value is not None and (type(value) is not int or value < least):
-            raise InvalidRequest(f"{name} must be a whole number from {least}, found {str(value)[:80]!r}.")
+    @property
+    def top_k(self) -> int | None:
+        """How many of the best are wanted. Raises InvalidRequest for anything but a whole number from 1."""
+        value = self.parameters.get("top_k")
+        if value is not None and (type(value) is not int or value < 1):
+            raise InvalidRequest(f"top_k must be a whole number from 1, found {str(value)[:80]!r}.")
         return value
 
     def flag(self, name: str) -> bool | None:
@@ -92,7 +93,7 @@ Pipeline = Callable[[PipelineCall], Awaitable[tuple[Any, Answer]]]
 async def classify_texts(call: PipelineCall) -> tuple[Any, Answer]:
     """Calibrated probabilities; with `function_to_apply` what it makes of the head's logits as they are."""
     call.require_known(("top_k", "function_to_apply"))
-    top, function = call.whole_number("top_k"), call.parameters.get("function_to_apply")
+    top, function = call.top_k, call.parameters.get("function_to_apply")
     if function not in (None, *_FUNCTIONS):
         raise InvalidRequest(
             f"function_to_apply must be {', '.join(_FUNCTIONS)}, found {str(function)[:80]!r}."
@@ -256,7 +257,7 @@ async def answer_questions(call: PipelineCall) -> tuple[Any, Answer]:
     """
     call.require_known(("top_k", "handle_impossible_answer"))
     may_be_none = call.flag("handle_impossible_answer")
-    if call.whole_number("top_k") not in (None, 1):
+    if call.top_k not in (None, 1):
         raise Unsupported("top_k above 1 isn't done here: the best answer alone is given.")
     answer = await call.answer(call.listed(), "predict")
     found = []
@@ -296,7 +297,7 @@ class VectorParameters(StrictBody):
 async def fill_masks(call: PipelineCall) -> tuple[Any, Answer]:
     """[{"score", "token", "token_str", "sequence"}], best first; for several masks a list for each."""
     call.require_known(("top_k", "targets"))
-    top, targets = call.whole_number("top_k"), call.texts("targets")
+    top, targets = call.top_k, call.texts("targets")
     texts = call.listed()
     answer = await call.answer(texts, "fill_mask", top=top, targets=targets)
     _require_few(answer)
