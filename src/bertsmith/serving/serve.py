@@ -6,8 +6,7 @@ One process
                       while the service began, as soon as it has
 Several, on one socket, and one that watches them and has no model
     SIGTERM, Ctrl-C   is passed on: each drains, then this one ends with status 0; a second one kills them
-    SIGHUP            is passed on: each opens its models' folders again; one that isn't ready, as soon as it
-                      is
+    SIGHUP            is passed on: each opens its models' folders again, one that isn't ready once it is
     a dead one        another is begun in its place, after growing pauses where that one can't begin either;
                       one that dies before all were ready the first time ends all, with status 1
 """
