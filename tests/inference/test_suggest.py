@@ -376,6 +376,10 @@ def test_an_object_without_the_labels_key_has_no_label(
     assert (found.without_label, len(found.doubts), found.columns) == (12, 24, ("text", "label"))
     with pytest.raises(InputError, match="no column '2'"):  # objects have no numbers
         suggest(tiny_bert, path, label="2")
+    rows = [row | {"topic": "t"} for row in rows]  # is the label of none, though the first has no other
+    path.write_text(json.dumps(rows) if ending == "json" else "\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match="label, topic could all be the label"):
+        suggest(tiny_bert, path, count=3)
 
 
 def test_a_row_trained_on_counts_once_with_the_label_of_the_file(tiny_bert: Path, tmp_path: Path) -> None:

@@ -205,6 +205,16 @@ def test_a_model_knows_by_name_the_columns_that_were_given_by_number(
     assert "text" not in trained.state()["settings"].values()
 
 
+def test_a_partner_that_the_first_object_lacks_is_not_left_out(tmp_path: Path) -> None:
+    rows = [{"question": "a", "label": "x"}, {"question": "b", "context": "c", "label": "y"}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for labelled in (True, False):
+        with pytest.raises(InputError, match="question with context, but the first row has no 'context'"):
+            make_task("classification").read(tmp_path / "rows.jsonl", labelled=labelled)
+    task = make_task("classification", text="question")
+    assert [row.text_pair for row in task.read(tmp_path / "rows.jsonl")] == [None, None]
+
+
 @pytest.mark.parametrize("spelled", ["1", "1.0", 1, 1.0])
 def test_a_label_is_the_same_however_a_file_spells_it(tmp_path: Path, spelled: Any) -> None:
     task = make_task("classification")

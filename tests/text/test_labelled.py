@@ -18,7 +18,13 @@ from pyarrow import csv as arrow_csv
 
 from bertsmith.errors import InputError
 from bertsmith.text.files.columns import Columns, guess_columns
-from bertsmith.text.labelled.rows import LabelledRow, read_column_names, read_rows
+from bertsmith.text.labelled.rows import (
+    LabelledRow,
+    guess_file_columns,
+    read_column_names,
+    read_rows,
+    stream_texts,
+)
 
 EMPTY_TEXTS = {"reuters/test.jsonl": 276}  # headlines without an article
 RECORDS = [{"id": "1", "text": 'say "a, b"', "label": "x"}, {"id": "2", "text": "é 🎉", "label": "y"}]
@@ -303,6 +309,36 @@ def test_a_named_column_plays_no_other_role(
 def test_a_named_partner_is_not_left_out() -> None:
     with pytest.raises(InputError, match=r"There are: sentence1, sentence2\. Name the text with --text"):
         guess_columns(["sentence1", "sentence2", "body"], "a.csv", text_pair="body")
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json"])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"question": "a", "label": 1}, {"question": "b", "context": "c", "label": 2}),
+        ({"passage": "a", "label": 1}, {"question": "b", "passage": "c", "label": 2}),
+        ({"title": "a", "label": 1}, {"title": "b", "text": "c", "label": 2}),
+    ],
+)
+def test_a_text_that_the_first_object_lacks_is_not_left_out(
+    tmp_path: Path, ending: str, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    """In CSV, whose header has all names, it would be read."""
+    (tmp_path / f"a.{ending}").write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
+    for labelled in (True, False):
+        with pytest.raises(InputError, match=r"first row has no '\w+'\. .* --text"):
+            guess_file_columns(tmp_path / f"a.{ending}", labelled=labelled)
+    with pytest.raises(InputError, match="first row has no"):
+        list(stream_texts(tmp_path / f"a.{ending}"))
+    read = next(iter(first))
+    assert list(stream_texts(tmp_path / f"a.{ending}", read)) == ["a", second[read]]
+
+
+@pytest.mark.parametrize("more", [{"title": "t"}, {"score": 1}, {"id": 3, "date": "d"}, {"comment": "c"}])
+def test_what_only_some_objects_say_besides_changes_no_text(tmp_path: Path, more: dict[str, Any]) -> None:
+    rows = [{"text": "a", "label": 1}, {"text": "b", "label": 2} | more]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert guess_file_columns(tmp_path / "a.jsonl") == Columns("text", None, "label")
 
 
 def test_without_a_header_no_cell_is_an_id(tmp_path: Path) -> None:

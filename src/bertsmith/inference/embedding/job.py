@@ -18,11 +18,11 @@ from bertsmith.inference.embedding.shard_rows import ShardedRows
 from bertsmith.inference.embedding.vector_file import ROWS, About, decode, encode, read_about, vector_table
 from bertsmith.inference.embedding.vectors import Int8Ranges, Loss, Precision, Vectors, loss
 from bertsmith.inference.lock import sole_writer
-from bertsmith.text.files.columns import guess_text
 from bertsmith.text.files.values import as_text
 from bertsmith.text.labelled.rows import (
     LabelledRow,
     are_objects,
+    guess_text,
     quoting_warnings,
     read_column_names,
     read_keys,
@@ -286,7 +286,7 @@ def _rows(
         return found if id else _with_ids_if_any(found)
     names = read_column_names(input, **layout)
     id = id or _id_of(names) or _id_of_any(input, layout)
-    text = guess_text(names, str(input)) if text is None else text
+    text = guess_text(input, **layout) if text is None else text
     return stream_rows(input, [text, *([id] if id else [])], blank_lines=True, **layout)
 
 

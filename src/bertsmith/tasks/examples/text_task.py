@@ -28,7 +28,6 @@ from bertsmith.tasks.examples.text_settings import MixedSettings
 from bertsmith.tasks.saved_state import require_text, require_truth
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.text.files.columns import (
-    guess_columns,
     guess_label,
     listed,
     named_column,
@@ -41,6 +40,7 @@ from bertsmith.text.labelled.rows import (
     LINES_HAVE,
     are_lines,
     are_objects,
+    guess_file_columns,
     names_of_numbers,
     quoting_warnings,
     read_column_names,
@@ -258,13 +258,12 @@ class TextTask(Task[TextExample]):
         return found
 
     def _label_of_any_row(self, path: Path | str) -> str | int | None:
-        """As the first row has it or, where rows are objects with keys of their own, one of the others."""
+        """Where rows are objects with keys of their own, the first one may have none."""
         settings = self.settings
-        label = self._label_among(self._names(path), str(path))
-        if label is None and are_objects(path, format=settings.format, encoding=settings.encoding):
-            keys = read_keys(path, format=settings.format, encoding=settings.encoding)
-            label = self._label_among(keys, str(path))
-        return label
+        names = self._names(path)
+        if are_objects(path, format=settings.format, encoding=settings.encoding):
+            names = read_keys(path, format=settings.format, encoding=settings.encoding)
+        return self._label_among(names, str(path))
 
     def _label_among(self, names: Sequence[str], path: str) -> str | int | None:
         """The column that was named for the label, or one that is called so, if it is there."""
@@ -300,7 +299,8 @@ class TextTask(Task[TextExample]):
             names = self._names(path)
             besides = (*self.column_names, *per_label)
             labelled = labelled and not per_label
-            roles = guess_columns(names, str(path), **roles, besides=besides, labelled=labelled)._asdict()
+            said = settings.model_dump(include={"format", "header", "encoding", *roles})
+            roles = guess_file_columns(path, **said, besides=besides, labelled=labelled)._asdict()
         if not labelled:
             del roles["label"]
             single = roles["text_pair"] is None

@@ -82,18 +82,6 @@ def guess_columns(
     return Columns(text, text_pair, label)
 
 
-def guess_text(names: Sequence[str], where: str) -> str:
-    """Where one text a row is read: its column. Raises InputError as `guess_columns` does, and for the two
-    of a pair, of which one would be left out.
-    """
-    text, pair, _ = guess_columns(names, where, labelled=False)
-    if pair is not None:
-        raise InputError(
-            f"{where}: the text could be {text} or {pair}. Name it with --text (for look: --column)."
-        )
-    return str(text)
-
-
 def guess_label(names: Sequence[str], where: str) -> str | None:
     """The column whose name says that it is the label, if there is one. Raises InputError for more."""
     known = _by_plain_name(names)

@@ -27,9 +27,10 @@ from bertsmith.errors import InputError
 from bertsmith.files import parse_json, with_distinct_keys
 from bertsmith.text.files import tables
 from bertsmith.text.files.columns import (
+    Columns,
     column_number,
     find_column,
-    guess_text,
+    guess_columns,
     named_column,
     separator_advice,
     unknown_column,
@@ -122,7 +123,7 @@ def stream_texts(
     if are_lines(path, format=format, encoding=encoding):
         column = LINES_HAVE[0]
     elif column is None:
-        column = guess_text(read_column_names(path, **layout), str(path))
+        column = guess_text(path, **layout)
     for row in stream_rows(path, [column], **layout):
         text = as_text(row.values[0], row.where)
         if not is_blank(text):
@@ -161,6 +162,50 @@ def read_column_names(
     if not names:
         raise InputError(f"{table.name} has no rows. Expected at least one, as {table.format}.")
     return names
+
+
+def guess_file_columns(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    header: bool = True,
+    encoding: str = "utf-8",
+    labelled: bool = True,
+    **said: Any,
+) -> Columns:
+    """As `guess_columns` has it of what was `said`, by the names in a file; of objects by those of the first,
+    which every row has to have. Raises InputError, too, where by the keys of all objects the text is another
+    one, or one of a pair.
+    """
+    names = read_column_names(path, format=format, header=header, encoding=encoding)
+    found = guess_columns(names, str(path), labelled=labelled, **said)
+    if said.get("text") is not None or not are_objects(path, format=format, encoding=encoding):
+        return found
+    keys = read_keys(path, format=format, encoding=encoding)
+    try:
+        of_all = guess_columns(keys, str(path), labelled=False, **said)
+    except InputError:  # several could be the text, and one of them all rows have
+        return found
+    texts = [str(column) for column in of_all[:2] if column is not None]
+    if lacking := [column for column in texts if column not in names]:
+        raise InputError(
+            f"{path}: by the names of all rows the text is {' with '.join(texts)}, but the first row has no "
+            f"{lacking[0]!r}. Give it to every row, or name the column that is meant with --text (for look: "
+            "--column)."
+        )
+    return found
+
+
+def guess_text(path: str | Path, **layout: Any) -> str:
+    """Where one text a row is read: its column. Raises InputError as `guess_file_columns` does, and for the
+    two of a pair, of which one would be left out.
+    """
+    text, pair, _ = guess_file_columns(path, labelled=False, **layout)
+    if pair is not None:
+        raise InputError(
+            f"{path}: the text could be {text} or {pair}. Name it with --text (for look: --column)."
+        )
+    return str(text)
 
 
 def names_of_numbers(
