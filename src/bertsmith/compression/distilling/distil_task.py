@@ -32,7 +32,6 @@ from bertsmith.compression.distilling.student_run import (
 )
 from bertsmith.compression.distilling.teacher import hash_of
 from bertsmith.door import door, either, flag, function, kind, optional, place, several, text
-from bertsmith.machine import Hardware
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.golden.records import write_golden
@@ -41,9 +40,10 @@ from bertsmith.tasks.task import Outputs
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.training.finetuning.results import Restart, Results
 from bertsmith.training.log import json_value
-from bertsmith.training.machine import leave, set_up_machine, wait
+from bertsmith.training.machine import wait
 from bertsmith.training.resources import require_room_to_save
-from bertsmith.training.run_folder import begin_folder, open_folder, require_same_data, sole_run
+from bertsmith.training.run import Run
+from bertsmith.training.run_folder import begin_folder, open_folder, require_same_data
 from bertsmith.training.settings import read_toml
 from bertsmith.validation import check
 
@@ -102,17 +102,11 @@ def distil_task(
         if value is not None
     }
     found: dict[str, Any] = several_given | given | more
-    recipe = open_distilling(make_distil_recipe(found, list(overrides)), resume)
-    machine = set_up_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
-    try:
-        folder, shown = Path(recipe.out), console if machine.ranks.is_first else None
-        with sole_run(folder, machine):
-            recipe = open_distilling(recipe, resume)  # once more: another may have begun meanwhile
-            place_of_answers = Path(cache) if cache else folder / "answers"
-            session = DistilSession.open(recipe, machine, place_of_answers)
-            return _run(recipe, Work(folder, resume, session, shown, show or silent))
-    finally:
-        leave()
+    recipe = make_distil_recipe(found, list(overrides))
+    with Run.open(lambda: open_distilling(recipe, resume), resume, console) as run:
+        place_of_answers = Path(cache) if cache else run.out / "answers"
+        session = DistilSession.open(run.recipe, run.machine, place_of_answers)
+        return _run(Work(run, session, show or silent))
 
 
 def open_distilling(recipe: DistilRecipe, resume: bool) -> DistilRecipe:
@@ -128,9 +122,10 @@ def open_distilling(recipe: DistilRecipe, resume: bool) -> DistilRecipe:
     return recipe
 
 
-def _run(recipe: DistilRecipe, work: Work) -> DistilResult:
+def _run(work: Work) -> DistilResult:
     keep_memory()
-    session, out, first = work.session, work.out, work.machine.ranks.is_first
+    session, out, first = work.session, work.run.out, work.run.is_first
+    recipe = work.run.recipe
     steps = session.steps_per_epoch(recipe)
     recipe = recipe.completed(session.config.hidden_size, session.config.num_hidden_layers, steps)
     recipe.as_finetuning().resolved(steps, recipe.seed)  # refuses, before anything is written
@@ -139,7 +134,6 @@ def _run(recipe: DistilRecipe, work: Work) -> DistilResult:
     if recipe.student is not None:
         hashes["student"] = hash_of(session.source.folder)
     require_same_data(out, hashes)
-    wait()  # a rank that comes late must not find the run that the first one is about to begin
     if first:
         begin_folder(recipe, out, hashes)
     answers = answers_to_learn(work)

@@ -3,10 +3,7 @@
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
 from bertsmith.compression.distilling.distil_session import DistilSession, Said, Show
@@ -18,19 +15,18 @@ from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.training.finetuning.results import Restart
 from bertsmith.training.finetuning.task_run import WORST, Best, TaskRun
 from bertsmith.training.machine import Machine, wait
-from bertsmith.training.observer import RunObserver, run_facts
+from bertsmith.training.observer import run_facts
+from bertsmith.training.run import Run
 
 STUDENT, ALONE = "student", "alone"  # folders of the two runs
 
 
 @dataclass(frozen=True)
 class Work:
-    """A distillation at work in the folder `out`."""
+    """A distillation at work. `show` makes a progress bar of a title."""
 
-    out: Path
-    resume: bool
+    run: Run[DistilRecipe]
     session: DistilSession
-    console: Console | None
     show: Show
 
     @property
@@ -41,7 +37,7 @@ class Work:
     def ask(self, examples: Sequence[Any], what: str) -> Said:
         """The teachers' answers, by the first rank alone: the others then find them."""
         said = None
-        if self.machine.ranks.is_first:
+        if self.run.is_first:
             with self.show(f"Teacher: {what}") as progress:
                 said = self.session.ask(examples, progress)
         wait()
@@ -97,19 +93,21 @@ def train_student(
     """To the last step, or until dev gets no better; a finished run is not repeated. The best weights lie in
     the folder `name` of the run.
     """
-    folder = work.out / name
-    if work.resume and (folder / "restart.json").exists():
+    folder = work.run.out / name
+    if work.run.resume and (folder / "restart.json").exists():
         return Restart.read(folder / "restart.json")
     settings = recipe.as_finetuning().resolved(steps_of_epoch(task, examples, recipe.batch_size), recipe.seed)
     facts = run_facts(model, model.config, f"{len(examples):,} examples", work.machine)
     title = f"{task.name.capitalize()} {'from its teacher' if name == STUDENT else 'without a teacher'}"
-    observer = RunObserver(folder, title, facts, settings, work.machine, work.console)
+    observer = work.run.observer(title, facts, settings, folder)
     parts = task, model, examples, dev, settings, work.machine, folder, observer
-    run = TaskRun(*parts, resumable=True, measure_first=True, progress=observer.evaluating)
-    elapsed = run.run_watched(observer, work.resume)
-    best = run.best
-    restart = Restart(recipe.seed, WORST if best.score is None else best.score, best.step, run.step, elapsed)
-    if work.machine.ranks.is_first:
+    training = TaskRun(*parts, resumable=True, measure_first=True, progress=observer.evaluating)
+    elapsed = training.run_watched(observer, work.run.resume)
+    best = training.best
+    restart = Restart(
+        recipe.seed, WORST if best.score is None else best.score, best.step, training.step, elapsed
+    )
+    if work.run.is_first:
         make_folder(folder)
         restart.write(folder / "restart.json")
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
@@ -119,7 +117,7 @@ def train_student(
 
 def restored(task: Task[Any], model: TaskModel, work: Work, name: str) -> TaskModel:
     """The model with the best weights of a run, ready to be used."""
-    Best(work.out / name / "best", task.main_metric).restore(model)
+    Best(work.run.out / name / "best", task.main_metric).restore(model)
     model.head.finish()
     task.bind(model.head)
     return model.to(work.machine.device)

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bertsmith.compression.distilling.encoders.distil_inputs import Opened, Prepared, open_teacher, prepare
+from bertsmith.compression.distilling.encoders.distil_inputs import Prepared, open_teacher, prepare
 from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe, make_encoder_recipe
 from bertsmith.compression.distilling.encoders.saving import save_student
 from bertsmith.door import door, flag, kind, optional
@@ -24,9 +24,10 @@ from bertsmith.tasks.checkpoints.sentence_folder import encoder_folder
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop
-from bertsmith.training.machine import Machine, leave, set_up_machine, wait
-from bertsmith.training.observer import RunObserver, run_facts
-from bertsmith.training.run_folder import open_folder, sole_run, write_recipe
+from bertsmith.training.machine import wait
+from bertsmith.training.observer import run_facts
+from bertsmith.training.run import Run
+from bertsmith.training.run_folder import open_folder, write_recipe
 from bertsmith.training.run_report import RunReport, environment, write_report
 from bertsmith.training.settings import read_toml
 from bertsmith.training.sharding import whole_tensors
@@ -60,45 +61,28 @@ def distil_encoder(
     def stored(path: Path) -> EncoderDistilRecipe:
         return make_encoder_recipe(read_toml(path, str(path)), [])
 
-    def open_run() -> Path:
-        return open_folder(Path(recipe.out), recipe, stored, resume, "the same command with --resume")
+    def look() -> EncoderDistilRecipe:
+        open_folder(Path(recipe.out), recipe, stored, resume, "the same command with --resume")
+        return recipe
 
-    out = open_run()
-    opened = open_teacher(recipe)
-    hardware = Hardware.detect()
-    machine = set_up_machine(recipe.hardware, recipe.micro_batch_tokens, hardware)
-    try:
-        with sole_run(out, machine):
-            open_run()  # once more: another may have begun meanwhile
-            return _run(recipe, opened, out, resume, machine, hardware, console)
-    finally:
-        leave()
+    with Run.open(look, resume, console) as run:
+        return _run(run)
 
 
-def _run(
-    recipe: EncoderDistilRecipe,
-    opened: Opened,
-    out: Path,
-    resume: bool,
-    machine: Machine,
-    hardware: Hardware,
-    console: Console | None,
-) -> EncoderDistilResult:
+def _run(run: Run[EncoderDistilRecipe]) -> EncoderDistilResult:
     keep_memory()
-    wait()
-    first = machine.ranks.is_first
-    prepared = prepare(recipe, opened, out, machine, console if first else None)
+    recipe, out, machine, first = run.recipe, run.out, run.machine, run.is_first
+    opened = open_teacher(recipe)
+    prepared = prepare(recipe, opened, out, machine, run.console)
     if first:
         write_recipe(recipe, out)
     task = prepared.task
     facts = run_facts(task.model, opened.config, Path(recipe.corpus).name, machine)
     facts["teacher"] = f"teacher {Path(recipe.teacher).name}"
-    observer = RunObserver(out, "Distillation", facts, recipe, machine, console if first else None)
+    observer = run.observer("Distillation", facts, recipe)
     loop = Loop(task, recipe, machine, out, observer)
-    notes = [*opened.checkpoint.notes, *prepared.notes, *(loop.resume() if resume else [])]
-    with observer.open(loop.progress.step):
-        for note in notes:
-            observer.record("warning", loop.progress.step, message=note)
+    notes = [*opened.checkpoint.notes, *prepared.notes, *(loop.resume() if run.resume else [])]
+    with observer.open(loop.progress.step, notes):
         before = loop.evaluate() if loop.is_new else _first_evaluation(out)
         loop.run()
         metrics = loop.evaluate()
@@ -109,7 +93,7 @@ def _run(
         saved = out / "model", opened.config, weights | prepared.pooler, opened.subject
         save_student(*saved, opened.tokenizer, provenance, encoder_folder(opened.folder))
         write_golden(out / "model")
-        _write_report(out, recipe, prepared, before, metrics, hardware)
+        _write_report(out, recipe, prepared, before, metrics, run.hardware)
     wait()
     return EncoderDistilResult(out / "model", out / "report.html", before, metrics)
 
