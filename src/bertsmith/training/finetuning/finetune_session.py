@@ -38,7 +38,7 @@ from bertsmith.tasks.heads.linear_start import (
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
-from bertsmith.tasks.teaching import Teaching
+from bertsmith.tasks.teaching import ClassContrast, Cloze, Teaching
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe, task_settings
 from bertsmith.training.finetuning.choosing import (
@@ -59,6 +59,8 @@ from bertsmith.training.finetuning.labelled_data import (
 )
 from bertsmith.training.finetuning.methods import (
     AUTO,
+    CLOZE,
+    CONTRASTIVE,
     FULL,
     LINEAR,
     SELF_TRAINING,
@@ -75,7 +77,6 @@ from bertsmith.training.finetuning.methods import (
     require_trained,
     start_model,
     suits_folds,
-    teaching_of,
 )
 from bertsmith.training.finetuning.task_run import Best, train_silently
 from bertsmith.training.machine import Machine
@@ -115,85 +116,6 @@ class FinetuneSession:
     folds: Ints | None = None
     probe: LinearProbe | None = None
     self_training: SelfTraining | None = None
-
-    def steps_per_epoch(self, recipe: FinetuneRecipe) -> int:
-        """How many batches of the recipe's size an epoch is divided into."""
-        return steps_of_epoch(self.task, self.train, recipe.batch_size)
-
-    @property
-    def layers(self) -> int:
-        """Of the encoder."""
-        return self.config.num_hidden_layers
-
-    def uncompared_method(self, recipe: FinetuneRecipe) -> str:
-        """The one that is named; else `full`, unless rows that aren't few are to get no work at all."""
-        named = named_method(recipe)
-        if named != AUTO:
-            return named
-        return LINEAR if recipe.minutes == 0 and self._has_limit(recipe) else FULL
-
-    def completed(self, method: str, recipe: FinetuneRecipe) -> FinetuneRecipe:
-        """What the method trains by on all rows."""
-        usual = self.usually_completed(method, recipe)
-        if method != FULL or "epochs" in recipe.model_fields_set or not self._has_limit(recipe):
-            return usual
-        rows, work = len(self.train) + len(self.dev), epoch_work(self.config, self.train.encoded, usual)
-        return usual.model_copy(update={"epochs": recipe.epochs_on_many(usual.epochs, rows, work)})
-
-    def usually_completed(self, method: str, recipe: FinetuneRecipe) -> FinetuneRecipe:
-        """The same, whatever work its epochs are."""
-        return self._completed(method, recipe, self.task, self.train)
-
-    def _completed(
-        self, method: str, recipe: FinetuneRecipe, task: Task[Any], rows: EncodedExamples
-    ) -> FinetuneRecipe:
-        steps = steps_of_epoch(task, rows, recipe.batch_size)
-        return recipe_of(method, recipe, self.layers).completed(self.config.hidden_size, self.layers, steps)
-
-    def _has_limit(self, recipe: FinetuneRecipe) -> bool:
-        """Whether methods would have been compared, within their work, if only the rows were fewer."""
-        rows = len(self.train) + len(self.dev)
-        compares = self.folds is None and named_method(recipe) == AUTO and LINEAR in self.methods
-        return compares and suits_folds(self.task, recipe) and recipe.is_held_out_unasked(rows)
-
-    def training_work(
-        self, method: str, recipe: FinetuneRecipe, rows: EncodedExamples | None = None
-    ) -> float:
-        """FLOP of what the method learns by from these rows, all by default."""
-        rows = rows or self.train
-        once = pass_work(self.config, rows.encoded)  # for what the head begins or ends with
-        if method in UNTRAINED:
-            return once
-        teaching = self.teaching(method)
-        task, taught = (self.task, rows) if teaching is None else (teaching, teaching.examples(rows))
-        trained = self._completed(method, recipe, task, taught)
-        return once + trained.epochs * epoch_work(self.config, taught.encoded, trained)
-
-    def work(self, recipe: FinetuneRecipe) -> Work:
-        """Of the methods that are compared, and how much there may be."""
-        assert self.folds is not None
-        numbers, rows = sorted(set(self.folds.tolist())), len(self.train)
-        parts = [self.train.some(np.flatnonzero(self.folds != number)) for number in numbers]
-        folds, final = dict[str, list[float]](), dict[str, float]()
-        for method in compared_methods(recipe, self.methods):
-            known = method in UNTRAINED and self._knows_features
-            folds[method] = [0.0 if known else self.training_work(method, recipe, part) for part in parts]
-            final[method] = 0.0 if method in UNTRAINED else self.training_work(method, recipe)
-        budget, look = (
-            FLOP_A_MINUTE * minutes
-            for minutes in (recipe.minutes_to_choose(rows), recipe.minutes_to_look(rows))
-        )
-        return Work(folds, final, budget, look)
-
-    @property
-    def _knows_features(self) -> bool:
-        """Of all rows, so that what isn't trained is judged without a pass of its own."""
-        return self.probe is None or len(self.probe) == len(self.train)
-
-    def speed(self, recipe: FinetuneRecipe) -> float:
-        """FLOP of training a second on this machine, as `training_speed` has it."""
-        model = start_model(recipe, self.task, self.source).model.to(self.machine.device)
-        return training_speed(model, self.train.encoded, recipe, self.machine)
 
     @classmethod
     def open(
@@ -278,11 +200,94 @@ class FinetuneSession:
         begun = FinetuneSession.prepare(copy(self.task), recipe, source, self.data, self.machine)
         return replace(begun, encoder_sha256=self.encoder_sha256)
 
-    def judge_linear(self) -> list[Prediction]:
-        """What linear models of the features say of the rows that each hasn't learned from."""
-        assert self.folds is not None and self.probe is not None and self.linear is not None
-        outputs = self.probe.judge(self.folds, self.linear.strength)
-        return self.task.decode_by_folds(outputs, self.train.examples, self.train.encoded, self.folds)
+    # -- what is trained by what -----------------------------------------------------------------------------
+
+    @property
+    def layers(self) -> int:
+        """Of the encoder."""
+        return self.config.num_hidden_layers
+
+    def steps_per_epoch(self, recipe: FinetuneRecipe) -> int:
+        """How many batches of the recipe's size an epoch is divided into."""
+        return steps_of_epoch(self.task, self.train, recipe.batch_size)
+
+    def uncompared_method(self, recipe: FinetuneRecipe) -> str:
+        """The one that is named; else `full`, unless rows that aren't few are to get no work at all."""
+        named = named_method(recipe)
+        if named != AUTO:
+            return named
+        return LINEAR if recipe.minutes == 0 and self._has_limit(recipe) else FULL
+
+    def completed(self, method: str, recipe: FinetuneRecipe) -> FinetuneRecipe:
+        """What the method trains by on all rows."""
+        usual = self.usually_completed(method, recipe)
+        if method != FULL or "epochs" in recipe.model_fields_set or not self._has_limit(recipe):
+            return usual
+        rows, work = len(self.train) + len(self.dev), epoch_work(self.config, self.train.encoded, usual)
+        return usual.model_copy(update={"epochs": recipe.epochs_on_many(usual.epochs, rows, work)})
+
+    def usually_completed(self, method: str, recipe: FinetuneRecipe) -> FinetuneRecipe:
+        """The same, whatever work its epochs are."""
+        return self._completed(method, recipe, self.task, self.train)
+
+    def _completed(
+        self, method: str, recipe: FinetuneRecipe, task: Task[Any], rows: EncodedExamples
+    ) -> FinetuneRecipe:
+        steps = steps_of_epoch(task, rows, recipe.batch_size)
+        return recipe_of(method, recipe, self.layers).completed(self.config.hidden_size, self.layers, steps)
+
+    def _has_limit(self, recipe: FinetuneRecipe) -> bool:
+        """Whether methods would have been compared, within their work, if only the rows were fewer."""
+        rows = len(self.train) + len(self.dev)
+        compares = self.folds is None and named_method(recipe) == AUTO and LINEAR in self.methods
+        return compares and suits_folds(self.task, recipe) and recipe.is_held_out_unasked(rows)
+
+    def teaching(self, method: str) -> Teaching | None:
+        """What the encoder is taught by before it has its head, if anything."""
+        if method == CONTRASTIVE:
+            return ClassContrast(self.task)
+        return Cloze(self.task, self.source, self.tokenizer) if method == CLOZE else None
+
+    # -- work, and the choice among methods ------------------------------------------------------------------
+
+    def training_work(
+        self, method: str, recipe: FinetuneRecipe, rows: EncodedExamples | None = None
+    ) -> float:
+        """FLOP of what the method learns by from these rows, all by default."""
+        rows = rows or self.train
+        once = pass_work(self.config, rows.encoded)  # for what the head begins or ends with
+        if method in UNTRAINED:
+            return once
+        teaching = self.teaching(method)
+        task, taught = (self.task, rows) if teaching is None else (teaching, teaching.examples(rows))
+        trained = self._completed(method, recipe, task, taught)
+        return once + trained.epochs * epoch_work(self.config, taught.encoded, trained)
+
+    def work(self, recipe: FinetuneRecipe) -> Work:
+        """Of the methods that are compared, and how much there may be."""
+        assert self.folds is not None
+        numbers, rows = sorted(set(self.folds.tolist())), len(self.train)
+        parts = [self.train.some(np.flatnonzero(self.folds != number)) for number in numbers]
+        folds, final = dict[str, list[float]](), dict[str, float]()
+        for method in compared_methods(recipe, self.methods):
+            known = method in UNTRAINED and self._knows_features
+            folds[method] = [0.0 if known else self.training_work(method, recipe, part) for part in parts]
+            final[method] = 0.0 if method in UNTRAINED else self.training_work(method, recipe)
+        budget, look = (
+            FLOP_A_MINUTE * minutes
+            for minutes in (recipe.minutes_to_choose(rows), recipe.minutes_to_look(rows))
+        )
+        return Work(folds, final, budget, look)
+
+    @property
+    def _knows_features(self) -> bool:
+        """Of all rows, so that what isn't trained is judged without a pass of its own."""
+        return self.probe is None or len(self.probe) == len(self.train)
+
+    def speed(self, recipe: FinetuneRecipe) -> float:
+        """FLOP of training a second on this machine, as `training_speed` has it."""
+        model = start_model(recipe, self.task, self.source).model.to(self.machine.device)
+        return training_speed(model, self.train.encoded, recipe, self.machine)
 
     def choose(
         self,
@@ -322,6 +327,14 @@ class FinetuneSession:
             found[SELF_TRAINING] = Judged(outputs, seconds)
         return found
 
+    def judge_linear(self) -> list[Prediction]:
+        """What linear models of the features say of the rows that each hasn't learned from."""
+        assert self.folds is not None and self.probe is not None and self.linear is not None
+        outputs = self.probe.judge(self.folds, self.linear.strength)
+        return self.task.decode_by_folds(outputs, self.train.examples, self.train.encoded, self.folds)
+
+    # -- a model ---------------------------------------------------------------------------------------------
+
     def learn(self, method: str, recipe: FinetuneRecipe, rows: EncodedExamples) -> TaskModel:
         """A model of these rows alone, by its last weights; the same for the same rows and seed."""
         recipe = recipe_of(method, recipe, self.layers)
@@ -341,10 +354,6 @@ class FinetuneSession:
         merge_lora(model.encoder)
         self.task.bind(model.head)
         return model
-
-    def teaching(self, method: str) -> Teaching | None:
-        """What the encoder is taught by before it has its head, if anything."""
-        return teaching_of(method, self.task, self.source, self.tokenizer)
 
     def _linear(self, method: str, model: TaskModel, rows: EncodedExamples) -> LinearStart | None:
         """What the method has the head begin, or end, with."""

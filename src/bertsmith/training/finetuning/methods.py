@@ -34,7 +34,7 @@ from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, features_of, minimise
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.tasks.teaching import FEWEST_A_BATCH, ClassContrast, Cloze, Teaching, can_be_gapped
+from bertsmith.tasks.teaching import FEWEST_A_BATCH, can_be_gapped
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.inputs import require_room_for_learned_rows
@@ -116,13 +116,6 @@ def recipe_of(method: str, recipe: FinetuneRecipe, layers: int) -> FinetuneRecip
 
 def _freezes(recipe: FinetuneRecipe) -> bool:
     return recipe.freeze_embeddings or recipe.freeze_layers > 0
-
-
-def teaching_of(method: str, task: Task[Any], source: Path, tokenizer: Tokenizer) -> Teaching | None:
-    """What the encoder is taught by before it has its head, if anything."""
-    if method == CONTRASTIVE:
-        return ClassContrast(task)
-    return Cloze(task, source, tokenizer) if method == CLOZE else None
 
 
 def suits_folds(task: Task[Any], recipe: FinetuneRecipe) -> bool:
