@@ -2,8 +2,8 @@
 
 In: a recipe (recipe.py for pre-training, finetune_recipe.py; settings.py has what both share). Out: a run's
 folder, with its recipe, log, checkpoints, model and report. Begin with loop.py: batches in, steps out, to
-the bit the same after a kill. It takes the step's gradient from gradients.py, steps by optimizer.py, and
-saves by checkpoint.py; machine.py and sharding.py say on what, observer.py tells the log and who watches.
-pretrain.py is the story of a pre-training run, from inputs.py to run_report.py; finetuning/ that of labelled
-files.
+the bit the same after a kill. It takes a step's gradient from gradients.py, steps by optimizer.py and saves
+by checkpoint.py; machine.py and sharding.py say on what, observer.py tells the log and who watches. run.py
+is a run at work, in the folder that run_folder.py opens, and pretrain.py the first story told in one, from
+inputs.py to run_report.py; finetuning/ tells that of labelled files.
 """

@@ -290,10 +290,17 @@ def measure(
         name: evaluate(task, outputs[name], session.data.train, split, frozen.get(name))
         for name, split in splits.items()
     }
-    warnings, rows = session.data.warnings, len(session.data.train)
-    found = tuple(restarts), leading(restarts), evaluations, figures, warnings
-    columns = _columns(session, recipe, model)
-    return Results(task, *found, rows, method=method, columns=columns)
+    return Results(
+        task=task,
+        restarts=tuple(restarts),
+        best=leading(restarts),
+        evaluations=evaluations,
+        figures=figures,
+        data_warnings=session.data.warnings,
+        train_rows=len(session.data.train),
+        method=method,
+        columns=_columns(session, recipe, model),
+    )
 
 
 def _measure_choice(
@@ -316,13 +323,23 @@ def _measure_choice(
     for name, split in splits.items():
         outputs = outputs_of(model, split.encoded, progress=progress)
         evaluations[name] = evaluate(task, outputs, session.data.train, split, frozen.get(name))
-    found = tuple(restarts), leading(restarts), evaluations, figures, session.data.warnings
-    rows, probe, curve = len(session.data.train), session.probe, None
+    probe, curve = session.probe, None
     if probe is not None and session.linear is not None and len(probe) == len(session.train):
         curve = draw_learning_curve(task, probe, session.linear.strength, session.train, session.folds)
-    folds = len(set(session.folds.tolist()))
-    columns = _columns(session, recipe, model)
-    return Results(task, *found, rows, choice.tried, choice.method, curve, folds, columns)
+    return Results(
+        task=task,
+        restarts=tuple(restarts),
+        best=leading(restarts),
+        evaluations=evaluations,
+        figures=figures,
+        data_warnings=session.data.warnings,
+        train_rows=len(session.data.train),
+        tried=choice.tried,
+        method=choice.method,
+        learning_curve=curve,
+        folds=len(set(session.folds.tolist())),
+        columns=_columns(session, recipe, model),
+    )
 
 
 def _frozen_by_folds(session: FinetuneSession, choice: Choice) -> Metrics | None:
