@@ -16,7 +16,7 @@ from bertsmith.training.finetuning import finetune, tune
 from bertsmith.training.machine import Machine, Ranks
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.recipe import check_recipe
-from bertsmith.training.run_folder import sole_run
+from bertsmith.training.run import sole_run
 
 IN_USE = r"run is in use: another process is training there\. Wait until it has ended"
 MACHINE = Machine(torch.device("cpu"), torch.float32, 1e9, Ranks(), 512)
@@ -27,7 +27,7 @@ from bertsmith.training.machine import Ranks
 from bertsmith.training.machine import Machine
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.recipe import check_recipe
-from bertsmith.training.run_folder import sole_run
+from bertsmith.training.run import sole_run
 with sole_run(Path(sys.argv[1]), Machine(torch.device("cpu"), torch.float32, 1e9, Ranks(), 512)):
     print("locked", flush=True)
     time.sleep(600)

@@ -1,22 +1,20 @@
-"""The folder of a run: opened once, or again with the same settings; one training at a time in it; and where
-a run begins from another run's checkpoint.
+"""The folder of a run: opened once, or again with the same settings; and where a run begins from another
+run's checkpoint.
 
 out/recipe.toml    every setting       out/data.json    the SHA-256 of what it is made from
 out/given.json     names of settings of which it matters that somebody gave them
 """
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from bertsmith.data.store import TokenStore
 from bertsmith.errors import RecipeError
-from bertsmith.files import atomic_write, locked_folder, make_folder, read_json, write_json
+from bertsmith.files import atomic_write, make_folder, read_json, write_json
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import read_progress
 from bertsmith.training.finetune_recipe import MADE_FROM_EPOCHS, FinetuneRecipe
-from bertsmith.training.machine import Machine, from_first
 from bertsmith.training.recipe import Recipe, read_recipe
 from bertsmith.training.settings import RunSettings, read_toml
 from bertsmith.validation import check
@@ -209,40 +207,6 @@ def differing_names(old: dict[str, Any], new: dict[str, Any], section: str = "")
         elif value != other:
             keys.append(section + name)
     return keys
-
-
-# -- one run at a time ---------------------------------------------------------------------------------
-
-
-@contextmanager
-def sole_run(out: Path, machine: Machine) -> Iterator[None]:
-    """Raises RecipeError, on every rank, while another run is at work in the folder `out`.
-
-    The first rank locks the folder itself, so that no file is left in it, and makes it if need be; one that
-    is empty afterwards is removed. Where there are no locks, nobody is kept out.
-    """
-    with ExitStack() as until_the_end:
-        free = until_the_end.enter_context(_locked(out)) if machine.ranks.is_first else True
-        if not from_first(float(free), machine.device):
-            raise RecipeError(
-                f"{out} is in use: another process is training there. Wait until it has ended, or choose "
-                "another folder for this run."
-            )
-        yield
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Whether this process has it."""
-    new = [each for each in (folder, *folder.parents) if not each.exists()]
-    make_folder(folder)
-    with locked_folder(folder) as free:
-        try:
-            yield free
-        finally:
-            with suppress(OSError):  # the first that isn't empty stays, and those above it
-                for each in new if free else ():
-                    each.rmdir()
 
 
 # -- a run that begins from the checkpoint of another --------------------------------------------------

@@ -28,7 +28,7 @@ from bertsmith.training.machine import wait
 from bertsmith.training.observer import run_facts
 from bertsmith.training.run import Run
 from bertsmith.training.run_folder import open_folder, write_recipe
-from bertsmith.training.run_report import RunReport, environment, write_report
+from bertsmith.training.run_report import RunReport, environment, first_evaluation, write_report
 from bertsmith.training.settings import read_toml
 from bertsmith.training.sharding import whole_tensors
 
@@ -83,7 +83,11 @@ def _run(run: Run[EncoderDistilRecipe]) -> EncoderDistilResult:
     loop = Loop(task, recipe, machine, out, observer)
     notes = [*opened.checkpoint.notes, *prepared.notes, *(loop.resume() if run.resume else [])]
     with observer.open(loop.progress.step, notes):
-        before = loop.evaluate() if loop.is_new else _first_evaluation(out)
+        if loop.is_new:
+            before = loop.evaluate()
+        else:  # what the run that goes on had measured before its first step
+            logged = first_evaluation(RunLog.read(out)) or {}
+            before = {name: logged[name] for name in logged if name == "loss" or name.endswith("_loss")}
         loop.run()
         metrics = loop.evaluate()
         observer.record("end", loop.progress.step, elapsed=loop.progress.elapsed, reason="finished")
@@ -96,13 +100,6 @@ def _run(run: Run[EncoderDistilRecipe]) -> EncoderDistilResult:
         _write_report(out, recipe, prepared, before, metrics, run.hardware)
     wait()
     return EncoderDistilResult(out / "model", out / "report.html", before, metrics)
-
-
-def _first_evaluation(out: Path) -> dict[str, float]:
-    """What the run that goes on had measured before its first step."""
-    records = (each for each in RunLog.read(out) if each["kind"] == "evaluation" and each["step"] == 0)
-    found = next(records, {})
-    return {name: value for name, value in found.items() if name == "loss" or name.endswith("_loss")}
 
 
 def _provenance(
