@@ -287,7 +287,7 @@ class FailingStore:
     """Raises what it is told, then stores."""
 
     def __init__(self, errors: list[Exception]) -> None:
-        self.errors, self.added = errors, list[str]()
+        self.errors, self.added, self.passed = errors, list[str](), Counter[tuple[str, str]]()
         self.poison = ""
 
     def add(self, calls: Any, passed: Any) -> int:
@@ -297,6 +297,7 @@ class FailingStore:
         if self.poison in texts:
             raise DataError("INSERT", {}, Exception("value out of range"))
         self.added += texts
+        self.passed.update(passed)
         return len(calls)
 
 
@@ -331,6 +332,25 @@ def test_one_call_that_no_store_takes_fails_alone(failing: tuple[FailingStore, R
     wait_until(lambda: recorder.is_idle)
     assert store.added == ["card 0", "card 2"]
     assert (recorder.stored, recorder.failed) == (2, 1)
+
+
+def test_what_is_counted_while_the_last_calls_are_written_is_stored_too(
+    failing: tuple[FailingStore, Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, recorder = failing
+    store_them = store.add
+
+    def add(calls: Any, passed: Any) -> int:
+        if calls:
+            recorder.count("openai-chat", "no-schema")
+            recorder._ends_at = time.monotonic() + 10  # the mirror is stopped
+        return store_them(calls, passed)
+
+    monkeypatch.setattr(store, "add", add)
+    recorder.offer(offered("card"))
+    recorder.start()
+    assert recorder.close(10) == 0
+    assert (store.added, store.passed) == (["card"], {("openai-chat", "no-schema"): 1})
 
 
 def test_what_cannot_be_stored_in_time_is_counted_as_lost(failing: tuple[FailingStore, Recorder]) -> None:

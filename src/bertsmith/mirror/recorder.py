@@ -162,7 +162,7 @@ class Recorder:
                 for exchange in batch:
                     self._waiting.popleft()
                     self._waiting_bytes -= exchange.size
-                if self._ends_at is not None and not self._waiting:
+                if self._ends_at is not None and not (self._waiting or self._passed):
                     return
 
     def _record(self, batch: list[Exchange]) -> bool:
