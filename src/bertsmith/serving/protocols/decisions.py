@@ -119,7 +119,10 @@ def routes(service: Service) -> APIRouter:
 
     @router.post("/v1/decisions", summary="Typed questions, as OpenAI has them")
     async def decisions(body: DecisionsBody, request: Request) -> Response:
-        _require_names(body.questions)
+        counts = Counter(each.name for each in body.questions if each.name is not None)
+        for name, count in counts.most_common(1):  # an answer is known by its question's name
+            if count > 1:
+                raise InvalidRequest(f"Two questions have the name {name[:80]!r}.")
         questions = [each.question() for each in body.questions]
         given = body.input if isinstance(body.input, str) else _input(body.input)
         heads = find_heads(questions, service.models, body.model)
@@ -165,13 +168,6 @@ def _shown(question: Predicate | Choice | Score, said: Reply | Unanswerable) -> 
         ],
         **head,
     }
-
-
-def _require_names(questions: Sequence[Predicate | Choice | Score]) -> None:
-    """An answer is known by its question's name. Raises InvalidRequest."""
-    counts = Counter(each.name for each in questions if each.name is not None)
-    if counts and counts.most_common(1)[0][1] > 1:
-        raise InvalidRequest(f"Two questions have the name {counts.most_common(1)[0][0][:80]!r}.")
 
 
 def _input(messages: Sequence[Message]) -> Any:

@@ -89,10 +89,12 @@ def routes(service: Service) -> APIRouter:
             prompt_name=body.prompt_name,
             dimensions=body.dimensions,
         )
-        data = [
-            {"object": "embedding", "index": number, "embedding": _written(vector, body.encoding_format)}
-            for number, vector in enumerate(answer.results)
-        ]
+        data: list[dict[str, Any]] = []
+        for number, vector in enumerate(answer.results):  # (D,)
+            written: Any = np.ascontiguousarray(vector)
+            if body.encoding_format == "base64":  # its bytes: float32, the lowest byte first
+                written = base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode("ascii")
+            data.append({"object": "embedding", "index": number, "embedding": written})
         usage = {"prompt_tokens": answer.total_tokens, "total_tokens": answer.total_tokens}
         found = {"object": "list", "data": data, "model": answer.model.name, "usage": usage}
         return await json_response(found, note(request, answer))
@@ -122,13 +124,6 @@ def _inputs(given: str | list[int] | list[str] | list[list[int]]) -> list[Any]:
     if len(given) > _MOST_INPUTS:
         raise TooLarge(f"input has {len(given):,} texts; at most {_MOST_INPUTS:,} are taken at a time.")
     return list(given)
-
-
-def _written(vector: Any, encoding: str) -> Any:
-    """(D,) as numbers, or as its bytes: float32, the lowest byte first."""
-    if encoding == "float":
-        return np.ascontiguousarray(vector)
-    return base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode("ascii")
 
 
 def _shown(model: ServedModel) -> dict[str, Any]:
