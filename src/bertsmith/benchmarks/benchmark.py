@@ -197,7 +197,10 @@ def _cells(
     wanted = (file.text, file.pair, file.label)
     with open_table(path, "tsv", "utf-8", {".tsv": "tsv"}, None, whole_name=True) as table:
         rows = ((line, row) for line, row in separated_rows(table.whole_lines(), table.name, "tsv") if row)
-        places = _places(path, next(rows, (1, []))[1], wanted) if file.header else _numbers(wanted)
+        if file.header:
+            places = _places(path, next(rows, (1, []))[1], wanted)
+        else:
+            places = [None if column is None else int(column) - 1 for column in wanted]
         last = max(place for place in places if place is not None)
         for line, row in rows:
             where = f"{table.name}, line {line}"
@@ -222,10 +225,6 @@ def _places(path: Path, header: Sequence[str], wanted: Sequence[Column]) -> list
                 f"{', '.join(names) or 'nothing'}. Take the file from the benchmark anew."
             )
     return [None if column is None else names.index(str(column)) for column in wanted]
-
-
-def _numbers(wanted: Sequence[Column]) -> list[int | None]:
-    return [None if column is None else int(column) - 1 for column in wanted]
 
 
 def draw(found: Sequence[T], rows: int | None) -> Sequence[T]:

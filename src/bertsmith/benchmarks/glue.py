@@ -108,15 +108,15 @@ class GlueTask(BenchmarkTask):
         if part not in self.record.submission:
             return None
         path = out / self.record.submission[part]
-        answered = zip(rows_of(rows), rows_of(predictions), strict=True)
-        lines = [f"{row['id']}\t{self._answer(said)}\n" for row, said in answered]
+        lines = []
+        for row, said in zip(rows_of(rows), rows_of(predictions), strict=True):
+            if self.record.labels:
+                answer = str(said["label"])
+            else:
+                answer = f"{min(max(float(said['score']), _LOWEST), _HIGHEST):.3f}"
+            lines.append(f"{row['id']}\t{answer}\n")
         atomic_write(path, "index\tprediction\n" + "".join(lines))
         return path
-
-    def _answer(self, row: Mapping[str, Any]) -> str:
-        if self.record.labels:
-            return str(row["label"])
-        return f"{min(max(float(row['score']), _LOWEST), _HIGHEST):.3f}"
 
     def _folder(self, folder: Path) -> Path | None:
         """The task's own, if there are rows to train on."""

@@ -66,6 +66,19 @@ class TaskResult:
         half = _WITHIN * math.hypot(over_rows, over_seeds)
         return Interval(self.mean() - half, min(self.mean() + half, 1.0))
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain values: shares of one."""
+        interval = self.interval()
+        return {
+            "judged_by": self.judged_by,
+            "mean": self.mean(),
+            "spread": self.spread(),
+            "interval": None if interval is None else list(interval),
+            "best_seed": self.best.seed,
+            "searched": self.searched,
+            "seeds": [asdict(seed) for seed in self.seeds],
+        }
+
 
 @dataclass(frozen=True)
 class BenchmarkResult:
@@ -99,24 +112,11 @@ class BenchmarkResult:
             "benchmark": self.name,
             "model": self.model,
             **self.facts,
-            "tasks": {task.name: _plain(task) for task in self.tasks},
+            "tasks": {task.name: task.to_json() for task in self.tasks},
             "average": self.average() if self.tasks else None,
             "notes": list(self.notes),
             "published": [each._asdict() for each in self.published],
         }
-
-
-def _plain(task: TaskResult) -> dict[str, Any]:
-    interval = task.interval()
-    return {
-        "judged_by": task.judged_by,
-        "mean": task.mean(),
-        "spread": task.spread(),
-        "interval": None if interval is None else list(interval),
-        "best_seed": task.best.seed,
-        "searched": task.searched,
-        "seeds": [asdict(seed) for seed in task.seeds],
-    }
 
 
 def gather_seeds(task_folder: Path) -> tuple[SeedScore, ...]:
@@ -129,10 +129,13 @@ def gather_seeds(task_folder: Path) -> tuple[SeedScore, ...]:
 
 def write_benchmark_report(out: Path, result: BenchmarkResult, command: str) -> Path:
     """The same result gives the same bytes."""
+    counts = [len(task.seeds) for task in result.tasks]
+    fewest = f"{min(counts)} to " if min(counts) < max(counts) else ""
+    most = formatting.counted(max(counts), "seed")
     page = render_page(
         "benchmark.html.jinja",
         title=f"{result.name} · {result.model}",
-        status=f"{formatting.counted(len(result.tasks), 'task')}, {_seeds_each(result)}",
+        status=f"{formatting.counted(len(result.tasks), 'task')}, {fewest}{most} each",
         headline=[(f"mean of {len(result.tasks)} scores on dev", points(result.average()))]
         + [(task.name, points(task.mean())) for task in result.tasks],
         warnings=[*result.notes, *result.warnings()],
@@ -149,13 +152,6 @@ def write_benchmark_report(out: Path, result: BenchmarkResult, command: str) -> 
     return path
 
 
-def _seeds_each(result: BenchmarkResult) -> str:
-    """3 seeds each, or 2 to 3 seeds each."""
-    counts = [len(task.seeds) for task in result.tasks]
-    fewest = f"{min(counts)} to " if min(counts) < max(counts) else ""
-    return f"{fewest}{formatting.counted(max(counts), 'seed')} each"
-
-
 def _sources(result: BenchmarkResult) -> list[str]:
     """A line a source: whose figures it has."""
     models: dict[tuple[str, str], list[str]] = {}
@@ -169,7 +165,8 @@ def beside_published(result: BenchmarkResult) -> tuple[list[str], list[list[str]
     columns = _columns(result)
     rows = [[f"{result.model}, mean", "dev", *(points(_ours(result, each)) for each in columns)]]
     if any(len(task.seeds) > 1 for task in result.tasks):
-        rows.append([f"{result.model}, best seed", "dev", *(points(_best(result, each)) for each in columns)])
+        best = (_ours(result, each, best=True) for each in columns)
+        rows.append([f"{result.model}, best seed", "dev", *map(points, best)])
     if any("test" in task.best.figures for task in result.tasks):
         rows.append(
             [f"{result.model}, mean", "test", *(points(_ours(result, each, "test")) for each in columns)]
@@ -197,25 +194,17 @@ def _columns(result: BenchmarkResult) -> list[str]:
     return found
 
 
-def _ours(result: BenchmarkResult, column: str, part: str = DEV) -> float | None:
+def _ours(result: BenchmarkResult, column: str, part: str = DEV, *, best: bool = False) -> float | None:
+    """The mean of the seeds, or that of the best one."""
     for task in result.tasks:
+        seeds = (task.best,) if best else task.seeds
         if column in task.best.figures[DEV]:  # a metric, where there is one task
-            return sum(seed.figures[DEV][column] for seed in task.seeds) / len(task.seeds)
+            return sum(seed.figures[DEV][column] for seed in seeds) / len(seeds)
         name, its_part = _OTHER_NAMES.get(column, (column, part))
         if part != DEV and its_part != part:
             continue  # MNLI's other half is a part of its own, measured on dev
         if task.name == name and its_part in task.best.figures:
-            return task.mean(its_part)
-    return None
-
-
-def _best(result: BenchmarkResult, column: str) -> float | None:
-    for task in result.tasks:
-        if column in task.best.figures[DEV]:
-            return task.best.figures[DEV][column]
-        name, part = _OTHER_NAMES.get(column, (column, DEV))
-        if task.name == name and part in task.best.figures:
-            return task.best.figures[part][SCORE]
+            return statistics.mean(seed.figures[its_part][SCORE] for seed in seeds)
     return None
 
 

@@ -83,7 +83,13 @@ class RetrievalResult:
 
     def means(self) -> dict[str, float]:
         """Of the data sets, each system's; a data set counts once, CQADupStack as the mean of its forums."""
-        return {system: statistics.mean(_scores(self.datasets, system)) for system in self.systems}
+        means = {}
+        for system in self.systems:
+            scores = [each.scores[system] for each in self.datasets if not _is_of(each.name, FORUMS)]
+            if self.forums:
+                scores.append(statistics.mean(each.scores[system] for each in self.forums))
+            means[system] = statistics.mean(scores)
+        return means
 
     def to_json(self) -> dict[str, Any]:
         """Plain values: shares of one, published ones in points."""
@@ -97,12 +103,6 @@ class RetrievalResult:
             "means": self.means(),
             "notes": list(self.notes),
         }
-
-
-def _scores(datasets: Sequence[DatasetResult], system: str) -> list[float]:
-    forums = [each.scores[system] for each in datasets if _is_of(each.name, FORUMS)]
-    others = [each.scores[system] for each in datasets if not _is_of(each.name, FORUMS)]
-    return others + ([statistics.mean(forums)] if forums else [])
 
 
 def run_retrieval(
@@ -236,15 +236,13 @@ def _cut(system: System, depth: int, own_counts: bool) -> System:
 
 def _gather(out: Path, name: str, model: str) -> RetrievalResult:
     """All that has ended, in earlier calls too, written anew."""
-    finished = _ended(out)
-    result = RetrievalResult(name, model, tuple(finished), _notes(finished))
+    there = sorted(read_json(out / _FILES))
+    finished = tuple(_read(dataset, out / dataset) for dataset in there if _has_ended(out / dataset))
+    unknown = [each.name for each in finished if each.published is None and not _is_of(each.name, FORUMS)]
+    compared = f"no published BM25 for {', '.join(unknown)}: compare with the BM25 that was measured here"
+    result = RetrievalResult(name, model, finished, (compared,) if unknown else ())
     write_json(out / _RESULTS, result.to_json())
     return result
-
-
-def _ended(out: Path) -> list[DatasetResult]:
-    """All that lie there, in alphabetical order."""
-    return [_read(name, out / name) for name in sorted(read_json(out / _FILES)) if _has_ended(out / name)]
 
 
 def _has_ended(target: Path) -> bool:
@@ -261,13 +259,6 @@ def _read(dataset: str, target: Path) -> DatasetResult:
         {name: system["scores"][metric] for name, system in record["systems"].items()},
         {name: system["intervals"][metric] for name, system in record["systems"].items()},
     )
-
-
-def _notes(datasets: Sequence[DatasetResult]) -> tuple[str, ...]:
-    unknown = [each.name for each in datasets if each.published is None and not _is_of(each.name, FORUMS)]
-    if not unknown:
-        return ()
-    return (f"no published BM25 for {', '.join(unknown)}: compare with the BM25 that was measured here",)
 
 
 def _is_of(dataset: str, name: str) -> bool:

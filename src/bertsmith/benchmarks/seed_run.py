@@ -96,9 +96,9 @@ def _trials_until(
     on_trial: Callable[[Trial], None],
 ) -> int:
     """Trains trial after trial; how many there are when the budget is spent."""
-    before = _trials_of(out)
-    spent = sum(seconds for seconds in before)
-    done = len(before)
+    path = out / "trials.json"
+    before = [record["seconds"] for record in read_json(path)] if path.exists() else []
+    spent, done = sum(before), len(before)
     if done and spent >= hours * 3600:
         return done
 
@@ -112,12 +112,6 @@ def _trials_until(
     with suppress(_BudgetSpent):
         tune(task, *overrides, **values, out=str(out), trials=_MANY, resume=True, on_trial=count)
     return done
-
-
-def _trials_of(out: Path) -> list[float]:
-    """The seconds of those that ended before."""
-    path = out / "trials.json"
-    return [record["seconds"] for record in read_json(path)] if path.exists() else []
 
 
 class _BudgetSpent(Exception):

@@ -174,12 +174,17 @@ def run_suite(
             _require_same_parts(_task_folder(out, task), files[task.name])
         run.notes[""] = absent
         for task in suite.tasks:
-            run.notes[task.name] = list(files[task.name].notes) if task in chosen else _noted(out, task)
+            noted = _task_folder(out, task) / _NOTES
+            if task in chosen:
+                run.notes[task.name] = list(files[task.name].notes)
+            elif noted.exists():  # by an earlier call
+                run.notes[task.name] = list(read_json(noted))
         for task in share.of(chosen):
             write_json(_task_folder(out, task) / _NOTES, run.notes[task.name])
             _run_task(run, chosen, task, files[task.name], on_seed)
     except BertsmithError:
-        if share.rank == 0 and not resume and not _was_trained(out):
+        was_trained = any(out.glob("*/seed-*")) or any(out.glob("*/search"))
+        if share.rank == 0 and not resume and not was_trained:
             shutil.rmtree(out)  # or the command, corrected, would find other settings there
         raise
     return _gather(run, chosen)
@@ -311,17 +316,6 @@ def _gather(run: _Run, chosen: Sequence[BenchmarkTask]) -> BenchmarkResult:
         write_json(run.out / _RESULTS, json_value(result.to_json()))
         write_benchmark_report(run.out, result, run.command)
     return result
-
-
-def _noted(out: Path, task: BenchmarkTask) -> list[str]:
-    """What an earlier call noted of the rows."""
-    path = _task_folder(out, task) / _NOTES
-    return list(read_json(path)) if path.exists() else []
-
-
-def _was_trained(out: Path) -> bool:
-    """Whether any seed, or any search, has been begun there."""
-    return any(out.glob("*/seed-*")) or any(out.glob("*/search"))
 
 
 def _task_folder(out: Path, task: BenchmarkTask) -> Path:

@@ -348,7 +348,7 @@ def lexical_answer(question: str, passage: str) -> Span:
     start, end = _best_sentence(asked, passage)
     kinds: tuple[Callable[[str], Iterable[Span]], ...] = (_names, lambda text: _runs(text, asked))
     if ASKS_FOR_A_NUMBER.search(question):
-        kinds = (_numbers, *kinds)
+        kinds = (lambda text: (match.span() for match in NUMBER.finditer(text)), *kinds)
     sentence = passage[start:end]
     for kind in kinds:
         new = [span for span in kind(sentence) if not asked & set(_words(sentence[slice(*span)]))]
@@ -371,10 +371,6 @@ def _best_sentence(asked: set[str], passage: str) -> Span:
 
 def _words(text: str) -> list[str]:
     return [word.casefold() for word in WORD.findall(text)]
-
-
-def _numbers(sentence: str) -> Iterable[Span]:
-    return (match.span() for match in NUMBER.finditer(sentence))
 
 
 def _names(sentence: str) -> Iterable[Span]:

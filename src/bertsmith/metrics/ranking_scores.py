@@ -78,7 +78,10 @@ def ranking_scores(
     when no query has a relevant document.
     """
     graders = {name: _grader(name) for name in metrics}
-    relevant = {query: _relevant(grades) for query, grades in judgements.items()}
+    relevant = {
+        query: {document: grade for document, grade in grades.items() if grade > 0}
+        for query, grades in judgements.items()
+    }
     queries = tuple(query for query, grades in relevant.items() if grades)
     if not queries:
         raise InputError("No query has a relevant document (a grade above 0): there is nothing to measure.")
@@ -136,10 +139,6 @@ def _grader(name: str) -> Callable[[Graded], Floats]:
         )
     score, depth = _SCORES[found[1]], int(found[2]) if found[2] else None
     return lambda graded: score(graded, depth)
-
-
-def _relevant(grades: Mapping[str, int]) -> dict[str, int]:
-    return {document: grade for document, grade in grades.items() if grade > 0}
 
 
 def _graded(rankings: Sequence[Ranking], relevant: Sequence[Mapping[str, int]]) -> Graded:

@@ -270,31 +270,18 @@ def question_scores(predictions: Sequence[str], golds: Golds) -> tuple[Floats, F
 
     A gold of which nothing is left after normalising is passed over, unless it is all there is.
     """
-    _check_aligned(predictions, golds)
-    counted = [[gold for gold in texts if normalise(gold)] or [""] for texts in golds]
-    exact = np.array(list(_best_over_golds(exact_match, predictions, counted)))
-    f1 = np.array(list(_best_over_golds(_f1_or_both_empty, predictions, counted)))
-    return exact, f1
-
-
-def _f1_or_both_empty(prediction: str, gold: str) -> float:
-    return token_f1(prediction, gold) if normalise(gold) else exact_match(prediction, gold)
-
-
-def _best_over_golds(
-    score: Callable[[str, str], float], predictions: Sequence[str], golds: Golds
-) -> Iterator[float]:
-    for prediction, texts in zip(predictions, golds, strict=True):
-        yield max(score(prediction, gold) for gold in texts)
-
-
-def _check_aligned(predictions: Sequence[str], golds: Golds) -> None:
     if len(predictions) != len(golds):
         raise ValueError(
             f"expected one prediction for each of {len(golds)} questions, found {len(predictions)}"
         )
     if not len(golds):
         raise ValueError("there is no question to score")
+    exact, f1 = [], []
+    for prediction, texts in zip(predictions, golds, strict=True):
+        counted = [gold for gold in texts if normalise(gold)]
+        exact.append(max(exact_match(prediction, gold) for gold in counted or [""]))
+        f1.append(max((token_f1(prediction, gold) for gold in counted), default=exact[-1]))
+    return np.array(exact), np.array(f1)
 
 
 class Interval(NamedTuple):
@@ -314,7 +301,9 @@ def p_value(differences: npt.ArrayLike, trials: int = TRIALS, seed: int = 0) -> 
     values = _queries(differences)
     observed = abs(values.sum()) - _ROUNDING * np.abs(values).sum()
     if 2 ** len(values) <= trials:
-        return float((np.abs(_all_signs(len(values)) @ values) >= observed).mean())
+        choices = np.arange(2 ** len(values))[:, None] >> np.arange(len(values)) & 1
+        all_signs = (2.0 * choices - 1).astype(np.float64)  # (2^Q, Q) of -1 and 1
+        return float((np.abs(all_signs @ values) >= observed).mean())
     generator = np.random.default_rng(seed)
     extreme = 0
     for part in _parts(trials, len(values)):
@@ -353,12 +342,6 @@ def _parts(trials: int, queries: int) -> Iterator[int]:
     most = max(1, _AT_ONCE // queries)
     for start in range(0, trials, most):
         yield min(most, trials - start)
-
-
-def _all_signs(queries: int) -> Floats:
-    """(2^Q, Q) of -1 and 1."""
-    choices = np.arange(2**queries)[:, None] >> np.arange(queries) & 1
-    return (2.0 * choices - 1).astype(np.float64)
 
 
 def _queries(values: npt.ArrayLike) -> Floats:

@@ -159,9 +159,11 @@ def _named(letters: set[str], sentences: Sequence[Sequence[str]], written: tuple
     """The first scheme that has these letters and these sequences, else the first with the letters."""
     possible = [scheme for name in SCHEMES if letters <= {*(scheme := Scheme(name, *written)).letters}]
     if not possible:
+        letters_of = {name: ", ".join(dict.fromkeys(Scheme(name).letters)) for name in SCHEMES}
+        schemes = ", ".join(f"{name.upper()} ({known})" for name, known in letters_of.items())
         raise InputError(
             f"the tags have the letters {', '.join(sorted(letters))}, which no scheme has together: they "
-            f"are {_listed()}. Mend them, or give scheme={NONE} if they mark no entities."
+            f"are {schemes}. Mend them, or give scheme={NONE} if they mark no entities."
         )
     return next((each for each in possible if _is_legal(each, sentences)), possible[0])
 
@@ -221,10 +223,6 @@ def _unclear(inside: Counter[str], name: SchemeName) -> InputError:
         f"it is unclear whether the tags {shown} beside O mark entities. Give scheme={name} if they do, or "
         f"scheme={NONE} if each says what its word is."
     )
-
-
-def _listed() -> str:
-    return ", ".join(f"{name.upper()} ({', '.join(dict.fromkeys(Scheme(name).letters))})" for name in SCHEMES)
 
 
 def scheme_name(said: str) -> str:

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from bertsmith.arrays import Bools, Floats, Ints
+from bertsmith.arrays import Bools, Ints
 from bertsmith.door import door
 from bertsmith.errors import InputError
 from bertsmith.metrics.guarantees.bounds import binomial_p_value, share
@@ -34,12 +34,13 @@ def calls_to_prove(risk: float, epsilon: float, delta: float, power: float = 0.9
         raise InputError(f"A risk must lie from 0 to 1, found {risk}.")
     if risk >= epsilon:
         return None
+    from scipy.special import bdtr
 
     def tried(errors: Ints) -> tuple[Ints, Bools]:
         # For a number of errors the fewest calls with which they still prove it: with more calls, and no more
         # errors allowed, the chance only falls.
         calls = _calls_allowing(errors, epsilon, delta)
-        return calls, _binomial_cdf(errors, calls, risk) >= power
+        return calls, np.asarray(bdtr(errors, calls, risk)) >= power
 
     few, many = 0, 1
     while not tried(np.array([many]))[1][0]:
@@ -62,9 +63,3 @@ def _calls_allowing(errors: Ints, epsilon: float, delta: float) -> Ints:
     near = np.ceil(bdtrin(errors, delta, epsilon)).astype(np.int64) - 1
     proven = [binomial_p_value(errors, near + more, epsilon) <= delta for more in range(3)]
     return np.asarray(near + np.argmax(proven, axis=0), np.int64)
-
-
-def _binomial_cdf(errors: Ints, calls: Ints, rate: float) -> Floats:
-    from scipy.special import bdtr
-
-    return np.asarray(bdtr(errors, calls, rate))
