@@ -60,13 +60,11 @@ def test_classes_are_shown_as_scikit_learn_has_them_and_lines_stay_whole_at_80_c
     written = io.StringIO()
     for module in (results, screen):
         monkeypatch.setattr(module, "console", screen.PrintableConsole(file=written, width=80))
-    title = (
-        "runs/intents/model on /a/long/path/to/a/folder/of/labelled/rows/test.csv: 60 rows, accuracy ± 0.05"
-    )
-    show_evaluation(evaluation, title, "accuracy")
+    name = "runs/intents/model on /a/long/path/to/a/folder/of/labelled/rows/test.csv"
+    show_evaluation(evaluation, name, "accuracy", 0.05)
     show_classes(analysis)
     lines = written.getvalue().splitlines()
-    assert title in lines
+    assert f"{name}: {len(gold)} rows, accuracy ± 0.0500" in lines
     assert any("frozen encoder + linear model (best)" in line for line in lines)
     report = classification_report(gold, given, output_dict=True, zero_division=0)
     for label in LABELS[:3]:

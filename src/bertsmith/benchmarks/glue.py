@@ -216,6 +216,7 @@ def _sts(part: str) -> OfficialFile:
 _BINARY = ("0", "1")
 _ENTAILS = ("entailment", "not_entailment")
 _NLI = ("contradiction", "entailment", "neutral")
+
 RECORDS = (
     GlueRecord(
         "CoLA",

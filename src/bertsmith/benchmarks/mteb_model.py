@@ -28,6 +28,7 @@ from bertsmith.inference.embedding.vectors import Vectors
 
 _QUERY = "query"
 _DIGITS = 40  # of a revision, as a commit has
+
 # What mteb's record of a model asks for, and a folder of weights doesn't say.
 _UNKNOWN = (
     *("n_parameters", "memory_usage_mb", "release_date", "languages", "license", "open_weights"),

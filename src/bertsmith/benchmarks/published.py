@@ -147,6 +147,7 @@ SQUAD = {
 
 # nDCG@10 of BM25 (Anserini, title and text as fields): Thakur et al. 2021, table 2.
 BM25_SOURCE = "BM25 as published: Thakur et al. 2021, table 2 (Anserini, title and text as two fields)"
+
 BM25: Mapping[str, float] = {
     "msmarco": 22.8,
     "trec-covid": 65.6,

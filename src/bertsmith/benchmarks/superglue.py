@@ -165,6 +165,7 @@ _BINARY = ("0", "1")
 _BOOLEAN = ("false", "true")
 _ENTAILS = ("entailment", "not_entailment")
 _NLI = ("contradiction", "entailment", "neutral")
+
 RECORDS = (
     SuperGlueRecord("BoolQ", (ACCURACY,), _BOOLEAN, _two_texts("question", "passage", _BOOLEAN)),
     SuperGlueRecord("CB", (MACRO_F1, ACCURACY), _NLI, _two_texts("premise", "hypothesis", _NLI)),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bertsmith.inference.index.search import Hit
 
 _SECONDS_BETWEEN_LINES = 10.0
+
 # A blank for each: documents must not steer the terminal, and rich would take some of them away without
 # moving the marks.
 _CONTROL = {code: " " for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}

@@ -33,6 +33,7 @@ _LEFT_NOTHING = "Nothing half-written is left."
 _KEPT = "What is finished is kept: the same command{} goes on from there."
 _WRITTEN = ("--out", "--page")
 _OF_THE_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
+
 _BUG = (
     "This is a bug in Bertsmith, not your mistake. Please report it with the lines above and what "
     "`bertsmith doctor --json` prints."

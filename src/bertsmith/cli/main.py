@@ -59,6 +59,7 @@ _EXAMPLE_WIDTH = 74  # of 80 columns, with the indentation and the backslash
 _FLOW, _USE, _SEARCH = "From text to a model", "Use a model", "Embed and search"
 _OTHER, _OPTIONS = "Other", "Options"
 _GROUPS = (_FLOW, _USE, _SEARCH, _OTHER, _OPTIONS)
+
 COMMANDS = (
     Command(
         "quickstart",
@@ -95,6 +96,7 @@ COMMANDS = (
     Command("doctor", "bertsmith.cli.doctor:doctor", "Show the hardware and how it will be used.", _OTHER),
     Command("import", "bertsmith.cli.convert:import_checkpoint", "Convert an old checkpoint.", _OTHER),
 )
+
 # New objects between two searches for unused cycles, where Python's 700 have it look through all that `import
 # torch` makes again and again.
 _OBJECTS = (100_000, 50, 100)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bertsmith.mirror.store import Store
 
 _LACKING = ("no such table", "no such column")  # SQLite's words
+
 # One word with an ending or a separator, or in ASCII: not every language has blanks between words.
 _FILE_NAME = re.compile(r".*\.(?:txt|md|prompt)|\S*(?:\.\w+|[/\\]\S*)|[!-~]*")
 

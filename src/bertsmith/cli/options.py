@@ -52,6 +52,7 @@ Out = Annotated[Path, Parameter(converter=_place, allow_leading_hyphen=True)]
 OutOrDash = Annotated[Path, Parameter(converter=_place_or_dash, allow_leading_hyphen=True)]
 
 _READING = "How the rows are read"
+
 AS_NAMED = Parameter(
     group=Group(
         _READING, help="By default the first row names the columns, and they are found by their usual names."

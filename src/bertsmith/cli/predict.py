@@ -204,8 +204,7 @@ def _evaluate_rows(
             {"rows": evaluation.rows, "main_metric": metric, **figures, **classes, "warnings": warnings}
         )
         return
-    spread = "" if error is None else f", {metric} ± {error:.4f}"
-    show_evaluation(evaluation, f"{model} on {data}: {evaluation.rows:,} rows{spread}", metric)
+    show_evaluation(evaluation, f"{model} on {data}", metric, error)
     show_classes(analysis)
     show_remarks(evaluation.remarks)
     for warning in warnings:

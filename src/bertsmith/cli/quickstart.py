@@ -22,6 +22,7 @@ _QUESTIONS = (
 )
 _PIECES_SHOWN = 20
 _SEEDS = 3
+
 # Of the fine-tuning at the end: a small model takes many passes in the time in which a larger takes one.
 _SMALL = ("epochs=10", "batch_size=16", "optimizer.learning_rate=1e-3")
 _LARGE = ("epochs=2", "batch_size=16", "optimizer.learning_rate=1e-4")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bertsmith.compression.static.distil_static import StaticResult
 
 _FIGURES = {"ece_before": "calibration error before", "ece_after": "after scaling by the temperature"}
+
 _LOSSES = {
     "soft": "words as the teacher says them (nats)",
     "mlm": "masked words (nats)",
@@ -31,9 +32,7 @@ _MUCH_UNKNOWN = 0.5  # of the words of a table's texts
 def show_results(results: Results) -> None:
     """A table for each file, the restarts, then the warnings."""
     for name, evaluation in results.evaluations.items():
-        error = results.standard_errors[name]
-        spread = "" if error is None else f", {results.task.main_metric} ± {error:.4f}"
-        show_evaluation(evaluation, f"{name}: {evaluation.rows:,} rows{spread}", results.task.main_metric)
+        show_evaluation(evaluation, name, results.task.main_metric, results.standard_errors[name])
     show_remarks(results.task.remarks())
     if results.columns is not None:
         for table in column_tables(results.columns, results.task.main_metric):
@@ -65,15 +64,27 @@ def show_remarks(remarks: Mapping[str, str]) -> None:
         console.print(f"{name}: {remark}", markup=False)
 
 
-def show_evaluation(evaluation: Evaluation, title: str, metric: str) -> None:
+def show_evaluation(evaluation: Evaluation, name: str, metric: str, error: float | None) -> None:
     """One file's figures, a row for the model and one for each baseline; the best by the metric is marked."""
+    best = evaluation.best(metric)
+    by_name = {marked(who, best): figures for who, figures in evaluation.by_name.items()}
+    _print_figures(by_name, evaluation, name, metric, error)
+
+
+def _print_figures(
+    by_name: Mapping[str, Mapping[str, float]],
+    evaluation: Evaluation,
+    name: str,
+    metric: str,
+    error: float | None,
+) -> None:
+    """A row for each of those named; above them the file, its rows, and how far the metric may be off."""
     names = list(evaluation.model)
     rows = [
-        (marked(name, best), *(formatting.score(figures.get(each)) for each in names))
-        for best in [evaluation.best(metric)]
-        for name, figures in evaluation.by_name.items()
+        (who, *(formatting.score(figures.get(each)) for each in names)) for who, figures in by_name.items()
     ]
-    print_table(("", *names), rows, title=title)
+    spread = "" if error is None else f", {metric} ± {error:.4f}"
+    print_table(("", *names), rows, title=f"{name}: {evaluation.rows:,} rows{spread}")
 
 
 def show_classes(analysis: ErrorAnalysis) -> None:
@@ -93,16 +104,9 @@ def _show_table(table: Table) -> None:
 
 def show_distilled(results: "DistilResults") -> None:
     """A table for each file, the saving, then the warnings."""
-    metric = results.metric
     for name, evaluation in results.student.evaluations.items():
         error = results.student.standard_errors[name]
-        spread = "" if error is None else f", {metric} ± {error:.4f}"
-        names = list(evaluation.model)
-        rows = [
-            (who, *(formatting.score(figures.get(each)) for each in names))
-            for who, figures in results.beside(name).items()
-        ]
-        print_table(("", *names), rows, title=f"{name}: {evaluation.rows:,} rows{spread}")
+        _print_figures(results.beside(name), evaluation, name, results.metric, error)
     for sentence in results.sentences():
         console.print(sentence, markup=False)
     for warning in results.warnings:

@@ -318,6 +318,7 @@ _FUNCTION_WORDS = """a about after all also an and any are as at be been before 
     this those through to under until up was were what when where which while who whom whose why will with
     would"""
 FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+
 ASKS_FOR_A_NUMBER = re.compile(
     r"\bwhen\b|\bhow (many|much|old|long|far|tall|large|big|often)\b"
     r"|\b(what|which) (\w+ )?(year|date|day|month|percentage|percent|number|century|decade)\b",
@@ -325,6 +326,7 @@ ASKS_FOR_A_NUMBER = re.compile(
 )
 SENTENCE = re.compile(r"[^\s].*?(?:[.!?](?=\s)|\Z|\n)", re.DOTALL)
 NUMBER = re.compile(r"\$?\d[\d.,:/–-]*(?<![.,])%?")
+
 # "the Norman conquest of England" is no name, "University of Notre Dame" is one.
 NAME = re.compile(r"[A-Z][\w'’.-]*(?:\s+(?:of|the|and|de|von|&)(?:\s+the)?(?=\s+[A-Z])|\s+[A-Z][\w'’.-]*)*")
 

@@ -32,10 +32,12 @@ from bertsmith.errors import InputError
 CONSTANT = 1e-13
 Golds = Sequence[Sequence[str]]
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
+
 # ASCII only, as officially: a typographic quote or a dash stays, and costs the match.
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 TRIALS = 10_000  # p-values down to 0.0001; with another seed an interval's ends move by 1 % of its width
 _AT_ONCE = 4_000_000  # random numbers in memory
+
 # Sums of the same numbers in another order differ by this share at most.
 _ROUNDING = 1e-12
 

@@ -31,6 +31,7 @@ SCHEMES: dict[SchemeName, str] = {
     "bmewo": "WBME",
 }
 _TOUCHING = {"iob1": "B", "ioe1": "E"}
+
 #: By other names.
 ALIASES: dict[str, SchemeName] = {
     **dict.fromkeys(("bio", "iob", "bio2"), "iob2"),
@@ -43,6 +44,7 @@ ALIASES: dict[str, SchemeName] = {
 _OUTSIDES = (OUTSIDE, "o", "0")
 _SEPARATORS = "-_:./|–—"
 _STANDARD = {"B": "B", "I": "I", "E": "E", "S": "S", "M": "I", "L": "E", "U": "S", "W": "S"}
+
 # Tags without letters: by one of these names the others are known.
 _OF_ENTITIES = {
     *("PER", "PERS", "PERSON", "LOC", "LOCATION", "ORG", "ORGANIZATION", "ORGANISATION", "GPE", "MISC"),

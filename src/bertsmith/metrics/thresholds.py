@@ -17,6 +17,7 @@ from bertsmith.errors import RecipeError
 # 16, 64 and all rows a topic, this gains 3.5, 3.0, 0.8 and 0.8 of micro F1 and 6.5, 5.1, 2.8 and 1.6 of macro
 # F1 over each label's own best cut (but none where its F1 is below 0.3: SCutFBR.1, Yang 2001).
 _FEW_TEXTS, _EXPECTED = 50, 0.75
+
 # No confidence reaches it: nothing is answered.
 NEVER = 2.0
 

@@ -55,6 +55,7 @@ from bertsmith.metrics.scores import Interval
 # few calls to prove anything, and with that one place to begin at, all would end there. Each further one
 # takes some of delta.
 STARTS = 8
+
 # Of the break-even risk. At the whole of it the proven saving would be nothing.
 _PARTS = (0.75, 0.5, 0.25, 0.125)
 CLAIMS = len(_PARTS)  # that are tested, each at its share of delta
