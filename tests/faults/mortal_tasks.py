@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from bertsmith.text.ray_engine import ordered_by_ray
+from bertsmith.text.workers import ordered_by_ray
 
 PATIENCE = 120.0  # seconds in which a second machine must have begun
 

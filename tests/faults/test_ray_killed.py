@@ -35,11 +35,11 @@ from bertsmith.inference.index.index import Index
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
-from bertsmith.text import ray_engine
+from bertsmith.text import workers
 from bertsmith.text.corpus import building, reading
 from bertsmith.text.corpus.corpus import build_corpus
-from bertsmith.text.ray_engine import ATTEMPTS, ordered_by_ray
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.workers import ATTEMPTS, ordered_by_ray
 
 pytestmark = [
     pytest.mark.slow,  # starting two nodes and their workers takes most of a minute
@@ -219,7 +219,7 @@ def die() -> None:
 
 
 def test_results_come_in_order_over_several_rounds(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_engine, "TASKS_OF_A_ROUND", 3)
+    monkeypatch.setattr(workers, "TASKS_OF_A_ROUND", 3)
     drawn = []
 
     def tasks() -> Iterator[tuple[int, int]]:

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from bertsmith.text.languages import AS_BUILT, Language
+from bertsmith.text.corpus_settings import AS_BUILT, Language
 
 CODE: TypeAdapter[str] = TypeAdapter(Language)
 

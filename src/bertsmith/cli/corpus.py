@@ -20,7 +20,7 @@ from bertsmith.cli.screen import (
 from bertsmith.errors import InputError
 from bertsmith.reporting import formatting
 from bertsmith.text.corpus_settings import CorpusSettings
-from bertsmith.text.ray_engine import Engine
+from bertsmith.text.workers import Engine
 
 if TYPE_CHECKING:
     from bertsmith.text.corpus.corpus import Corpus, Document

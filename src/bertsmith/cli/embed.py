@@ -21,7 +21,7 @@ from bertsmith.cli.options import (
     given,
 )
 from bertsmith.errors import InputError, printable
-from bertsmith.text.ray_engine import Engine
+from bertsmith.text.workers import Engine
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -9,8 +9,8 @@ from bertsmith.cli.options import ComputeDtype, Flag, Out, goes_on_again
 from bertsmith.cli.screen import console, print_facts, print_json, progress_bar
 from bertsmith.errors import InputError
 from bertsmith.reporting import formatting
-from bertsmith.text.ray_engine import Engine
 from bertsmith.text.retrieval.documents import DocumentSettings
+from bertsmith.text.workers import Engine
 
 if TYPE_CHECKING:
     from bertsmith.inference.embedding.embedder import Embedder

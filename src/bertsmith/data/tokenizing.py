@@ -29,10 +29,9 @@ from bertsmith.files import atomic_folder, require_free_space, sha256, write_jso
 from bertsmith.progress import Progress
 from bertsmith.text.corpus.corpus import Corpus, Document, opened
 from bertsmith.text.corpus.manifest import Counts, Split
-from bertsmith.text.ray_engine import Engine, ordered_by_ray, require_engine
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.word_cache import WordCache
-from bertsmith.text.workers import ordered
+from bertsmith.text.workers import Engine, ordered, ordered_by_ray, require_engine
 
 Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]  # see WordCache.encode
 

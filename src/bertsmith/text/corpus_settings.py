@@ -1,13 +1,63 @@
-"""Every choice of a corpus build: how sources are read, and what becomes of their documents."""
+"""Every choice of a corpus build: how sources are read, and what becomes of their documents.
 
-from typing import Literal
+Among them the language, which is named here for all that reads text: by ISO 639-1's two letters, or by three
+where a language has no two.
+"""
 
-from pydantic import Field
+import re
+from typing import Annotated, Literal
 
-from bertsmith.text.languages import Language
+from pydantic import AfterValidator, Field, ValidationInfo
+
 from bertsmith.validation import UserSettings
 
 Format = Literal["auto", "file", "blank-lines", "lines", "wikiextractor", "jsonl", "csv", "tsv", "parquet"]
+
+AS_BUILT = "as built"  # pydantic's context for settings that were written before codes were looked up
+
+# ISO 639-1's codes, each with those of three letters that ISO 639-2 has for the same language;
+# and sh, which is withdrawn, but has a Wikipedia.
+_CODES = """
+    aa:aar ab:abk ae:ave af:afr ak:aka am:amh an:arg ar:ara as:asm av:ava ay:aym az:aze ba:bak be:bel
+    bg:bul bh:bih bi:bis bm:bam bn:ben bo:bod/tib br:bre bs:bos ca:cat ce:che ch:cha co:cos cr:cre
+    cs:ces/cze cu:chu cv:chv cy:cym/wel da:dan de:deu/ger dv:div dz:dzo ee:ewe el:ell/gre en:eng eo:epo
+    es:spa et:est eu:eus/baq fa:fas/per ff:ful fi:fin fj:fij fo:fao fr:fra/fre fy:fry ga:gle gd:gla
+    gl:glg gn:grn gu:guj gv:glv ha:hau he:heb hi:hin ho:hmo hr:hrv ht:hat hu:hun hy:hye/arm hz:her ia:ina
+    id:ind ie:ile ig:ibo ii:iii ik:ipk io:ido is:isl/ice it:ita iu:iku ja:jpn jv:jav ka:kat/geo kg:kon
+    ki:kik kj:kua kk:kaz kl:kal km:khm kn:kan ko:kor kr:kau ks:kas ku:kur kv:kom kw:cor ky:kir la:lat
+    lb:ltz lg:lug li:lim ln:lin lo:lao lt:lit lu:lub lv:lav mg:mlg mh:mah mi:mri/mao mk:mkd/mac ml:mal
+    mn:mon mr:mar ms:msa/may mt:mlt my:mya/bur na:nau nb:nob nd:nde ne:nep ng:ndo nl:nld/dut nn:nno
+    no:nor nr:nbl nv:nav ny:nya oc:oci oj:oji om:orm or:ori os:oss pa:pan pi:pli pl:pol ps:pus pt:por
+    qu:que rm:roh rn:run ro:ron/rum ru:rus rw:kin sa:san sc:srd sd:snd se:sme sg:sag sh:hbs si:sin sk:slk/slo
+    sl:slv sm:smo sn:sna so:som sq:sqi/alb sr:srp ss:ssw st:sot su:sun sv:swe sw:swa ta:tam te:tel tg:tgk
+    th:tha ti:tir tk:tuk tl:tgl tn:tsn to:ton tr:tur ts:tso tt:tat tw:twi ty:tah ug:uig uk:ukr ur:urd
+    uz:uzb ve:ven vi:vie vo:vol wa:wln wo:wol xh:xho yi:yid yo:yor za:zha zh:zho/chi zu:zul
+"""
+_SHORTER = {
+    other: code
+    for code, others in (pair.split(":") for pair in _CODES.split())
+    for other in others.split("/")
+}
+_KNOWN = frozenset(_SHORTER.values())
+
+
+def _require_language(code: str, info: ValidationInfo) -> str:
+    """In small letters, as BCP 47 lets it be written in any. Of languages without two letters there are
+    thousands: three letters are one of them, unless ISO 639-2 has them for another. What an index was built
+    with is read as it is.
+    """
+    if info.context == AS_BUILT:
+        return code
+    language, *parts = code.lower().split("-")
+    if language in _SHORTER:
+        raise ValueError(f"expected {_SHORTER[language]}, the code of two letters that this language has")
+    is_known = language in _KNOWN if len(language) == 2 else re.fullmatch("[a-z]{3}", language)
+    if not is_known or not all(re.fullmatch("[a-z0-9]{1,8}", part) for part in parts):
+        raise ValueError("expected a language's code of ISO 639, such as en, de or zh-hant")
+    return "-".join([language, *parts])
+
+
+Language = Annotated[str, AfterValidator(_require_language)]
 
 
 class CorpusSettings(UserSettings):

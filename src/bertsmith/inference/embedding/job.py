@@ -28,7 +28,7 @@ from bertsmith.text.labelled.rows import (
     read_keys,
     stream_rows,
 )
-from bertsmith.text.ray_engine import Engine, ordered_by_ray, require_engine
+from bertsmith.text.workers import Engine, ordered_by_ray, require_engine
 
 SHARD_ROWS = 4096
 _OTHER_FORMATS = frozenset(
@@ -94,7 +94,7 @@ def embed_file(
     int8's `ranges` are learnt from the first shard unless given. With `resume` finished shards are kept, and
     a finished file of the same rows and settings is left as it is. With `engine` "ray" a cluster computes the
     shards, and this process reads the rows and writes. Memory: `shard_rows` vectors and the ids of three
-    shards; on a cluster, of all shards of a round (see ray_engine). Raises InputError for a file that exists
+    shards; on a cluster, of all shards of a round (see workers). Raises InputError for a file that exists
     unless `overwrite` says to replace it, a name that ends as another format's, ranges of another width,
     other rows or settings, rows that can't be read, and parts that another process is writing.
     """

@@ -17,9 +17,9 @@ from bertsmith.inference.index.plan import IndexUpdate, survey
 from bertsmith.inference.index.text_embedder import TextEmbedder
 from bertsmith.inference.index.writer import IndexWriter
 from bertsmith.progress import Progress
-from bertsmith.text.ray_engine import Engine
 from bertsmith.text.retrieval.documents import Document, Documents, part_of
 from bertsmith.text.retrieval.passages import Passage
+from bertsmith.text.workers import Engine
 
 PASSAGES_AT_A_TIME = 2048  # of a commit, about: some ten megabytes, some ten seconds of embedding
 

@@ -9,10 +9,9 @@ from itertools import tee
 from typing import NamedTuple
 
 from bertsmith.inference.index.text_embedder import TextEmbedder, Vectors, room_of
-from bertsmith.text.ray_engine import Engine, ordered_by_ray
 from bertsmith.text.retrieval.documents import Document
 from bertsmith.text.retrieval.passages import Passage, PassageSettings, passages
-from bertsmith.text.workers import ordered
+from bertsmith.text.workers import Engine, ordered, ordered_by_ray
 
 CHARACTERS_OF_A_TOKEN = 4  # in English; only how large shards come out hangs on it
 

@@ -25,10 +25,10 @@ from bertsmith.inference.index.text_embedder import (
 from bertsmith.inference.index.writer import create_index, writing
 from bertsmith.inference.ranking.reranker import Reranker, open_reranker
 from bertsmith.progress import Progress
-from bertsmith.text.ray_engine import Engine, require_engine
 from bertsmith.text.retrieval.documents import Documents, DocumentSettings, part_of
 from bertsmith.text.retrieval.passages import PassageSettings
 from bertsmith.text.tokens.tokenizer import without_surrogates
+from bertsmith.text.workers import Engine, require_engine
 
 Answer = TypeVar("Answer")
 SomePassages = PassageSettings | Mapping[str, Any]  # all settings, or some of them by name

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_write, read_json
-from bertsmith.text.languages import AS_BUILT
+from bertsmith.text.corpus_settings import AS_BUILT
 from bertsmith.text.retrieval.passages import PassageSettings
 from bertsmith.validation import Strict, first_problem
 

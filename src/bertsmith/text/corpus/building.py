@@ -33,8 +33,7 @@ from bertsmith.text.corpus.shards import ShardWriter
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.sources import Found, find_sources
 from bertsmith.text.files.streams import SourceFile, SourceStream
-from bertsmith.text.ray_engine import Engine, ordered_by_ray
-from bertsmith.text.workers import ordered, usable_cores
+from bertsmith.text.workers import Engine, ordered, ordered_by_ray, usable_cores
 
 Task = tuple[Batch, dict[int, str], CorpusSettings, Path]  # what `prepare` takes
 WORTH_WORKERS = 8_000_000  # bytes of input; below, starting processes costs more than it saves

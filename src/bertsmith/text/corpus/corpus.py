@@ -15,7 +15,7 @@ from bertsmith.text.corpus.building import build
 from bertsmith.text.corpus.manifest import CorpusManifest, Shard, Split
 from bertsmith.text.corpus.shards import read_shard
 from bertsmith.text.corpus_settings import CorpusSettings
-from bertsmith.text.ray_engine import Engine, require_engine
+from bertsmith.text.workers import Engine, require_engine
 from bertsmith.validation import first_problem
 
 __all__ = ["Corpus", "CorpusSettings", "Document", "build_corpus"]

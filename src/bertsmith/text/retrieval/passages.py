@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 from bertsmith.errors import InputError
-from bertsmith.text.languages import Language
+from bertsmith.text.corpus_settings import Language
 from bertsmith.text.prose.sentences import split
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.validation import UserSettings, first_problem

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bertsmith.errors import InputError, MissingExtra
-from bertsmith.text.ray_engine import ordered_by_ray, require_engine
+from bertsmith.text.workers import ordered_by_ray, require_engine
 
 
 def test_an_unknown_engine_is_refused() -> None:
