@@ -24,8 +24,12 @@ from bertsmith.errors import ModelError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.families import FAMILIES, find_family
+from bertsmith.serving.operations.operation import Options
+from bertsmith.serving.served_model import open_model
+from bertsmith.serving.settings import read_settings
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
+from bertsmith.tasks.registry import find_task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.recipe import read_recipe
 from parity.model_parity import assert_parity, random_sample, twin, with_large_weights
@@ -130,8 +134,8 @@ def test_the_guide_to_a_task_leads_to_one_that_learns(desk: Path, capsys: pytest
 
 
 def has_everything_that_ours_have(desk: Path, others: list[list[str]]) -> None:
-    """Exported, distilled, explained, suggested for."""
-    export, distil, look, suggest = others
+    """Exported, distilled, explained, suggested for, served."""
+    export, distil, look, suggest, serve = others
     assert main(export) == 0
     parity = json.loads((desk / "runs/graph/parity.json").read_text())
     assert parity["passed"] and parity["gate"]["agreeing"] == 60
@@ -145,6 +149,9 @@ def has_everything_that_ours_have(desk: Path, others: list[list[str]]) -> None:
     assert main(suggest) == 0
     rows = (desk / "runs/next/rows.csv").read_text().splitlines()
     assert len(rows) > 10 and rows[0].startswith("text,")
+    settings = read_settings([serve[1]], None, {"task": serve[-1]})
+    (answer,) = open_model(settings.models[0], 1).operation(None).prepare(["superb film"], Options()).answer()
+    assert answer == Predictor.load("runs/stars/model", find_task("stars:Stars")).predict(["superb film"])[0]
 
 
 def test_a_model_of_someone_s_task_opens_only_with_that_task(
@@ -367,7 +374,5 @@ def test_a_package_can_t_take_the_place_of_a_family_of_ours(package: Path) -> No
 
 def imported(module: str) -> Any:
     """The task in a file of the guide, with its default settings."""
-    from bertsmith.tasks.registry import find_task
-
     kind = find_task(f"{module}:{module.title()}")
     return kind(kind.Settings())

@@ -97,6 +97,7 @@ def serve(
     /,
     *,
     config: Path | None = None,
+    task: str | None = None,
     listening: Listening | None = None,
     limits: Annotated[Limits | None, Parameter(group=_LIMITS)] = None,
     show_settings: Flag = False,
@@ -113,6 +114,8 @@ def serve(
         Folders, aliases such as minilm, or indexes. NAME=FOLDER chooses the name that clients use.
     config
         A TOML file with the settings.
+    task
+        For models with a task of your own: package.module:Class.
     show_settings
         Print all settings as JSON and stop.
 
@@ -128,7 +131,7 @@ def serve(
         signal.signal(signal.SIGHUP, lambda *_: None)
     from bertsmith.serving.settings import read_settings
 
-    settings = read_settings(models, config, given(listening, limits))
+    settings = read_settings(models, config, given(listening, limits) | {"task": task})
     if show_settings:
         print(settings.model_dump_json(indent=2))
         return

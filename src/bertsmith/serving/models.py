@@ -238,12 +238,7 @@ def rows_of(shape: PatchShape) -> list[str]:
 
 def reads_pairs(model: ServedModel) -> bool:
     """Whether an input of `predict` is two texts."""
-    task = model.opened
-    if task is None:
-        return False
-    if task.name in ("question-answering", "similarity", "retrieval", "reranking"):
-        return True
-    return bool(getattr(task, "reads_pairs", False))
+    return model.opened is not None and bool(model.opened.reads_pairs)
 
 
 def _same(one: Any, other: Any, dtype: torch.dtype) -> bool:

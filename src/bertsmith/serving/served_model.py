@@ -18,6 +18,7 @@ from bertsmith.inference.index.manifest import MANIFEST as INDEX
 from bertsmith.inference.index.manifest import read_index_manifest
 from bertsmith.model.bert import Bert
 from bertsmith.model.locate import locate_model
+from bertsmith.model.manifest import stated_manifest
 from bertsmith.serving.operations.embed import Embed, EmbedTokens, Prompts, Similarity, TextEncoder
 from bertsmith.serving.operations.fill_mask import FillMask
 from bertsmith.serving.operations.operation import Operation
@@ -29,6 +30,7 @@ from bertsmith.tasks.checkpoints.infer_task import model_kind
 from bertsmith.tasks.checkpoints.sentence_folder import read_sentence_settings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
+from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -197,14 +199,17 @@ def _open_task(
     settings: ModelSettings, version: int, files: ServedFiles, device: torch.device | str, wanted: Any
 ) -> ServedModel:
     folder = files.folder
-    model, task = load_task_model(folder)
+    manifest = stated_manifest(folder)
+    needs_class = manifest is not None and manifest.task not in TASKS
+    own = find_task(settings.task) if settings.task and needs_class else None
+    model, task = load_task_model(folder, own)
     engine = start_engine(model, folder, device, wanted)
     predict = Predict(settings.name, engine, task)
     operations: dict[str, Operation] = {"predict": predict}
     if ranks_pairs(task):
         operations["rerank"] = Rerank(predict)
     found = None
-    if task.name in ("similarity", "retrieval"):
+    if task.makes_vectors:
         found = _beside_a_head(settings.name, folder, engine, model.encoder)
         operations = {**vector_operations(found), **operations}
     return ServedModel(

@@ -18,11 +18,14 @@ LONGEST_DRAIN = 86_400  # seconds: uvicorn takes a whole number, which infinity 
 
 
 class ModelSettings(Strict):
-    """One model: a folder, an alias such as minilm, or an index. `name` is what clients call it."""
+    """One model: a folder, an alias such as minilm, or an index. `name` is what clients call it; `task` is
+    for a model of a task of one's own, as package.module:Class.
+    """
 
     name: str
     path: str
     compute_dtype: Literal["float32", "int16"] | None = None
+    task: str | None = None
 
     @field_validator("name")
     @classmethod
@@ -36,15 +39,16 @@ class ModelSettings(Strict):
 
 
 class ServingSettings(Strict):
-    """`timeout_ms` is the most a request may take, and what it has if it says nothing. Limits are of one
-    request: `max_inputs` texts, `max_input_characters` of a text, however few of them are read,
-    `max_input_tokens` of a text with its windows, `max_request_tokens` of all.
+    """`task` is for models that name none. `timeout_ms` is the most a request may take, and what it has if it
+    says nothing. Limits are of one request: `max_inputs` texts, `max_input_characters` of a text, however few
+    of them are read, `max_input_tokens` of a text with its windows, `max_request_tokens` of all.
     `queue_tokens` may wait at a time. `batch_tokens` are computed together on a core; None: as suits the
     device. A service that stops shows it for `drain_delay` seconds, closes its socket, and has
     `drain_seconds` for the rest. `pid_file` holds the number of its process while it runs.
     """
 
     models: tuple[ModelSettings, ...] = Field((), min_length=1)
+    task: str | None = None
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     workers: int = Field(1, ge=1, le=256)
@@ -92,18 +96,20 @@ def read_settings(
         found["models"] = models
     if not found.get("models"):
         raise RecipeError("There is nothing to serve. Name a model: bertsmith serve minilm, or NAME=FOLDER.")
-    found["models"] = [_model(each) for each in found["models"]]
+    found["models"] = [_model(each, found.get("task")) for each in found["models"]]
     return check(ServingSettings, found, str(config) if config else "the settings of the service")
 
 
-def _model(given: Any) -> Any:
-    """PATH or NAME=PATH; a table of TOML as it is."""
+def _model(given: Any, task: Any) -> Any:
+    """PATH or NAME=PATH; a table of TOML as it is, but for the `task` where it names none."""
+    if isinstance(given, dict):
+        return {"task": task} | given
     if not isinstance(given, str):
         return given
     name, mark, path = given.partition("=")
     if not mark or "/" in name:  # a folder may have = in its name
-        return {"name": usual_name(given), "path": given}
-    return {"name": name, "path": path}
+        return {"name": usual_name(given), "path": given, "task": task}
+    return {"name": name, "path": path, "task": task}
 
 
 def usual_name(path: str) -> str:

@@ -94,6 +94,7 @@ class Classification(CalibratedTask):
     main_metric = "accuracy"
     activation = "softmax"
     decided = ("label",)
+    relevance = "label"
     learns_unlabelled = True
     is_linear = True
     answers_are_labels = True

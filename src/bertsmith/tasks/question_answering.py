@@ -90,6 +90,10 @@ class QuestionAnswering(Task[Question]):
     settings: AnswerSettings
     threshold: float | None = None  # None: every question has an answer (v1.1)
 
+    @property
+    def reads_pairs(self) -> bool:
+        return True
+
     def read(self, path: Path | str, *, labelled: bool = True) -> list[Question]:
         """SQuAD's JSON, or JSON lines with the keys that --text, --text-pair and --label name."""
         settings = self.settings

@@ -80,6 +80,8 @@ class Regression(TextTask):
     Settings: ClassVar[type[TaskSettings]] = MixedSettings
     settings: MixedSettings
     mean, deviation = 0.0, 1.0
+    gives_score = True
+    relevance = "score"
     is_linear = True
     answers_are_labels = True
     has_sigmoid = False  # of a cross-encoder whose scores are in [0, 1]

@@ -82,6 +82,9 @@ class Reranking(TextTask):
     Settings: ClassVar[type[TaskSettings]] = RerankingSettings
     settings: RerankingSettings
     activation = "sigmoid"
+    gives_score = True
+    relevance = "score"
+    bounds = (0.0, 1.0)
     highest = 1.0
 
     # -- data ----------------------------------------------------------------------------------------------

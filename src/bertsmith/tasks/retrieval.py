@@ -77,10 +77,15 @@ class Retrieval(Task[QueryExample]):
     Settings: ClassVar[type[TaskSettings]] = RetrievalSettings
     settings: RetrievalSettings
     makes_vectors = True
+    bounds = (-1.0, 1.0)  # of the cosine
 
     def __init__(self, settings: TaskSettings, labels: Sequence[str] = ()) -> None:
         super().__init__(settings, labels)
         self._known: dict[int, tuple[int, ...]] = {}
+
+    @property
+    def reads_pairs(self) -> bool:
+        return True
 
     # -- data ----------------------------------------------------------------------------------------------
 

@@ -88,6 +88,8 @@ class Similarity(TextTask):
     Settings: ClassVar[type[TaskSettings]] = SimilaritySettings
     settings: SimilaritySettings
     makes_vectors = True
+    gives_score = True
+    bounds = (-1.0, 1.0)  # of the cosine
     answers_are_labels = True
     lowest, highest = 0.0, 1.0
 

@@ -176,6 +176,9 @@ class Task(ABC, Generic[E]):
     makes_vectors: ClassVar[bool] = False  # its model is one of vectors, for sentence-transformers too
     teachings: Sequence[str] = ()  # ways to teach the encoder before it has its head: contrastive, cloze
     columns: Any = None  # what training showed of the columns beside the text, where there are any
+    gives_score: ClassVar[bool] = False  # a prediction's "score" is a number
+    relevance: ClassVar[str | None] = None  # what of a prediction for a pair ranks documents: score, or label
+    bounds: tuple[float, float] | None = None  # of the numbers that it gives; None where nobody knows
     is_trained = False  # made `from_state`: what divided the training file, another file needn't have
     named_columns: Mapping[str, str] = MappingProxyType({})  # of those given by number, by their settings
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
@@ -183,6 +186,11 @@ class Task(ABC, Generic[E]):
     def __init__(self, settings: TaskSettings, labels: Sequence[str] = ()) -> None:
         self.settings, self.labels = settings, tuple(labels)
         self.left_out: list[str] = []  # what reading left out, or may have misread, in sentences for the user
+
+    @property
+    def reads_pairs(self) -> bool | None:
+        """Whether an example is two texts; None where nobody knows."""
+        return False
 
     @property
     def features(self) -> Sequence[Any]:

@@ -14,7 +14,6 @@ from bertsmith.inference.ranking.reranker import relevant_label, score_of
 from bertsmith.serving.operations.operation import LongText, Options, Pass, PreparedRequest
 from bertsmith.serving.refusals import TooLong
 from bertsmith.tasks.examples.encoding import Encoded, Layout, special_tokens
-from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.finetuning import pieces_of
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.task_model import TaskModel, at_least_float32
@@ -143,12 +142,11 @@ class Rerank:
 
 def ranks_pairs(task: Task[Any]) -> bool:
     """Whether a task's model can re-rank: it reads pairs, and says of one how much it is."""
-    if not isinstance(task, TextTask) or task.name not in ("reranking", "regression", "classification"):
-        return False
-    if task.name == "classification":
+    if task.relevance == "label":
         try:
             relevant_label(tuple(task.labels), task.name)
         except InputError:
             return False
-    knows = task.reads_pairs  # None: a model of transformers, whose cross-encoders have one output
-    return task.name == "reranking" or bool(knows) or (knows is None and task.name == "regression")
+        return bool(task.reads_pairs)
+    # A model of transformers doesn't say that it reads pairs; its cross-encoders have one output.
+    return task.relevance is not None and task.reads_pairs is not False

@@ -87,7 +87,7 @@ def described(model: ServedModel) -> dict[str, Any]:
     task, search = model.opened, model.operations.get("search")
     # A model of transformers doesn't say whether it was trained on one text or two.
     ranks = "rerank" in model.operations and model.labels
-    says_no_number = getattr(task, "reads_pairs", False) is None
+    says_no_number = task is not None and task.reads_pairs is None
     return {
         "name": model.name,
         "task": model.task,
@@ -106,7 +106,7 @@ def described(model: ServedModel) -> dict[str, Any]:
         "pairs": None if says_no_number else reads_pairs(model),
         "mask": model.tokenizer.id_to_token(model.tokenizer.mask_id),
         "windows": bool(task is not None and (task.settings.stride is not None or task.is_pretokenized)),
-        "scale": _scale(model),
+        "scale": list(task.bounds) if task is not None and task.bounds else None,  # of a number
         "columns": list(search.index.info.metadata) if isinstance(search, Search) else [],  # for filters
         "beside": list(getattr(task, "column_names", ())),  # columns that are read beside the text
     }
@@ -137,16 +137,6 @@ def _first_row(path: Path) -> dict[str, Any]:
     except (OSError, orjson.JSONDecodeError):
         return {}
     return row if isinstance(row, dict) else {}
-
-
-def _scale(model: ServedModel) -> list[float] | None:
-    """From where to where a model's number may lie; None where training set no bounds."""
-    if model.task == "reranking":
-        return [0.0, 1.0]
-    if model.task in ("similarity", "retrieval"):
-        return [-1.0, 1.0]
-    bounds = getattr(model.opened, "bounds", None)
-    return list(bounds) if bounds else None
 
 
 class ExplanationBody(StrictBody):

@@ -156,7 +156,8 @@ def _entailment(model: ServedModel) -> tuple[int, int]:
     known = {label.lower(): number for number, label in enumerate(model.labels)}
     entailment = next((known[name] for name in known if name.startswith("entail")), None)
     contrary = next((known[name] for name in known if name.startswith(("contra", "not_entail"))), None)
-    if model.task != "classification" or entailment is None or contrary is None:
+    is_classifier = model.opened is not None and model.opened.activation == "softmax"
+    if not is_classifier or entailment is None or contrary is None:
         raise Unsupported(
             f"{model.name} can't classify by labels it never saw: that takes a model of pairs with the "
             "labels entailment and contradiction."

@@ -25,10 +25,7 @@ from bertsmith.serving.service import Answer, Service
 
 DIGITS = 6  # of a probability, as it is written
 ANY = "auto"  # the model of a request that leaves the choice to the service
-_CLASSES = ("classification",)
 _NAMED = ({"question", "context"}, {"text", "text_pair"}, {"text"})  # what a head reads as it is
-_LABELS = ("classification", "multi-label")
-_NUMBERS = ("regression", "similarity", "reranking")
 _YES = ({"yes", "no"}, {"true", "false"}, {"1", "0"})
 _SURE = ("yes", "true", "1")
 _MOST_SHOWN = 8
@@ -172,7 +169,7 @@ def _find(question: Question, models: Models, wanted: ServedModel | None) -> Fou
         return read if isinstance(read, Unanswerable) else (model, read)
     able = []
     for model in models:
-        if model.task in _LABELS and not isinstance(
+        if _has_labels(model) and not isinstance(
             read := _READERS[question.kind](question, model, False), Unanswerable
         ):
             able.append((model, read))
@@ -190,11 +187,16 @@ def _find(question: Question, models: Models, wanted: ServedModel | None) -> Fou
     )
 
 
+def _has_labels(model: ServedModel) -> bool:
+    """Whether it says the probability of each label."""
+    return model.opened is not None and model.opened.has_probabilities
+
+
 def _read_label(question: Question, model: ServedModel, own: bool) -> Read | Unanswerable:
     """The probability of a label that the question names, in its own case or in another. A head of yes and no
     that the question is named after answers yes.
     """
-    if model.task not in _LABELS:
+    if not _has_labels(model):
         return Unanswerable(
             f"{model.name} is a model for {model.task}: it has no label that holds or doesn't."
         )
@@ -237,7 +239,7 @@ def _read_score(question: Question, model: ServedModel, own: bool) -> Read | Una
     """Levels that are a head's classes, in the question's order; or numbers in even steps, on which a head's
     number has its place.
     """
-    if model.task in _NUMBERS:
+    if model.opened is not None and model.opened.gives_score:
         return _read_number(question, model)
     if (problem := _differs(question, model)) is not None:
         return problem
@@ -294,7 +296,7 @@ def _shares(options: Sequence[str], known: Mapping[str, str], prediction: Mappin
 
 def _differs(question: Question, model: ServedModel) -> Unanswerable | None:
     """None where the options are the labels, in whatever order and case: only then nothing is left over."""
-    if model.task not in _CLASSES:
+    if model.opened is None or not model.opened.has_probabilities or model.opened.activation != "softmax":
         return Unanswerable(f"{model.name} is a model for {model.task}: it doesn't choose one of several.")
     options = [option.strip().lower() for option in question.options]
     if sorted(options) == sorted(label.strip().lower() for label in model.labels):
