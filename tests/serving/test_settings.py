@@ -49,7 +49,7 @@ def test_truth_is_no_number(tmp_path: Path, line: str) -> None:
 @pytest.mark.parametrize("name", [name for name in ServingSettings.model_fields if name != "models"])
 def test_every_setting_may_stand_in_the_environment(name: str) -> None:
     value = getattr(read_settings(["a"], None, {}, {}), name)
-    other: Any = {"host": "::1", "keys_file": "keys", "pid_file": "pid"}.get(name)
+    other: Any = {"host": "::1", "keys_file": "keys", "pid_file": "pid", "task": "a:B"}.get(name)
     if other is None:
         other = not value if isinstance(value, bool) else (value or 0) + 9
     found = getattr(read_settings(["a"], None, {}, {ENVIRONMENT + name.upper(): str(other)}), name)
@@ -120,7 +120,7 @@ def test_the_command_shows_all_settings_and_opens_nothing(
     shown = json.loads(capsys.readouterr().out)
     assert set(shown) == set(ServingSettings.model_fields)
     assert (shown["port"], shown["page"]) == (7, False)
-    assert shown["models"] == [{"name": "n", "path": "absent", "compute_dtype": None}]
+    assert shown["models"] == [{"name": "n", "path": "absent", "compute_dtype": None, "task": None}]
     for arguments in (["--config", tmp_path / "absent.toml"], ["--timeout-ms", "-1"], ["--prot", "1"]):
         assert main(["serve", "a", *map(str, arguments)]) == 2
         assert capsys.readouterr().err.startswith(("Error: ",))
