@@ -181,6 +181,7 @@ def test_questions_about_other_documents_are_refused(index: Index, tmp_path: Pat
         ("a.csv", "question,document,grade\nwho?,7,1\nwho?,7,0\n", "line 3.*grade 0.*but 1 further up"),
         ("a.csv", "question,document,score,grade\nwho?,7,0.3,2\n", {"7": 2}),  # by the table of names
         ("a.csv", "question,document,label\nwho?,7,1\nwho?,8,0\n", {"7": 1, "8": 0}),  # as reranking has it
+        ("a.csv", "question,document,is_relevant\nwho?,7,1\nwho?,8,0\n", {"7": 1, "8": 0}),
         (
             "a.csv",
             "question,document,label\nwho?,7,cars\n",

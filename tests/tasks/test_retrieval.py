@@ -145,6 +145,9 @@ def test_an_id_is_carried_to_the_predictions(name: str, content: str, tmp_path: 
     [
         ("question,answer,label\nwho?,ann,1\nwho?,bob,0\n", {}, "line 3: 'label' is 0"),
         ("query,passage,Score\nwho?,ann,2\nwho?,bob,0.0\n", {}, "line 3: 'Score' is 0"),
+        ("question1,question2,is_duplicate\nwho?,ann,1\nwhy?,bob,0\n", {}, "line 3: 'is_duplicate' is 0"),
+        ("#1 String,#2 String,Quality\nwho?,ann,1\nwho?,bob,0\n", {}, "line 3: 'Quality' is 0"),
+        ("query,passage,is_selected\nwho?,ann,True\nwho?,bob,False\n", {}, "line 3: 'is_selected' is 0"),
         ("query,passage,right\nwho?,ann,true\nwho?,bob,false\n", {"label": "right"}, "line 3: 'right' is 0"),
         (
             "who?,ann,1\nwho?,bob,0\n",
@@ -154,13 +157,17 @@ def test_an_id_is_carried_to_the_predictions(name: str, content: str, tmp_path: 
         ("query,passage,label\nwho?,ann,1\nwhy?,bob,\n", {}, ""),
         ("query,passage,label\nwho?,ann,cars\nwhy?,bob,0\n", {}, ""),
         ("query,passage,score\nwho?,ann,-3\nwhy?,bob,0\n", {}, ""),
+        ("query,passage,quality\nwho?,ann,7\nwhy?,bob,0\n", {}, ""),
+        ("query,passage,class\nwho?,ann,2\nwhy?,bob,0\n", {}, ""),
         ("query,passage,topic\nwho?,ann,0\nwhy?,bob,1\n", {}, ""),
     ],
 )
 def test_documents_that_a_label_says_are_no_answers_are_not_learned_as_answers(
     content: str, settings: dict[str, Any], first: str, tmp_path: Path
 ) -> None:
-    """The rows of reranking's example; votes below 0 are no relevance, and neither is a topic."""
+    """The rows of reranking's example, of QQP, MRPC and MS MARCO; votes below 0 are no relevance, and neither
+    is a topic.
+    """
     (tmp_path / "a.csv").write_text(content)
     task = make_task("retrieval", **settings)
     if not first:

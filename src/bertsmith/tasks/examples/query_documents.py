@@ -32,6 +32,12 @@ QUERIES = ("query", "question", "anchor")
 POSITIVES = ("positive", "document", "passage", "answer", "sentence")
 # Columns that say how relevant a document is, as reranking reads them.
 _RELEVANCES = ("label", "labels", "relevance", "relevant", "isrelevant", "grade", "score", "similarity")
+# Those that say so where their cells are truth values: of Quora's pairs, of MRPC's, of MS MARCO's passages.
+_VERDICTS = (
+    *("isduplicate", "duplicate", "quality", "isselected", "iscorrect", "correct", "isanswer", "ispositive"),
+    *("ismatch", "match", "isparaphrase", "paraphrase", "relevancy", "judgment", "judgement"),
+    *("goldlabel", "gold", "class", "target", "y"),
+)
 _NEGATIVE = re.compile(r"negatives?[ _-]?\d*", re.IGNORECASE)
 # A list of texts. Braces aren't looked at: a document may be code.
 _PRINTED = re.compile(r"""\[\s*(?:['"].*['"]\s*)?\]""", re.DOTALL)
@@ -176,7 +182,7 @@ def require_answers(
         roles = (columns.query, columns.positive, columns.scores, *columns.negatives)
         used, named = {named_column(role, names) for role in roles}, named_column(label, names)
         free = [name for name in names if name not in used]
-        judged = [name for name in free if name == named or plain_name(name) in _RELEVANCES]
+        judged = [name for name in free if name == named or plain_name(name) in (*_RELEVANCES, *_VERDICTS)]
         rows = read_rows(path, [], optional=judged, **layout) if judged else []
     else:
         judged = [] if label is None else [str(label)]
@@ -184,7 +190,8 @@ def require_answers(
     for number, column in enumerate(judged):
         cells = [(row.values[number], row.where) for row in rows if not is_blank(row.values[number])]
         wrong = [where for value, where in cells if as_category(value) in ("0", "False")]
-        if wrong and all(_is_relevance(value) for value, _ in cells):
+        is_verdict = header and column != named and plain_name(column) in _VERDICTS
+        if wrong and all(_is_relevance(value, is_verdict) for value, _ in cells):
             raise InputError(
                 f"{wrong[0]}: {column!r} is 0, so the document is no answer, and retrieval would learn it as "
                 f"one: {len(wrong):,} of {len(rows):,} rows are so. Keep the others, or train reranking, "
@@ -192,7 +199,9 @@ def require_answers(
             )
 
 
-def _is_relevance(value: Any) -> bool:
+def _is_relevance(value: Any, is_verdict: bool) -> bool:
+    if is_verdict:
+        return as_category(value) in ("True", "False", "0", "1")
     try:
         return as_category(value) in ("True", "False") or as_number(value, "") >= 0
     except InputError:

@@ -4,7 +4,7 @@
 | --- | --- |
 | the question | question, query, text |
 | the document | document, document_id, doc_id, id, source, answer |
-| its grade, 1 where there is none | grade, relevance, score, label |
+| its grade, 1 where there is none | grade, relevance, score, label, relevant, is_relevant |
 
 Of several such columns the name that stands first here decides. A question with several right documents
 stands in several rows. Grades are whole numbers.
@@ -23,7 +23,7 @@ from bertsmith.text.retrieval.retrieval_data import RetrievalData
 TABLES = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".json", ".parquet")
 _QUESTION = ("question", "query", "text")
 _DOCUMENT = ("document", "document_id", "doc_id", "id", "source", "answer")
-_GRADE = ("grade", "relevance", "score", "label")
+_GRADE = ("grade", "relevance", "score", "label", "relevant", "is_relevant")
 
 
 def read_judged_questions(path: Path, documents: Mapping[str, str], encoding: str = "utf-8") -> RetrievalData:
