@@ -20,7 +20,7 @@ from bertsmith.benchmarks import seed_run, suite
 from bertsmith.benchmarks.glue import glue_tasks
 from bertsmith.benchmarks.published import GLUE
 from bertsmith.benchmarks.results import BenchmarkResult, TaskResult, beside_published
-from bertsmith.benchmarks.seed_run import Searched, SeedScore, run_values, search_settings
+from bertsmith.benchmarks.seed_run import ChosenSettings, SeedScore, run_values, search_settings
 from bertsmith.benchmarks.suite import Share, Suite, SuiteSettings, own_share, run_suite
 from bertsmith.cli.main import main
 from bertsmith.errors import RecipeError
@@ -269,7 +269,7 @@ def test_a_search_that_is_killed_while_it_clears_up_is_not_lost(
     files = task.prepare(glue_data, tmp_path / "data", None)
     given = ["epochs=1", "max_length=32", "dropout=0", "hardware.threads=1", "search.batch_size=[8]"]
 
-    def search() -> Searched:
+    def search() -> ChosenSettings:
         return search_settings(task.head, given, run_values(task, files, model), out, 1e-6, lambda _: None)
 
     def killed(folder: Path, **how: Any) -> None:

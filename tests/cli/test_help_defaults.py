@@ -9,8 +9,6 @@ from docstring_parser import parse
 from pydantic import BaseModel
 
 from bertsmith.cli import mirror, mirror_learn, serve
-from bertsmith.cli import mirror as mirror_guard
-from bertsmith.cli import mirror as mirror_options
 from bertsmith.mirror.guard.policy import GuardSettings
 from bertsmith.mirror.learn_settings import LearnSettings
 from bertsmith.mirror.settings import MirrorSettings
@@ -20,16 +18,16 @@ from bertsmith.serving.settings import ServingSettings
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
-        (serve.Listening, ServingSettings),
-        (serve.Limits, ServingSettings),
-        (mirror_options.Upstreams, MirrorSettings),
-        (mirror_options.Recording, MirrorSettings),
-        (mirror_options.Answering, MirrorSettings),
-        (mirror_options.PageOptions, MirrorSettings),
+        (serve.ListeningOptions, ServingSettings),
+        (serve.LimitOptions, ServingSettings),
+        (mirror.UpstreamOptions, MirrorSettings),
+        (mirror.RecordingOptions, MirrorSettings),
+        (mirror.AnsweringOptions, MirrorSettings),
+        (mirror.PageOptions, MirrorSettings),
         (mirror.serve, MirrorSettings),
-        (mirror_guard.guard, GuardSettings),
-        (mirror_learn.Claim, LearnSettings),
-        (mirror_learn.Learning, LearnSettings),
+        (mirror.guard, GuardSettings),
+        (mirror_learn.ClaimOptions, LearnSettings),
+        (mirror_learn.LearningOptions, LearnSettings),
     ],
 )
 def test_a_default_in_the_help_is_that_of_the_settings(

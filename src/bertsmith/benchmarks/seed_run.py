@@ -32,7 +32,7 @@ _SCORE_FILE = "score.json"
 _MANY = 100_000  # trials: the hours end the search, not their number
 
 
-class Searched(NamedTuple):
+class ChosenSettings(NamedTuple):
     """The settings that did best on dev, after how many trials that took so many seconds together."""
 
     choice: Choice
@@ -70,7 +70,7 @@ def search_settings(
     out: Path,
     hours: float,
     on_trial: Callable[[Trial], None],
-) -> Searched:
+) -> ChosenSettings:
     """Trials until their seconds exceed `hours`, the last one finished; what was given is not searched.
 
     A search that was killed goes on, and one that ended is read. `values` are the files and the model, as
@@ -81,10 +81,10 @@ def search_settings(
         trials = _trials_until(task, overrides, values, out, hours, on_trial)
         result = tune(task, *overrides, **values, out=str(out), trials=trials, resume=True)
         seconds = sum(trial.seconds for trial in result.trials)
-        write_json(stored, Searched(result.best.choice, len(result.trials), seconds)._asdict())
+        write_json(stored, ChosenSettings(result.best.choice, len(result.trials), seconds)._asdict())
     for folder in ("trials", "model"):  # the seeds train it again, and `tune` can't go on without them
         shutil.rmtree(out / folder, ignore_errors=True)
-    return Searched(**read_json(stored))
+    return ChosenSettings(**read_json(stored))
 
 
 def _trials_until(

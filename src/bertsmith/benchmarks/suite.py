@@ -25,7 +25,7 @@ from bertsmith.benchmarks.results import BenchmarkResult, TaskResult, gather_see
 from bertsmith.benchmarks.seed_run import (
     CHOSEN,
     DEV,
-    Searched,
+    ChosenSettings,
     SeedScore,
     hand_in,
     keep_leading_model,
@@ -273,7 +273,7 @@ def _run_task(
     hand_in(task, files, folder, leading.seed, run.out / _SUBMISSION, run.progress)
 
 
-def _search(run: _Run, task: BenchmarkTask, files: TaskFiles, hours: float) -> Searched:
+def _search(run: _Run, task: BenchmarkTask, files: TaskFiles, hours: float) -> ChosenSettings:
     shown = run.console or Console(quiet=True)
 
     def tell(trial: Any) -> None:

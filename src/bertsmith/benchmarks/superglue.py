@@ -186,7 +186,7 @@ RECORDS = (
 )
 
 
-class Answered(NamedTuple):
+class AnsweredPair(NamedTuple):
     """A pair by its official numbers, its label where there is one, and what the model says of it."""
 
     place: tuple[int, ...]
@@ -247,11 +247,11 @@ class SuperGlueTask(BenchmarkTask):
     def _head(self) -> str:
         return head_of(self.measures)
 
-    def _measured(self, answered: Sequence[Answered]) -> Mapping[str, float]:
+    def _measured(self, answered: Sequence[AnsweredPair]) -> Mapping[str, float]:
         gold, said = [each.gold for each in answered], [each.said["label"] for each in answered]
         return class_scores(gold, said, self.record.labels)
 
-    def _lines(self, answered: Sequence[Answered]) -> Iterator[dict[str, Any]]:
+    def _lines(self, answered: Sequence[AnsweredPair]) -> Iterator[dict[str, Any]]:
         for each in answered:
             label = each.said["label"]
             yield {"idx": each.place[0], "label": self.record.spelled.get(label, label)}
@@ -265,14 +265,14 @@ class AlternativesTask(SuperGlueTask):
     def _head(self) -> str:
         return f"{Alternatives.__module__}:{Alternatives.__name__}"
 
-    def _measured(self, answered: Sequence[Answered]) -> Mapping[str, float]:
+    def _measured(self, answered: Sequence[AnsweredPair]) -> Mapping[str, float]:
         return {ACCURACY: float(np.mean([chosen.gold > 0 for chosen in self._chosen(answered)]))}
 
-    def _lines(self, answered: Sequence[Answered]) -> Iterator[dict[str, Any]]:
+    def _lines(self, answered: Sequence[AnsweredPair]) -> Iterator[dict[str, Any]]:
         for chosen in self._chosen(answered):
             yield {"idx": chosen.place[0], "label": chosen.place[1]}
 
-    def _chosen(self, answered: Sequence[Answered]) -> Iterator[Answered]:
+    def _chosen(self, answered: Sequence[AnsweredPair]) -> Iterator[AnsweredPair]:
         for _, of_question in groupby(answered, key=lambda each: each.place[0]):
             yield max(of_question, key=lambda each: each.said["score"])
 
@@ -291,15 +291,15 @@ class AnswersTask(SuperGlueTask):
 
         return standard_errors(of_some, len(questions))[SCORE] or None
 
-    def _measured(self, answered: Sequence[Answered]) -> Mapping[str, float]:
+    def _measured(self, answered: Sequence[AnsweredPair]) -> Mapping[str, float]:
         return self._of_questions(_questions(answered))
 
-    def _of_questions(self, questions: Sequence[Sequence[Answered]]) -> Mapping[str, float]:
+    def _of_questions(self, questions: Sequence[Sequence[AnsweredPair]]) -> Mapping[str, float]:
         whole = [all(each.gold == each.said["label"] for each in of_question) for of_question in questions]
         answered = [each for of_question in questions for each in of_question]
         return {**super()._measured(answered), EXACT_MATCH: float(np.mean(whole))}
 
-    def _lines(self, answered: Sequence[Answered]) -> Iterator[dict[str, Any]]:
+    def _lines(self, answered: Sequence[AnsweredPair]) -> Iterator[dict[str, Any]]:
         for passage, of_passage in groupby(answered, key=lambda each: each.place[0]):
             questions = [
                 {
@@ -313,7 +313,7 @@ class AnswersTask(SuperGlueTask):
             yield {"idx": passage, "passage": {"questions": questions}}
 
 
-def _questions(answered: Sequence[Answered]) -> list[list[Answered]]:
+def _questions(answered: Sequence[AnsweredPair]) -> list[list[AnsweredPair]]:
     """MultiRC's answers, question by question."""
     return [list(of_question) for _, of_question in groupby(answered, key=lambda each: each.place[:2])]
 
@@ -341,6 +341,6 @@ def _read(path: Path, pairs: Pairs, *, labelled: bool) -> list[list[dict[str, An
     return lines
 
 
-def _answered(rows: Path, predictions: Path) -> Iterator[Answered]:
+def _answered(rows: Path, predictions: Path) -> Iterator[AnsweredPair]:
     for row, said in zip(rows_of(rows), rows_of(predictions), strict=True):
-        yield Answered(tuple(row["place"]), row.get("label"), said)
+        yield AnsweredPair(tuple(row["place"]), row.get("label"), said)

@@ -24,7 +24,7 @@ app = App(name="benchmark", help="Run a whole benchmark, with its official files
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Trained:
+class TrainingOptions:
     """What a benchmark of fine-tuned tasks is told.
 
     Parameters
@@ -51,7 +51,7 @@ class Trained:
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Searched:
+class SearchOptions:
     """What a benchmark of search is told.
 
     Parameters
@@ -80,7 +80,7 @@ class Searched:
 def glue(
     folder: Path,
     *overrides: str,
-    run: Annotated[Trained, Parameter(name="*")],
+    run: Annotated[TrainingOptions, Parameter(name="*")],
     tasks: str | None = None,
     resume: Flag = False,
 ) -> None:
@@ -122,7 +122,7 @@ def glue(
 def superglue(
     folder: Path,
     *overrides: str,
-    run: Annotated[Trained, Parameter(name="*")],
+    run: Annotated[TrainingOptions, Parameter(name="*")],
     tasks: str | None = None,
     resume: Flag = False,
 ) -> None:
@@ -163,7 +163,7 @@ def superglue(
 def squad(
     folder: Path,
     *overrides: str,
-    run: Annotated[Trained, Parameter(name="*")],
+    run: Annotated[TrainingOptions, Parameter(name="*")],
     version: str | None = None,
     resume: Flag = False,
 ) -> None:
@@ -200,7 +200,7 @@ def squad(
 
 
 @app.command
-def beir(folder: Path, *, search: Annotated[Searched, Parameter(name="*")]) -> None:
+def beir(folder: Path, *, search: Annotated[SearchOptions, Parameter(name="*")]) -> None:
     """Evaluate search on every data set of BEIR, beside BM25 as measured here and as published.
 
     Each folder in FOLDER that has corpus.jsonl, queries.jsonl and qrels/ is searched with BM25, with the
@@ -224,7 +224,7 @@ def beir(folder: Path, *, search: Annotated[Searched, Parameter(name="*")]) -> N
 
 
 @app.command
-def nanobeir(folder: Path, *, search: Annotated[Searched, Parameter(name="*")]) -> None:
+def nanobeir(folder: Path, *, search: Annotated[SearchOptions, Parameter(name="*")]) -> None:
     """Evaluate search on NanoBEIR's small data sets, beside BM25.
 
     Each folder in FOLDER has Parquet files in corpus/, queries/ and qrels/, as on the hub, or is in BEIR's
@@ -244,7 +244,7 @@ def nanobeir(folder: Path, *, search: Annotated[Searched, Parameter(name="*")]) 
     _search(NANOBEIR, folder, search)
 
 
-def _search(name: str, folder: Path, search: Searched) -> None:
+def _search(name: str, folder: Path, search: SearchOptions) -> None:
     from bertsmith.benchmarks.retrieval import dataset_table, run_retrieval, write_retrieval_report
     from bertsmith.cli.screen import print_note, print_paths, print_table, progress_bar
 
@@ -284,7 +284,7 @@ def _typed() -> str:
 def _run(
     suite: "Suite",
     folder: Path,
-    run: Trained,
+    run: TrainingOptions,
     overrides: tuple[str, ...],
     tasks: tuple[str, ...] | None,
     resume: bool,

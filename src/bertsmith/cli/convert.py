@@ -62,7 +62,7 @@ _ASKED = Parameter(
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class AskedFor:
+class GateOptions:
     """What the gate asks of int8.
 
     Parameters
@@ -95,7 +95,7 @@ def export(
     int8: Flag = False,
     overwrite: Flag = False,
     task: str | None = None,
-    asked: Annotated[AskedFor | None, _ASKED] = None,
+    asked: Annotated[GateOptions | None, _ASKED] = None,
     columns: Annotated[LabelledColumns | None, AS_TRAINED] = None,
     layout: Annotated[FileLayout | None, AS_TRAINED] = None,
 ) -> None:

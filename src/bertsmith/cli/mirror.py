@@ -19,7 +19,7 @@ from bertsmith.errors import require
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Upstreams:
+class UpstreamOptions:
     """Where calls go.
 
     Parameters
@@ -45,7 +45,7 @@ class Upstreams:
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Recording:
+class RecordingOptions:
     """What is kept, and where.
 
     Parameters
@@ -73,7 +73,7 @@ class Recording:
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Answering:
+class AnsweringOptions:
     """When a student answers.
 
     Parameters
@@ -123,9 +123,9 @@ class PageOptions:
 
 def serve(
     *,
-    upstreams: Annotated[Upstreams | None, Parameter(group="The LLM")] = None,
-    recording: Annotated[Recording | None, Parameter(group="What is recorded")] = None,
-    answering: Annotated[Answering | None, Parameter(group="When a student answers")] = None,
+    upstreams: Annotated[UpstreamOptions | None, Parameter(group="The LLM")] = None,
+    recording: Annotated[RecordingOptions | None, Parameter(group="What is recorded")] = None,
+    answering: Annotated[AnsweringOptions | None, Parameter(group="When a student answers")] = None,
     page: Annotated[PageOptions | None, Parameter(group="The page at /bertsmith/")] = None,
     config: Path | None = None,
     host: str | None = None,
@@ -182,7 +182,7 @@ def serve(
 def guard(
     *,
     policy: Path,
-    upstreams: Annotated[Upstreams | None, Parameter(group="The LLM")] = None,
+    upstreams: Annotated[UpstreamOptions | None, Parameter(group="The LLM")] = None,
     model: str | None = None,
     fail: Literal["open", "closed"] | None = None,
     log: Path | None = None,

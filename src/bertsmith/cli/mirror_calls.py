@@ -133,7 +133,7 @@ def import_calls(
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Limits:
+class BudgetOptions:
     """What it may cost.
 
     Parameters
@@ -178,7 +178,7 @@ def label(
     key_from: str | None = None,
     store: str | None = None,
     config: Path | None = None,
-    limits: Annotated[Limits | None, Parameter(group="Budget")] = None,
+    limits: Annotated[BudgetOptions | None, Parameter(group="Budget")] = None,
 ) -> None:
     """Let an LLM label the texts of a FILE, for the store: to begin without traffic, or for rare cases.
 
@@ -237,7 +237,7 @@ def label(
 
     if site:
         require_name(site, "--site:")
-    limits = limits or Limits()
+    limits = limits or BudgetOptions()
     texts = read_texts(file, text=text, **given(layout))
     for sentence in quoting_warnings(file, texts, None if layout is None else layout.format):
         print_warning(sentence)
@@ -281,7 +281,7 @@ def relabel(
     key_from: str | None = None,
     store: str | None = None,
     config: Path | None = None,
-    limits: Annotated[Limits | None, Parameter(group="Budget")] = None,
+    limits: Annotated[BudgetOptions | None, Parameter(group="Budget")] = None,
 ) -> None:
     """Ask the LLM some recorded inputs once more, to see how often it contradicts itself.
 
@@ -321,7 +321,7 @@ def relabel(
         from bertsmith.mirror.understanding.understand import understand
         from bertsmith.mirror.upstream import Upstream
 
-        limits = limits or Limits()
+        limits = limits or BudgetOptions()
         understood = understand(opened, CallRecords(opened).group(site, version))
         asked = Upstream(upstream, understood.latest.protocol, key_from)
         with asked, progress_bar("Asking again") as progress:

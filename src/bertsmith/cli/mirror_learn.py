@@ -19,7 +19,7 @@ _SHOWN = 12  # values of a field
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Claim:
+class ClaimOptions:
     """What is to be proven.
 
     Parameters
@@ -45,7 +45,7 @@ class Claim:
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Learning:
+class LearningOptions:
     """How it is learned.
 
     Parameters
@@ -134,8 +134,8 @@ def train(
     out: Path | None = None,
     store: str | None = None,
     config: Path | None = None,
-    claim: Annotated[Claim | None, Parameter(group="What is proven")] = None,
-    learning: Annotated[Learning | None, Parameter(group="How it is learned")] = None,
+    claim: Annotated[ClaimOptions | None, Parameter(group="What is proven")] = None,
+    learning: Annotated[LearningOptions | None, Parameter(group="How it is learned")] = None,
     json: Flag = False,
 ) -> None:
     """Train a student on recorded calls, and prove how far it may answer in the LLM's place.

@@ -15,7 +15,7 @@ _LIMITS = Group("Limits", help="How much a request may ask for, and how much may
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Listening:
+class ListeningOptions:
     """Where the service listens, and to whom.
 
     Parameters
@@ -59,7 +59,7 @@ class Listening:
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Limits:
+class LimitOptions:
     """How much is taken of a request, and of all that wait.
 
     Parameters
@@ -98,8 +98,8 @@ def serve(
     *,
     config: Path | None = None,
     task: str | None = None,
-    listening: Listening | None = None,
-    limits: Annotated[Limits | None, Parameter(group=_LIMITS)] = None,
+    listening: ListeningOptions | None = None,
+    limits: Annotated[LimitOptions | None, Parameter(group=_LIMITS)] = None,
     show_settings: Flag = False,
 ) -> None:
     """Serve models over HTTP: predictions, vectors, re-ranking, search, and a page to try them.
