@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+from bertsmith.tasks.registry import TASKS
+
 REPOSITORY = Path(__file__).parent.parent
 SOURCE = REPOSITORY / "src" / "bertsmith"
 
@@ -122,6 +124,30 @@ def test_the_library_never_imports_its_oracles() -> None:
 def test_only_the_check_against_other_tools_reaches_them_by_name() -> None:
     importers = {each.importer for each in own_imports(SOURCE) if each.imported == DOOR_TO_ORACLES}
     assert importers == {"bertsmith.inference.checking.check"}
+
+
+def test_nobody_outside_the_tasks_asks_which_task_it_is() -> None:
+    """What others want to know of a task it says itself: else one's own couldn't do what ours do."""
+    assert questions_about_tasks(SOURCE) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from bertsmith.tasks.tagging import Tagging\nisinstance(task, Tagging)",
+        "isinstance(task, int | Tagging)",
+        "issubclass(kind, (int, Tagging))",
+        "type(task) is Tagging",
+        "match task:\n    case Tagging():\n        pass",
+        "task.name == 'tagging'",
+        "model.task in ('fill-mask', 'tagging')",
+    ],
+)
+def test_a_planted_question_about_a_task_is_found(tmp_path: Path, code: str) -> None:
+    house = model_house(tmp_path)
+    assert questions_about_tasks(house) == []
+    (house / "training/loop.py").write_text(code)
+    assert len(questions_about_tasks(house)) == 1
 
 
 def test_every_file_has_a_place_and_a_name_that_says_what_it_holds() -> None:
@@ -270,6 +296,30 @@ def misplaced_files(root: Path) -> list[str]:
         if inside.stem in NAMES_THAT_SAY_NOTHING:
             complaints.append(f"{inside} says nothing by its name")
     return complaints
+
+
+def questions_about_tasks(root: Path) -> list[str]:
+    """Lines outside tasks/ that compare a task's class or its name."""
+    classes = {*TASKS.values(), "Fields", "TextTask", "CalibratedTask"}
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        if path.relative_to(root).parts[0] == "tasks":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            asked: list[ast.AST] = []
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
+                asked = list(node.args[1:])
+            elif isinstance(node, ast.Compare):
+                asked = [node.left, *node.comparators]
+            elif isinstance(node, ast.MatchClass):
+                asked = [node.cls]
+            inside = [part for each in asked for part in ast.walk(each)]
+            names = {part.id for part in inside if isinstance(part, ast.Name)}
+            words = {part.value for part in inside if isinstance(part, ast.Constant)}
+            of_name = any(getattr(part, "attr", "") in ("name", "task") for part in inside)
+            if names & classes or (of_name and words & TASKS.keys()):
+                found.append(f"{path.relative_to(root)}, line {getattr(node, 'lineno', 0)}")
+    return found
 
 
 def machine_paths(paths: Iterator[Path] | list[Path]) -> list[str]:

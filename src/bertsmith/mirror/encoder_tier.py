@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from rich.console import Console
@@ -189,10 +189,8 @@ def _in_order(heads: Sequence[FieldHead], predictor: Predictor, task: str) -> tu
     if task != _FIELDS:
         (head,) = heads
         return (_picked(head, [int(label) for label in opened.labels]),)
-    assert isinstance(opened, Fields)
-    learned = [
-        _picked(heads[int(each.name)], [int(label) for label in each.labels]) for each in opened.fields
-    ]
+    fields = cast(Fields, opened).fields
+    learned = [_picked(heads[int(each.name)], [int(label) for label in each.labels]) for each in fields]
     return (*learned, *(head for head in heads if not head.classes))
 
 

@@ -32,6 +32,8 @@ from bertsmith.tasks.task_model import outputs_of
 SURE, UNSURE, UNPROVEN, REDACTED = "sure", "low-confidence", "not-proven", "redacted"
 _AT_A_TIME = 1024  # texts
 
+_OWN_TASKS = {Fields.name: Fields}  # which a file may not name: it is the mirror's
+
 
 @dataclass(frozen=True)
 class StudentAnswer:
@@ -174,7 +176,7 @@ def _load_outputs(folder: Path, file: StudentFile) -> _Outputs | None:
 def load_encoder(folder: Path) -> Predictor:
     """The encoder of one field, which is a task by name, or of several."""
     manifest = read_manifest(folder)
-    return Predictor.load(folder, Fields if manifest is not None and manifest.task == Fields.name else None)
+    return Predictor.load(folder, None if manifest is None else _OWN_TASKS.get(manifest.task))
 
 
 def span_guesses(

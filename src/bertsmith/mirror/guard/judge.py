@@ -12,7 +12,6 @@ from bertsmith.errors import ModelError
 from bertsmith.mirror.guard.policy import ACTIONS, BLOCK, Action, SidePolicy
 from bertsmith.serving import LOG
 
-_TASKS = ("classification", "multi-label")
 _THREADS = 2
 _MOST_WAITING = 64  # judgements; what comes then can't be judged in time
 
@@ -48,12 +47,11 @@ class Judge:
 
         self.predictor, self.seconds = Predictor.load(model), seconds
         task = self.predictor.task
-        if task.name not in _TASKS:
+        if not task.has_probabilities:
             raise ModelError(
                 f"The model {Path(model).name} is of the task {task.name}; a guard needs one of "
-                f"{' or '.join(_TASKS)}."
+                "classification or multi-label."
             )
-        self.is_multi_label = task.name == "multi-label"
         self.labels = [str(each) for each in task.labels]
         self._threads = start_one_core_threads(_THREADS, "guard")
         self._waiting = 0
@@ -106,8 +104,9 @@ class Judge:
         shares = {str(label): float(share) for label, share in prediction["probabilities"].items()}
         if not all(map(math.isfinite, shares.values())):  # which no cost is below
             raise CantJudge("guard-failed")
-        given = tuple(prediction["labels"]) if self.is_multi_label else (str(prediction["label"]),)
-        action = policy.decide(given, shares, several=self.is_multi_label)
+        several = "labels" in prediction
+        given = tuple(prediction["labels"]) if several else (str(prediction["label"]),)
+        action = policy.decide(given, shares, several=several)
         named = [label for label in shares if policy.action_of(label) == action]
         label = max(named or shares, key=lambda each: shares[each])
         return Verdict(action, label, shares[label])
