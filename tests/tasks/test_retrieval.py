@@ -147,8 +147,15 @@ def test_an_id_is_carried_to_the_predictions(name: str, content: str, tmp_path: 
         ("query,passage,Score\nwho?,ann,2\nwho?,bob,0.0\n", {}, "line 3: 'Score' is 0"),
         ("question1,question2,is_duplicate\nwho?,ann,1\nwhy?,bob,0\n", {}, "line 3: 'is_duplicate' is 0"),
         ("#1 String,#2 String,Quality\nwho?,ann,1\nwho?,bob,0\n", {}, "line 3: 'Quality' is 0"),
-        ("query,passage,is_selected\nwho?,ann,True\nwho?,bob,False\n", {}, "line 3: 'is_selected' is 0"),
-        ("query,passage,right\nwho?,ann,true\nwho?,bob,false\n", {"label": "right"}, "line 3: 'right' is 0"),
+        ("query,passage,is_selected\nwho?,ann,True\nwho?,bob,False\n", {}, "line 3: 'is_selected' is False"),
+        ("question,sentence,label\nwho?,ann,entailment\nwho?,bob,not_entailment\n", {}, "is not_entailment"),
+        ("sentence1,sentence2,gold_label\na,ann,-\nb,bob,contradiction\n", {}, "is contradiction"),
+        ("question,answer,label\nwho?,ann,yes\nwho?,bob,no\n", {}, "'label' is no"),
+        (
+            "query,passage,right\nwho?,ann,true\nwho?,bob,false\n",
+            {"label": "right"},
+            "line 3: 'right' is False",
+        ),
         (
             "who?,ann,1\nwho?,bob,0\n",
             {"text": 1, "text_pair": 2, "label": 3, "header": False},
@@ -165,7 +172,7 @@ def test_an_id_is_carried_to_the_predictions(name: str, content: str, tmp_path: 
 def test_documents_that_a_label_says_are_no_answers_are_not_learned_as_answers(
     content: str, settings: dict[str, Any], first: str, tmp_path: Path
 ) -> None:
-    """The rows of reranking's example, of QQP, MRPC and MS MARCO; votes below 0 are no relevance, and neither
+    """The rows of reranking, QQP, MRPC, MS MARCO, QNLI and SNLI; votes below 0 are no relevance, and neither
     is a topic.
     """
     (tmp_path / "a.csv").write_text(content)

@@ -32,12 +32,14 @@ QUERIES = ("query", "question", "anchor")
 POSITIVES = ("positive", "document", "passage", "answer", "sentence")
 # Columns that say how relevant a document is, as reranking reads them.
 _RELEVANCES = ("label", "labels", "relevance", "relevant", "isrelevant", "grade", "score", "similarity")
-# Those that say so where their cells are truth values: of Quora's pairs, of MRPC's, of MS MARCO's passages.
+# Those that say so where their cells are verdicts alone: of Quora's pairs, of MRPC's, of MS MARCO's passages.
 _VERDICTS = (
     *("isduplicate", "duplicate", "quality", "isselected", "iscorrect", "correct", "isanswer", "ispositive"),
     *("ismatch", "match", "isparaphrase", "paraphrase", "relevancy", "judgment", "judgement"),
     *("goldlabel", "gold", "class", "target", "y"),
 )
+_WRONG = ("0", "false", "f", "no", "n", "irrelevant", "not_relevant", "contradiction", "not_entailment")
+_NOT_WRONG = ("1", "true", "t", "yes", "y", "relevant", "entailment", "neutral", "-")
 _NEGATIVE = re.compile(r"negatives?[ _-]?\d*", re.IGNORECASE)
 # A list of texts. Braces aren't looked at: a document may be code.
 _PRINTED = re.compile(r"""\[\s*(?:['"].*['"]\s*)?\]""", re.DOTALL)
@@ -169,8 +171,8 @@ def require_answers(
     header: bool,
     encoding: str = "utf-8",
 ) -> None:
-    """Raises InputError where the `label`, or a column that is called like one, is a relevance and 0 in some
-    row: its document is no answer, and would be learned as one.
+    """Raises InputError where the `label`, or a column that is called like one, is a relevance, and 0 or a
+    contradiction in some row: its document is no answer, and would be learned as one.
     """
     layout: dict[str, Any] = {"format": format, "header": header, "encoding": encoding}
     if str(path) == "-":
@@ -185,25 +187,27 @@ def require_answers(
         judged = [name for name in free if name == named or plain_name(name) in (*_RELEVANCES, *_VERDICTS)]
         rows = read_rows(path, [], optional=judged, **layout) if judged else []
     else:
-        judged = [] if label is None else [str(label)]
+        named = None if label is None else str(label)
+        judged = [] if named is None else [named]
         rows = read_rows(path, judged, **layout) if judged else []
     for number, column in enumerate(judged):
         cells = [(row.values[number], row.where) for row in rows if not is_blank(row.values[number])]
-        wrong = [where for value, where in cells if as_category(value) in ("0", "False")]
-        is_verdict = header and column != named and plain_name(column) in _VERDICTS
-        if wrong and all(_is_relevance(value, is_verdict) for value, _ in cells):
+        wrong = [row for row in cells if as_category(row[0]).lower() in _WRONG]
+        may_be_grade = column == named or plain_name(column) in _RELEVANCES
+        if wrong and all(_is_relevance(value, may_be_grade) for value, _ in cells):
+            value, where = wrong[0]
             raise InputError(
-                f"{wrong[0]}: {column!r} is 0, so the document is no answer, and retrieval would learn it as "
-                f"one: {len(wrong):,} of {len(rows):,} rows are so. Keep the others, or train reranking, "
-                "which reads them. If the column says something else, rename it."
+                f"{where}: {column!r} is {as_category(value)}, so the document is no answer, and retrieval "
+                f"would learn it as one: {len(wrong):,} of {len(rows):,} rows are so. Keep the others, or "
+                "train reranking, which reads them. If the column says something else, rename it."
             )
 
 
-def _is_relevance(value: Any, is_verdict: bool) -> bool:
-    if is_verdict:
-        return as_category(value) in ("True", "False", "0", "1")
+def _is_relevance(value: Any, may_be_grade: bool) -> bool:
+    if as_category(value).lower() in (*_WRONG, *_NOT_WRONG):
+        return True
     try:
-        return as_category(value) in ("True", "False") or as_number(value, "") >= 0
+        return may_be_grade and as_number(value, "") >= 0
     except InputError:
         return False
 
