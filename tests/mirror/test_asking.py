@@ -25,6 +25,7 @@ from bertsmith.mirror.labelling import (
     learned_apart,
     read_schema,
     read_texts,
+    version_to_ask,
 )
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
@@ -262,12 +263,12 @@ def test_recorded_inputs_are_asked_again_as_they_were(protocol: str, llm: Upstre
         calls = [replace(each, asked=replace(each.asked, protocol=protocol)) for each in calls]
     with store_of(tmp_path, calls) as store:
         group = CallRecords(store).group(None)
-        understood = understand(store, group)
+        version = version_to_ask(store, group).version
         with asked(llm, protocol) as upstream:
             with pytest.raises(InputError, match="count must be 1 or more inputs to ask again, found -3"):
-                ask_again(store, understood, upstream, -3, NOTHING, Budget())
-            first = ask_again(store, understood, upstream, 10, NOTHING, Budget())
-            more = ask_again(store, understood, upstream, 15, NOTHING, Budget())
+                ask_again(store, version, upstream, -3, NOTHING, Budget())
+            first = ask_again(store, version, upstream, 10, NOTHING, Budget())
+            more = ask_again(store, version, upstream, 15, NOTHING, Budget())
         assert (first.asked, first.known) == (10, 0)
         assert (more.asked, more.known) == (5, 10)
         again = [each for each in store.calls(calls[0].version) if each.source == AGAIN]
@@ -282,10 +283,26 @@ def test_inputs_are_asked_again_as_often_as_they_came(llm: Upstream, tmp_path: P
     """A student is live: of the calls that it answers a twentieth is recorded, of the harder ones all."""
     calls = [replace(each, weight=1.0 if n < 10 else 0.05) for n, each in enumerate(calls_of(60, seed=2))]
     with store_of(tmp_path, calls) as store, asked(llm) as upstream:
-        found = ask_again(store, understand(store, store.versions()), upstream, 60, NOTHING, Budget())
+        found = ask_again(store, calls[0].version, upstream, 60, NOTHING, Budget())
         again = {each.asked.inputs for each in store.calls(calls[0].version) if each.source == AGAIN}
     assert again >= {each.asked.inputs for each in calls[:10]}
     assert 10 <= found.asked <= 16
+
+
+def test_the_traffic_is_asked_again_and_not_the_labelled_file_that_was_merged_with_it(
+    llm: Upstream, tmp_path: Path
+) -> None:
+    with store_of(tmp_path, [replace(each, site="desk") for each in calls_of(30)]) as store:
+        ((traffic,),) = CallRecords(store).groups()
+        label(llm, store, site="desk")
+        (labelled,) = {each.version for each in store.versions()} - {traffic.version}
+        merged = CallRecords(store).merge("desk", [traffic.version, labelled])
+        assert max(merged, key=lambda each: each.ended).version == labelled
+        assert version_to_ask(store, merged).version == traffic.version
+        assert version_to_ask(store, merged, labelled).version == labelled
+        with asked(llm) as upstream:
+            ask_again(store, labelled, upstream, 5, NOTHING, Budget())
+        assert version_to_ask(store, CallRecords(store).group("desk")).version == traffic.version
 
 
 def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:

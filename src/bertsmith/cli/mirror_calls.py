@@ -298,7 +298,8 @@ def relabel(
     count
         Inputs to ask once more; those asked before count.
     version
-        One of the site's versions. By default the one with the latest call.
+        One of the site's versions. By default the one with the latest call; of merged ones, the one with the
+        latest call that was not labelled or asked again.
     seed
         Another seed draws other inputs.
     key_from
@@ -317,17 +318,16 @@ def relabel(
     settings = mirror_settings(config, store=store)
     with opened_store(config, store) as opened:
         from bertsmith.mirror.call_records import CallRecords
-        from bertsmith.mirror.labelling import ask_again
-        from bertsmith.mirror.understanding.understand import understand
+        from bertsmith.mirror.labelling import ask_again, version_to_ask
         from bertsmith.mirror.upstream import Upstream
 
         limits = limits or BudgetOptions()
-        understood = understand(opened, CallRecords(opened).group(site, version))
-        asked = Upstream(upstream, understood.latest.protocol, key_from)
+        drawn = version_to_ask(opened, CallRecords(opened).group(site, version), version)
+        asked = Upstream(upstream, drawn.protocol, key_from)
         with asked, progress_bar("Asking again") as progress:
             found = ask_again(
                 opened,
-                understood,
+                drawn.version,
                 asked,
                 count,
                 settings.redactor,

@@ -19,9 +19,8 @@ from bertsmith.mirror.identity import site_of, version_of
 from bertsmith.mirror.learned_calls import part_of
 from bertsmith.mirror.parts import is_drawn
 from bertsmith.mirror.redaction import Redactor
-from bertsmith.mirror.store import Store
+from bertsmith.mirror.store import Store, VersionCount
 from bertsmith.mirror.student import Student
-from bertsmith.mirror.understanding.understand import Understood
 from bertsmith.mirror.upstream import Upstream
 from bertsmith.progress import Progress
 from bertsmith.text.labelled.rows import stream_texts
@@ -114,9 +113,22 @@ def learned_apart(
     return max(others[-1], key=lambda each: each.ended).version, own
 
 
+def version_to_ask(store: Store, group: Sequence[VersionCount], named: str | None = None) -> VersionCount:
+    """Of versions that count as one, the one whose inputs are asked again: the one that was `named`, else the
+    one with the latest call of the traffic, or of a labelled file where there is no traffic.
+    """
+
+    def latest(version: VersionCount) -> tuple[bool, float]:
+        calls = store.calls(version.version)
+        times = ((call.source not in (AGAIN, LABELLED), call.began) for call in calls)
+        return max(times, default=(False, 0.0))
+
+    return next((each for each in group if each.version == named), None) or max(group, key=latest)
+
+
 def ask_again(
     store: Store,
-    understood: Understood,
+    version: str,
     upstream: Upstream,
     count: int,
     redactor: Redactor,
@@ -126,15 +138,14 @@ def ask_again(
     at_once: int = 4,
     progress: Progress | None = None,
 ) -> Asking:
-    """`count` recorded inputs once more, drawn by their ids, as they came in the traffic; those asked again
-    before are among them. Raises InputError as `ask_all`.
+    """`count` recorded inputs of a version once more, drawn by their ids, as they came in the traffic; those
+    asked again before are among them. Raises InputError as `ask_all`.
     """
     if count < 1:
         raise InputError(f"count must be 1 or more inputs to ask again, found {count:,}.")
-    latest = understood.latest.version
     first: dict[tuple[tuple[str, ...], ...], Call] = {}
     again: set[tuple[tuple[str, ...], ...]] = set()
-    for call in store.calls(latest):
+    for call in store.calls(version):
         if call.source == AGAIN:
             again.add(_inputs(call.asked))
         elif is_drawn(call, seed):  # as in proving
