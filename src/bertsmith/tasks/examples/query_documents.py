@@ -199,7 +199,8 @@ def require_answers(
             raise InputError(
                 f"{where}: {column!r} is {as_category(value)}, so the document is no answer, and retrieval "
                 f"would learn it as one: {len(wrong):,} of {len(rows):,} rows are so. Keep the others, or "
-                "train reranking, which reads them. If the column says something else, rename it."
+                f"train reranking, which reads 0 and 1 (--label {column!r}). If the column says something "
+                "else, rename it."
             )
 
 
