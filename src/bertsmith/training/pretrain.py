@@ -59,8 +59,6 @@ from bertsmith.training.run_folder import (
     require_same_text,
     run_of,
     with_stable_checkpoint,
-    write_data_hashes,
-    write_recipe,
 )
 from bertsmith.training.run_report import (
     filled_at_first,
@@ -125,9 +123,7 @@ def _run(run: Run[Recipe]) -> PretrainingResult:
         require_same_data(run_of(Path(recipe.decay_from)), hashes)
     write_beside = _with_extension(recipe)
     objective = _objective(recipe, inputs)
-    if first:
-        write_recipe(recipe, out)
-        write_data_hashes(out, hashes)
+    run.begin(recipe, hashes)
     head = objective.masked_language(inputs.model).masked_language
     if inputs.train.values is None:
         start_at_frequencies(head, inputs.train, inputs.tokenizer)

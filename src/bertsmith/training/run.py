@@ -7,7 +7,7 @@ What a story of training tells is between the two; who else might be at work in 
 processes it is told and how these part again is told here once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from bertsmith.files import locked_folder, make_folder
 from bertsmith.machine import Hardware
 from bertsmith.training.machine import Machine, from_first, leave, set_up_machine, wait
 from bertsmith.training.observer import RunObserver
+from bertsmith.training.run_folder import begin_folder
 from bertsmith.training.settings import HardwareSettings, RunSettings
 
 
@@ -80,6 +81,15 @@ class Run(Generic[R]):
     def is_first(self) -> bool:
         """Whether this process is the one that writes."""
         return self.machine.ranks.is_first
+
+    def begin(
+        self, recipe: RunSettings, hashes: dict[str, str], given: Collection[str] | None = None
+    ) -> None:
+        """Writes what is trained by and on, which the first process does: the resolved recipe, the SHA-256 of
+        its files, and which settings were `given`, where that matters.
+        """
+        if self.is_first:
+            begin_folder(recipe, self.out, hashes, given)
 
     def observer(
         self, title: str, facts: dict[str, str], settings: RunSettings, folder: Path | None = None

@@ -168,11 +168,11 @@ def require_unchanged(begun: dict[str, str], hashes: dict[str, str], what: str) 
 def begin_folder(
     recipe: RunSettings, out: Path, hashes: dict[str, str], given: Collection[str] | None = None
 ) -> None:
-    """The recipe of a fine-tuning run, which of its settings were `given`, and what its files were."""
+    """What is trained by and on: the recipe, which of its settings were `given`, and what its files were."""
     if given is not None:
         make_folder(out)
         write_json(out / _GIVEN, sorted(given))
-    write_recipe(recipe, out, without=MADE_FROM_EPOCHS)
+    write_recipe(recipe, out)
     write_data_hashes(out, hashes)
 
 
@@ -182,11 +182,14 @@ def write_data_hashes(out: Path, hashes: dict[str, str]) -> None:
     write_json(out / _DATA, hashes)
 
 
-def write_recipe(recipe: RunSettings, out: Path, without: Collection[str] = ()) -> None:
-    """The resolved recipe, every setting written out."""
+def write_recipe(recipe: RunSettings, out: Path) -> None:
+    """The resolved recipe, every setting written out but those that are made from its epochs, where it has
+    such.
+    """
     import tomli_w
 
-    text = tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True, exclude=set(without)))
+    made = set(MADE_FROM_EPOCHS) if "epochs" in type(recipe).model_fields else set()
+    text = tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True, exclude=made))
     make_folder(out)
     atomic_write(out / "recipe.toml", "# The resolved recipe of this run.\n" + text)
 

@@ -43,7 +43,7 @@ from bertsmith.training.log import json_value
 from bertsmith.training.machine import wait
 from bertsmith.training.resources import require_room_to_save
 from bertsmith.training.run import Run
-from bertsmith.training.run_folder import begin_folder, open_folder, require_same_data
+from bertsmith.training.run_folder import open_folder, require_same_data
 from bertsmith.training.settings import read_toml
 from bertsmith.validation import check
 
@@ -134,8 +134,7 @@ def _run(work: Work) -> DistilResult:
     if recipe.student is not None:
         hashes["student"] = hash_of(session.source.folder)
     require_same_data(out, hashes)
-    if first:
-        begin_folder(recipe, out, hashes)
+    work.run.begin(recipe, hashes)
     answers = answers_to_learn(work)
     splits = hear(work)
     student, restart = _learn(recipe, work, answers, splits)

@@ -32,7 +32,6 @@ from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.training.finetune_recipe import (
     FLOP_A_MINUTE,
-    MADE_FROM_EPOCHS,
     FinetuneRecipe,
     FinetuneRun,
     make_finetune_recipe,
@@ -63,7 +62,6 @@ from bertsmith.training.machine import plain_machine, wait
 from bertsmith.training.observer import run_facts
 from bertsmith.training.run import Run
 from bertsmith.training.run_folder import (
-    begin_folder,
     given_when_begun,
     open_finetuning,
     require_same_data,
@@ -137,8 +135,7 @@ def _run(run: Run[FinetuneRecipe], given: FinetuneRecipe) -> FinetuneResult:
     trained.resolved(steps, recipe.seed)  # refuses, before anything is written
     hashes = data_hashes(recipe)
     require_same_data(out, hashes)
-    if first:
-        begin_folder(trained, out, hashes, given.given)
+    run.begin(trained, hashes, given.given)
     if recipe.unlabelled is not None:
         bench = adapt(run, given, bench)
     choice = None if bench.folds is None else _choose(run, given, bench)
@@ -146,7 +143,7 @@ def _run(run: Run[FinetuneRecipe], given: FinetuneRecipe) -> FinetuneResult:
         method = choice.method
         if recipe.method == AUTO:  # until now the folder had what full training would have
             trained = bench.completed(method, given).model_copy(update={"method": method})
-            write_recipe(trained, out, without=MADE_FROM_EPOCHS)
+            write_recipe(trained, out)
     elif method not in UNTRAINED and not run.resume and run.console is not None:
         _say_length(run.console, trained, bench.usually_completed(method, given), bench, method)
     restarts: list[Restart] = []
