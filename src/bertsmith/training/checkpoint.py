@@ -98,7 +98,11 @@ def save_training_state(folder: Path, state: TrainingState, keep: int, part: Sha
         with atomic_folder(path, overwrite=True) as partial:
             _describe(partial, state.progress, part.count, _write_part(partial, state, part))
     if part.number == 0:
-        _keep_newest(folder, path.name, keep)
+        names = sorted(entry.name for entry in folder.glob("step-*"))
+        kept = [name for name in names if name <= path.name][-keep:]
+        for name in names:
+            if name not in kept:
+                shutil.rmtree(folder / name)
     return path
 
 
@@ -141,14 +145,6 @@ def _write_part(folder: Path, state: TrainingState, part: Shard) -> dict[str, st
 def _describe(folder: Path, progress: RunProgress, parts: int, checksums: dict[str, str]) -> None:
     values = {"format": _FORMAT, "parts": parts, **asdict(progress)}
     write_json(folder / _STATE, values | {_CHECKSUMS: checksums | {_STATE: _checksum(values)}})
-
-
-def _keep_newest(folder: Path, newest: str, keep: int) -> None:
-    names = sorted(entry.name for entry in folder.glob("step-*"))
-    kept = [name for name in names if name <= newest][-keep:]
-    for name in names:
-        if name not in kept:
-            shutil.rmtree(folder / name)
 
 
 def load_training_state(folder: Path, part: Shard = WHOLE) -> tuple[TrainingState | None, list[str]]:

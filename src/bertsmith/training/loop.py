@@ -225,7 +225,11 @@ class Loop:
     def _refuse(self, batch: GlobalBatch, verdict: str) -> None:
         """Saves the batch; stops, or goes back to the last checkpoint to pass it over."""
         step = self.progress.step + 1
-        self._keep_bad_batch(batch, step)
+        if self.folder is not None and self.machine.ranks.is_first:
+            every = {name: getattr(batch.sequences, name) for name in Sequences.__dataclass_fields__}
+            tensors = {name: array for name, array in every.items() if array is not None}
+            with tensors_written_to(_bad_batch(self.folder, step)):
+                save_file(tensors, _bad_batch(self.folder, step))
         skipped = (*self.progress.skipped, batch.start)
         if self.recipe.guard.action == "stop" or len(skipped) > self.recipe.guard.skips:
             self._stop(verdict, bad_step=step)
@@ -239,13 +243,6 @@ class Loop:
         self._record(
             "warning", message=f"step {step}: {verdict}; back to step {self.progress.step}, batch skipped"
         )
-
-    def _keep_bad_batch(self, batch: GlobalBatch, step: int) -> None:
-        if self.folder is not None and self.machine.ranks.is_first:
-            every = {name: getattr(batch.sequences, name) for name in Sequences.__dataclass_fields__}
-            tensors = {name: array for name, array in every.items() if array is not None}
-            with tensors_written_to(_bad_batch(self.folder, step)):
-                save_file(tensors, _bad_batch(self.folder, step))
 
     def _stop(self, verdict: str, cause: Exception | None = None, *, bad_step: int | None = None) -> NoReturn:
         """The run's folder stays as it is: its log shows how it came to this."""

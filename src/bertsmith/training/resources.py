@@ -117,19 +117,17 @@ def activation_bytes(model: PretrainedModel, recipe: Recipe, machine: Machine) -
     config, each = model.config, machine.precision.itemsize
     tokens = tokens_at_once(recipe, machine)
     encoders = [config, *([model.generator.config] if isinstance(model, ReplacedTokenModel) else [])]
-    hidden = sum(_layer_bytes(encoder, tokens, each) for encoder in encoders)
+    hidden = 0
+    for encoder in encoders:
+        a_layer = _ACTIVATIONS_A_LAYER * encoder.hidden_size
+        a_layer += _WIDE_ACTIVATIONS[encoder.feed_forward] * encoder.intermediate_size
+        hidden += each * tokens * encoder.num_hidden_layers * a_layer
     attention = sum(_attention_bytes(encoder, recipe, machine) for encoder in encoders)
     predicted = tokens * max(recipe.masking.mask_rate, recipe.masking.final_mask_rate or 0)
     pieces = min(recipe.loss.sampled_pieces or config.vocab_size, config.vocab_size)
     vocabulary = _FLOAT * predicted * pieces
     weights = each * sum(parameter.numel() for parameter in model.parameters()) if each < _FLOAT else 0
     return int(hidden + vocabulary + weights + attention)
-
-
-def _layer_bytes(config: BertConfig, tokens: int, each: int) -> int:
-    a_layer = _ACTIVATIONS_A_LAYER * config.hidden_size
-    a_layer += _WIDE_ACTIVATIONS[config.feed_forward] * config.intermediate_size
-    return each * tokens * config.num_hidden_layers * a_layer
 
 
 def _attention_bytes(config: BertConfig, recipe: Recipe, machine: Machine) -> int:

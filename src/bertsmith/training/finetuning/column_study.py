@@ -183,7 +183,12 @@ def _study(
         return task.decode(of, judged.examples, judged.encoded)
 
     said = {name: predictions(each) for name, each in outputs.items()}
-    reached = tuple(_reached(task, name, each, judged) for name, each in said.items())
+    reached = []
+    for name, each in said.items():
+        evaluation = Evaluation(task.metrics(each, judged.examples), {}, each, judged)
+        answers = task.error_analysis(each, judged.examples).answers
+        error = standard_error(task, evaluation, answers)
+        reached.append(Reached(name, score_of(task, each, judged.examples), error))
     columns = max((each for each in reached if each.name in (COLUMNS, BOOSTED)), key=lambda each: each.score)
     usual = predictions(whole)
     assert task.columns is not None
@@ -195,19 +200,12 @@ def _study(
     return ColumnStudy(
         judge,
         len(judged),
-        reached,
+        tuple(reached),
         _gain(task, said[BOTH], said[columns.name], judged.examples),
         _gain(task, said[BOTH], said[TEXT], judged.examples),
         model,
         (worths[0], *sorted(worths[1:], key=lambda each: -each.loss)),
     )
-
-
-def _reached(task: TextTask, name: str, predictions: list[Prediction], judged: EncodedExamples) -> Reached:
-    evaluation = Evaluation(task.metrics(predictions, judged.examples), {}, predictions, judged)
-    answers = task.error_analysis(predictions, judged.examples).answers
-    score = score_of(task, predictions, judged.examples)
-    return Reached(name, score, standard_error(task, evaluation, answers))
 
 
 def _gain(task: TextTask, ours: list[Prediction], theirs: list[Prediction], examples: Sequence[Any]) -> Gain:
