@@ -8,11 +8,12 @@ import pytest
 
 from bertsmith.mirror.call import NotMirrored
 from bertsmith.mirror.exchange import read_asked
-from bertsmith.mirror.formats import anthropic, openai_chat, openai_responses
-from bertsmith.mirror.formats.registry import model_of_path
+from bertsmith.mirror.formats.registry import BY_NAME, format_of
 from bertsmith.mirror.identity import site_of, version_of
 from bertsmith.mirror.redaction import Redactor
 
+CHAT_FORMAT, RESPONSES_FORMAT = BY_NAME["openai-chat"], BY_NAME["openai-responses"]
+ANTHROPIC_FORMAT = BY_NAME["anthropic"]
 SCHEMA = {"type": "object", "properties": {"intent": {"enum": ["card", "other"]}}}
 FUNCTION = {"name": "answer", "description": "Card is about cards.", "parameters": SCHEMA}
 SAID = [{"role": "system", "content": "Classify."}, {"role": "user", "content": "my card"}]
@@ -88,13 +89,13 @@ def test_a_clock_an_id_a_counter_or_a_name_opens_no_version(some: str, others: l
     def body(said: str) -> dict[str, Any]:
         return BY_SCHEMA | {"messages": [{"role": "system", "content": said}, SAID[1]]}
 
-    asked = Redactor((), {}).begin().asked(read_asked(openai_chat, body(some)))
+    asked = Redactor((), {}).begin().asked(read_asked(CHAT_FORMAT, body(some)))
     assert asked.system[0].parts == (shown,)
     assert asked.inputs[0].parts == ("my card",)
-    assert {version(openai_chat, body(each)) for each in [some, *others]} == {
-        version(openai_chat, body(some))
+    assert {version(CHAT_FORMAT, body(each)) for each in [some, *others]} == {
+        version(CHAT_FORMAT, body(some))
     }
-    assert version(openai_chat, body(some)) != version(openai_chat, body(some + " Answer in one word."))
+    assert version(CHAT_FORMAT, body(some)) != version(CHAT_FORMAT, body(some + " Answer in one word."))
 
 
 @pytest.mark.parametrize(
@@ -115,17 +116,17 @@ def test_what_a_prompt_says_is_no_clock(before: str, after: str) -> None:
     bodies = [
         BY_SCHEMA | {"messages": [{"role": "system", "content": said}, SAID[1]]} for said in (before, after)
     ]
-    assert version(openai_chat, bodies[0]) != version(openai_chat, bodies[1])
+    assert version(CHAT_FORMAT, bodies[0]) != version(CHAT_FORMAT, bodies[1])
 
 
 def test_a_path_names_the_model_as_of_azures_deployments() -> None:
     body = {name: value for name, value in BY_SCHEMA.items() if name != "model"}
     path = "/openai/deployments/{}/chat/completions"
-    asked = read_asked(openai_chat, body, path.format("intents-2"))
+    asked = read_asked(CHAT_FORMAT, body, path.format("intents-2"))
     assert asked.model == "intents-2"
-    assert version(openai_chat, body, path.format("a")) != version(openai_chat, body, path.format("b"))
+    assert version(CHAT_FORMAT, body, path.format("a")) != version(CHAT_FORMAT, body, path.format("b"))
     # Azure goes by the path, whatever the body says.
-    assert version(openai_chat, BY_SCHEMA, path.format("a")) == version(openai_chat, body, path.format("a"))
+    assert version(CHAT_FORMAT, BY_SCHEMA, path.format("a")) == version(CHAT_FORMAT, body, path.format("a"))
     for written, model in {
         "/openai/deployments/my%20model/chat/completions?api-version=2024-10-21": "my model",
         "/models/org/name/v1/chat/completions": "org/name",
@@ -134,10 +135,11 @@ def test_a_path_names_the_model_as_of_azures_deployments() -> None:
         "/v1/chat/completions": "",
         "/openai/v1/responses": "",
     }.items():
-        assert model_of_path(written) == model
+        form = format_of("POST", written)
+        assert form is not None and form.model_of_path(written) == model
     for nothing in (body, body | {"model": None}, body | {"model": ""}):
         with pytest.raises(NotMirrored, match="no-model"):
-            read_asked(openai_chat, nothing, "/v1/chat/completions")
+            read_asked(CHAT_FORMAT, nothing, "/v1/chat/completions")
 
 
 def described(body: dict[str, Any]) -> None:
@@ -172,13 +174,13 @@ def input_described(body: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("form", "body", "change"),
     [
-        (openai_chat, BY_SCHEMA, described),
-        (openai_chat, BY_SCHEMA, named),
-        (openai_chat, BY_TOOL, tool_described),
-        (openai_chat, BY_TOOL, other_tool),
-        (openai_chat, BY_TOOL, required),
-        (openai_responses, RESPONSES, text_described),
-        (anthropic, ANTHROPIC, input_described),
+        (CHAT_FORMAT, BY_SCHEMA, described),
+        (CHAT_FORMAT, BY_SCHEMA, named),
+        (CHAT_FORMAT, BY_TOOL, tool_described),
+        (CHAT_FORMAT, BY_TOOL, other_tool),
+        (CHAT_FORMAT, BY_TOOL, required),
+        (RESPONSES_FORMAT, RESPONSES, text_described),
+        (ANTHROPIC_FORMAT, ANTHROPIC, input_described),
     ],
     ids=lambda each: getattr(each, "__name__", "").rpartition(".")[2],
 )
@@ -193,10 +195,10 @@ def test_another_description_or_choice_of_tools_is_another_version(
 @pytest.mark.parametrize(
     ("form", "body", "setting"),
     [
-        (openai_chat, BY_SCHEMA, {"temperature": 0.7}),
-        (openai_responses, RESPONSES, {"text": {**RESPONSES["text"], "verbosity": "high"}}),  # type: ignore[dict-item]
-        (anthropic, ANTHROPIC, {"max_tokens": 200}),
-        (anthropic, ANTHROPIC, {"messages": [{"role": "user", "content": "another"}]}),
+        (CHAT_FORMAT, BY_SCHEMA, {"temperature": 0.7}),
+        (RESPONSES_FORMAT, RESPONSES, {"text": {**RESPONSES["text"], "verbosity": "high"}}),  # type: ignore[dict-item]
+        (ANTHROPIC_FORMAT, ANTHROPIC, {"max_tokens": 200}),
+        (ANTHROPIC_FORMAT, ANTHROPIC, {"messages": [{"role": "user", "content": "another"}]}),
     ],
 )
 def test_settings_and_inputs_open_no_version(form: Any, body: dict[str, Any], setting: Any) -> None:

@@ -20,14 +20,13 @@ from running_mirror import RunningMirror
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
 from bertsmith.mirror.exchange import read_asked
+from bertsmith.mirror.formats.reading import events_of
 from bertsmith.mirror.formats.registry import format_of
+from bertsmith.mirror.formats.wire_format import OwnAnswer
 from bertsmith.mirror.importing import import_files
 from bertsmith.mirror.json_objects import json_objects
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
-from bertsmith.mirror.streams import events_of
-from bertsmith.mirror.writing.own_answer import OwnAnswer
-from bertsmith.mirror.writing.registry import write
 
 NOTHING = Redactor((), {})
 SHAPE = {"type": "json_schema", "json_schema": {"name": "x", "schema": llm_answers.SCHEMA}}
@@ -151,7 +150,7 @@ def test_what_a_student_answered_teaches_nothing(tmp_path: Path, store: Store, s
         (name,) = list(asked.schema["properties"])[:1]
         value = {"intent": "card", "urgent": False} if name == "intent" else {name: True}
         spread = {f"$.{name}": [(True, 0.9), (False, 0.1)]}
-        ours = write(OwnAnswer(asked, body | {"stream": stream}, value, "0123456789ab", spread))
+        ours = form.write(OwnAnswer(asked, body | {"stream": stream}, value, "0123456789ab", spread))
         content = b"".join(ours.pieces)
         is_stream = ours.content_type.startswith("text/event-stream")
         response = form.join(events_of(content)) if is_stream else json.loads(content)

@@ -28,7 +28,7 @@ from bertsmith.mirror.answering.ledger import Ledger
 from bertsmith.mirror.answering.open_students import OpenStudents
 from bertsmith.mirror.call_routing import CallRouting, Outcome
 from bertsmith.mirror.exchange import Exchange
-from bertsmith.mirror.formats import openai_chat
+from bertsmith.mirror.formats.registry import USUAL
 from bertsmith.mirror.recorder import Recorder
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.relay_server import run
@@ -67,11 +67,10 @@ def rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 def offered(text: str) -> Exchange:
     """A call as the relay hands it over."""
-    form: Any = openai_chat
     request = body_of(text)
     answer = b"".join(llm_answers.chat(request).pieces)
-    asked = form.read_request(request)
-    return Exchange(form, asked, 200, "application/json", "", [answer], True, time.time(), 0.1, 0.2)
+    asked = USUAL.read_request(request)
+    return Exchange(USUAL, asked, 200, "application/json", "", [answer], True, time.time(), 0.1, 0.2)
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])

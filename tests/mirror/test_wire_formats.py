@@ -21,9 +21,9 @@ from bertsmith.mirror.exchange import (
     read_answered,
     read_asked,
 )
+from bertsmith.mirror.formats.reading import Event, events_of
 from bertsmith.mirror.formats.registry import BY_NAME, FORMATS, format_of
 from bertsmith.mirror.redaction import Redactor
-from bertsmith.mirror.streams import Event, events_of
 
 SCHEMA = llm_answers.SCHEMA
 SHAPE = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}

@@ -34,6 +34,9 @@ class UpstreamOptions:
         The base URL for System One.
     upstream_timeout_seconds
         Seconds for which the LLM's server may send nothing. Default: 600.
+    format
+        A wire format of your own, as module:Class; several, separated by commas. See
+        docs/add-a-wire-format.md.
     """
 
     upstream: str | None = None
@@ -41,6 +44,7 @@ class UpstreamOptions:
     anthropic_base_url: str | None = None
     systemone_base_url: str | None = None
     upstream_timeout_seconds: float | None = None
+    format: str | None = None
 
 
 @Parameter(name="*")

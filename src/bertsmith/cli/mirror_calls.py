@@ -86,7 +86,11 @@ def opened_store(
 
 @goes_on_again
 def import_calls(
-    *files: Path, store: str | None = None, config: Path | None = None, redact: str | None = None
+    *files: Path,
+    store: str | None = None,
+    config: Path | None = None,
+    redact: str | None = None,
+    format: str | None = None,
 ) -> None:
     """Import calls that were logged elsewhere.
 
@@ -104,6 +108,8 @@ def import_calls(
         A TOML file with the mirror's settings.
     redact
         As for `bertsmith mirror serve`.
+    format
+        A wire format of your own, as for `bertsmith mirror serve`.
 
     Examples
     --------
@@ -115,10 +121,10 @@ def import_calls(
     """
     if not files:
         raise InputError("Name at least one FILE of calls: JSON lines, batch files, or spans.")
-    settings = mirror_settings(config, store=store, redact=redact)
+    settings = mirror_settings(config, store=store, redact=redact, format=format)
     from bertsmith.mirror.importing import Import
 
-    calls = Import(files, settings.redactor)  # before there is a store
+    calls = Import(files, settings.redactor, settings.formats)  # before there is a store
     with (
         opened_store(config, settings.store, create=True) as opened,
         progress_bar("Importing") as progress,

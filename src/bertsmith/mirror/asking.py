@@ -16,8 +16,9 @@ from itertools import islice
 from bertsmith.errors import InputError
 from bertsmith.mirror.call import Answered, Asked, Call, NotMirrored
 from bertsmith.mirror.call_records import CallRecords
+from bertsmith.mirror.formats.wire_format import Tokens
 from bertsmith.mirror.store import Store
-from bertsmith.mirror.upstream import Tokens, UnusableAnswer, Upstream
+from bertsmith.mirror.upstream import UnusableAnswer, Upstream
 from bertsmith.progress import Progress
 
 AsCall = Callable[[Asked, Answered, float, float], Call]  # asked, answered, began, seconds

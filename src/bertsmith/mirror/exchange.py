@@ -10,11 +10,10 @@ import orjson
 
 from bertsmith.mirror.call import IMPORTED, UNDATED, Answered, Asked, Call, Json, NotMirrored
 from bertsmith.mirror.call_routing import CallRouting
-from bertsmith.mirror.formats.registry import model_of_path
+from bertsmith.mirror.formats.reading import events_of
 from bertsmith.mirror.formats.wire_format import WireFormat
 from bertsmith.mirror.identity import content_of, import_of, site_of, version_of
 from bertsmith.mirror.redaction import Redactor
-from bertsmith.mirror.streams import events_of
 
 _Read = TypeVar("_Read")
 READABLE = "gzip"  # the one content-encoding that every client knows and whose size can be bounded
@@ -137,7 +136,7 @@ def read_asked(form: WireFormat, body: Json, path: str = "") -> Asked:
     """
     if not isinstance(body, dict):
         raise NotMirrored("malformed-request")
-    if model := model_of_path(path):
+    if model := form.model_of_path(path):
         body = {**body, "model": model}
     return _reading(lambda: form.read_request(body), "malformed-request")
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -34,7 +33,7 @@ from bertsmith.mirror.call import (
 )
 from bertsmith.mirror.exchange import make_call, read_answered, read_asked
 from bertsmith.mirror.formats.reading import names_in
-from bertsmith.mirror.formats.registry import FORMATS, format_of
+from bertsmith.mirror.formats.registry import FORMATS, format_of, guessed
 from bertsmith.mirror.formats.wire_format import WireFormat
 from bertsmith.mirror.identity import require_name
 from bertsmith.mirror.json_objects import Placed, json_objects
@@ -73,12 +72,14 @@ def import_files(
 class Import:
     """Calls on their way into a store."""
 
-    def __init__(self, paths: Sequence[Path], redactor: Redactor) -> None:
+    def __init__(
+        self, paths: Sequence[Path], redactor: Redactor, formats: tuple[WireFormat, ...] = FORMATS
+    ) -> None:
         """Reads up to the first call, before there need be a store. Raises InputError for a file that is
         missing, empty or no JSON, and for what stands before that call.
         """
         _require_objects(paths)
-        self._redactor, self._requests = redactor, _requests(paths)
+        self._redactor, self._formats, self._requests = redactor, formats, _requests(paths)
         self.found = Imported(unanswered=len(self._requests))
         self._answered = set[str]()
         self._waiting = list[Call]()
@@ -99,9 +100,9 @@ class Import:
         return self.found
 
     def _read(self, placed: Placed) -> None:
-        read, passed = _READERS[_kind(placed.value)], list[str]()
+        passed = list[str]()
         try:
-            for each in read(placed, self._requests, self._answered, self._redactor):
+            for each in self._calls(placed):
                 if isinstance(each, NotMirrored):
                     passed.append(each.reason)
                 else:
@@ -110,7 +111,7 @@ class Import:
             passed.append(found.reason)
         if passed:
             content = hashlib.sha256(orjson.dumps(placed.value, option=orjson.OPT_SORT_KEYS)).hexdigest()
-            protocol = _protocol(placed.value)
+            protocol = self._protocol(placed.value)
             self.found.passed.update((protocol, reason) for reason in passed)
             self._passed |= {f"{content} {n}": (protocol, reason) for n, reason in enumerate(passed)}
 
@@ -124,6 +125,105 @@ class Import:
         self._passed.clear()
         if progress is not None:
             progress(found.added + found.known + found.passed.total(), None, "calls")
+
+    def _calls(self, placed: Placed) -> Iterator[Call | NotMirrored]:
+        kind = _kind(placed.value)
+        if kind == "pair":
+            yield from self._of_pair(placed)
+        elif kind == "batch answer":
+            yield from self._of_answer(placed)
+        elif kind == "spans":
+            yield from self._of_spans(placed)
+        elif kind == "unknown":
+            keys = ", ".join(list(placed.value)[:6]) or "of none"
+            raise InputError(f"{placed}: {_EXPECTED}; found the keys {keys}.")
+
+    def _of_pair(self, placed: Placed) -> Iterator[Call]:
+        value = placed.value
+        body, answer = value["request"], value["response"]
+        if not isinstance(body, dict) or not isinstance(answer, dict):
+            raise InputError(f"{placed}: expected the request and the response as JSON objects.")
+        path, form = self._format_of_pair(value)
+        if form is None:
+            raise InputError(
+                f"{placed}: the request is of no format that is known. Say it by its path: "
+                '"endpoint": "/v1/chat/completions".'
+            )
+        if site := str(value.get("site") or ""):
+            require_name(site, f"{placed}: the site")
+        yield self._made(
+            read_asked(form, body, path),
+            lambda asked: read_answered(form, asked, answer),
+            _created(answer) if value.get("time") is None else _time(value["time"], placed),
+            site,
+            tuple(names_in(value.get("subject"))),
+        )
+
+    def _of_answer(self, placed: Placed) -> Iterator[Call]:
+        value, name = placed.value, str(placed.value["custom_id"])
+        if name not in self._requests:
+            raise InputError(
+                f"{placed}: no request has the custom_id {name[:80]!r}. Name the batch's file of requests "
+                "too."
+            )
+        self._answered.add(name)
+        request = self._requests[name].read()
+        result, response = value.get("result"), value.get("response")
+        if isinstance(result, dict):  # Anthropic's
+            body, path, is_right = result.get("message"), "/v1/messages", result.get("type") == "succeeded"
+        else:
+            response = response if isinstance(response, dict) else {}
+            body, path = response.get("body"), str(request.get("url", ""))
+            is_right = response.get("status_code") == 200
+        form = format_of("POST", path, self._formats)
+        if form is None:
+            raise NotMirrored("other-path")
+        asked = read_asked(form, request.get("body", request.get("params")), path)
+        if not is_right or not isinstance(body, dict):
+            raise NotMirrored("upstream-error")
+        yield self._made(asked, lambda asked: read_answered(form, asked, body), _created(body))
+
+    def _of_spans(self, placed: Placed) -> Iterator[Call | NotMirrored]:
+        """One object may hold many."""
+        for span in calls_of_spans(placed.value):
+            if isinstance(span, NotMirrored):
+                yield span
+                continue
+            if _is_students(span.asked, span.answered):
+                yield NotMirrored(STUDENT_ANSWER)
+                continue
+            source, began = _origin(span.began)
+            yield make_call(
+                span.asked, span.answered, self._redactor, source=source, began=began, seconds=span.seconds
+            )
+
+    def _made(
+        self,
+        asked: Asked,
+        answer: Callable[[Asked], Answered],
+        began: float | None,
+        site: str = "",
+        subjects: tuple[str, ...] = (),
+    ) -> Call:
+        source, began = _origin(began)
+        answered = answer(asked)
+        if _is_students(asked, answered):
+            raise NotMirrored(STUDENT_ANSWER)
+        return make_call(
+            asked, answered, self._redactor, source=source, began=began, named=site, subjects=subjects
+        )
+
+    def _protocol(self, value: Mapping[str, Json]) -> str:
+        kind = _kind(value)
+        if kind == "pair" and (form := self._format_of_pair(value)[1]) is not None:
+            return form.NAME
+        return "batch" if kind.startswith("batch") else kind
+
+    def _format_of_pair(self, value: Mapping[str, Json]) -> tuple[str, WireFormat | None]:
+        """And its path, where the log has it."""
+        path = str(value.get("endpoint") or value.get("url") or value.get("path") or "")
+        form = format_of("POST", path, self._formats)
+        return path, form or guessed(value["request"], value["response"], self._formats)
 
 
 def _require_objects(paths: Sequence[Path]) -> None:
@@ -159,104 +259,6 @@ def _kind(value: Mapping[str, Json]) -> str:
     return "spans" if holds_spans(value) else "unknown"
 
 
-def _of_pair(placed: Placed, _: Any, __: Any, redactor: Redactor) -> Iterator[Call]:
-    value = placed.value
-    body, answer = value["request"], value["response"]
-    if not isinstance(body, dict) or not isinstance(answer, dict):
-        raise InputError(f"{placed}: expected the request and the response as JSON objects.")
-    path = str(value.get("endpoint") or value.get("url") or value.get("path") or "")
-    form = format_of("POST", path) or guessed(body, answer)
-    if form is None:
-        raise InputError(
-            f"{placed}: the request is of no format that is known. Say it by its path: "
-            '"endpoint": "/v1/chat/completions".'
-        )
-    if site := str(value.get("site") or ""):
-        require_name(site, f"{placed}: the site")
-    yield _made(
-        read_asked(form, body, path),
-        lambda asked: read_answered(form, asked, answer),
-        redactor,
-        _created(answer) if value.get("time") is None else _time(value["time"], placed),
-        site,
-        tuple(names_in(value.get("subject"))),
-    )
-
-
-def _of_request(placed: Placed, *_: Any) -> Iterator[Call]:
-    """Its answer stands elsewhere."""
-    return iter(())
-
-
-def _of_answer(
-    placed: Placed, requests: Mapping[str, Placed], answered: set[str], redactor: Redactor
-) -> Iterator[Call]:
-    value, name = placed.value, str(placed.value["custom_id"])
-    if name not in requests:
-        raise InputError(
-            f"{placed}: no request has the custom_id {name[:80]!r}. Name the batch's file of requests too."
-        )
-    answered.add(name)
-    request = requests[name].read()
-    result, response = value.get("result"), value.get("response")
-    if isinstance(result, dict):  # Anthropic's
-        body, path, is_right = result.get("message"), "/v1/messages", result.get("type") == "succeeded"
-    else:
-        response = response if isinstance(response, dict) else {}
-        body, path = response.get("body"), str(request.get("url", ""))
-        is_right = response.get("status_code") == 200
-    form = format_of("POST", path)
-    if form is None:
-        raise NotMirrored("other-path")
-    asked = read_asked(form, request.get("body", request.get("params")), path)
-    if not is_right or not isinstance(body, dict):
-        raise NotMirrored("upstream-error")
-    yield _made(asked, lambda asked: read_answered(form, asked, body), redactor, _created(body))
-
-
-def _of_spans(placed: Placed, _: Any, __: Any, redactor: Redactor) -> Iterator[Call | NotMirrored]:
-    """One object may hold many."""
-    for span in calls_of_spans(placed.value):
-        if isinstance(span, NotMirrored):
-            yield span
-            continue
-        if _is_students(span.asked, span.answered):
-            yield NotMirrored(STUDENT_ANSWER)
-            continue
-        source, began = _origin(span.began)
-        yield make_call(span.asked, span.answered, redactor, source=source, began=began, seconds=span.seconds)
-
-
-def _unknown(placed: Placed, *_: Any) -> Iterator[Call]:
-    raise InputError(
-        f"{placed}: {_EXPECTED}; found the keys {', '.join(list(placed.value)[:6]) or 'of none'}."
-    )
-
-
-_READERS: Mapping[str, Callable[..., Iterator[Call | NotMirrored]]] = {
-    "pair": _of_pair,
-    "batch request": _of_request,
-    "batch answer": _of_answer,
-    "spans": _of_spans,
-    "unknown": _unknown,
-}
-
-
-def _made(
-    asked: Asked,
-    answer: Callable[[Asked], Answered],
-    redactor: Redactor,
-    began: float | None,
-    site: str = "",
-    subjects: tuple[str, ...] = (),
-) -> Call:
-    source, began = _origin(began)
-    answered = answer(asked)
-    if _is_students(asked, answered):
-        raise NotMirrored(STUDENT_ANSWER)
-    return make_call(asked, answered, redactor, source=source, began=began, named=site, subjects=subjects)
-
-
 def _is_students(asked: Asked, answered: Answered) -> bool:
     """A student of a mirror gave it: its id says so, and in the protocols without one, which ask typed
     questions, that it has read and written no tokens.
@@ -270,25 +272,6 @@ def _origin(began: float | None) -> tuple[str, float]:
     latest traffic.
     """
     return (UNDATED, time.time()) if began is None else (IMPORTED, began)
-
-
-def guessed(request: Mapping[str, Json], response: Mapping[str, Json]) -> WireFormat | None:
-    """By the keys that only this format has."""
-    forms = {each.NAME: each for each in FORMATS}
-    if "questions" in request:
-        return forms["systemone" if "state" in request else "openai-decisions"]
-    if "messages" in request:
-        return forms["anthropic" if response.get("type") == "message" else "openai-chat"]
-    return forms["openai-responses"] if "input" in request and "output" in response else None
-
-
-def _protocol(value: Mapping[str, Json]) -> str:
-    kind = _kind(value)
-    if kind == "pair":
-        path = str(value.get("endpoint") or value.get("url") or value.get("path") or "")
-        form = format_of("POST", path) or guessed(value["request"], value["response"])
-        return form.NAME if form is not None else kind
-    return "batch" if kind.startswith("batch") else kind
 
 
 def _time(given: Json, placed: Placed) -> float:

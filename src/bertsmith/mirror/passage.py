@@ -6,7 +6,7 @@ from dataclasses import replace
 from bertsmith.mirror.call import QUEUE_FULL, STUDENT_ANSWER, Asked, NotMirrored
 from bertsmith.mirror.call_routing import CallRouting
 from bertsmith.mirror.exchange import Exchange, asked_of
-from bertsmith.mirror.formats.registry import format_of
+from bertsmith.mirror.formats.wire_format import WireFormat
 from bertsmith.mirror.identity import site_of
 from bertsmith.mirror.llm_refusals import is_refusal, reason_of, refuses_the_call
 from bertsmith.mirror.passing_on import SITE, SUBJECT, is_students
@@ -22,8 +22,10 @@ class Passage:
     where one answers at this site. `is_over`: all of the answer is out.
     """
 
-    def __init__(self, method: str, path: str, headers: Headers, most_bytes: int, query: bytes = b"") -> None:
-        self.form, self.path = format_of(method, path), path
+    def __init__(
+        self, form: WireFormat | None, path: str, headers: Headers, most_bytes: int, query: bytes = b""
+    ) -> None:
+        self.form, self.path = form, path
         self.all_headers, self.headers = headers, dict(headers)
         self.most_bytes, self.query = most_bytes, query
         self.asked: Asked | None = None

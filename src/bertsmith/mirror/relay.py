@@ -15,7 +15,8 @@ from bertsmith.mirror.answering.ledger import Ledger
 from bertsmith.mirror.answering.service import Service
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.call import NotMirrored
-from bertsmith.mirror.formats import openai_chat
+from bertsmith.mirror.formats.registry import USUAL, format_of
+from bertsmith.mirror.formats.wire_format import OwnAnswer, Written
 from bertsmith.mirror.passage import GONE, Passage
 from bertsmith.mirror.passing_on import (
     FAILED,
@@ -30,8 +31,6 @@ from bertsmith.mirror.request_body import ClientGone, RequestBody
 from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.mirror.upstream_connections import Connections, UpstreamAnswer
 from bertsmith.mirror.upstreams import Target, Upstreams
-from bertsmith.mirror.writing.own_answer import OwnAnswer, Written
-from bertsmith.mirror.writing.registry import write
 from bertsmith.serving import LOG
 
 _CONNECT_SECONDS = 10.0
@@ -48,7 +47,8 @@ class Relay:
         stages: StageStore,
     ) -> None:
         self.settings, self.recorder, self.service = settings, recorder, service
-        self.upstreams = Upstreams(settings)
+        self.formats = settings.formats
+        self.upstreams = Upstreams(settings, self.formats)
         self.under_way = 0  # requests
         # No client, which would add headers of its own, keep cookies and follow redirects.
         self.connections = Connections(_CONNECT_SECONDS, settings.upstream_timeout_seconds)
@@ -66,7 +66,8 @@ class Relay:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         most = self.settings.max_recorded_bytes
-        passage = Passage(scope["method"], scope["path"], scope["headers"], most, scope["query_string"])
+        form = format_of(scope["method"], scope["path"], self.formats)
+        passage = Passage(form, scope["path"], scope["headers"], most, scope["query_string"])
         body = RequestBody(receive, most)
         work = asyncio.ensure_future(self._pass(scope, body, passage, send))
         watching = asyncio.ensure_future(body.client_gone())
@@ -129,7 +130,7 @@ class Relay:
         if content is None:
             return None
         passage.look_at_request(content, has_room=self.recorder.has_room)
-        if passage.asked is None or passage.reason or not self.service.answers:
+        if passage.form is None or passage.asked is None or passage.reason or not self.service.answers:
             return None
         try:
             routing = await self.service.routing(
@@ -149,7 +150,9 @@ class Relay:
                 routing.student,
                 routing.probabilities or {},
             )
-            written = write(own)  # also where the draw is the LLM's: declined calls count alike in all modes
+            written = passage.form.write(
+                own
+            )  # also where the draw is the LLM's: declined calls count alike in all modes
             return written if routing.is_ours else None
         except NotMirrored as found:
             passage.decline(found.reason)
@@ -248,7 +251,7 @@ async def _answer(answer: UpstreamAnswer, passage: Passage, send: Send) -> None:
 async def _refuse(status: int, said: str, code: str, passage: Passage, send: Send) -> None:
     """In the protocol's envelope."""
     passage.status, passage.reason, passage.is_over = status, code, True
-    form = passage.form or openai_chat
+    form = passage.form or USUAL
     body = orjson.dumps(form.error_body(said, code.replace("-", "_")))
     headers = [
         (b"content-type", b"application/json"),

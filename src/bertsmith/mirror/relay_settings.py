@@ -5,6 +5,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from bertsmith.errors import RecipeError
+from bertsmith.mirror.formats.registry import find_formats
+from bertsmith.mirror.formats.wire_format import WireFormat
 from bertsmith.serving.settings import LONGEST_DRAIN
 from bertsmith.validation import Strict
 
@@ -14,7 +16,7 @@ _UPSTREAMS = ("upstream", "openai_base_url", "anthropic_base_url", "systemone_ba
 class RelaySettings(Strict):
     """`upstream` takes what no other address is for; each is what the application's client had as its base
     URL. An upstream that sends nothing for `upstream_timeout_seconds` is given up. A relay that stops has
-    `drain_seconds` for all that was begun.
+    `drain_seconds` for all that was begun. `format` names wire formats of the user's own.
     """
 
     upstream: str | None = None
@@ -26,6 +28,17 @@ class RelaySettings(Strict):
     upstream_timeout_seconds: float = Field(600, gt=0)
     drain_seconds: float = Field(30, ge=1, le=LONGEST_DRAIN)
     log_requests: bool = True
+    format: tuple[str, ...] = ()
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _names(cls, given: object) -> object:
+        return given.replace(",", " ").split() if isinstance(given, str) else given
+
+    @property
+    def formats(self) -> tuple[WireFormat, ...]:
+        """Those, and ours. Raises InputError for one that isn't there."""
+        return find_formats(self.format)
 
     @field_validator(*_UPSTREAMS)
     @classmethod

@@ -8,25 +8,21 @@ the environment, sent, and kept nowhere.
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Self
 
 import httpx
 
 from bertsmith.errors import InputError
-from bertsmith.mirror.call import SYSTEM_ROLES, Answered, Asked, Json, Message, NotMirrored
+from bertsmith.mirror.call import SYSTEM_ROLES, Answered, Asked, Json, NotMirrored
 from bertsmith.mirror.exchange import read_answered, read_asked
-from bertsmith.mirror.formats import anthropic, openai_chat
-from bertsmith.mirror.formats.registry import BY_NAME
+from bertsmith.mirror.formats.registry import BY_NAME, USUAL
+from bertsmith.mirror.formats.wire_format import Tokens
 from bertsmith.mirror.passing_on import HEADER
 
 _ATTEMPTS, _LONGEST_WAIT = 6, 60.0  # seconds
 _BUSY = (408, 409, 429, 500, 502, 503, 504, 529)
 _TIMEOUT = 120.0  # seconds
-_MOST_TOKENS = 1024  # that Anthropic's messages have to be given
-
-Tokens = tuple[int | None, int | None]  # read and written; None where nobody says it
 
 
 class UnusableAnswer(NotMirrored):
@@ -37,60 +33,13 @@ class UnusableAnswer(NotMirrored):
         self.tokens = tokens
 
 
-@dataclass(frozen=True)
-class _Protocol:
-    """`path` behind the base URL, `key` the usual variable of the environment."""
-
-    path: str
-    key: str
-    headers: Callable[[str], Mapping[str, str]]
-    body: Callable[[Asked], dict[str, Json]]
-    tokens: Callable[[Mapping[str, Json]], Tokens]
-
-
-def _content(message: Message) -> Json:
-    if len(message.parts) == 1:
-        return message.parts[0]
-    return [{"type": "text", "text": part} for part in message.parts]
-
-
-def _chat(asked: Asked) -> dict[str, Json]:
-    messages = [{"role": each.role, "content": _content(each)} for each in asked.messages]
-    return {**asked.parameters, "model": asked.model, "messages": messages}
-
-
-def _anthropic(asked: Asked) -> dict[str, Json]:
-    messages = [{"role": each.role, "content": _content(each)} for each in asked.inputs]
-    system = [{"type": "text", "text": part} for each in asked.system for part in each.parts]
-    body = {"max_tokens": _MOST_TOKENS, **asked.parameters, "model": asked.model, "messages": messages}
-    return {**body, "system": system} if system else body
-
-
-_PROTOCOLS = {
-    "openai-chat": _Protocol(
-        "/chat/completions",
-        "OPENAI_API_KEY",
-        lambda key: {"authorization": f"Bearer {key}"} if key else {},
-        _chat,
-        openai_chat.tokens_of,
-    ),
-    "anthropic": _Protocol(
-        "/v1/messages",
-        "ANTHROPIC_API_KEY",
-        lambda key: {"anthropic-version": "2023-06-01", **({"x-api-key": key} if key else {})},
-        _anthropic,
-        anthropic.tokens_of,
-    ),
-}
-
-
 class Upstream:
     """Several threads may ask it at once. A context manager, which ends its connections."""
 
     def __init__(
         self,
         base_url: str,
-        protocol: str = "openai-chat",
+        protocol: str = USUAL.NAME,
         key_from: str | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
@@ -98,20 +47,21 @@ class Upstream:
         provider's usual one unless said. Raises InputError for a protocol that we don't speak, for an address
         that is none, and for a variable that was named and isn't there.
         """
-        if protocol not in _PROTOCOLS:
+        spoken = [name for name, each in BY_NAME.items() if each.KEY]
+        if protocol not in spoken:
             raise InputError(
-                f"The protocol {protocol!r} can be recorded but not asked: expected {', '.join(_PROTOCOLS)}."
+                f"The protocol {protocol!r} can be recorded but not asked: expected {', '.join(spoken)}."
             )
         if not base_url.startswith(("http://", "https://")):
             raise InputError(
                 f"Expected the LLM's address such as https://api.openai.com/v1, found {base_url!r}."
             )
-        self._protocol, self._form = _PROTOCOLS[protocol], BY_NAME[protocol]
+        self._form = BY_NAME[protocol]
         if key_from is not None and key_from not in environment:
             raise InputError(f"The environment has no variable {key_from}, which was to hold the LLM's key.")
-        key = environment.get(key_from or self._protocol.key, "")
-        self._url = base_url.rstrip("/") + self._protocol.path
-        self._client = httpx.Client(headers=dict(self._protocol.headers(key)), timeout=_TIMEOUT)
+        key = environment.get(key_from or self._form.KEY, "")
+        self._url = base_url.rstrip("/") + self._form.PATH
+        self._client = httpx.Client(headers=dict(self._form.headers(key)), timeout=_TIMEOUT)
 
     def __enter__(self) -> Self:
         return self
@@ -134,7 +84,7 @@ class Upstream:
         """
         if any(each.role not in (*SYSTEM_ROLES, "user", "assistant") for each in asked.messages):
             raise NotMirrored("tool-messages")
-        response = self._send(self._protocol.body(asked))
+        response = self._send(self._form.write_request(asked))
         try:
             body = response.json()
         except ValueError:
@@ -142,7 +92,7 @@ class Upstream:
         try:
             return read_answered(self._form, asked, body)
         except NotMirrored as found:
-            tokens = self._protocol.tokens(body) if isinstance(body, dict) else (None, None)
+            tokens = self._form.tokens_of(body) if isinstance(body, dict) else (None, None)
             raise UnusableAnswer(found.reason, tokens) from None
 
     def _send(self, body: dict[str, Any]) -> httpx.Response:

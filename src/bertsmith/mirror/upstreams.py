@@ -12,10 +12,11 @@ from typing import NamedTuple
 import httpcore
 import httpx
 
-from bertsmith.mirror.formats import anthropic, systemone
+from bertsmith.mirror.formats.registry import FORMATS, USUAL, format_of
+from bertsmith.mirror.formats.wire_format import WireFormat
 from bertsmith.mirror.relay_settings import RelaySettings
 
-_VERSION, _MESSAGES = b"/v1", b"/messages"
+_VERSION = b"/v1"
 
 
 class Target(NamedTuple):
@@ -26,21 +27,22 @@ class Target(NamedTuple):
 
 
 class Upstreams:
-    """By protocol."""
+    """By provider."""
 
-    def __init__(self, settings: RelaySettings) -> None:
+    def __init__(self, settings: RelaySettings, formats: tuple[WireFormat, ...] = FORMATS) -> None:
+        self._formats = formats
         self._any = _read(settings.upstream)
-        self._openai = _read(settings.openai_base_url)
-        self._anthropic = _read(settings.anthropic_base_url)
-        self._systemone = _read(settings.systemone_base_url)
+        addresses = {each.PROVIDER: f"{each.PROVIDER}_base_url" for each in formats}
+        self._own = {name: _read(getattr(settings, key, None)) for name, key in addresses.items()}
 
     def target(self, path: bytes, query: bytes, headers: dict[bytes, bytes]) -> Target | None:
         """None where no upstream speaks the protocol."""
-        found, has_version = self._of_protocol(path, headers)
+        form = self._form(path, headers)
+        found = self._own[form.PROVIDER] or self._any
         if found is None:
             return None
         base = found.target.rstrip(b"/")
-        if path.startswith(_VERSION + b"/") and base and (has_version or base.endswith(_VERSION)):
+        if path.startswith(_VERSION + b"/") and base and (form.BASE_HAS_VERSION or base.endswith(_VERSION)):
             path = path.removeprefix(_VERSION)
         whole = base + path
         target = whole + b"?" + query if query else whole
@@ -48,14 +50,12 @@ class Upstreams:
         host = b"[%b]" % found.host if b":" in found.host else found.host  # of IPv6
         return Target(url, host if found.port is None else b"%b:%d" % (host, found.port))
 
-    def _of_protocol(self, path: bytes, headers: dict[bytes, bytes]) -> tuple[httpcore.URL | None, bool]:
-        """And whether the protocol's base URLs have the version in them, as OpenAI's do."""
-        if path.endswith(systemone.PATH.encode()):
-            return self._systemone or self._any, False
-        is_messages = path == _MESSAGES or path.endswith(anthropic.PATH.encode())
-        if is_messages or b"anthropic-version" in headers:
-            return self._anthropic or self._any, False
-        return self._openai or self._any, True
+    def _form(self, path: bytes, headers: dict[bytes, bytes]) -> WireFormat:
+        """The one of its path; where that is unknown, or one that other providers have too, its header's."""
+        form = format_of("POST", path.decode("latin-1"), self._formats) or USUAL
+        if form.PROVIDER != USUAL.PROVIDER:
+            return form
+        return next((each for each in self._formats if each.HEADER in headers), form)
 
 
 def _read(url: str | None) -> httpcore.URL | None:

@@ -3,27 +3,39 @@
 Source: the API's reference, and anthropic-sdk-python's types/.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import orjson
 
 from bertsmith.mirror.call import Answered, Asked, Json, Message, NotMirrored
-from bertsmith.mirror.formats.openai_chat import required_tool
+from bertsmith.mirror.formats.openai_chat import content_of, required_tool
 from bertsmith.mirror.formats.reading import (
     TEXT_TYPES,
+    Event,
     as_json,
     chosen,
     count,
     list_of,
     model_of,
     object_of,
+    objects_of,
     parsed,
     subjects_of,
     text_of,
     texts_of,
     word,
 )
-from bertsmith.mirror.streams import join_anthropic
+from bertsmith.mirror.formats.wire_format import (
+    EVENTS,
+    OwnAnswer,
+    Tokens,
+    WireFormat,
+    Written,
+    named_event,
+    whole,
+)
 
-NAME, PATH = "anthropic", "/v1/messages"  # OpenAI has paths of its own that end in /messages
 _KEPT = (
     "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "thinking", "tools", "tool_choice",
     "output_config", "output_format",
@@ -35,25 +47,135 @@ _STOPPED_EARLY = {
     "pause_turn": "unfinished",
 }
 _CHOICES = {"any": "required", "tool": "tool"}
-join = join_anthropic
+_USAGE = {
+    "input_tokens": 0,
+    "cache_creation_input_tokens": 0,
+    "cache_read_input_tokens": 0,
+    "output_tokens": 0,
+    "service_tier": "standard",
+}
+_MOST_TOKENS = 1024  # of a request of ours, which has to say it
 
 
-def read_request(body: Mapping[str, Json]) -> Asked:
-    """Raises NotMirrored saying why."""
-    way, name, schema = _schema(body)
-    messages = [Message("system", texts_of(body["system"]))] if body.get("system") else []
-    for given in list_of(body.get("messages"), "malformed-request"):
-        messages.append(message_of(given))
-    return Asked(
-        NAME,
-        model_of(body),
-        tuple(messages),
-        name,
-        schema,
-        way,
-        chosen(body, _KEPT),
-        subjects_of(body),
-    )
+class Anthropic(WireFormat):
+    """Messages. OpenAI has paths of its own that end in /messages."""
+
+    NAME = "anthropic"
+    PATH = "/v1/messages"
+    WHOLE_PATHS = ("/messages",)
+    PROVIDER = "anthropic"
+    HEADER = b"anthropic-version"
+    KEY = "ANTHROPIC_API_KEY"
+
+    def read_request(self, body: Mapping[str, Json]) -> Asked:
+        """Raises NotMirrored saying why."""
+        way, name, schema = _schema(body)
+        messages = [Message("system", texts_of(body["system"]))] if body.get("system") else []
+        for given in list_of(body.get("messages"), "malformed-request"):
+            messages.append(message_of(given))
+        return Asked(
+            self.NAME,
+            model_of(body),
+            tuple(messages),
+            name,
+            schema,
+            way,
+            chosen(body, _KEPT),
+            subjects_of(body),
+        )
+
+    def read_answer(self, asked: Asked, body: Mapping[str, Json]) -> Answered:
+        """Raises NotMirrored saying why."""
+        stopped = word(body.get("stop_reason"))
+        if stopped in _STOPPED_EARLY:
+            raise NotMirrored(_STOPPED_EARLY[stopped])
+        blocks = [
+            object_of(each, "malformed-answer") for each in list_of(body.get("content"), "malformed-answer")
+        ]
+        return Answered(
+            _value(asked, blocks),
+            word(body.get("model")),
+            stopped,
+            word(body.get("id")),
+            *self.tokens_of(body),
+        )
+
+    def join(self, events: Iterable[Event]) -> Mapping[str, Json]:
+        """Events of Anthropic's messages → the message."""
+        whole: dict[str, Any] = {}
+        blocks: dict[int, dict[str, Any]] = {}
+        for event in objects_of(events):
+            kind = event.get("type")
+            if kind == "error":
+                raise NotMirrored("upstream-error")
+            if kind == "message_start":
+                whole = dict(event.get("message") or {})
+            elif kind == "content_block_start":
+                blocks[event["index"]] = {**event["content_block"], "pieces": ""}
+            elif kind == "content_block_delta":
+                delta = event.get("delta") or {}
+                block = blocks[event["index"]]
+                if delta.get("type") == "text_delta":
+                    block["text"] = (block.get("text") or "") + delta["text"]
+                elif delta.get("type") == "input_json_delta":
+                    block["pieces"] += delta["partial_json"]
+            elif kind == "message_delta":
+                whole |= event.get("delta") or {}
+                whole["usage"] = {**(whole.get("usage") or {}), **(event.get("usage") or {})}
+            elif kind == "message_stop":
+                whole["content"] = [_whole_block(blocks[index]) for index in sorted(blocks)]
+                return whole
+        raise NotMirrored("cut")
+
+    def write(self, answer: OwnAnswer) -> Written:
+        """Raises NotMirrored where the client wants what only an LLM has."""
+        thinking = answer.body.get("thinking")
+        if isinstance(thinking, dict) and thinking.get("type") != "disabled":
+            raise NotMirrored("thinking-wanted")
+        is_call = answer.asked.way == "tool"
+        block: dict[str, Any] = {"type": "text", "text": answer.text, "citations": None}
+        if is_call:
+            block = {
+                "type": "tool_use",
+                "id": f"toolu_{answer.number[:24]}",
+                "name": answer.asked.schema_name,
+                "input": answer.value,
+            }
+        message = {
+            "id": f"msg_{answer.number[:24]}",
+            "type": "message",
+            "role": "assistant",
+            "model": answer.asked.model,
+            "content": [block],
+            "stop_reason": "tool_use" if is_call else "end_turn",
+            "stop_sequence": None,
+            "usage": _USAGE,
+        }
+        return (
+            Written(EVENTS, list(_events(answer, message, block))) if answer.is_streamed else whole(message)
+        )
+
+    def error_body(self, message: str, code: str) -> Json:
+        """Anthropic's envelope."""
+        return {"type": "error", "error": {"type": "api_error", "message": f"{message} ({code})"}}
+
+    def tokens_of(self, body: Mapping[str, Json]) -> Tokens:
+        """Read, from the cache too, and written."""
+        usage = body.get("usage")
+        read = count(usage, "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+        return read, count(usage, "output_tokens")
+
+    def fits(self, request: Mapping[str, Json], answer: Mapping[str, Json]) -> bool:
+        return "messages" in request and "questions" not in request and answer.get("type") == "message"
+
+    def write_request(self, asked: Asked) -> dict[str, Json]:
+        messages = [{"role": each.role, "content": content_of(each)} for each in asked.inputs]
+        system = [{"type": "text", "text": part} for each in asked.system for part in each.parts]
+        body = {"max_tokens": _MOST_TOKENS, **asked.parameters, "model": asked.model, "messages": messages}
+        return {**body, "system": system} if system else body
+
+    def headers(self, key: str) -> Mapping[str, str]:
+        return {"anthropic-version": "2023-06-01", **({"x-api-key": key} if key else {})}
 
 
 def _schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
@@ -95,30 +217,6 @@ def _parts(content: Json) -> tuple[str, ...]:
     return tuple(found)
 
 
-def read_answer(asked: Asked, body: Mapping[str, Json]) -> Answered:
-    """Raises NotMirrored saying why."""
-    stopped = word(body.get("stop_reason"))
-    if stopped in _STOPPED_EARLY:
-        raise NotMirrored(_STOPPED_EARLY[stopped])
-    blocks = [
-        object_of(each, "malformed-answer") for each in list_of(body.get("content"), "malformed-answer")
-    ]
-    return Answered(
-        _value(asked, blocks),
-        word(body.get("model")),
-        stopped,
-        word(body.get("id")),
-        *tokens_of(body),
-    )
-
-
-def tokens_of(body: Mapping[str, Json]) -> tuple[int | None, int | None]:
-    """Read, from the cache too, and written."""
-    usage = body.get("usage")
-    read = count(usage, "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-    return read, count(usage, "output_tokens")
-
-
 def _value(asked: Asked, blocks: list[Mapping[str, Json]]) -> Json:
     calls = [each for each in blocks if each.get("type") == "tool_use"]
     if asked.way != "tool":
@@ -137,6 +235,30 @@ def _value(asked: Asked, blocks: list[Mapping[str, Json]]) -> Json:
     return calls[0].get("input")
 
 
-def error_body(message: str, code: str) -> Json:
-    """Anthropic's envelope."""
-    return {"type": "error", "error": {"type": "api_error", "message": f"{message} ({code})"}}
+def _whole_block(block: dict[str, Any]) -> dict[str, Any]:
+    pieces = block.pop("pieces")
+    if pieces:
+        try:
+            block["input"] = orjson.loads(pieces)
+        except ValueError:
+            raise NotMirrored("answer-not-json") from None
+    return block
+
+
+def _events(answer: OwnAnswer, message: dict[str, Any], block: dict[str, Any]) -> Iterator[bytes]:
+    yield named_event("message_start", message={**message, "content": [], "stop_reason": None})
+    is_call = block["type"] == "tool_use"
+    begun = {**block, "input": {}} if is_call else {**block, "text": ""}
+    yield named_event("content_block_start", index=0, content_block=begun)
+    yield named_event("ping")
+    for piece in answer.text_pieces():
+        delta = (
+            {"type": "input_json_delta", "partial_json": piece}
+            if is_call
+            else {"type": "text_delta", "text": piece}
+        )
+        yield named_event("content_block_delta", index=0, delta=delta)
+    yield named_event("content_block_stop", index=0)
+    ended = {"stop_reason": message["stop_reason"], "stop_sequence": None}
+    yield named_event("message_delta", delta=ended, usage={"output_tokens": 0})
+    yield named_event("message_stop")

@@ -1,13 +1,15 @@
 """OpenAI's decisions: questions in a list, answered in its order.
 
 A predicate becomes a boolean field, a choice one of its values, a score the number of its level; a question
-without a name is called by its place. Source: openai-python's types/decision.py (beta of 2026-10).
+without a name is called by its place. Confidences are System One's: OpenAI's reference gives no formula.
+Source: openai-python's types/decision.py (beta of 2026-10).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from bertsmith.mirror.call import Answered, Asked, Json, Message, NotMirrored
-from bertsmith.mirror.formats.openai_chat import error_body
+from bertsmith.mirror.formats.openai_chat import OpenAIFormat
 from bertsmith.mirror.formats.reading import (
     as_json,
     count,
@@ -19,42 +21,104 @@ from bertsmith.mirror.formats.reading import (
     texts_of,
     word,
 )
-from bertsmith.mirror.streams import Event
+from bertsmith.mirror.formats.systemone import (
+    confidence_of_choice,
+    confidence_of_score,
+    mean_of,
+    of_all,
+    rounded,
+    yes_of,
+)
+from bertsmith.mirror.formats.wire_format import OwnAnswer, Written, whole
 
-__all__ = ["NAME", "PATH", "error_body", "join", "message_of", "read_answer", "read_request"]
-
-NAME, PATH = "openai-decisions", "/decisions"
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
-def read_request(body: Mapping[str, Json]) -> Asked:
-    """Raises NotMirrored saying why."""
-    questions = list_of(body.get("questions"), "no-schema")
-    given = body.get("input")
-    messages = (
-        [Message("user", (given,))]
-        if isinstance(given, str)
-        else [
-            message_of(object_of(each, "malformed-request")) for each in list_of(given, "malformed-request")
+class Decisions(OpenAIFormat):
+    """It has no streams."""
+
+    NAME = "openai-decisions"
+    PATH = "/decisions"
+    INPUT = "input"
+    NO_INPUT = "server-state"
+
+    def read_request(self, body: Mapping[str, Json]) -> Asked:
+        """Raises NotMirrored saying why."""
+        questions = list_of(body.get("questions"), "no-schema")
+        given = body.get("input")
+        messages = (
+            [Message("user", (given,))]
+            if isinstance(given, str)
+            else [
+                _message_of(object_of(each, "malformed-request"))
+                for each in list_of(given, "malformed-request")
+            ]
+        )
+        fields = {
+            _name_of(each, place): _field(object_of(each, "malformed-request"))
+            for place, each in enumerate(questions)
+        }
+        if len(fields) != len(questions) or not fields:
+            raise NotMirrored("malformed-request")
+        schema = {"type": "object", "properties": fields}
+        return Asked(
+            self.NAME, model_of(body), tuple(messages), "", schema, "questions", {}, subjects_of(body)
+        )
+
+    def read_answer(self, asked: Asked, body: Mapping[str, Json]) -> Answered:
+        """A question that was refused has no field in the value. Raises NotMirrored saying why."""
+        answers = list_of(body.get("answers"), "malformed-answer")
+        fields = asked.schema["properties"]
+        if len(answers) != len(fields):
+            raise NotMirrored("malformed-answer")
+        value, probabilities = dict[str, Json](), dict[str, list[tuple[Json, float]]]()
+        for (name, field), given in zip(fields.items(), answers, strict=True):
+            answer = object_of(given, "malformed-answer")
+            if answer.get("type") == "refusal":
+                continue
+            try:
+                value[name], probabilities[f"$.{name}"] = _read(answer, field)
+            except (KeyError, TypeError, ValueError):
+                raise NotMirrored("malformed-answer") from None
+        if not value:
+            raise NotMirrored("refusal")
+        usage = body.get("usage")
+        return Answered(
+            value,
+            word(body.get("model")),
+            "",
+            word(body.get("id")),
+            count(usage, "input_tokens"),
+            count(usage, "output_tokens"),
+            probabilities,
+        )
+
+    def write(self, answer: OwnAnswer) -> Written:
+        """Raises NotMirrored without probabilities."""
+        answers = [
+            _answer(question, answer, _name_of(question, place))
+            for place, question in enumerate(answer.body["questions"])
         ]
-    )
-    fields = {
-        name_of(each, place): _field(object_of(each, "malformed-request"))
-        for place, each in enumerate(questions)
-    }
-    if len(fields) != len(questions) or not fields:
-        raise NotMirrored("malformed-request")
-    schema = {"type": "object", "properties": fields}
-    return Asked(NAME, model_of(body), tuple(messages), "", schema, "questions", {}, subjects_of(body))
+        usage = {
+            "input_tokens": 0,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": 0,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": 0,
+        }
+        return whole({"model": answer.asked.model, "answers": answers, "usage": usage})
+
+    def fits(self, request: Mapping[str, Json], answer: Mapping[str, Json]) -> bool:
+        return "questions" in request and "state" not in request
 
 
-def name_of(question: Json, place: int) -> str:
+def _name_of(question: Json, place: int) -> str:
     """`place` from 0."""
     return word(object_of(question, "malformed-request").get("name")) or f"question_{place + 1}"
 
 
-def message_of(item: Mapping[str, Json]) -> Message:
+def _message_of(item: Mapping[str, Json]) -> Message:
     """Of an item of the input. Raises NotMirrored."""
     kind = item.get("type") or "message"
     if kind in _CALLS:
@@ -89,35 +153,6 @@ def _field(question: Mapping[str, Json]) -> dict[str, Json]:
     raise NotMirrored("unknown-question")
 
 
-def read_answer(asked: Asked, body: Mapping[str, Json]) -> Answered:
-    """A question that was refused has no field in the value. Raises NotMirrored saying why."""
-    answers = list_of(body.get("answers"), "malformed-answer")
-    fields = asked.schema["properties"]
-    if len(answers) != len(fields):
-        raise NotMirrored("malformed-answer")
-    value, probabilities = dict[str, Json](), dict[str, list[tuple[Json, float]]]()
-    for (name, field), given in zip(fields.items(), answers, strict=True):
-        answer = object_of(given, "malformed-answer")
-        if answer.get("type") == "refusal":
-            continue
-        try:
-            value[name], probabilities[f"$.{name}"] = _read(answer, field)
-        except (KeyError, TypeError, ValueError):
-            raise NotMirrored("malformed-answer") from None
-    if not value:
-        raise NotMirrored("refusal")
-    usage = body.get("usage")
-    return Answered(
-        value,
-        word(body.get("model")),
-        "",
-        word(body.get("id")),
-        count(usage, "input_tokens"),
-        count(usage, "output_tokens"),
-        probabilities,
-    )
-
-
 def _read(answer: Mapping[str, Json], field: Mapping[str, Json]) -> tuple[Json, list[tuple[Json, float]]]:
     if answer["type"] == "predicate":
         yes = float(answer["probability"])
@@ -131,6 +166,29 @@ def _read(answer: Mapping[str, Json], field: Mapping[str, Json]) -> tuple[Json, 
     return max(numbered, key=lambda each: each[1])[0], numbered
 
 
-def join(events: Iterable[Event]) -> Mapping[str, Json]:
-    """It has no streams."""
-    raise NotMirrored("streamed")
+def _answer(question: Mapping[str, Json], answer: OwnAnswer, name: str) -> dict[str, Any]:
+    spread, kind = answer.spread(name), question["type"]
+    head = {"type": kind, "name": question.get("name")}
+    if kind == "predicate":
+        return {**head, "probability": yes_of(spread)}
+    if kind == "choice":
+        spread = of_all(spread, [each["value"] for each in question["choices"]])
+        values = [{"value": value, "probability": rounded(share)} for value, share in spread]
+        return {
+            **head,
+            "choice": answer.value[name],
+            "confidence": confidence_of_choice(spread),
+            "probabilities": values,
+        }
+    shares = dict(spread)
+    levels = [shares.get(number, 0.0) for number in range(len(question["levels"]))]
+    named = [
+        {"value": number, "label": each["label"], "probability": rounded(levels[number])}
+        for number, each in enumerate(question["levels"])
+    ]
+    return {
+        **head,
+        "score": rounded(mean_of(levels)),
+        "confidence": confidence_of_score(levels),
+        "probabilities": named,
+    }

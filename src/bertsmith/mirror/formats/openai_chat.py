@@ -3,18 +3,12 @@
 Source: the API's reference, and openai-python's types/chat/.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from bertsmith.mirror.call import (
-    OWN_NUMBER,
-    STUDENT_ANSWER,
-    Answered,
-    Asked,
-    Json,
-    Message,
-    NotMirrored,
-)
+from bertsmith.mirror.call import OWN_NUMBER, STUDENT_ANSWER, Answered, Asked, Json, Message, NotMirrored
 from bertsmith.mirror.formats.reading import (
+    Event,
     as_json,
     chosen,
     count,
@@ -22,31 +16,138 @@ from bertsmith.mirror.formats.reading import (
     logprobs_of,
     model_of,
     object_of,
+    objects_of,
     parsed,
     subjects_of,
     text_of,
     texts_of,
     word,
 )
-from bertsmith.mirror.streams import join_chat
+from bertsmith.mirror.formats.wire_format import EVENTS, OwnAnswer, Tokens, WireFormat, Written, data, whole
 
-NAME, PATH = "openai-chat", "/chat/completions"
 _KEPT = (
     "temperature", "top_p", "seed", "max_tokens", "max_completion_tokens", "frequency_penalty",
     "presence_penalty", "logit_bias", "stop", "reasoning_effort", "verbosity", "logprobs", "top_logprobs",
     "response_format", "tools", "tool_choice", "parallel_tool_calls",
 )  # fmt: skip
 _FINISHED_EARLY = {"length": "truncated", "content_filter": "content-filter"}
-join = join_chat
+_USAGE = {
+    "prompt_tokens": 0,
+    "completion_tokens": 0,
+    "total_tokens": 0,
+    "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+    "completion_tokens_details": {
+        "reasoning_tokens": 0,
+        "audio_tokens": 0,
+        "accepted_prediction_tokens": 0,
+        "rejected_prediction_tokens": 0,
+    },
+}
 
 
-def read_request(body: Mapping[str, Json]) -> Asked:
-    """Raises NotMirrored saying why."""
-    if (body.get("n") or 1) != 1:
-        raise NotMirrored("several-choices")
-    way, name, schema = _schema(body)
-    messages = tuple(message_of(each) for each in list_of(body.get("messages"), "malformed-request"))
-    return Asked(NAME, model_of(body), messages, name, schema, way, chosen(body, _KEPT), subjects_of(body))
+class OpenAIFormat(WireFormat):
+    """What OpenAI's formats share."""
+
+    PROVIDER = "openai"
+    BASE_HAS_VERSION = True
+
+    def error_body(self, message: str, code: str) -> Json:
+        """OpenAI's envelope."""
+        return {"error": {"message": message, "type": "upstream_error", "param": None, "code": code}}
+
+
+class OpenAIChat(OpenAIFormat):
+    """Chat completions."""
+
+    NAME = "openai-chat"
+    PATH = "/chat/completions"
+    KEY = "OPENAI_API_KEY"
+
+    def read_request(self, body: Mapping[str, Json]) -> Asked:
+        """Raises NotMirrored saying why."""
+        if (body.get("n") or 1) != 1:
+            raise NotMirrored("several-choices")
+        way, name, schema = _schema(body)
+        messages = tuple(message_of(each) for each in list_of(body.get("messages"), "malformed-request"))
+        return Asked(
+            self.NAME, model_of(body), messages, name, schema, way, chosen(body, _KEPT), subjects_of(body)
+        )
+
+    def read_answer(self, asked: Asked, body: Mapping[str, Json]) -> Answered:
+        """Raises NotMirrored saying why."""
+        # A student's, of 0.3.0 too, whatever a gateway before it has made of the answer's id and its headers.
+        if word(body.get("system_fingerprint")).startswith(OWN_NUMBER):
+            raise NotMirrored(STUDENT_ANSWER)
+        choices = list_of(body.get("choices"), "malformed-answer")
+        if len(choices) != 1:
+            raise NotMirrored("several-choices" if choices else "no-answer")
+        choice = object_of(choices[0], "malformed-answer")
+        finished = word(choice.get("finish_reason"))
+        message = object_of(choice.get("message"), "malformed-answer")
+        if message.get("refusal"):
+            raise NotMirrored("refusal")
+        if finished in _FINISHED_EARLY:
+            raise NotMirrored(_FINISHED_EARLY[finished])
+        logprobs = choice.get("logprobs")
+        return Answered(
+            _value(asked, message),
+            word(body.get("model")),
+            finished,
+            word(body.get("id")),
+            *self.tokens_of(body),
+            logprobs=logprobs_of(logprobs.get("content")) if isinstance(logprobs, dict) else None,
+        )
+
+    def join(self, events: Iterable[Event]) -> Mapping[str, Json]:
+        """Chunks of chat completions → the completion."""
+        whole: dict[str, Json] = {}
+        choices: dict[int, dict[str, Any]] = {}
+        for chunk in objects_of(events):
+            if chunk.get("error"):
+                raise NotMirrored("upstream-error")
+            for key in ("id", "model", "created", "system_fingerprint", "usage"):
+                if chunk.get(key) is not None:
+                    whole[key] = chunk[key]
+            for piece in chunk.get("choices") or ():
+                choice = choices.setdefault(
+                    piece.get("index") or 0,
+                    {"message": {"content": None, "refusal": None, "tool_calls": {}}, "logprobs": []},
+                )
+                _add_piece(choice, piece)
+        if not choices or any(not each.get("finish_reason") for each in choices.values()):
+            raise NotMirrored("cut")
+        whole["choices"] = [_choice(index, choices[index]) for index in sorted(choices)]
+        return whole
+
+    def write(self, answer: OwnAnswer) -> Written:
+        """Raises NotMirrored where the client wants what only an LLM has."""
+        if answer.body.get("logprobs"):
+            raise NotMirrored("logprobs-wanted")
+        if answer.body.get("store"):
+            raise NotMirrored("store-wanted")
+        if answer.is_streamed:
+            return Written(EVENTS, list(_chunks(answer)))
+        is_call = answer.asked.way == "tool"
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+        if is_call:
+            call = {"id": _call_id(answer), "type": "function", "function": _function(answer, answer.text)}
+            message = {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]}
+        message["annotations"] = []
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finished(answer)}
+        return whole(_head(answer, "chat.completion") | {"choices": [choice], "usage": _USAGE})
+
+    def tokens_of(self, body: Mapping[str, Json]) -> Tokens:
+        """Read and written."""
+        usage = body.get("usage")
+        return count(usage, "prompt_tokens"), count(usage, "completion_tokens")
+
+    def fits(self, request: Mapping[str, Json], answer: Mapping[str, Json]) -> bool:
+        is_other = "questions" in request or answer.get("type") == "message"
+        return "messages" in request and not is_other
+
+    def write_request(self, asked: Asked) -> dict[str, Json]:
+        messages = [{"role": each.role, "content": content_of(each)} for each in asked.messages]
+        return {**asked.parameters, "model": asked.model, "messages": messages}
 
 
 def _schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
@@ -110,39 +211,7 @@ def message_of(given: Json) -> Message:
     return Message(text_of(message.get("role")), (*parts, *(as_json(each.get("function")) for each in calls)))
 
 
-def read_answer(asked: Asked, body: Mapping[str, Json]) -> Answered:
-    """Raises NotMirrored saying why."""
-    # A student's, of 0.3.0 too, whatever a gateway before it has made of the answer's id and its headers.
-    if word(body.get("system_fingerprint")).startswith(OWN_NUMBER):
-        raise NotMirrored(STUDENT_ANSWER)
-    choices = list_of(body.get("choices"), "malformed-answer")
-    if len(choices) != 1:
-        raise NotMirrored("several-choices" if choices else "no-answer")
-    choice = object_of(choices[0], "malformed-answer")
-    finished = word(choice.get("finish_reason"))
-    message = object_of(choice.get("message"), "malformed-answer")
-    if message.get("refusal"):
-        raise NotMirrored("refusal")
-    if finished in _FINISHED_EARLY:
-        raise NotMirrored(_FINISHED_EARLY[finished])
-    logprobs = choice.get("logprobs")
-    return Answered(
-        value_of(asked, message),
-        word(body.get("model")),
-        finished,
-        word(body.get("id")),
-        *tokens_of(body),
-        logprobs=logprobs_of(logprobs.get("content")) if isinstance(logprobs, dict) else None,
-    )
-
-
-def tokens_of(body: Mapping[str, Json]) -> tuple[int | None, int | None]:
-    """Read and written."""
-    usage = body.get("usage")
-    return count(usage, "prompt_tokens"), count(usage, "completion_tokens")
-
-
-def value_of(asked: Asked, message: Mapping[str, Json]) -> Json:
+def _value(asked: Asked, message: Mapping[str, Json]) -> Json:
     """What the message says, as JSON: its content, or the arguments of the tool that was asked for."""
     calls = message.get("tool_calls") or []
     if asked.way != "tool":
@@ -157,6 +226,89 @@ def value_of(asked: Asked, message: Mapping[str, Json]) -> Json:
     return parsed(text_of(function.get("arguments"), "malformed-answer"))
 
 
-def error_body(message: str, code: str) -> Json:
-    """OpenAI's envelope."""
-    return {"error": {"message": message, "type": "upstream_error", "param": None, "code": code}}
+def _add_piece(choice: dict[str, Any], piece: Mapping[str, Json]) -> None:
+    message, delta = choice["message"], piece.get("delta") or {}
+    for key in ("content", "refusal"):
+        if delta.get(key) is not None:
+            message[key] = (message[key] or "") + delta[key]
+    for place, call in enumerate(delta.get("tool_calls") or ()):
+        # Some servers send whole calls without an index.
+        known = message["tool_calls"].setdefault(
+            call.get("index", place),
+            {"id": "", "type": "function", "function": {"name": "", "arguments": ""}},
+        )
+        known["id"] = call.get("id") or known["id"]
+        function = call.get("function") or {}
+        known["function"]["name"] += function.get("name") or ""
+        known["function"]["arguments"] += function.get("arguments") or ""
+    choice["logprobs"] += (piece.get("logprobs") or {}).get("content") or []
+    choice["finish_reason"] = piece.get("finish_reason") or choice.get("finish_reason")
+
+
+def _choice(index: int, choice: dict[str, Any]) -> dict[str, Any]:
+    calls = choice["message"]["tool_calls"]
+    tool_calls = [calls[place] for place in sorted(calls)] or None
+    return {
+        "index": index,
+        "finish_reason": choice["finish_reason"],
+        "message": {"role": "assistant", **choice["message"], "tool_calls": tool_calls},
+        "logprobs": {"content": choice["logprobs"]} if choice["logprobs"] else None,
+    }
+
+
+def _chunks(answer: OwnAnswer) -> Iterator[bytes]:
+    head = _head(answer, "chat.completion.chunk")
+    counts = bool((answer.body.get("stream_options") or {}).get("include_usage"))
+    if counts:
+        head["usage"] = None
+
+    def chunk(delta: dict[str, Json], finished: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finished}
+        return data(head | {"choices": [choice]})
+
+    if answer.asked.way == "tool":
+        begun = {"index": 0, "id": _call_id(answer), "type": "function", "function": _function(answer, "")}
+        yield chunk({"role": "assistant", "content": None, "tool_calls": [begun], "refusal": None})
+        for piece in answer.text_pieces():
+            yield chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
+    else:
+        yield chunk({"role": "assistant", "content": "", "refusal": None})
+        for piece in answer.text_pieces():
+            yield chunk({"content": piece})
+    yield chunk({}, _finished(answer))
+    if counts:
+        yield data(head | {"choices": [], "usage": _USAGE})
+    yield b"data: [DONE]\n\n"
+
+
+def _head(answer: OwnAnswer, kind: str) -> dict[str, Json]:
+    return {
+        "id": f"chatcmpl-{answer.number}",
+        "object": kind,
+        "created": answer.at,
+        "model": answer.asked.model,
+        "service_tier": "default",
+        "system_fingerprint": f"bertsmith_{answer.student}",
+    }
+
+
+def _finished(answer: OwnAnswer) -> str:
+    """A tool that the request names is answered with stop, one that it requires with tool_calls."""
+    if answer.asked.way != "tool":
+        return "stop"
+    return "stop" if isinstance(answer.body.get("tool_choice"), dict) else "tool_calls"
+
+
+def _function(answer: OwnAnswer, arguments: str) -> dict[str, str]:
+    return {"name": answer.asked.schema_name, "arguments": arguments}
+
+
+def _call_id(answer: OwnAnswer) -> str:
+    return f"call_{answer.number[:24]}"
+
+
+def content_of(message: Message) -> Json:
+    """As a request of ours has it."""
+    if len(message.parts) == 1:
+        return message.parts[0]
+    return [{"type": "text", "text": part} for part in message.parts]

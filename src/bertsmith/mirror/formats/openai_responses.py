@@ -3,11 +3,14 @@
 Source: the API's reference, and openai-python's types/responses/.
 """
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from bertsmith.mirror.call import Answered, Asked, Json, Message, NotMirrored
-from bertsmith.mirror.formats.openai_chat import allowed_of, error_body, required_tool
+from bertsmith.mirror.formats.openai_chat import OpenAIFormat, allowed_of, required_tool
 from bertsmith.mirror.formats.reading import (
+    Event,
     as_json,
     chosen,
     count,
@@ -15,17 +18,15 @@ from bertsmith.mirror.formats.reading import (
     logprobs_of,
     model_of,
     object_of,
+    objects_of,
     parsed,
     subjects_of,
     text_of,
     texts_of,
     word,
 )
-from bertsmith.mirror.streams import join_responses
+from bertsmith.mirror.formats.wire_format import EVENTS, OwnAnswer, Written, named_event, whole
 
-__all__ = ["NAME", "PATH", "error_body", "join", "messages_of", "read_answer", "read_request"]
-
-NAME, PATH = "openai-responses", "/responses"
 _KEPT = (
     "temperature", "top_p", "top_logprobs", "max_output_tokens", "reasoning", "text", "tools", "tool_choice",
     "parallel_tool_calls", "truncation", "include",
@@ -33,34 +34,123 @@ _KEPT = (
 # With these a part of what is asked lies on the provider's machines.
 _ELSEWHERE = ("previous_response_id", "conversation", "prompt")
 _INCOMPLETE = {"max_output_tokens": "truncated", "content_filter": "content-filter"}
-join = join_responses
+_USAGE = {
+    "input_tokens": 0,
+    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+    "output_tokens": 0,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": 0,
+}
+# What a response says again of its request, with the value of a request that doesn't say.
+_REPEATED: dict[str, Json] = {
+    "instructions": None, "max_output_tokens": None, "metadata": {}, "parallel_tool_calls": True,
+    "previous_response_id": None, "reasoning": {"effort": None, "summary": None}, "store": False,
+    "temperature": 1.0, "text": {"format": {"type": "text"}}, "tool_choice": "auto", "tools": [],
+    "top_p": 1.0, "truncation": "disabled", "user": None,
+}  # fmt: skip
+_LOGPROBS = "message.output_text.logprobs"
 
 
-def read_request(body: Mapping[str, Json]) -> Asked:
-    """Raises NotMirrored saying why."""
-    if any(body.get(name) for name in _ELSEWHERE):
-        raise NotMirrored("server-state")
-    if body.get("background"):
-        raise NotMirrored("background")
-    way, name, schema = _schema(body)
-    messages = []
-    if body.get("instructions"):
-        messages.append(Message("system", texts_of(body["instructions"])))
-    given = body.get("input")
-    if isinstance(given, str):
-        messages.append(Message("user", (given,)))
-    else:
-        messages += [message for each in list_of(given, "malformed-request") for message in messages_of(each)]
-    return Asked(
-        NAME,
-        model_of(body),
-        tuple(messages),
-        name,
-        schema,
-        way,
-        chosen(body, _KEPT),
-        subjects_of(body),
-    )
+class OpenAIResponses(OpenAIFormat):
+    """Responses, whose input may lie on the provider's machines."""
+
+    NAME = "openai-responses"
+    PATH = "/responses"
+    INPUT = "input"
+    NO_INPUT = "server-state"
+
+    def read_request(self, body: Mapping[str, Json]) -> Asked:
+        """Raises NotMirrored saying why."""
+        if any(body.get(name) for name in _ELSEWHERE):
+            raise NotMirrored("server-state")
+        if body.get("background"):
+            raise NotMirrored("background")
+        way, name, schema = _schema(body)
+        messages = []
+        if body.get("instructions"):
+            messages.append(Message("system", texts_of(body["instructions"])))
+        given = body.get("input")
+        if isinstance(given, str):
+            messages.append(Message("user", (given,)))
+        else:
+            messages += [
+                message for each in list_of(given, "malformed-request") for message in messages_of(each)
+            ]
+        return Asked(
+            self.NAME,
+            model_of(body),
+            tuple(messages),
+            name,
+            schema,
+            way,
+            chosen(body, _KEPT),
+            subjects_of(body),
+        )
+
+    def read_answer(self, asked: Asked, body: Mapping[str, Json]) -> Answered:
+        """Raises NotMirrored saying why."""
+        status = body.get("status")
+        if status == "incomplete":
+            details = body.get("incomplete_details")
+            reason = details.get("reason") if isinstance(details, dict) else None
+            raise NotMirrored(_INCOMPLETE.get(word(reason), "unfinished"))
+        if status not in (None, "completed"):
+            raise NotMirrored("upstream-error" if status == "failed" else "unfinished")
+        texts, calls, logprobs = list[str](), list[Mapping[str, Json]](), list[Json]()
+        for given in list_of(body.get("output"), "malformed-answer"):
+            item = object_of(given, "malformed-answer")
+            if item.get("type") == "function_call":
+                calls.append(item)
+            elif item.get("type") == "message":
+                for part in item.get("content") or ():
+                    if part.get("type") == "refusal":
+                        raise NotMirrored("refusal")
+                    texts.append(text_of(part.get("text"), "malformed-answer"))
+                    logprobs += part.get("logprobs") or []
+        usage = body.get("usage")
+        return Answered(
+            _value(asked, texts, calls),
+            word(body.get("model")),
+            word(status),
+            word(body.get("id")),
+            count(usage, "input_tokens"),
+            count(usage, "output_tokens"),
+            logprobs=logprobs_of(logprobs),
+        )
+
+    def join(self, events: Iterable[Event]) -> Mapping[str, Json]:
+        """Events of the Responses API → the response, which the last one holds."""
+        items: dict[int, Json] = {}
+        for event in objects_of(events):
+            kind = event.get("type")
+            if kind == "error":
+                raise NotMirrored("upstream-error")
+            if kind == "response.output_item.done":
+                items[event.get("output_index") or 0] = event.get("item")
+            if kind in ("response.completed", "response.incomplete", "response.failed"):
+                response = event.get("response")
+                if not isinstance(response, dict):
+                    raise NotMirrored("malformed-answer")
+                # Some servers leave the output out of their last event.
+                output = response.get("output") or [items[place] for place in sorted(items)]
+                return {**response, "output": output}
+        raise NotMirrored("cut")
+
+    def write(self, answer: OwnAnswer) -> Written:
+        """Raises NotMirrored where the client wants what only an LLM has."""
+        if answer.body.get("top_logprobs") or _LOGPROBS in (answer.body.get("include") or ()):
+            raise NotMirrored("logprobs-wanted")
+        if answer.body.get("store"):
+            raise NotMirrored("store-wanted")
+        item = _item(answer)
+        response = _response(answer, item)
+        return (
+            Written(EVENTS, list(_events(answer, response, item))) if answer.is_streamed else whole(response)
+        )
+
+    def fits(self, request: Mapping[str, Json], answer: Mapping[str, Json]) -> bool:
+        is_other = "questions" in request or "messages" in request
+        return "input" in request and "output" in answer and not is_other
 
 
 def _schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
@@ -97,38 +187,6 @@ def messages_of(given: Json) -> list[Message]:
     raise NotMirrored("server-state" if kind == "item_reference" else "input-not-text")
 
 
-def read_answer(asked: Asked, body: Mapping[str, Json]) -> Answered:
-    """Raises NotMirrored saying why."""
-    status = body.get("status")
-    if status == "incomplete":
-        details = body.get("incomplete_details")
-        reason = details.get("reason") if isinstance(details, dict) else None
-        raise NotMirrored(_INCOMPLETE.get(word(reason), "unfinished"))
-    if status not in (None, "completed"):
-        raise NotMirrored("upstream-error" if status == "failed" else "unfinished")
-    texts, calls, logprobs = list[str](), list[Mapping[str, Json]](), list[Json]()
-    for given in list_of(body.get("output"), "malformed-answer"):
-        item = object_of(given, "malformed-answer")
-        if item.get("type") == "function_call":
-            calls.append(item)
-        elif item.get("type") == "message":
-            for part in item.get("content") or ():
-                if part.get("type") == "refusal":
-                    raise NotMirrored("refusal")
-                texts.append(text_of(part.get("text"), "malformed-answer"))
-                logprobs += part.get("logprobs") or []
-    usage = body.get("usage")
-    return Answered(
-        _value(asked, texts, calls),
-        word(body.get("model")),
-        word(status),
-        word(body.get("id")),
-        count(usage, "input_tokens"),
-        count(usage, "output_tokens"),
-        logprobs=logprobs_of(logprobs),
-    )
-
-
 def _value(asked: Asked, texts: list[str], calls: list[Mapping[str, Json]]) -> Json:
     if asked.way != "tool":
         if calls:
@@ -141,3 +199,79 @@ def _value(asked: Asked, texts: list[str], calls: list[Mapping[str, Json]]) -> J
     if calls[0].get("name") != asked.schema_name:
         raise NotMirrored("other-tool")
     return parsed(text_of(calls[0].get("arguments"), "malformed-answer"))
+
+
+def _item(answer: OwnAnswer) -> dict[str, Any]:
+    number = answer.number[:24]
+    if answer.asked.way == "tool":
+        return {
+            "id": f"fc_{number}",
+            "type": "function_call",
+            "status": "completed",
+            "arguments": answer.text,
+            "call_id": f"call_{number}",
+            "name": answer.asked.schema_name,
+        }
+    part = {"type": "output_text", "annotations": [], "logprobs": [], "text": answer.text}
+    return {
+        "id": f"msg_{number}",
+        "type": "message",
+        "status": "completed",
+        "content": [part],
+        "role": "assistant",
+    }
+
+
+def _response(answer: OwnAnswer, item: dict[str, Any]) -> dict[str, Any]:
+    said = {name: answer.body.get(name, usual) for name, usual in _REPEATED.items()}
+    return {
+        "id": f"resp_{answer.number}",
+        "object": "response",
+        "created_at": answer.at,
+        "completed_at": answer.at,
+        "status": "completed",
+        "error": None,
+        "incomplete_details": None,
+        "model": answer.asked.model,
+        "output": [item],
+        "usage": _USAGE,
+        **said,
+    }
+
+
+def _events(answer: OwnAnswer, response: dict[str, Any], item: dict[str, Any]) -> Iterator[bytes]:
+    numbers = itertools.count()
+
+    def event(kind: str, **more: Any) -> bytes:
+        return named_event(kind, sequence_number=next(numbers), **more)
+
+    begun = {**response, "status": "in_progress", "output": [], "usage": None, "completed_at": None}
+    yield event("response.created", response=begun)
+    yield event("response.in_progress", response=begun)
+    place = {"item_id": item["id"], "output_index": 0}
+    if answer.asked.way == "tool":
+        yield event(
+            "response.output_item.added",
+            output_index=0,
+            item={**item, "arguments": "", "status": "in_progress"},
+        )
+        for piece in answer.text_pieces():
+            yield event("response.function_call_arguments.delta", **place, delta=piece)
+        yield event(
+            "response.function_call_arguments.done", **place, name=item["name"], arguments=answer.text
+        )
+    else:
+        yield event(
+            "response.output_item.added",
+            output_index=0,
+            item={**item, "content": [], "status": "in_progress"},
+        )
+        part = item["content"][0]
+        place["content_index"] = 0
+        yield event("response.content_part.added", **place, part={**part, "text": ""})
+        for piece in answer.text_pieces():
+            yield event("response.output_text.delta", **place, delta=piece, logprobs=[])
+        yield event("response.output_text.done", **place, text=answer.text, logprobs=[])
+        yield event("response.content_part.done", **place, part=part)
+    yield event("response.output_item.done", output_index=0, item=item)
+    yield event("response.completed", response=response)

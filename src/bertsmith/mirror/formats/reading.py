@@ -1,12 +1,14 @@
-"""Parts of a body that a format looks for, and what a part of another kind means: not mirrored."""
+"""Parts of a body that a format looks for, and events of a stream; other kinds of them are not mirrored."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from bertsmith.mirror.call import Json, NotMirrored
 
+DONE = "[DONE]"
 TEXT_TYPES = ("text", "input_text", "output_text")
 _REFUSED_TYPES = ("refusal",)
 # Thoughts aren't what was asked, and come back only for the provider's own use.
@@ -131,3 +133,43 @@ def logprobs_of(tokens: Json) -> list[Json] | None:
         ]
     except (KeyError, TypeError, AttributeError):
         return None  # a server's own way of writing them
+
+
+@dataclass(frozen=True)
+class Event:
+    """`name` is empty where the stream doesn't say one."""
+
+    name: str
+    data: str
+
+
+def events_of(content: bytes) -> Iterator[Event]:
+    """By the HTML standard, section 9.2.6: an event that isn't ended by an empty line is none."""
+    text = content.decode("utf-8", "replace").removeprefix("\ufeff")
+    name, data = "", list[str]()
+    for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:-1]:
+        if not line:
+            if data:
+                yield Event(name, "\n".join(data))
+            name, data = "", []
+            continue
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "data":
+            data.append(value)
+        elif field == "event":
+            name = value
+
+
+def objects_of(events: Iterable[Event]) -> Iterator[dict[str, Any]]:
+    """The data of each event up to [DONE]. Raises NotMirrored for what isn't an object."""
+    for event in events:
+        if event.data == DONE:
+            return
+        try:
+            found = orjson.loads(event.data)
+        except ValueError:
+            raise NotMirrored("malformed-answer") from None
+        if not isinstance(found, dict):
+            raise NotMirrored("malformed-answer")
+        yield found

@@ -1,32 +1,64 @@
-"""Which format a request is in: by the end of its path."""
+"""Which formats there are: ours, and those of others as `package.module:Class`."""
 
-import re
-from typing import cast
-from urllib.parse import unquote
+import sys
+from collections.abc import Iterable, Mapping
+from importlib import import_module
 
-from bertsmith.mirror.formats import anthropic, decisions, openai_chat, openai_responses, systemone
+from bertsmith.errors import InputError
+from bertsmith.mirror.call import Json
+from bertsmith.mirror.formats.anthropic import Anthropic
+from bertsmith.mirror.formats.decisions import Decisions
+from bertsmith.mirror.formats.openai_chat import OpenAIChat
+from bertsmith.mirror.formats.openai_responses import OpenAIResponses
+from bertsmith.mirror.formats.systemone import SystemOne
 from bertsmith.mirror.formats.wire_format import WireFormat
 
-FORMATS = cast(tuple[WireFormat, ...], (openai_chat, openai_responses, anthropic, systemone, decisions))
-_ENDS = "|".join(re.escape(each.PATH) for each in FORMATS)
-_NAMED = re.compile(rf"/(?:deployments|engines|models)/(?P<model>.+?)(?:/v\d+)?(?:{_ENDS}|/messages)$")
-_BARE = {"/messages": cast(WireFormat, anthropic)}  # whole paths
+FORMATS: tuple[WireFormat, ...] = (
+    OpenAIChat(),
+    OpenAIResponses(),
+    Anthropic(),
+    SystemOne(),
+    Decisions(),
+)
+USUAL = FORMATS[0]  # most servers of LLMs speak it, so on an unknown path its clients are the likeliest
 BY_NAME = {each.NAME: each for each in FORMATS}
 
 
-def model_of_path(path: str) -> str:
-    """What a path names, as those of Azure do; empty for none.
+def find_formats(own: Iterable[str]) -> tuple[WireFormat, ...]:
+    """A user's own, and then ours. Raises InputError for one that can't be imported or has a name of ours.
 
-    /openai/deployments/intents/chat/completions    intents
-    /models/org/name/v1/chat/completions            org/name
+    It imports code, also from the current folder: a name may come from the user, never from a call.
     """
-    found = _NAMED.search(path.partition("?")[0])
-    return unquote(found["model"]) if found else ""
+    return (*map(_find_format, own), *FORMATS)
 
 
-def format_of(method: str, path: str) -> WireFormat | None:
+def _find_format(name: str) -> WireFormat:
+    module, _, attribute = name.partition(":")
+    if "" not in sys.path:  # the current folder; last, so that it hides nothing that is installed
+        sys.path.append("")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"The wire format {name!r} can't be imported: {error}.") from error
+    if not (isinstance(found, type) and issubclass(found, WireFormat)):
+        raise InputError(f"{name!r} is not a subclass of bertsmith.mirror.formats.wire_format.WireFormat.")
+    if found.__abstractmethods__:
+        raise InputError(f"The wire format {name!r} lacks {', '.join(sorted(found.__abstractmethods__))}.")
+    if found.NAME in BY_NAME:
+        raise InputError(f"The wire format {name!r} is called {found.NAME!r}, as one of ours is.")
+    return found()
+
+
+def format_of(method: str, path: str, formats: Iterable[WireFormat] = FORMATS) -> WireFormat | None:
     """None for what can't be mirrored, as lists of models or files."""
     if method != "POST":
         return None
     path = path.partition("?")[0]  # of an address in a log
-    return _BARE.get(path) or next((each for each in FORMATS if path.endswith(each.PATH)), None)
+    return next((each for each in formats if each.is_at(path)), None)
+
+
+def guessed(
+    request: Mapping[str, Json], answer: Mapping[str, Json], formats: Iterable[WireFormat] = FORMATS
+) -> WireFormat | None:
+    """The format of a logged call whose path nobody knows."""
+    return next((each for each in formats if each.fits(request, answer)), None)

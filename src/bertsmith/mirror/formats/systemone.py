@@ -4,36 +4,94 @@ The questions become a schema with a field each: a noul is a boolean, a choice o
 number of its level. Source: the specification of TypeSafe Jev (2026-09), as LitServe and the client have it.
 """
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
+
+from bertsmith.metrics.calibration import choice_confidence, score_confidence
 from bertsmith.mirror.call import Answered, Asked, Json, Message, NotMirrored
 from bertsmith.mirror.formats.reading import as_json, count, object_of, subjects_of, text_of, word
-from bertsmith.mirror.streams import Event
+from bertsmith.mirror.formats.wire_format import OwnAnswer, WireFormat, Written, whole
 
-NAME, PATH = "systemone", "/systemone"
+_DIGITS = 4  # of a probability
 
 
-def read_request(body: Mapping[str, Json]) -> Asked:
-    """Raises NotMirrored saying why."""
-    questions = object_of(body.get("questions"), "no-schema")
-    if not questions or "state" not in body:
-        raise NotMirrored("malformed-request")
-    state = body["state"]
-    return Asked(
-        NAME,
-        word(body.get("model")),
-        (Message("user", (state if isinstance(state, str) else as_json(state),)),),
-        "",
-        {
-            "type": "object",
-            "properties": {
-                name: _field(object_of(each, "malformed-request")) for name, each in questions.items()
+class SystemOne(WireFormat):
+    """It has no streams, and no roles: the whole state is the input."""
+
+    NAME = "systemone"
+    PATH = "/systemone"
+    PROVIDER = "systemone"
+    INPUT = "state"
+
+    def read_request(self, body: Mapping[str, Json]) -> Asked:
+        """Raises NotMirrored saying why."""
+        questions = object_of(body.get("questions"), "no-schema")
+        if not questions or "state" not in body:
+            raise NotMirrored("malformed-request")
+        state = body["state"]
+        return Asked(
+            self.NAME,
+            word(body.get("model")),
+            (Message("user", (state if isinstance(state, str) else as_json(state),)),),
+            "",
+            {
+                "type": "object",
+                "properties": {
+                    name: _field(object_of(each, "malformed-request")) for name, each in questions.items()
+                },
             },
-        },
-        "questions",
-        {},
-        subjects_of(body),
-    )
+            "questions",
+            {},
+            subjects_of(body),
+        )
+
+    def read_answer(self, asked: Asked, body: Mapping[str, Json]) -> Answered:
+        """Raises NotMirrored saying why."""
+        answers = object_of(body.get("answers"), "malformed-answer")
+        value, probabilities = dict[str, Json](), dict[str, list[tuple[Json, float]]]()
+        for name, field in asked.schema["properties"].items():
+            answer = object_of(answers.get(name), "no-answer")
+            try:
+                spread = _probabilities(answer, field)
+            except (KeyError, TypeError, ValueError):
+                raise NotMirrored("malformed-answer") from None
+            probabilities[f"$.{name}"] = spread
+            value[name] = max(spread, key=lambda each: each[1])[0]
+            if answer.get("type") == "choice":
+                value[name] = text_of(answer.get("choice"), "malformed-answer")  # of equals, the one it says
+        usage = body.get("usage")
+        return Answered(
+            value,
+            word(body.get("model")),
+            "",
+            word(body.get("id")),
+            count(usage, "input_tokens"),
+            count(usage, "output_tokens"),
+            probabilities,
+        )
+
+    def write(self, answer: OwnAnswer) -> Written:
+        """Raises NotMirrored without probabilities."""
+        answers = {
+            name: _answer(question, answer, name) for name, question in answer.body["questions"].items()
+        }
+        usage = {"input_tokens": 0, "output_tokens": 0}
+        return whole({"model": answer.asked.model, "answers": answers, "usage": usage})
+
+    def error_body(self, message: str, code: str) -> Json:
+        """FastAPI's envelope, which its clients read."""
+        return {"detail": f"{message} ({code})"}
+
+    def fits(self, request: Mapping[str, Json], answer: Mapping[str, Json]) -> bool:
+        return "questions" in request and "state" in request
+
+    def new_items(self, body: Mapping[str, Json]) -> list[Json]:
+        """One of objects and lists as its JSON, in which keys are the application's own."""
+        state = body["state"]
+        return [json.dumps(state, ensure_ascii=False) if isinstance(state, dict | list) else state]
 
 
 def _field(question: Mapping[str, Json]) -> dict[str, Json]:
@@ -48,32 +106,6 @@ def _field(question: Mapping[str, Json]) -> dict[str, Json]:
     raise NotMirrored("unknown-question")
 
 
-def read_answer(asked: Asked, body: Mapping[str, Json]) -> Answered:
-    """Raises NotMirrored saying why."""
-    answers = object_of(body.get("answers"), "malformed-answer")
-    value, probabilities = dict[str, Json](), dict[str, list[tuple[Json, float]]]()
-    for name, field in asked.schema["properties"].items():
-        answer = object_of(answers.get(name), "no-answer")
-        try:
-            spread = _probabilities(answer, field)
-        except (KeyError, TypeError, ValueError):
-            raise NotMirrored("malformed-answer") from None
-        probabilities[f"$.{name}"] = spread
-        value[name] = max(spread, key=lambda each: each[1])[0]
-        if answer.get("type") == "choice":
-            value[name] = text_of(answer.get("choice"), "malformed-answer")  # of equals, the one it says
-    usage = body.get("usage")
-    return Answered(
-        value,
-        word(body.get("model")),
-        "",
-        word(body.get("id")),
-        count(usage, "input_tokens"),
-        count(usage, "output_tokens"),
-        probabilities,
-    )
-
-
 def _probabilities(answer: Mapping[str, Json], field: Mapping[str, Json]) -> list[tuple[Json, float]]:
     if answer["type"] == "noul":
         yes = float(answer["noul"])
@@ -85,11 +117,51 @@ def _probabilities(answer: Mapping[str, Json], field: Mapping[str, Json]) -> lis
     return [(option, float(given[option])) for option in options]
 
 
-def join(events: Iterable[Event]) -> Mapping[str, Json]:
-    """It has no streams."""
-    raise NotMirrored("streamed")
+def _answer(question: Mapping[str, Json], answer: OwnAnswer, name: str) -> dict[str, Any]:
+    spread, kind = answer.spread(name), question["type"]
+    if kind == "noul":
+        return {"type": kind, "noul": yes_of(spread)}
+    if kind == "choice":
+        spread = of_all(spread, list(question["criteria"]))
+        shares = {str(value): rounded(share) for value, share in spread}
+        return {
+            "type": kind,
+            "choice": answer.value[name],
+            "probabilities": shares,
+            "confidence": confidence_of_choice(spread),
+        }
+    of_level = dict(spread)
+    levels = [of_level.get(number, 0.0) for number in range(len(question["criteria"]))]
+    return {
+        "type": kind,
+        "score": rounded(mean_of(levels)),
+        "legend": {str(number): each for number, each in enumerate(question["criteria"])},
+        "probabilities": {str(number): rounded(share) for number, share in enumerate(levels)},
+        "confidence": confidence_of_score(levels),
+    }
 
 
-def error_body(message: str, code: str) -> Json:
-    """FastAPI's envelope, which its clients read."""
-    return {"detail": f"{message} ({code})"}
+def of_all(spread: list[tuple[Json, float]], options: list[Json]) -> list[tuple[Json, float]]:
+    """In the question's order; an option that the student never saw has nothing."""
+    shares = dict(spread)
+    return [(option, shares.get(option, 0.0)) for option in options]
+
+
+def yes_of(spread: list[tuple[Json, float]]) -> float:
+    return rounded(sum(share for value, share in spread if value is True))
+
+
+def confidence_of_choice(spread: list[tuple[Json, float]]) -> float:
+    return rounded(choice_confidence(np.array([share for _, share in spread])))
+
+
+def mean_of(levels: list[float]) -> float:
+    return sum(number * share for number, share in enumerate(levels))
+
+
+def confidence_of_score(levels: list[float]) -> float:
+    return rounded(score_confidence(np.array(levels)))
+
+
+def rounded(share: float) -> float:
+    return round(float(share), _DIGITS)

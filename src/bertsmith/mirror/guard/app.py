@@ -19,8 +19,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from bertsmith.mirror.call import NotMirrored
-from bertsmith.mirror.formats import openai_chat
-from bertsmith.mirror.formats.registry import FORMATS, format_of
+from bertsmith.mirror.formats.registry import USUAL, format_of
 from bertsmith.mirror.guard.audit_log import AuditLog
 from bertsmith.mirror.guard.guarded_texts import Guarded, answer_texts, request_texts
 from bertsmith.mirror.guard.judge import CantJudge, Judge, Verdict
@@ -46,7 +45,8 @@ class GuardApp:
         self.ends_at = math.inf
         settings.require_labels(judge.labels)
         self.log = AuditLog(Path(settings.log), with_texts=settings.log_texts)
-        self.upstreams = Upstreams(settings)
+        self.formats = settings.formats
+        self.upstreams = Upstreams(settings, self.formats)
         self.connections = Connections(_CONNECT_SECONDS, settings.upstream_timeout_seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,9 +83,9 @@ class _Guarded:
 
     def __init__(self, app: GuardApp, scope: Scope, receive: Receive, send: Send) -> None:
         self.app, self.scope, self.send = app, scope, send
-        self.form = format_of(scope["method"], scope["path"])
+        self.form = format_of(scope["method"], scope["path"], app.formats)
         # Answers that the provider keeps, as of requests in the background, are fetched by its path or below.
-        paths = [f"{each.PATH}/" for each in FORMATS]
+        paths = [f"{each.PATH}/" for each in app.formats]
         self.is_kept = scope["method"] == "GET" and any(path in f"{scope['path']}/" for path in paths)
         self.body = RequestBody(receive, app.settings.max_judged_bytes)
         self.call = uuid.uuid4().hex
@@ -221,6 +221,7 @@ class _Guarded:
                 is_stream="event-stream" in answer.header(b"content-type").lower(),
                 is_error=answer.status != 200,
                 largest=most,
+                form=self.form or USUAL,
             )
 
         if await self._is_blocked("response", policy, read):
@@ -250,7 +251,7 @@ class _Guarded:
 
     async def _refuse(self, status: int, said: str, code: str) -> None:
         """In the protocol's envelope."""
-        form = self.form or openai_chat
+        form = self.form or USUAL
         await _send(self.send, status, [self.header], orjson.dumps(form.error_body(said, code)))
 
 

@@ -9,30 +9,19 @@ The pieces of a stream are joined by where they stand: the same field of the sam
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
-from bertsmith.mirror.call import SYSTEM_ROLES, Json, NotMirrored
+from bertsmith.mirror.call import Json, NotMirrored
 from bertsmith.mirror.exchange import LARGEST, decoded
-from bertsmith.mirror.formats import decisions, openai_responses, systemone
-from bertsmith.mirror.formats.reading import object_of
+from bertsmith.mirror.formats.reading import DONE, events_of, object_of
+from bertsmith.mirror.formats.registry import USUAL
 from bertsmith.mirror.formats.wire_format import WireFormat
-from bertsmith.mirror.streams import DONE, events_of
 
 _MALFORMED = (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError)
 _Address = tuple[str | int, ...]
 
-# What a request says beside its messages, by which the application steers the model or the provider.
-_OF_APPLICATION = frozenset((
-    "audio", "betas", "billing_policy", "compaction", "container", "context_management", "conversation",
-    "fallback_credit_token", "fallbacks", "function_call", "functions", "include", "instructions",
-    "mcp_servers", "metadata", "modalities", "model", "moderation", "output_config", "output_format",
-    "prediction", "previous_response_id", "prompt_cache_key", "prompt_cache_options",
-    "prompt_cache_retention", "questions", "reasoning", "reasoning_effort", "response_format",
-    "safety_identifier", "service_tier", "stop", "stop_sequences", "stream_options", "system", "text",
-    "thinking", "tool_choice", "tools", "truncation", "user", "verbosity", "web_search_options",
-))  # fmt: skip
 _SPOKEN = frozenset(("choices", "content", "delta", "output"))  # whatever it repeats, the model says it
 # Beside names that the application gave, and that the model can but choose from.
 _NAMES = ("name", "namespace", "server_label", "stop", "stop_reason", "stop_sequence")  # ends of keys
@@ -90,9 +79,6 @@ _UNSEEN = re.compile(
     "\U000e0000-\U000e0fff]"
 )
 _TAGS = {0xE0000 + code: code for code in range(0x20, 0x7F)}
-_OF_MODEL = (  # types of items, as …_call; what a client refers to by its id is what the model said
-    "compaction", "item_reference", "mcp_approval_request", "mcp_list_tools", "program", "reasoning",
-)  # fmt: skip
 _PLACES = ("type", "index", "output_index", "content_index", "summary_index", "annotation_index")
 
 
@@ -107,47 +93,16 @@ def request_texts(form: WireFormat, content: bytes) -> Guarded:
     """Raises NotMirrored where none of it can be judged: malformed-request, server-state."""
     try:
         body = object_of(_json(content), "malformed-request")
-        found, items = _Texts(), _new_items(form, body)
+        found, items = _Texts(), form.new_items(body)
         for place, item in enumerate(items):
-            found.add(item, ("json" if form.NAME == systemone.NAME else "items", place))
+            found.add(item, ("items", place))
         if len(texts := [text for text in map(_text_of, items) if text]) > 1:  # the model reads on
             found.add("\n".join(texts), ("items", "together"))
-        for key in body.keys() - _OF_APPLICATION - {_input_key(form)}:
+        for key in body.keys() - form.OF_APPLICATION - {form.INPUT}:
             found.add(body[key], (key,))
         return Guarded(list(found.texts()), "input-not-text" if found.has_other else "")
     except _MALFORMED:
         raise NotMirrored("malformed-request") from None
-
-
-def _input_key(form: WireFormat) -> str:
-    if form.NAME == systemone.NAME:
-        return "state"
-    return "input" if form.NAME in (openai_responses.NAME, decisions.NAME) else "messages"
-
-
-def _new_items(form: WireFormat, body: Mapping[str, Json]) -> list[Json]:
-    """What came since the model last spoke, without the application's own words."""
-    key = _input_key(form)
-    given = body.get(key)
-    if key == "state" and isinstance(given, dict | list):
-        return [json.dumps(given, ensure_ascii=False)]
-    if key == "state" or isinstance(given, str):
-        return [body[key]]
-    if not isinstance(given, list):  # what is asked may lie on the provider's machines
-        raise NotMirrored("server-state" if key == "input" else "malformed-request")
-    items = [item for item in given if _field(item, "role") not in SYSTEM_ROLES]
-    items = [item for item in items if _field(item, "type") != "configuration_update"]
-    since = max((place + 1 for place, item in enumerate(items) if _is_of_model(item)), default=0)
-    return items[since:] or items  # it begins the model's answer
-
-
-def _field(item: Json, key: str) -> Json:
-    return item.get(key) if isinstance(item, dict) else None
-
-
-def _is_of_model(item: Json) -> bool:
-    kind, role = _field(item, "type"), _field(item, "role")
-    return role == "assistant" or (role is None and (kind in _OF_MODEL or str(kind).endswith("_call")))
 
 
 def answer_texts(
@@ -158,6 +113,7 @@ def answer_texts(
     is_stream: bool,
     is_error: bool = False,
     largest: int = LARGEST,
+    form: WireFormat = USUAL,
 ) -> Guarded:
     """Of a body, or of a stream, of at most `largest` bytes unpacked. `asked` is the request, of which some
     answers repeat what the application said; None for an answer that was kept, which is all that is left of
@@ -165,7 +121,7 @@ def answer_texts(
     """
     content = decoded(content, encoding, largest)
     try:
-        found = _Texts(_own_words(content if asked is None else asked))
+        found = _Texts(_own_words(content if asked is None else asked, form))
         if is_stream:
             for event in events_of(content + b"\n\n"):  # many clients read one that was cut short too
                 found.add(event.name, ("type",))
@@ -181,12 +137,12 @@ def answer_texts(
         raise NotMirrored("malformed-answer") from None
 
 
-def _own_words(asked: bytes) -> set[str]:
+def _own_words(asked: bytes, form: WireFormat) -> set[str]:
     """The application's, which some answers repeat."""
     body = _parsed(asked)
     words = _Texts()
     if isinstance(body, dict):
-        given = {key: body[key] for key in body.keys() & _OF_APPLICATION}
+        given = {key: body[key] for key in body.keys() & form.OF_APPLICATION}
         for place in ("arguments", "content"):  # single words too, and parts as one
             words.add(given, (place,), with_keys=True)
     return set(words.texts())
