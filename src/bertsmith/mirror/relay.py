@@ -149,6 +149,7 @@ class Relay:
                 routing.answer,
                 routing.student,
                 routing.probabilities or {},
+                path=f"{passage.path}?{passage.query.decode('latin-1')}",
             )
             written = passage.form.write(
                 own

@@ -55,8 +55,8 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True)
 class OwnAnswer:
-    """`body` is the parsed request, `value` what the student says of it. `probabilities` may be empty where
-    the protocol doesn't ask for them.
+    """`body` is the parsed request and `path` what it asked for, with its query; `value` is what the student
+    says of it. `probabilities` may be empty where the protocol doesn't ask for them.
     """
 
     asked: Asked
@@ -66,6 +66,7 @@ class OwnAnswer:
     probabilities: Probabilities = field(default_factory=dict)
     number: str = field(default_factory=lambda: OWN_NUMBER + uuid.uuid4().hex)
     at: int = field(default_factory=lambda: int(time.time()))
+    path: str = ""
 
     @property
     def text(self) -> str:
@@ -107,11 +108,16 @@ class WireFormat(ABC):
     HEADER: ClassVar[bytes] = b""
     KEY: ClassVar[str] = ""
 
-    # What the guard asks: the request's key with the input, why there is nothing to judge where it holds
-    # none, and the keys of the application's own words, which an answer may repeat.
+    # What the guard asks: the request's key with the input, why nothing can be judged where it holds none,
+    # who the model is in it, and the keys of the application's own words, which an answer may repeat; beside
+    # those of all protocols, keys whose single words are the protocol's, and keys and types of what is no
+    # text.
     INPUT: ClassVar[str] = "messages"
     NO_INPUT: ClassVar[str] = "malformed-request"
+    MODEL_ROLE: ClassVar[str] = "assistant"
     OF_APPLICATION: ClassVar[frozenset[str]] = _OF_APPLICATION
+    WORDS: ClassVar[frozenset[str]] = frozenset()
+    MEDIA: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def read_request(self, body: Mapping[str, Json]) -> Asked:
@@ -170,8 +176,13 @@ class WireFormat(ABC):
             raise NotMirrored(self.NO_INPUT)
         items = [item for item in given if _field(item, "role") not in SYSTEM_ROLES]
         items = [item for item in items if _field(item, "type") != "configuration_update"]
-        since = max((place + 1 for place, item in enumerate(items) if _is_of_model(item)), default=0)
+        since = max((place + 1 for place, item in enumerate(items) if self._is_of_model(item)), default=0)
         return items[since:] or items  # it begins the model's answer
+
+    def _is_of_model(self, item: Json) -> bool:
+        kind, role = _field(item, "type"), _field(item, "role")
+        by_type = kind in _OF_MODEL or str(kind).endswith("_call")
+        return role == self.MODEL_ROLE or (role is None and by_type)
 
     def write_request(self, asked: Asked) -> dict[str, Json]:
         """What was asked, to be asked again by ourselves."""
@@ -188,11 +199,6 @@ class WireFormat(ABC):
 
 def _field(item: Json, key: str) -> Json:
     return item.get(key) if isinstance(item, dict) else None
-
-
-def _is_of_model(item: Json) -> bool:
-    kind, role = _field(item, "type"), _field(item, "role")
-    return role == "assistant" or (role is None and (kind in _OF_MODEL or str(kind).endswith("_call")))
 
 
 def whole(body: Json) -> Written:

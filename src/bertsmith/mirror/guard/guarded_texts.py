@@ -93,7 +93,7 @@ def request_texts(form: WireFormat, content: bytes) -> Guarded:
     """Raises NotMirrored where none of it can be judged: malformed-request, server-state."""
     try:
         body = object_of(_json(content), "malformed-request")
-        found, items = _Texts(), form.new_items(body)
+        found, items = _Texts(form), form.new_items(body)
         for place, item in enumerate(items):
             found.add(item, ("items", place))
         if len(texts := [text for text in map(_text_of, items) if text]) > 1:  # the model reads on
@@ -121,7 +121,7 @@ def answer_texts(
     """
     content = decoded(content, encoding, largest)
     try:
-        found = _Texts(_own_words(content if asked is None else asked, form))
+        found = _Texts(form, _own_words(content if asked is None else asked, form))
         if is_stream:
             for event in events_of(content + b"\n\n"):  # many clients read one that was cut short too
                 found.add(event.name, ("type",))
@@ -140,7 +140,7 @@ def answer_texts(
 def _own_words(asked: bytes, form: WireFormat) -> set[str]:
     """The application's, which some answers repeat."""
     body = _parsed(asked)
-    words = _Texts()
+    words = _Texts(form)
     if isinstance(body, dict):
         given = {key: body[key] for key in body.keys() & form.OF_APPLICATION}
         for place in ("arguments", "content"):  # single words too, and parts as one
@@ -234,8 +234,9 @@ def _text_of(part: Json) -> str:
 class _Texts:
     """Texts by where they stand. `has_other`: there is something beside them that is no text."""
 
-    def __init__(self, own_words: Collection[str] = ()) -> None:
-        self.own_words = own_words
+    def __init__(self, form: WireFormat, own_words: Collection[str] = ()) -> None:
+        self.form, self.own_words = form, own_words
+        self._media = _MEDIA | form.MEDIA
         self.has_other = False
         self._pieces: dict[_Address, list[str]] = {}
         self._bytes: dict[_Address, bytearray] = {}
@@ -257,14 +258,14 @@ class _Texts:
 
     def _add_object(self, value: dict[str, Json], address: _Address, with_keys: bool) -> None:
         kind, is_own = str(value.get("type")), not (_OF_TOOLS | _DEFINITIONS).isdisjoint(address)
-        is_media = kind in _MEDIA or (kind == "url" and "sources" not in address)  # not a search's
+        is_media = kind in self._media or (kind == "url" and "sources" not in address)  # not a search's
         # Events of a stream are told apart by their types; a part's type comes with its first piece alone.
         places = _PLACES if not address or is_media else _PLACES[1:]
         address += tuple(str(value[key]) for key in places if isinstance(value.get(key), str | int))
         is_cited = kind.endswith("citation") or "text" in value or "cited_text" in value
         for key, each in value.items():
             is_option = key == "image" and isinstance(each, dict) and each.keys() <= {"context_compression"}
-            is_other = is_media if key == "type" else each and key in _MEDIA and not is_option
+            is_other = is_media if key == "type" else each and key in self._media and not is_option
             if is_other and not is_own and not (key == "file_id" and is_cited):
                 self.has_other = True
             if with_keys or not _WORD.fullmatch(key):
@@ -321,20 +322,21 @@ class _Texts:
         key = address[-1] if address else ""
         is_link = key in ("source", "url") or "citations" in address[-2:]
         is_link = is_link and _OF_TOOLS.isdisjoint(address) and _URL.fullmatch(text) is not None
-        if is_link or (_WORD.fullmatch(text) and _has_word(address)):
+        has_word = _has_word(address) or (key in self.form.WORDS and _OF_TOOLS.isdisjoint(address))
+        if is_link or (_WORD.fullmatch(text) and has_word):
             return False
         one_line = _BASE64_LINE_END.sub("", text.strip())
         if _BASE64.fullmatch(one_line) and not _repeats(one_line):
             self.has_other = True
         # Bytes and addresses of what isn't text; a word in their place elsewhere is judged.
-        is_of_media = not _MEDIA.isdisjoint(address) and _OF_TOOLS.isdisjoint(address)
-        is_content = is_of_media and key in _MEDIA | {"data", "url"} and " " not in text
+        is_of_media = not self._media.isdisjoint(address) and _OF_TOOLS.isdisjoint(address)
+        is_content = is_of_media and key in self._media | {"data", "url"} and " " not in text
         return not (is_content or _BASE64_URL.fullmatch(text))
 
     def _inside(self, text: str) -> Iterator[str]:
         if not re.search(r'[{\["]', text):  # as of most of the strings in a long list
             return
-        inner = _Texts()
+        inner = _Texts(self.form)
         try:
             for number, value in enumerate(_json_in(text)):
                 inner.add(value, ("json", number))
