@@ -36,7 +36,7 @@ def find(options: argparse.Namespace) -> tuple[str, str]:
 
 def find_corpus() -> Path:
     """The corpus that the store is made of."""
-    from bertsmith.text.corpus.corpus import build_corpus
+    from bertsmith.text.corpus.building import build_corpus
     from bertsmith.text.corpus_settings import CorpusSettings
 
     source = str(_WIKIPEDIA) if _WIKIPEDIA.is_dir() else "pydocs:"
@@ -74,7 +74,8 @@ def parts(options: argparse.Namespace) -> Parts:
 def _parts_of_wikipedia(pieces: int | None) -> Parts:
     from bertsmith.data.tokenizing import tokenize_corpus
     from bertsmith.model.locate import locate_model
-    from bertsmith.text.corpus.corpus import Corpus, build_corpus
+    from bertsmith.text.corpus.building import build_corpus
+    from bertsmith.text.corpus.corpus import Corpus
     from bertsmith.text.corpus_settings import CorpusSettings
     from bertsmith.text.tokens.tokenizer import Tokenizer
     from bertsmith.text.tokens.vocabulary import VocabularySettings, train_tokenizer

@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from bertsmith.text.corpus.corpus import Corpus, build_corpus
+from bertsmith.text.corpus.building import build_corpus
+from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.decontamination.evaluation_texts import read_evaluation_file
 from bertsmith.text.decontamination.normalised_words import joined_words, separated_words

@@ -55,8 +55,8 @@ from .planning.plan import plan as plan
 from .tasks.pretraining.pretraining import PretrainingModel as PretrainingModel
 from .tasks.pretraining.pretraining_checkpoint import load_pretraining_model as load_pretraining_model
 from .tasks.pretraining.pretraining_checkpoint import save_pretraining_model as save_pretraining_model
+from .text.corpus.building import build_corpus as build_corpus
 from .text.corpus.corpus import Corpus as Corpus
-from .text.corpus.corpus import build_corpus as build_corpus
 from .text.corpus_settings import CorpusSettings as CorpusSettings
 from .text.decontamination.decontaminating import find_contamination as find_contamination
 from .text.decontamination.decontaminating import write_decontaminated as write_decontaminated

@@ -13,7 +13,8 @@ from bench_runs import RunScript
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
-from bertsmith.text.corpus.corpus import Corpus, build_corpus
+from bertsmith.text.corpus.building import build_corpus
+from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}

@@ -14,7 +14,7 @@ import growth
 import growth_plot
 import varied_text
 from bertsmith.text.corpus.corpus import Corpus
-from bertsmith.text.corpus.minhash import signature
+from bertsmith.text.corpus.selection import signature
 from bertsmith.training import machine
 
 pytestmark = pytest.mark.thorough

@@ -11,7 +11,7 @@ from bench_runs import RunScript
 import labelled
 import objectives
 from bertsmith.data.tokenizing import tokenize_corpus
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training import machine

@@ -7,7 +7,7 @@ import pytest
 
 from bertsmith.cli.main import main
 from bertsmith.model.checkpoint import load_encoder
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.training import machine
 

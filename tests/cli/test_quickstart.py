@@ -9,7 +9,7 @@ import pytest
 
 from bertsmith.cli import quickstart
 from bertsmith.cli.main import main
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.training.finetuning.source_demo import ROWS
 

@@ -18,7 +18,7 @@ from bertsmith.compression.static.sampled_sentences import sample_sentences
 from bertsmith.errors import DiskFull, InputError, ModelError, RecipeError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.model.manifest import read_manifest
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 
 

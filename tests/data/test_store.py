@@ -18,7 +18,8 @@ from bertsmith.data import tokenizing
 from bertsmith.data.store import TokenStore
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import InputError, ResourceError, StoreError
-from bertsmith.text.corpus.corpus import Corpus, Document, build_corpus
+from bertsmith.text.corpus.building import build_corpus
+from bertsmith.text.corpus.corpus import Corpus, Document
 from bertsmith.text.corpus.manifest import CorpusManifest, Counts, Skipped, Split, SplitEntry
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ from evidence import Evidence, evidence
 from nursery import Settings, finish, open_nursery
 from tiny_run import OPTIMIZERS, STEPS, WORDS, NewRun, Uninterrupted
 
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 

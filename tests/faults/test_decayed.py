@@ -17,7 +17,7 @@ from bertsmith.errors import BertsmithError, ModelError, RecipeError
 from bertsmith.files import read_json
 from bertsmith.planning.plan import plan
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 from bertsmith.training import pretrain as pretraining

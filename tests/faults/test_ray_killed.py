@@ -37,7 +37,7 @@ from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
 from bertsmith.text import workers
 from bertsmith.text.corpus import building, reading
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.workers import ATTEMPTS, ordered_by_ray
 

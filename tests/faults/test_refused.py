@@ -17,7 +17,8 @@ from tiny_run import NewRun
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import BertsmithError, CorpusError, RecipeError, ResourceError, StoreError
 from bertsmith.machine import Hardware
-from bertsmith.text.corpus.corpus import Corpus, build_corpus
+from bertsmith.text.corpus.building import build_corpus
+from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training import machine

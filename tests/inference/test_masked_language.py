@@ -16,7 +16,8 @@ from bertsmith.model.config import make_config
 from bertsmith.model.cpu import kernels
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
-from bertsmith.text.corpus.corpus import Corpus, Document, build_corpus
+from bertsmith.text.corpus.building import build_corpus
+from bertsmith.text.corpus.corpus import Corpus, Document
 from bertsmith.text.corpus.manifest import Split
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer

@@ -24,7 +24,7 @@ from bertsmith.planning.accelerators import Accelerator, find_accelerator
 from bertsmith.planning.cost import times_due
 from bertsmith.planning.plan import plan
 from bertsmith.planning.workload import steps_of_phases
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.log import RunLog

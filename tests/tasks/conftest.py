@@ -5,7 +5,7 @@ import pytest
 
 from bertsmith.data.store import TokenStore
 from bertsmith.data.tokenizing import tokenize_corpus
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 

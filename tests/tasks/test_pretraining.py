@@ -22,7 +22,7 @@ from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.tasks.pretraining.masked_task import most_frequent_piece
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask, start_at_frequencies
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 

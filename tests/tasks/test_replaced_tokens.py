@@ -32,7 +32,7 @@ from bertsmith.tasks.pretraining.replaced_tokens import (
     generator_config,
     sample_pieces,
 )
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.errors import CorpusError, InputError, RecipeError, ResourceError
-from bertsmith.text.corpus import building, reading, shards
-from bertsmith.text.corpus.corpus import Corpus, Document, build_corpus
+from bertsmith.text.corpus import building, reading
+from bertsmith.text.corpus.building import build_corpus
+from bertsmith.text.corpus.corpus import Corpus, Document
 from bertsmith.text.corpus.preparing import Prepared, prepare
 from bertsmith.text.corpus.reading import Batch
 from bertsmith.text.corpus_settings import CorpusSettings
@@ -131,8 +132,8 @@ def test_result_does_not_depend_on_the_number_of_workers(
 
 def test_shards_are_cut_and_read_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertsmith.text.corpus.reading.BATCH_CHARACTERS", 5_000)
-    monkeypatch.setattr(shards, "ROW_GROUP_BYTES", 20_000)
-    monkeypatch.setattr(shards, "SHARD_BYTES", 60_000)
+    monkeypatch.setattr("bertsmith.text.corpus.corpus.ROW_GROUP_BYTES", 20_000)
+    monkeypatch.setattr("bertsmith.text.corpus.corpus.SHARD_BYTES", 60_000)
     documents = random_documents(600)
     corpus = build_corpus(
         [str(write(tmp_path, documents))], tmp_path / "corpus", settings=CorpusSettings(heldout=0)

@@ -10,7 +10,7 @@ import pytest
 BUILD = """
 import sys
 from pathlib import Path
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.building import build_corpus
 
 def peak():
     return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])

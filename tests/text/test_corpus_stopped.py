@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.building import build_corpus
 
 DOCUMENT = (
     "One of the sentences that this document is made of.\nAnd another one of them, a little longer.\n" * 5
@@ -18,7 +18,7 @@ DOCUMENT = (
 SLOW_BUILD = """
 import sys
 from pathlib import Path
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.building import build_corpus
 
 def progress(done, total, unit):
     print("reading", flush=True)

@@ -14,7 +14,8 @@ import pytest
 
 from bertsmith.errors import InputError
 from bertsmith.files import sha256
-from bertsmith.text.corpus.corpus import Corpus, build_corpus
+from bertsmith.text.corpus.building import build_corpus
+from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.corpus.manifest import Counts
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.decontamination.decontaminating import (

@@ -8,10 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.text.corpus.choosing import held_out
-from bertsmith.text.corpus.corpus import build_corpus
-from bertsmith.text.corpus.duplicates import SignatureFiles, first_of_equal, text_key
-from bertsmith.text.corpus.minhash import BANDS, HASHES, ROWS, RUN, band_keys, signature
+from bertsmith.text.corpus.building import build_corpus
+from bertsmith.text.corpus.selection import (
+    BANDS,
+    HASHES,
+    ROWS,
+    RUN,
+    SignatureFiles,
+    band_keys,
+    first_of_equal,
+    held_out,
+    signature,
+    text_key,
+)
 from bertsmith.text.corpus_settings import CorpusSettings
 
 VOCABULARY = [f"word{n}" for n in range(5000)]

@@ -13,7 +13,8 @@ from transformers import AutoTokenizer
 from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer, WordpieceTokenizer
 
 from bertsmith.errors import TokenizerError
-from bertsmith.text.corpus.corpus import Corpus, build_corpus
+from bertsmith.text.corpus.building import build_corpus
+from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.extension import (
     ExtensionSettings,

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.text.corpus.formats import COLLECTION, detect
-from bertsmith.text.corpus.reading import Reader
+from bertsmith.text.corpus.reading import COLLECTION, Reader, detect
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files import plain
 from bertsmith.text.files.sources import find_sources

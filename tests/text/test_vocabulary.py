@@ -17,7 +17,8 @@ from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer
 
 from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import read_json
-from bertsmith.text.corpus.corpus import Corpus, build_corpus
+from bertsmith.text.corpus.building import build_corpus
+from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens import vocabulary, word_counts
 from bertsmith.text.tokens.bert_words import BertWords

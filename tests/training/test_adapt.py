@@ -22,7 +22,7 @@ from bertsmith.tasks.pretraining.pretraining_checkpoint import (
     save_replaced_token_model,
 )
 from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel, generator_config
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.extending import EXTENSION, extend_vocabulary, read_extension, undo_extension

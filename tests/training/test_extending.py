@@ -21,7 +21,7 @@ from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.extension import ExtensionSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer

@@ -9,7 +9,7 @@ import pytest
 
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import StoreError
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.inputs import _measured, _tokenizer, open_stores

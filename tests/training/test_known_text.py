@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import CorpusError
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.log import RunLog

@@ -76,7 +76,7 @@ def build(
     bertsmith corpus build texts.txt --format blank-lines --out corpora/texts
     bertsmith corpus build dumps/ --out corpora/dumps --engine ray
     """
-    from bertsmith.text.corpus.corpus import build_corpus
+    from bertsmith.text.corpus.building import build_corpus
 
     if not sources:
         raise InputError("Name at least one SOURCE: files, folders, addresses, or pydocs:.")

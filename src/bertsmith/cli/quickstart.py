@@ -96,7 +96,8 @@ def _require_same_choices(out: Path, source: str, vocab_size: int, minutes: floa
 
 def _corpus(source: str, path: Path) -> "Corpus":
     from bertsmith.cli.screen import progress_bar
-    from bertsmith.text.corpus.corpus import Corpus, build_corpus
+    from bertsmith.text.corpus.building import build_corpus
+    from bertsmith.text.corpus.corpus import Corpus
     from bertsmith.text.corpus_settings import CorpusSettings
 
     _step(1, f"A corpus from {source}", path)

@@ -7,7 +7,8 @@ import pytest
 from encoder_samples import WORDS, save_embedder, save_encoder, save_word_model, tiny_tokenizer
 
 from bertsmith.data.tokenizing import tokenize_corpus
-from bertsmith.text.corpus.corpus import Corpus, build_corpus
+from bertsmith.text.corpus.building import build_corpus
+from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 
 

@@ -20,7 +20,8 @@ from bertsmith.inference.masked_language import MaskedLanguageModel
 from bertsmith.model.checkpoint import encoder_of, load_encoder, read_checkpoint
 from bertsmith.model.student import kept_channels
 from bertsmith.tasks.checkpoints.sentence_folder import read_sentence_settings
-from bertsmith.text.corpus.corpus import Corpus, build_corpus
+from bertsmith.text.corpus.building import build_corpus
+from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.log import RunLog

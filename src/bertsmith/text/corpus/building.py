@@ -1,4 +1,4 @@
-"""Sources → the files of a corpus, in three passes: prepare in parallel, choose, write.
+"""Sources → the folder of a corpus, in three passes: prepare in parallel, choose, write.
 
 1. Workers clean and split the documents and put them on disk in batches; 32 bytes a document stay in memory.
 2. Duplicates are found over the whole, so that none has a copy on the other side of the split.
@@ -11,58 +11,84 @@ D documents.
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from bertsmith import __version__
+from bertsmith.door import door, either, function, kind, optional, place, several, text, whole
 from bertsmith.errors import InputError
-from bertsmith.files import require_free_space
+from bertsmith.files import atomic_folder, require_free_space, write_json
 from bertsmith.progress import Progress
-from bertsmith.text.corpus.accounting import Prospect, manifest_of
-from bertsmith.text.corpus.choosing import Choice, choose
-from bertsmith.text.corpus.duplicates import SignatureFiles
-from bertsmith.text.corpus.manifest import CorpusManifest, Shard, Split
-from bertsmith.text.corpus.preparing import FACTS, Prepared, prepare, prepare_elsewhere, read_prepared
-from bertsmith.text.corpus.reading import Batch, Reader
-from bertsmith.text.corpus.shards import ShardWriter
+from bertsmith.text.corpus.corpus import Corpus, ShardWriter
+from bertsmith.text.corpus.manifest import (
+    CorpusManifest,
+    Counts,
+    Shard,
+    Skipped,
+    SourceEntry,
+    Split,
+    SplitEntry,
+)
+from bertsmith.text.corpus.preparing import Prepared, prepare, prepare_elsewhere, read_prepared
+from bertsmith.text.corpus.reading import Batch, Origin, Reader
+from bertsmith.text.corpus.selection import FACTS, Choice, Facts, Mask, SignatureFiles, choose
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.sources import Found, find_sources
 from bertsmith.text.files.streams import SourceFile, SourceStream
-from bertsmith.text.workers import Engine, ordered, ordered_by_ray, usable_cores
+from bertsmith.text.workers import Engine, ordered, ordered_by_ray, require_engine, usable_cores
 
 Task = tuple[Batch, dict[int, str], CorpusSettings, Path]  # what `prepare` takes
 WORTH_WORKERS = 8_000_000  # bytes of input; below, starting processes costs more than it saves
 SECONDS_BETWEEN_REPORTS = 0.3
 
 
-def build(
-    sources: Sequence[str],
-    folder: Path,
-    settings: CorpusSettings,
-    workers: int | None,
-    engine: Engine,
-    progress: Progress | None,
-) -> CorpusManifest:
-    """Fills the empty `folder` with shards and returns their manifest, which the caller writes."""
+@door(
+    sources=several(either(place, text)),
+    out=place,
+    settings=optional(kind(CorpusSettings)),
+    workers=optional(whole(1)),
+    progress=optional(function),
+)
+def build_corpus(
+    sources: Sequence[Path | str],
+    out: Path | str,
+    *,
+    settings: CorpusSettings | None = None,
+    workers: int | None = None,
+    engine: Engine = "local",
+    progress: Progress | None = None,
+) -> Corpus:
+    """Reads the sources (files, folders, addresses, pydocs:) and writes a corpus folder, whole or not at all.
+
+    `workers` is the number of processes; None takes all cores for all but small inputs. With `engine` "ray"
+    the workers are those of a cluster. `progress` hears (done, total, unit) a few times a second.
+    Raises InputError for a source that is missing, unreadable or without text, ResourceError for too
+    little disk.
+    """
+    require_engine(engine)
+    out = Path(out)
+    settings = settings or CorpusSettings()
     report = _seldom(progress)
-    found = find_sources(sources, settings)
-    _make_names_differ(found)
-    _require_space(folder, found)
-    scratch = folder / "scratch"
-    scratch.mkdir()
-    signatures = SignatureFiles(scratch)
-    prepare_each = _on_a_cluster if engine == "ray" else partial(_here, _worker_count(workers, found))
-    prospect = _prepare_all(found, settings, signatures, scratch, prepare_each, report)
-    _require_text(prospect, settings)
-    choice = choose(prospect.facts, signatures, settings, report)
-    shards = _write(prospect, choice, folder, report)
-    shutil.rmtree(scratch)
-    return manifest_of(prospect, choice, shards, settings)
+    with atomic_folder(out) as folder:
+        found = find_sources(list(map(str, sources)), settings)
+        _make_names_differ(found)
+        _require_space(folder, found)
+        scratch = folder / "scratch"
+        scratch.mkdir()
+        signatures = SignatureFiles(scratch)
+        prospect = _prepare_all(found, settings, signatures, scratch, workers, engine, report)
+        _require_text(prospect, settings)
+        choice = choose(prospect.facts, signatures, settings, report)
+        shards = _write(prospect, choice, folder, report)
+        shutil.rmtree(scratch)
+        manifest = _manifest_of(prospect, choice, shards, settings)
+        write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
+    return Corpus.open(out)
 
 
 def _make_names_differ(found: Found) -> None:
@@ -75,18 +101,45 @@ def _make_names_differ(found: Found) -> None:
         found.sources[index] = replace(source, name=name)
 
 
+def _require_space(folder: Path, found: Found) -> None:
+    """The text twice over (batches, then shards), each packed to about half; more for packed input."""
+    packed = sum(
+        source.size
+        for source in found.sources
+        if isinstance(source, SourceFile) and (source.compression or source.suffix == ".parquet")
+    )
+    require_free_space(folder, found.size + 4 * packed, "Building this corpus")
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """Everything read, before the choice: batches on disk, facts (D,), empty documents by source."""
+
+    found: Found
+    origins: list[Origin]
+    batches: list[Path]
+    facts: Facts
+    empty: Counter[int]
+
+
 def _prepare_all(
     found: Found,
     settings: CorpusSettings,
     signatures: SignatureFiles,
     scratch: Path,
-    prepare_each: Callable[[Iterator[Task]], Iterator[Prepared]],
+    workers: int | None,
+    engine: Engine,
     report: Progress,
 ) -> Prospect:
     reader = Reader(found.sources, settings)
-    names = [source.name for source in found.sources]
+    tasks = _tasks(reader, [source.name for source in found.sources], settings, scratch)
+    if engine == "ray":
+        results = _on_a_cluster(tasks)
+    else:
+        cores = usable_cores() if found.size >= WORTH_WORKERS else 1
+        results = ordered(prepare, tasks, workers or cores)
     batches, facts, empty = list[Path](), [np.zeros(0, FACTS)], Counter[int]()
-    for prepared in prepare_each(_tasks(reader, names, settings, scratch)):
+    for prepared in results:
         batches.append(prepared.path)
         facts.append(prepared.facts)
         signatures.append(prepared.signatures)
@@ -101,50 +154,12 @@ def _tasks(reader: Reader, names: list[str], settings: CorpusSettings, scratch: 
         yield batch, named, settings, scratch / f"batch-{number:08d}.arrow"
 
 
-def _here(workers: int, tasks: Iterator[Task]) -> Iterator[Prepared]:
-    return ordered(prepare, tasks, workers)
-
-
 def _on_a_cluster(tasks: Iterator[Task]) -> Iterator[Prepared]:
     """Pages of Python packages are read before they are sent: another machine may not have them."""
     sent = ((Batch([*batch.documents()], batch.size), *rest) for batch, *rest in tasks)
     for prepared, content in ordered_by_ray(prepare_elsewhere, sent):
         prepared.path.write_bytes(content)
         yield prepared
-
-
-def _write(
-    prospect: Prospect, choice: Choice, folder: Path, report: Progress
-) -> dict[Split, tuple[Shard, ...]]:
-    masks = choice.splits
-    writers = {split: ShardWriter(folder, split) for split in masks}
-    start = 0
-    for path in prospect.batches:
-        table = read_prepared(path)
-        for split, mask in masks.items():
-            writers[split].write(table.filter(pa.array(mask[start : start + table.num_rows])))
-        start += table.num_rows
-        path.unlink()
-        report(start, len(choice.kept), "documents written")
-    return {split: writer.close() for split, writer in writers.items()}
-
-
-def _worker_count(workers: int | None, found: Found) -> int:
-    if workers is None:
-        return usable_cores() if found.size >= WORTH_WORKERS else 1
-    if workers < 1:
-        raise InputError(f"Expected at least 1 worker, found {workers}.")
-    return workers
-
-
-def _require_space(folder: Path, found: Found) -> None:
-    """The text twice over (batches, then shards), each packed to about half; more for packed input."""
-    packed = sum(
-        source.size
-        for source in found.sources
-        if isinstance(source, SourceFile) and (source.compression or source.suffix == ".parquet")
-    )
-    require_free_space(folder, found.size + 4 * packed, "Building this corpus")
 
 
 def _require_text(prospect: Prospect, settings: CorpusSettings) -> None:
@@ -169,6 +184,79 @@ def _nothing_found(prospect: Prospect, origin: str, settings: CorpusSettings) ->
         f"The source {origin} yielded no text: {len(indices)} files read, {documents} documents, all empty. "
         "Check --format and --text-column, or leave the source out."
     )
+
+
+def _write(
+    prospect: Prospect, choice: Choice, folder: Path, report: Progress
+) -> dict[Split, tuple[Shard, ...]]:
+    masks = choice.splits
+    writers = {split: ShardWriter(folder, split) for split in masks}
+    start = 0
+    for path in prospect.batches:
+        table = read_prepared(path)
+        for split, mask in masks.items():
+            writers[split].write(table.filter(pa.array(mask[start : start + table.num_rows])))
+        start += table.num_rows
+        path.unlink()
+        report(start, len(choice.kept), "documents written")
+    return {split: writer.close() for split, writer in writers.items()}
+
+
+def _manifest_of(
+    prospect: Prospect, choice: Choice, shards: dict[Split, tuple[Shard, ...]], settings: CorpusSettings
+) -> CorpusManifest:
+    """Counts per split and per source."""
+    found = prospect.found
+    return CorpusManifest(
+        created_by=f"bertsmith {__version__}",
+        licence=settings.licence,
+        settings=settings,
+        splits={
+            split: SplitEntry(counts=_total(prospect.facts[mask]), shards=shards[split])
+            for split, mask in choice.splits.items()
+        },
+        skipped=Skipped(
+            hidden=found.hidden,
+            excluded=found.excluded,
+            binary=sum(origin.is_binary for origin in prospect.origins),
+        ),
+        sources=_source_entries(prospect, choice),
+    )
+
+
+def _total(facts: Facts) -> Counts:
+    sums = {name: int(facts[name].sum(dtype=np.uint64)) for name in ("sentences", "words", "bytes")}
+    return Counts(documents=len(facts), **sums)
+
+
+def _source_entries(prospect: Prospect, choice: Choice) -> tuple[SourceEntry, ...]:
+    kept = _by_source(prospect, choice.kept)
+    exact = _by_source(prospect, choice.exact_duplicates)["documents"]
+    near = _by_source(prospect, choice.near_duplicates)["documents"]
+    return tuple(
+        SourceEntry(
+            name=source.name,
+            origin=source.origin,
+            format=origin.format,
+            size=source.size,
+            sha256=origin.sha256,
+            kept=Counts(**{name: counts[index] for name, counts in kept.items()}),
+            exact_duplicates=exact[index],
+            near_duplicates=near[index],
+            empty=prospect.empty[index],
+        )
+        for index, (source, origin) in enumerate(zip(prospect.found.sources, prospect.origins))
+        if not origin.is_binary
+    )
+
+
+def _by_source(prospect: Prospect, mask: Mask) -> dict[str, list[int]]:
+    """Sums over the documents of the mask, for each source in turn."""
+    facts, count = prospect.facts[mask], len(prospect.found.sources)
+    sums = {"documents": np.bincount(facts["source"], minlength=count)}
+    for name in ("sentences", "words", "bytes"):
+        sums[name] = np.bincount(facts["source"], weights=facts[name], minlength=count)
+    return {name: [int(value) for value in values] for name, values in sums.items()}
 
 
 def _seldom(progress: Progress | None) -> Progress:

@@ -10,23 +10,15 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.ipc  # not imported by pyarrow itself
 
-from bertsmith.text.corpus.duplicates import text_key
-from bertsmith.text.corpus.minhash import HASHES, UInt32s, signature
+from bertsmith.text.corpus.corpus import SCHEMA
 from bertsmith.text.corpus.reading import Batch
-from bertsmith.text.corpus.shards import SCHEMA
+from bertsmith.text.corpus.selection import FACTS, HASHES, Facts, UInt32s, signature, text_key
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.prose.sentences import sentences
 from bertsmith.text.words import spaced_words
-
-# 32 bytes a document: all that is kept of it in memory
-FACTS = np.dtype(
-    [("key", "u8"), ("bytes", "u8"), ("source", "u4"), ("sentences", "u4"), ("words", "u4")], align=True
-)
-Facts = npt.NDArray[np.void]
 
 
 class Prepared(NamedTuple):

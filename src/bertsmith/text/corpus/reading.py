@@ -3,22 +3,61 @@
 A batch is what one worker takes at a time. Files are read here, in one process, and only cut into documents:
 that costs little beside what follows, and lets a single large file keep all workers busy. Of Python
 packages only the paths are handed on, because parsing them is the work.
+
+Each file follows a convention. `--format` names it, or else the file's name: .jsonl, .ndjson, .json, .csv,
+.tsv, .tab or .parquet at its end (before .gz or .zst). Any other file is text, and its beginning decides:
+1. `<doc ` first: WikiExtractor's output.
+2. No blank line between two lines: one document.
+3. Google's convention, one sentence a line and a blank line between documents, where four lines in five end
+   as sentences do, at most one in four holds two of them, as paragraphs do, and most blocks have two lines
+   and more. What begins with a title is an article, and so are its kind: see `of_folder`.
+4. Otherwise the blank lines separate paragraphs of one document, unless the file is longer than
+   4 million characters. War and Peace has 3.3 million: so long a file is a collection, and they separate
+   documents.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, groupby, islice
 
-from bertsmith.text.corpus.formats import LAYOUTS, format_by_name, of_folder, read_texts
 from bertsmith.text.corpus_settings import CorpusSettings, Format
-from bertsmith.text.files import tables
-from bertsmith.text.files.plain import LONGEST, Text
+from bertsmith.text.files import plain, tables
 from bertsmith.text.files.streams import SourceFile, SourceStream, hash_of
 from bertsmith.text.prose.pydocs import Package, Page, read_page
-from bertsmith.text.prose.sentences import RawDocument
+from bertsmith.text.prose.sentences import LineLayout, RawDocument
 
 BATCH_CHARACTERS = 1_500_000
 BATCH_DOCUMENTS = 4_000
+
+BY_SUFFIX: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".parquet": "parquet",
+}
+LAYOUTS: dict[Format, LineLayout] = {
+    "wikiextractor": "paragraph-lines",
+    "lines": "sentence-lines",
+}  # others: folded
+COLLECTION = 4_000_000  # characters; longer than any one book
+LOOKED_AT = 2_000  # lines whose ends are looked at
+NEIGHBOURS = 20  # files of a folder that are looked at, evenly spread
+_SENTENCE_END = re.compile(r"[.!?:;…。！？।؟۔][\"'”’»)\]]*\s*$")
+# behind the end of a sentence another one, which begins neither in lower case nor with a digit
+_NEXT_SENTENCE = re.compile(
+    r"[.!?…।؟۔][\"'”’»)\]]*\s+[\"'“‘«(\[]*(?![0-9a-zà-öø-ÿа-яё])\w|[。！？][”’」』）]*\w"
+)
+_PLAIN_READERS = {
+    "file": plain.one_document,
+    "blank-lines": plain.blocks,
+    "lines": plain.blocks,
+    "wikiextractor": plain.wikiextractor,
+}
 
 
 @dataclass(frozen=True)
@@ -28,10 +67,6 @@ class UnreadPage:
     source: int
     id: str
     page: Page
-
-    def read(self) -> RawDocument:
-        """Its prose."""
-        return read_page(self.source, self.id, self.page.path)
 
 
 @dataclass
@@ -54,7 +89,10 @@ class Batch:
     def documents(self) -> Iterator[RawDocument]:
         """To be called in the worker: pages are read now."""
         for item in self.items:
-            yield item.read() if isinstance(item, UnreadPage) else item
+            if isinstance(item, UnreadPage):
+                yield read_page(item.source, item.id, item.page.path)
+            else:
+                yield item
 
 
 @dataclass
@@ -75,9 +113,7 @@ class Reader:
         self._before = 0  # bytes of the sources already finished
         self.position = 0  # bytes read so far
         self.origins = [Origin() for _ in sources]
-        self._texts_of: defaultdict[str, list[SourceFile]] = defaultdict(
-            list
-        )  # by folder, those to look into
+        self._texts_of = defaultdict[str, list[SourceFile]](list)  # by folder, those to look into
         for source in sources:
             if isinstance(source, SourceFile) and format_by_name(source, settings) == "auto":
                 self._texts_of[_folder(source)].append(source)
@@ -117,7 +153,7 @@ class Reader:
             texts = tables.parquet(opened, file.name, self._settings.text_column)
             yield from self._raw_documents(index, "parquet", self._counted(texts, file.size, rows))
 
-    def _counted(self, texts: Iterator[Text], size: int, rows: int) -> Iterator[Text]:
+    def _counted(self, texts: Iterator[plain.Text], size: int, rows: int) -> Iterator[plain.Text]:
         """The position after each row, as if all took as much of the file."""
         for row, text in enumerate(texts, start=1):
             self.position = self._before + size * row // rows
@@ -140,7 +176,9 @@ class Reader:
             self._folders[folder] = of_folder(self._texts_of[folder], self._settings)
         return self._folders[folder]
 
-    def _raw_documents(self, index: int, format: Format, texts: Iterator[Text]) -> Iterator[RawDocument]:
+    def _raw_documents(
+        self, index: int, format: Format, texts: Iterator[plain.Text]
+    ) -> Iterator[RawDocument]:
         name, layout = self._sources[index].name, LAYOUTS.get(format, "folded")
         for id, text in texts:
             for part, piece in enumerate(_pieces(text)):
@@ -153,8 +191,85 @@ def _folder(file: SourceFile) -> str:
 
 def _pieces(text: str) -> Iterator[str]:
     """The text, or, when it is too long to be held as sentences at once, its parts."""
-    while len(text) > 2 * LONGEST:
-        cut = max(text.rfind("\n", 0, LONGEST), text.rfind(" ", 0, LONGEST)) + 1 or LONGEST
+    while len(text) > 2 * plain.LONGEST:
+        cut = max(text.rfind("\n", 0, plain.LONGEST), text.rfind(" ", 0, plain.LONGEST)) + 1 or plain.LONGEST
         yield text[:cut]
         text = text[cut:]
     yield text
+
+
+def format_by_name(file: SourceFile, settings: CorpusSettings) -> Format:
+    """The format asked for, else the one the file's name tells, else 'auto': look inside."""
+    return settings.format if settings.format != "auto" else BY_SUFFIX.get(file.suffix, "auto")
+
+
+def read_texts(
+    stream: SourceStream, settings: CorpusSettings, folder: Callable[[], Format | None]
+) -> tuple[Format, Iterator[plain.Text]]:
+    """The format of a file that isn't Parquet, and its documents as (id within the file, text). `folder`
+    gives what `of_folder` says of the files beside it.
+    """
+    name, column = stream.file.name, settings.text_column
+    format = format_by_name(stream.file, settings)
+    if format == "jsonl":
+        return format, tables.json_lines(stream.lines(tables.LONGEST_LINE), name, column)
+    if format in ("csv", "tsv"):
+        return format, tables.separated(stream.whole_lines(tables.LONGEST_LINE), name, column, format)
+    lines = stream.lines(plain.LONGEST)
+    if format == "auto":
+        sample = _sample(lines)
+        format, lines = detect(sample), chain(sample, lines)
+        if format in ("file", "lines") and sum(map(len, sample)) < COLLECTION:
+            format = folder() or format
+    return format, _PLAIN_READERS[format](lines)
+
+
+def _sample(lines: Iterator[str]) -> list[str]:
+    sample, size = [], 0
+    for line in lines:
+        sample.append(line)
+        size += len(line) + 1
+        if size >= COLLECTION + len(sample):
+            break
+    return sample
+
+
+def detect(sample: Sequence[str]) -> Format:
+    """The convention of a text file, by its first `COLLECTION` characters or, if shorter, all of it."""
+    lines = [line.rstrip() for line in sample]
+    first = next((line for line in lines if line), "")
+    if plain.DOC_OPENING.match(first):
+        return "wikiextractor"
+    blocks = [list(block) for is_filled, block in groupby(lines[:LOOKED_AT], bool) if is_filled]
+    if len(blocks) < 2:
+        return "file"
+    if _has_sentence_lines(blocks):
+        return "lines"
+    return "blank-lines" if sum(map(len, sample)) >= COLLECTION else "file"  # counted as `_sample` does
+
+
+def _has_sentence_lines(blocks: Sequence[Sequence[str]]) -> bool:
+    filled = list(chain.from_iterable(blocks))
+    ends = sum(1 for line in filled if _SENTENCE_END.search(line))
+    paragraphs = sum(1 for line in filled if _NEXT_SENTENCE.search(line))
+    single = sum(1 for block in blocks if len(block) == 1)
+    has_title = len(blocks[0]) == 1 and not _SENTENCE_END.search(blocks[0][0])
+    return (
+        ends >= 0.8 * len(filled)
+        and paragraphs <= 0.25 * len(filled)
+        and single < 0.5 * len(blocks)
+        and not has_title
+    )
+
+
+def of_folder(files: Sequence[SourceFile], settings: CorpusSettings) -> Format | None:
+    """`file` or `lines`, where four in five of a folder's text files are so: the others look different by
+    chance, such as a short article. None where they differ. WikiExtractor's and long files don't count.
+    """
+    formats = list[Format]()
+    for file in files[:: -(-len(files) // NEIGHBOURS)]:
+        with SourceStream(file, settings) as stream:
+            if not stream.looks_binary:
+                formats.append(detect(list(islice(stream.lines(plain.LONGEST), LOOKED_AT))))
+    counts = Counter[Format](format for format in formats if format in ("file", "lines"))
+    return next((format for format, count in counts.items() if count >= 0.8 * counts.total()), None)

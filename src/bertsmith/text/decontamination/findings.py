@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bertsmith.text.corpus.corpus import Corpus
+from bertsmith.text.corpus.corpus import Corpus, read_shard
 from bertsmith.text.corpus.manifest import Split
-from bertsmith.text.corpus.shards import read_shard
 from bertsmith.text.decontamination.evaluation_texts import EvaluationFile, EvaluationText
 from bertsmith.text.decontamination.matching import Kind
 from bertsmith.text.decontamination.normalised_words import is_too_short

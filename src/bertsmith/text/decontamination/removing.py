@@ -13,9 +13,8 @@ import pyarrow as pa
 
 from bertsmith.errors import InputError
 from bertsmith.progress import Progress
-from bertsmith.text.corpus.corpus import Corpus
+from bertsmith.text.corpus.corpus import SCHEMA, Corpus, ShardWriter, read_shard
 from bertsmith.text.corpus.manifest import CorpusManifest, Counts, Decontamination, Split, SplitEntry
-from bertsmith.text.corpus.shards import SCHEMA, ShardWriter, read_shard
 from bertsmith.text.decontamination.scanning import Places
 from bertsmith.text.words import spaced_words
 

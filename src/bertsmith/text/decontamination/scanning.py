@@ -14,9 +14,8 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from bertsmith.progress import Progress
-from bertsmith.text.corpus.corpus import Corpus
+from bertsmith.text.corpus.corpus import Corpus, read_shard
 from bertsmith.text.corpus.manifest import Split
-from bertsmith.text.corpus.shards import read_shard
 from bertsmith.text.decontamination.matching import Kind, Match, Words, find_matches
 from bertsmith.text.decontamination.normalised_words import READINGS, is_too_short, readings_of
 from bertsmith.text.decontamination.text_index import UNKNOWN, Int32s, TextIndex

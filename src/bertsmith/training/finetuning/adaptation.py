@@ -18,7 +18,7 @@ from bertsmith.files import read_json, write_json
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flops import encoder_flops, vocabulary_flops
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
