@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from bertsmith.cli import mirror_calls, mirror_learn, mirror_stages
-from bertsmith.cli.mirror_calls import mirror_settings, require_mirror
+from bertsmith.cli.mirror_calls import StoreOptions, mirror_settings, require_mirror
 from bertsmith.cli.options import Flag, given
 from bertsmith.cli.screen import print_json
 from bertsmith.errors import require
@@ -171,7 +171,9 @@ def serve(
     bertsmith mirror serve --upstream https://api.openai.com/v1 --auto --epsilon 0.03
     """
     own = {"host": host, "port": port, "drain_seconds": drain_seconds, "log_requests": log_requests}
-    settings = mirror_settings(config, **own, **given(upstreams, recording, answering, page))
+    settings = mirror_settings(
+        StoreOptions(config=config), **own, **given(upstreams, recording, answering, page)
+    )
     if show_settings:
         from bertsmith.mirror.database import shown
 

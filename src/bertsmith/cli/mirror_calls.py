@@ -26,29 +26,47 @@ _LACKING = ("no such table", "no such column")  # SQLite's words
 _FILE_NAME = re.compile(r".*\.(?:txt|md|prompt)|\S*(?:\.\w+|[/\\]\S*)|[!-~]*")
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class StoreOptions:
+    """Which store a command works on.
+
+    Parameters
+    ----------
+    store
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
+    config
+        A TOML file with the mirror's settings.
+    """
+
+    store: str | None = None
+    config: Path | None = None
+
+
+ANY_STORE = StoreOptions()  # that of the environment, or mirror.sqlite
+
+
 def require_mirror(what: str) -> None:
     """Raises MissingExtra."""
     for module in ("sqlalchemy", "httpx", "orjson"):
         require(module, "mirror", what)
 
 
-def mirror_settings(config: Path | None, **said: object) -> "MirrorSettings":
+def mirror_settings(where: StoreOptions, **said: object) -> "MirrorSettings":
     """From the command line, the environment and the file. Raises MissingExtra, RecipeError, InputError."""
     require_mirror("The mirror")
     from bertsmith.mirror.settings import read_settings
 
-    return read_settings(config, said)
+    return read_settings(where.config, {"store": where.store, **said})
 
 
 @contextmanager
-def opened_store(
-    config: Path | None, store: str | None, *, create: bool = False, reads: bool = False
-) -> Iterator["Store"]:
+def opened_store(where: StoreOptions, *, create: bool = False, reads: bool = False) -> Iterator["Store"]:
     """One that is there, or is made; closed at the end. What only `reads` it waits for nobody who writes.
     Raises InputError where there is none, and where the database can't be read or written meanwhile, is
     damaged, or holds what Bertsmith never wrote.
     """
-    settings = mirror_settings(config, store=store)
+    settings = mirror_settings(where)
     from sqlalchemy.exc import DBAPIError
 
     from bertsmith.mirror.database import damaged, is_damaged, lacking, locked, shown, why_refused
@@ -86,11 +104,7 @@ def opened_store(
 
 @goes_on_again
 def import_calls(
-    *files: Path,
-    store: str | None = None,
-    config: Path | None = None,
-    redact: str | None = None,
-    format: str | None = None,
+    *files: Path, where: StoreOptions = ANY_STORE, redact: str | None = None, format: str | None = None
 ) -> None:
     """Import calls that were logged elsewhere.
 
@@ -102,10 +116,6 @@ def import_calls(
     ----------
     files
         The files. Of a batch, both.
-    store
-        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
-    config
-        A TOML file with the mirror's settings.
     redact
         As for `bertsmith mirror serve`.
     format
@@ -121,12 +131,12 @@ def import_calls(
     """
     if not files:
         raise InputError("Name at least one FILE of calls: JSON lines, batch files, or spans.")
-    settings = mirror_settings(config, store=store, redact=redact, format=format)
+    settings = mirror_settings(where, redact=redact, format=format)
     from bertsmith.mirror.importing import Import
 
     calls = Import(files, settings.redactor, settings.formats)  # before there is a store
     with (
-        opened_store(config, settings.store, create=True) as opened,
+        opened_store(where, create=True) as opened,
         progress_bar("Importing") as progress,
     ):
         found = calls.into(opened, progress)
@@ -182,8 +192,7 @@ def label(
     layout: Annotated[FileLayout | None, Parameter(group="Layout of the file")] = None,
     student: Path | None = None,
     key_from: str | None = None,
-    store: str | None = None,
-    config: Path | None = None,
+    where: StoreOptions = ANY_STORE,
     limits: Annotated[BudgetOptions | None, Parameter(group="Budget")] = None,
 ) -> None:
     """Let an LLM label the texts of a FILE, for the store: to begin without traffic, or for rare cases.
@@ -214,10 +223,6 @@ def label(
         A student's folder. The texts that it is least sure of are asked about first.
     key_from
         The environment variable that holds the LLM's key. Default: OPENAI_API_KEY.
-    store
-        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
-    config
-        A TOML file with the mirror's settings.
 
     Examples
     --------
@@ -227,7 +232,7 @@ def label(
     bertsmith mirror label tickets.csv --upstream http://127.0.0.1:11434/v1 --model qwen3 \
               --prompt 'Which intent has the message?' --schema schema.json --student students/tickets
     """
-    settings = mirror_settings(config, store=store)
+    settings = mirror_settings(where)
     from bertsmith.mirror.identity import require_name
     from bertsmith.mirror.labelling import (
         Question,
@@ -252,7 +257,7 @@ def label(
     if student is not None:
         texts = unsure_first(texts, Student.open(student))
     with (
-        opened_store(config, settings.store, create=True) as opened,
+        opened_store(where, create=True) as opened,
         asked,
         progress_bar("Labelling") as progress,
     ):
@@ -285,8 +290,7 @@ def relabel(
     version: str | None = None,
     seed: int = 0,
     key_from: str | None = None,
-    store: str | None = None,
-    config: Path | None = None,
+    where: StoreOptions = ANY_STORE,
     limits: Annotated[BudgetOptions | None, Parameter(group="Budget")] = None,
 ) -> None:
     """Ask the LLM some recorded inputs once more, to see how often it contradicts itself.
@@ -310,10 +314,6 @@ def relabel(
         Another seed draws other inputs.
     key_from
         The environment variable that holds the LLM's key. Default: OPENAI_API_KEY or ANTHROPIC_API_KEY.
-    store
-        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
-    config
-        A TOML file with the mirror's settings.
 
     Examples
     --------
@@ -321,8 +321,8 @@ def relabel(
 
     bertsmith mirror relabel b1a8c286578d --upstream https://api.anthropic.com --count 500
     """
-    settings = mirror_settings(config, store=store)
-    with opened_store(config, store) as opened:
+    settings = mirror_settings(where)
+    with opened_store(where) as opened:
         from bertsmith.mirror.call_records import CallRecords
         from bertsmith.mirror.labelling import ask_again, version_to_ask
         from bertsmith.mirror.upstream import Upstream
@@ -379,7 +379,7 @@ def _print_asking(title: str, found: "Asking") -> None:
         print_note(f"{found.left:,} are left: the budget was reached. Run this again to go on.")
 
 
-def merge(site: str, *versions: str, store: str | None = None, config: Path | None = None) -> None:
+def merge(site: str, *versions: str, where: StoreOptions = ANY_STORE) -> None:
     """Treat VERSIONS of a SITE as one from now on: one student learns from them and answers them.
 
     Use it when a prompt or a schema was changed without changing its meaning.
@@ -390,16 +390,12 @@ def merge(site: str, *versions: str, store: str | None = None, config: Path | No
         As `bertsmith mirror status` shows it.
     versions
         Two or more of its versions.
-    store
-        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
-    config
-        A TOML file with the mirror's settings.
 
     Examples
     --------
     bertsmith mirror merge b1a8c286578d 4c1f0aa2b9d3 77e01c55ab10
     """
-    with opened_store(config, store) as opened:
+    with opened_store(where) as opened:
         from bertsmith.mirror.call_records import CallRecords
 
         group = CallRecords(opened).merge(site, versions)
@@ -410,8 +406,7 @@ def merge(site: str, *versions: str, store: str | None = None, config: Path | No
 def forget(
     subject: Annotated[str, Parameter(allow_leading_hyphen=True)],
     *,
-    store: str | None = None,
-    config: Path | None = None,
+    where: StoreOptions = ANY_STORE,
 ) -> int:
     """Delete all calls of a SUBJECT, a person that a call is about. Exit status 1 if there are none.
 
@@ -420,16 +415,12 @@ def forget(
     subject
         The value that the application sends as `user`, metadata.user, metadata.user_id or safety_identifier,
         or in the header X-Subject. The store holds only its fingerprint.
-    store
-        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
-    config
-        A TOML file with the mirror's settings.
 
     Examples
     --------
     bertsmith mirror forget customer-4711
     """
-    with opened_store(config, store) as opened:
+    with opened_store(where) as opened:
         deleted = opened.forget(subject)
     console.print(f"{deleted:,} calls deleted.", markup=False)
     if not deleted:
@@ -459,7 +450,7 @@ def backup(out: Path, *, store: str | None = None, config: Path | None = None) -
     --------
     bertsmith mirror backup backups/monday.sqlite
     """
-    with opened_store(config, store, reads=True) as opened:
+    with opened_store(StoreOptions(store, config), reads=True) as opened:
         opened.back_up(out)
         calls = opened.count()
     console.print(f"{calls:,} calls in {out}.", markup=False)

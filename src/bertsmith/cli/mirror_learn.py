@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from bertsmith.cli.mirror_calls import opened_store
+from bertsmith.cli.mirror_calls import ANY_STORE, StoreOptions, opened_store
 from bertsmith.cli.options import Flag, finetune_setting_names, given, goes_on_again, takes_settings
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_paths, print_table
 
@@ -79,8 +79,7 @@ def understand(
     site: str | None = None,
     *,
     version: str | None = None,
-    store: str | None = None,
-    config: Path | None = None,
+    where: StoreOptions = ANY_STORE,
     json: Flag = False,
 ) -> None:
     """Show what varies in the calls of a SITE: where the input is in the messages, and each field.
@@ -94,10 +93,6 @@ def understand(
         As `bertsmith mirror status` shows it. By default every site.
     version
         One of its versions; those merged with it count too. By default the one with the latest call.
-    store
-        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
-    config
-        A TOML file with the mirror's settings.
     json
         Print JSON.
 
@@ -107,7 +102,7 @@ def understand(
 
     bertsmith mirror understand b1a8c286578d --store calls.sqlite
     """
-    with opened_store(config, store, reads=True) as opened:
+    with opened_store(where, reads=True) as opened:
         from bertsmith.mirror.call_records import CallRecords
         from bertsmith.mirror.understanding.understand import understand as look
 
@@ -132,8 +127,7 @@ def train(
     site: str | None = None,
     version: str | None = None,
     out: Path | None = None,
-    store: str | None = None,
-    config: Path | None = None,
+    where: StoreOptions = ANY_STORE,
     claim: Annotated[ClaimOptions | None, Parameter(group="What is proven")] = None,
     learning: Annotated[LearningOptions | None, Parameter(group="How it is learned")] = None,
     json: Flag = False,
@@ -156,10 +150,6 @@ def train(
     out
         The student's folder. Default: students/SITE. Another student there is replaced, unless the mirror
         uses it or more is proven of it; then the new one goes to OUT-2, OUT-3 and so on.
-    store
-        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
-    config
-        A TOML file with the mirror's settings.
     json
         Print what was proven as JSON.
 
@@ -176,7 +166,7 @@ def train(
     values = given(claim, learning)
     if "tiers" in values:
         values["tiers"] = tuple(values["tiers"].replace(",", " ").split())
-    with opened_store(config, store) as opened:
+    with opened_store(where) as opened:
         from bertsmith.mirror.call_records import CallRecords
         from bertsmith.mirror.learn_settings import LearnSettings
         from bertsmith.mirror.train import train_student

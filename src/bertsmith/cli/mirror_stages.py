@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bertsmith.cli.mirror_calls import mirror_settings, opened_store, print_passed
+from bertsmith.cli.mirror_calls import ANY_STORE, StoreOptions, mirror_settings, opened_store, print_passed
 from bertsmith.cli.options import Flag
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_table
 from bertsmith.errors import InputError
@@ -22,7 +22,7 @@ Mode = Literal["record", "shadow", "canary", "live"]
 _SHOWN = 40  # versions of a site in the table
 
 
-def status(*, store: str | None = None, config: Path | None = None, json: Flag = False) -> None:
+def status(*, where: StoreOptions = ANY_STORE, json: Flag = False) -> None:
     """Show what has been recorded, who answers, and what that saves.
 
     It lists the sites, their versions and their fields. For each version with a student it shows the mode,
@@ -31,10 +31,6 @@ def status(*, store: str | None = None, config: Path | None = None, json: Flag =
 
     Parameters
     ----------
-    store
-        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
-    config
-        A TOML file with the mirror's settings.
     json
         Print JSON: all that the page at /bertsmith/ shows, except texts of calls.
 
@@ -48,8 +44,8 @@ def status(*, store: str | None = None, config: Path | None = None, json: Flag =
     from bertsmith.mirror.answering.stage_store import StageStore
     from bertsmith.mirror.looking.state import Looking
 
-    settings = mirror_settings(config, store=store)
-    with opened_store(config, store, reads=True) as opened:
+    settings = mirror_settings(where)
+    with opened_store(where, reads=True) as opened:
         if json:
             print_json(Looking(opened, settings).state())
             return
@@ -159,8 +155,7 @@ def promote(
     student: Path | None = None,
     candidate: Flag = False,
     share: float | None = None,
-    store: str | None = None,
-    config: Path | None = None,
+    where: StoreOptions = ANY_STORE,
 ) -> None:
     """Let a student do more at a SITE: record → shadow → canary → live.
 
@@ -181,10 +176,6 @@ def promote(
         Let the candidate replace the student now, in the same mode, without waiting for more comparisons.
     share
         Of a promotion to canary: the share of the calls it is sure of that the student answers. Default: 0.1.
-    store
-        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
-    config
-        A TOML file with the mirror's settings.
 
     Examples
     --------
@@ -200,8 +191,8 @@ def promote(
         raise InputError(
             "--candidate keeps the mode. Leave out --to and --student, or promote in a second step."
         )
-    settings = mirror_settings(config, store=store, canary_share=share)
-    with opened_store(config, store) as opened:
+    settings = mirror_settings(where, canary_share=share)
+    with opened_store(where) as opened:
         from bertsmith.mirror.answering.stage_store import StageStore
         from bertsmith.mirror.answering.stages import find_stage
 
@@ -237,8 +228,7 @@ def demote(
     *,
     to: Mode | None = None,
     former: Flag = False,
-    store: str | None = None,
-    config: Path | None = None,
+    where: StoreOptions = ANY_STORE,
 ) -> None:
     """Let a student do less at a SITE: live → canary → shadow → record. Or go back to the former student.
 
@@ -252,10 +242,6 @@ def demote(
         The mode to demote to. By default the one before.
     former
         Let the former student replace the present one, in the same mode.
-    store
-        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
-    config
-        A TOML file with the mirror's settings.
 
     Examples
     --------
@@ -269,8 +255,8 @@ def demote(
 
     if former and to is not None:
         raise InputError("--former keeps the mode. Leave out --to, or demote in a second step.")
-    settings = mirror_settings(config, store=store)
-    with opened_store(config, store) as opened:
+    settings = mirror_settings(where)
+    with opened_store(where) as opened:
         from bertsmith.mirror.answering.stage_store import StageStore
         from bertsmith.mirror.answering.stages import find_stage
 
@@ -314,9 +300,7 @@ def _change(stages: "StageStore", before: "Stage", after: "Stage") -> None:
     console.print(said, markup=False)
 
 
-def check(
-    *, store: str | None = None, config: Path | None = None, files: bool = True, json: Flag = False
-) -> int:
+def check(*, where: StoreOptions = ANY_STORE, files: bool = True, json: Flag = False) -> int:
     """Check whether what was promised of each student still holds. Exit status 1 if something doesn't, or if
     there is nothing to check.
 
@@ -326,10 +310,6 @@ def check(
 
     Parameters
     ----------
-    store
-        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
-    config
-        A TOML file with the mirror's settings.
     files
         Check the students' folders. Give --no-files if they are on other machines.
     json
@@ -343,7 +323,7 @@ def check(
     """
     from bertsmith.mirror.answering.guarantee_check import check_guarantees
 
-    with opened_store(config, store, reads=True) as opened:
+    with opened_store(where, reads=True) as opened:
         from bertsmith.mirror.answering.stage_store import StageStore
 
         found = check_guarantees(StageStore(opened), looks_at_files=files)
