@@ -26,8 +26,7 @@ from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.decontamination.evaluation_texts import read_evaluation_file
-from bertsmith.text.decontamination.normalised_words import joined_words, separated_words
-from bertsmith.text.decontamination.scanning import find_places
+from bertsmith.text.decontamination.scanning import find_places, joined_words, separated_words
 from corpus import measure
 from harness import end_without, report
 

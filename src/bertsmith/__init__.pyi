@@ -58,8 +58,8 @@ from .tasks.pretraining.pretraining_checkpoint import save_pretraining_model as 
 from .text.corpus.building import build_corpus as build_corpus
 from .text.corpus.corpus import Corpus as Corpus
 from .text.corpus_settings import CorpusSettings as CorpusSettings
-from .text.decontamination.decontaminating import find_contamination as find_contamination
-from .text.decontamination.decontaminating import write_decontaminated as write_decontaminated
+from .text.decontamination.contamination import find_contamination as find_contamination
+from .text.decontamination.removal import write_decontaminated as write_decontaminated
 from .text.retrieval.documents import DocumentSettings as DocumentSettings
 from .text.retrieval.passages import PassageSettings as PassageSettings
 from .text.tokens.extension import ExtensionSettings as ExtensionSettings

@@ -11,7 +11,8 @@ from nursery import Settings
 from bertsmith.cli.main import main
 from bertsmith.model.contamination import checked_against, contamination_provenance
 from bertsmith.text.corpus.corpus import Corpus
-from bertsmith.text.decontamination.decontaminating import find_contamination, write_decontaminated
+from bertsmith.text.decontamination.contamination import find_contamination
+from bertsmith.text.decontamination.removal import write_decontaminated
 from bertsmith.training import pretrain as pretraining
 from bertsmith.training.recipe import check_recipe
 

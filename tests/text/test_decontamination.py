@@ -18,19 +18,17 @@ from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.corpus.manifest import Counts
 from bertsmith.text.corpus_settings import CorpusSettings
-from bertsmith.text.decontamination.decontaminating import (
-    Contamination,
-    find_contamination,
-    write_decontaminated,
-)
+from bertsmith.text.decontamination.contamination import Contamination, find_contamination
 from bertsmith.text.decontamination.evaluation_texts import read_evaluation_file
-from bertsmith.text.decontamination.normalised_words import (
+from bertsmith.text.decontamination.matching import piece_length
+from bertsmith.text.decontamination.removal import write_decontaminated
+from bertsmith.text.decontamination.scanning import (
+    KINDS,
+    find_places,
     joined_words,
     separated_words,
     split_words,
 )
-from bertsmith.text.decontamination.scanning import KINDS, find_places
-from bertsmith.text.decontamination.text_index import piece_length
 
 FILLER = np.array(
     [f"{first}{last}" for first in "bcdfghklmn" for last in ("ala", "eno", "iru", "osi", "ute")]

@@ -25,7 +25,7 @@ from bertsmith.text.workers import Engine
 if TYPE_CHECKING:
     from bertsmith.text.corpus.corpus import Corpus, Document
     from bertsmith.text.corpus.manifest import Counts
-    from bertsmith.text.decontamination.decontaminating import Contamination
+    from bertsmith.text.decontamination.contamination import Contamination
 
 app = App(name="corpus", help="Build a corpus from raw text, look at it, check it, and tokenize it.")
 DEFAULTS = CorpusSettings()
@@ -283,7 +283,8 @@ def decontaminate(
     from bertsmith.files import atomic_write, refuse_existing, require_free, require_writable
     from bertsmith.reporting.decontamination import render_contamination
     from bertsmith.text.corpus.corpus import Corpus
-    from bertsmith.text.decontamination.decontaminating import find_contamination, write_decontaminated
+    from bertsmith.text.decontamination.contamination import find_contamination
+    from bertsmith.text.decontamination.removal import write_decontaminated
 
     if out is not None:
         require_free(out)

@@ -6,8 +6,7 @@ from bertsmith.reporting import formatting
 from bertsmith.reporting.page import render_page
 from bertsmith.reporting.tables import Table
 from bertsmith.text.corpus.manifest import Counts
-from bertsmith.text.decontamination.decontaminating import Contamination
-from bertsmith.text.decontamination.findings import Example
+from bertsmith.text.decontamination.contamination import Contamination, Example
 from bertsmith.text.decontamination.scanning import KINDS
 
 FILE_COLUMNS = ("test file", "rows", "too short", *KINDS, "found")

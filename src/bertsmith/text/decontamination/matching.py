@@ -1,4 +1,21 @@
-"""Documents as ids of words, and an index of texts → where the documents hold copies of the texts.
+"""An index of texts, and the documents' words → where the documents hold copies of the texts.
+
+The index is of seeds: short runs of a text's words by which a copy gives itself away. A copy of n words of
+which k were replaced still holds one of any k + 1 pieces of the text that don't overlap (the pigeonhole
+principle). So each text is cut into pieces of one length, from its beginning to its end, short enough that
+one piece more fits in than a word in ten, rounded up, can spoil:
+
+| words of the text | words of a piece | what is looked for |
+| --- | --- | --- |
+| 1 to 4 | all of them | whole sentences that are these words and no others |
+| 5 to 7 | 4 | these words, wherever they stand |
+| 8 to 19 | 4; of 11 words 3, since two of them may be replaced | these words but for some |
+| 20 to 48 | 5 | the same |
+| 49 and more | 7 | the same |
+
+The pieces also find every run of 13 words that a text shares with a document: it holds a whole piece, 7 being
+the longest. Texts of one or two words aren't looked for at all (`is_too_short`); here such come only of
+longer ones whose punctuation is left out.
 
 A seed that a document shares with a text lays the text beside the document: word n of the one belongs beside
 word n of the other. What is found that way is judged by the words themselves, never by hashes:
@@ -12,40 +29,138 @@ word n of the other. What is found that way is judged by the words themselves, n
 Where words were put in or left out, what lies behind them is shifted. Such places are compared once more by
 their longest common blocks.
 
-N words of the documents, C candidates, E words of all candidates.
+T texts, W words of all of them, S seeds of one length; N words of the documents, C candidates, E words of all
+candidates.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bertsmith.text.decontamination.text_index import (
-    LONGEST_EXACT,
-    Int32s,
-    Int64s,
-    TextIndex,
-    seeds,
-)
-
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+UInt64s = npt.NDArray[np.uint64]
 Kind = Literal["exact", "near", "part"]
+
+LONGEST_WHOLE = 4  # up to here a sentence must consist of the text and nothing else
+LONGEST_EXACT = 7  # up to here every word must be there
 LEAST_SHARE = 0.8  # of a text's words, for "near"
 LEAST_RUN = 13  # words, for "part"
+UNKNOWN = 0  # the id of a word that no text has, and of the gap between two documents
+_FILTER_BITS = 22  # 4 MB: nine seeds of ten that there aren't are turned away in cache
 _WORTH_ALIGNING = 0.3  # share of words in their place from which a shifted copy is looked for
 _WORDS_AT_A_TIME = 1 << 21  # of candidates: 2 million, some 60 MB
 
+_generator = np.random.Generator(np.random.Philox(key=13))
+_WEIGHTS: UInt64s = _generator.integers(0, 1 << 64, LONGEST_EXACT, dtype=np.uint64) | np.uint64(1)
 
-class Match(NamedTuple):
-    """Text `text` is in the documents' words `first` to `last` (last included), of which it has `share`."""
 
-    text: int
-    first: int
-    last: int
-    share: float
-    kind: Kind
+@dataclass(frozen=True)
+class Seeds:
+    """All pieces of one length: `hashes` (S,) sorted, and of each its `texts` (S,) and `offsets` (S,) there.
+
+    `whole`: they count only where they are a whole sentence.
+    """
+
+    length: int
+    whole: bool
+    hashes: UInt64s
+    texts: Int32s
+    offsets: Int32s
+    filter: npt.NDArray[np.bool_]
+
+    def places(self, hashes: UInt64s) -> Int64s:
+        """Indices of those hashes that may be among the seeds; of others hardly one in ten."""
+        return np.flatnonzero(self.filter[hashes >> np.uint64(64 - _FILTER_BITS)])
+
+
+@dataclass(frozen=True)
+class TextIndex:
+    """The words of all texts as ids, `words` (W,), text t at `starts[t]:starts[t + 1]`, and their seeds."""
+
+    words: Int32s
+    starts: Int64s
+    seeds: tuple[Seeds, ...]
+
+    @property
+    def lengths(self) -> Int64s:
+        """(T,) words of each text."""
+        return np.diff(self.starts)
+
+    @classmethod
+    def of_texts(cls, texts: Sequence[Int32s]) -> "TextIndex":
+        """The index of texts given as ids of their words, none of them UNKNOWN."""
+        starts = np.concatenate([[0], np.cumsum([len(text) for text in texts])]).astype(np.int64)
+        words = np.concatenate([np.zeros(0, np.int32), *texts]).astype(np.int32)
+        pieces: dict[tuple[int, bool], list[tuple[int, int]]] = {}
+        for number, length in enumerate(np.diff(starts).tolist()):
+            if length:
+                piece = piece_length(length)
+                kind = pieces.setdefault((piece, length <= LONGEST_WHOLE), [])
+                kind += [(number, offset) for offset in range(0, length - piece + 1, piece)]
+        found = [_sorted_seeds(*kind, pieces[kind], words, starts) for kind in sorted(pieces)]
+        return cls(words, starts, tuple(found))
+
+    def save(self, path: Path) -> None:
+        """To one file, from which each worker reads it."""
+        named = {
+            f"{number}.{name}": getattr(each, name)
+            for number, each in enumerate(self.seeds)
+            for name in ("length", "whole", "hashes", "texts", "offsets", "filter")
+        }
+        np.savez(path, words=self.words, starts=self.starts, **named)
+
+    @classmethod
+    def load(cls, path: Path) -> "TextIndex":
+        """What `save` wrote."""
+        with np.load(path, allow_pickle=False) as file:
+            count = sum(name.endswith(".hashes") for name in file.files)
+            return cls(file["words"], file["starts"], tuple(_loaded_seeds(file, n) for n in range(count)))
+
+
+def piece_length(words: int) -> int:
+    """How many words each piece of a text has; for 8 words and more, floor(n / length) > ceil(n / 10)."""
+    if words <= LONGEST_WHOLE:
+        return words
+    if words == 11:
+        return 3
+    return 4 if words < 20 else 5 if words < 49 else 7
+
+
+def _sorted_seeds(
+    length: int, whole: bool, pieces: Sequence[tuple[int, int]], words: Int32s, starts: Int64s
+) -> Seeds:
+    texts, offsets = (np.array(column, np.int32) for column in zip(*pieces, strict=True))
+    hashes = seeds(words, length)[starts[texts] + offsets]
+    order = np.argsort(hashes, kind="stable")
+    present = np.zeros(1 << _FILTER_BITS, np.bool_)
+    present[hashes >> np.uint64(64 - _FILTER_BITS)] = True
+    return Seeds(length, whole, hashes[order], texts[order], offsets[order], present)
+
+
+def _loaded_seeds(file: "np.lib.npyio.NpzFile", number: int) -> Seeds:
+    named = {name: file[f"{number}.{name}"] for name in ("hashes", "texts", "offsets", "filter")}
+    return Seeds(int(file[f"{number}.length"]), bool(file[f"{number}.whole"]), **named)
+
+
+def seeds(ids: Int32s, length: int) -> UInt64s:
+    """(n,) ids of words -> (n - length + 1,) hash of each run of so many words, at the place of its first."""
+    count = max(0, len(ids) - length + 1)
+    mixed, found = _mixed(ids), np.full(count, length, np.uint64)
+    for place in range(length):
+        found += mixed[place : place + count] * _WEIGHTS[place]
+    return found ^ (found >> np.uint64(29))
+
+
+def _mixed(ids: Int32s) -> UInt64s:
+    """The first half of MurmurHash3's finaliser, by which neighbouring ids lie far apart."""
+    values = (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    return (values ^ (values >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
 
 
 @dataclass(frozen=True)
@@ -58,6 +173,16 @@ class Words:
     ids: Int32s
     document: Int32s
     sentence: Int32s
+
+
+class Match(NamedTuple):
+    """Text `text` is in the documents' words `first` to `last` (last included), of which it has `share`."""
+
+    text: int
+    first: int
+    last: int
+    share: float
+    kind: Kind
 
 
 class _Candidates(NamedTuple):
@@ -104,16 +229,6 @@ def _candidates(words: Words, index: TextIndex) -> _Candidates:
     return _Candidates(texts, begins - longest, low, high)
 
 
-def _in_portions(candidates: _Candidates, index: TextIndex) -> Iterator[_Candidates]:
-    """Some million words of texts at a time."""
-    ends = np.cumsum(index.lengths[candidates.texts])
-    portion = ends // _WORDS_AT_A_TIME
-    cuts = np.flatnonzero(np.diff(portion)) + 1
-    for part in zip(*(np.split(each, cuts) for each in candidates), strict=True):
-        if len(part[0]):
-            yield _Candidates(*part)
-
-
 def _are_sentences(words: Words, places: Int64s, length: int) -> npt.NDArray[np.bool_]:
     """Whether a sentence begins at each place, and one ends so many words later."""
     edge = np.full(1, -1, words.sentence.dtype)
@@ -124,9 +239,14 @@ def _are_sentences(words: Words, places: Int64s, length: int) -> npt.NDArray[np.
     return whole
 
 
-def _counted(counts: Int64s) -> Int64s:
-    """[2, 3] -> [0, 1, 0, 1, 2]"""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+def _in_portions(candidates: _Candidates, index: TextIndex) -> Iterator[_Candidates]:
+    """Some million words of texts at a time."""
+    ends = np.cumsum(index.lengths[candidates.texts])
+    portion = ends // _WORDS_AT_A_TIME
+    cuts = np.flatnonzero(np.diff(portion)) + 1
+    for part in zip(*(np.split(each, cuts) for each in candidates), strict=True):
+        if len(part[0]):
+            yield _Candidates(*part)
 
 
 def _judged(words: Words, index: TextIndex, candidates: _Candidates) -> Iterator[Match]:
@@ -187,3 +307,8 @@ def _aligned(words: Words, index: TextIndex, candidates: _Candidates, c: int) ->
     if share < LEAST_SHARE:
         return None
     return Match(text, start + blocks[0].b, start + blocks[-1].b + blocks[-1].size - 1, share, "near")
+
+
+def _counted(counts: Int64s) -> Int64s:
+    """[2, 3] -> [0, 1, 0, 1, 2]"""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -1,4 +1,4 @@
-"""A corpus without the sentences that test files share with it, and its manifest.
+"""A corpus without the sentences that test files share with it; its manifest says with which files.
 
 Whole sentences go, and not whole documents: an article that quotes one line of a test file is otherwise text
 as good as any, while half a sentence is none. Where less than half of a document's words would stay, it goes
@@ -11,18 +11,70 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from bertsmith import __version__
+from bertsmith.door import door, function, kind, optional, place
 from bertsmith.errors import InputError
+from bertsmith.files import atomic_folder, require_free, require_free_space, write_json
 from bertsmith.progress import Progress
 from bertsmith.text.corpus.corpus import SCHEMA, Corpus, ShardWriter, read_shard
-from bertsmith.text.corpus.manifest import CorpusManifest, Counts, Decontamination, Split, SplitEntry
+from bertsmith.text.corpus.manifest import (
+    CheckedFile,
+    CorpusManifest,
+    Counts,
+    Decontamination,
+    Split,
+    SplitEntry,
+)
+from bertsmith.text.decontamination.contamination import Contamination, FileFindings
+from bertsmith.text.decontamination.matching import LEAST_RUN, LEAST_SHARE
 from bertsmith.text.decontamination.scanning import Places
 from bertsmith.text.words import spaced_words
 
+METHOD = (
+    f"words without case and punctuation; exact copies, {LEAST_SHARE:.0%} of 8 words and more in order, "
+    f"runs of {LEAST_RUN} words"
+)
 Removed = Counter[str]  # counts of Counts, by name
 LEAST_REMAINDER = 0.5  # of a document's words
 
 
-def write_without(
+@door(found=kind(Contamination), out=place, progress=optional(function))
+def write_decontaminated(
+    found: Contamination, out: Path | str, *, progress: Progress | None = None
+) -> tuple[Corpus, Counts]:
+    """Writes the corpus without what was found, whole or not at all, and returns it with what was removed.
+
+    Its manifest has an entry with the hashes of the test files. Raises InputError when `out` exists or no
+    document would be left, ResourceError for too little disk.
+    """
+    out = Path(out)
+    require_free(out)
+    shards = (shard for entry in found.corpus.manifest.splits.values() for shard in entry.shards)
+    require_free_space(out, sum(shard.size for shard in shards), "The corpus")
+    with atomic_folder(out) as folder:
+        manifest, removed = _write_without(found.corpus, found.places, folder, progress)
+        checks = (*manifest.decontaminations, _check(found.files, removed))
+        manifest = manifest.model_copy(update={"decontaminations": checks})
+        write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
+    return Corpus.open(out), removed
+
+
+def _check(files: Sequence[FileFindings], removed: Counts) -> Decontamination:
+    """Without folders: they say where the files lay, and not what they are."""
+    return Decontamination(
+        created_by=f"bertsmith {__version__}",
+        method=METHOD,
+        against=tuple(
+            CheckedFile(
+                name=Path(each.file.name).name, sha256=each.file.hashes, rows=each.file.rows, found=each.found
+            )
+            for each in files
+        ),
+        removed=removed,
+    )
+
+
+def _write_without(
     corpus: Corpus, places: Mapping[Split, Places], folder: Path, progress: Progress | None = None
 ) -> tuple[CorpusManifest, Counts]:
     """Writes what stays of the corpus as shards into `folder`; returns its manifest, which the caller writes,
@@ -60,11 +112,6 @@ def write_without(
         }
     )
     return manifest, Counts(**sum(by_source.values(), Counter()))
-
-
-def with_entry(manifest: CorpusManifest, entry: Decontamination) -> CorpusManifest:
-    """The manifest with one check more."""
-    return manifest.model_copy(update={"decontaminations": (*manifest.decontaminations, entry)})
 
 
 def _sentences_by_document(places: Places) -> dict[int, set[int]]:
@@ -109,15 +156,11 @@ def _length(sentences: Sequence[str]) -> int:
     return sum(len(spaced_words(sentence)) for sentence in sentences)
 
 
-def _words(sentences: Sequence[str]) -> int:
-    return sum(len(sentence.split()) for sentence in sentences)
-
-
 def _counts(sentences: Sequence[str]) -> Removed:
     """As a build counts: the text is the sentences with a blank between each two."""
     size = len(" ".join(sentences).encode())
-    filled = int(bool(sentences))
-    return Counter(documents=filled, sentences=len(sentences), words=_words(sentences), bytes=size)
+    words = sum(len(sentence.split()) for sentence in sentences)
+    return Counter(documents=int(bool(sentences)), sentences=len(sentences), words=words, bytes=size)
 
 
 def _less(counts: Counts, removed: Mapping[str, int]) -> Counts:
