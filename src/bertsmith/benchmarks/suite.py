@@ -261,7 +261,7 @@ def _run_task(
     folder = _task_folder(run.out, task)
     overrides = run.settings.of_seeds()
     if run.settings.hours:
-        overrides += _search(run, task, files, run.hours_a_task).overrides()
+        overrides += _search(run, task, files).overrides()
     scores = []
     for seed in range(1, run.settings.seeds + 1):
         scores.append(run_seed(task, files, run.model, folder, seed, overrides, run.console))
@@ -273,7 +273,7 @@ def _run_task(
     hand_in(task, files, folder, leading.seed, run.out / _SUBMISSION, run.progress)
 
 
-def _search(run: _Run, task: BenchmarkTask, files: TaskFiles, hours: float) -> ChosenSettings:
+def _search(run: _Run, task: BenchmarkTask, files: TaskFiles) -> ChosenSettings:
     shown = run.console or Console(quiet=True)
 
     def tell(trial: Any) -> None:
@@ -281,7 +281,7 @@ def _search(run: _Run, task: BenchmarkTask, files: TaskFiles, hours: float) -> C
 
     values = run_values(task, files, run.model)
     folder = _task_folder(run.out, task) / "search"
-    return search_settings(task.head, run.settings.overrides, values, folder, hours, tell)
+    return search_settings(task.head, run.settings.overrides, values, folder, run.hours_a_task, tell)
 
 
 def _gather(run: _Run, chosen: Sequence[BenchmarkTask]) -> BenchmarkResult:

@@ -91,21 +91,19 @@ def _used(diagnosis: "Diagnosis") -> dict[str, str]:
     hardware = diagnosis.hardware
     precision = str(hardware.precision).removeprefix("torch.")
     cpu = f"the CPU, {formatting.counted(diagnosis.threads, 'thread')}"
+    if diagnosis.kernels:
+        kernels = "compiled, for training and inference"
+    elif "avx2" not in hardware.instructions:
+        kernels = "none for this processor; torch computes everything"
+    else:
+        kernels = "not compiled; installed again on Linux with GCC 9 or newer, all it computes comes faster"
     return {
         "device": "the GPU" if hardware.gpus else cpu,
         "precision": f"{precision}: {hardware.precision_reason}",
         "matrix product": formatting.flops(diagnosis.matmul_flops),
-        **({} if hardware.gpus else {"kernels": _kernels(diagnosis)}),
+        **({} if hardware.gpus else {"kernels": kernels}),
         "network": "not needed; only a model given by its hub name is fetched",
     }
-
-
-def _kernels(diagnosis: "Diagnosis") -> str:
-    if diagnosis.kernels:
-        return "compiled, for training and inference"
-    if "avx2" not in diagnosis.hardware.instructions:
-        return "none for this processor; torch computes everything"
-    return "not compiled; installed again on Linux with GCC 9 or newer, all it computes comes faster"
 
 
 def _packages(diagnosis: "Diagnosis") -> dict[str, str]:
