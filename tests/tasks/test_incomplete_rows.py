@@ -215,6 +215,35 @@ def test_a_partner_that_the_first_object_lacks_is_not_left_out(tmp_path: Path) -
     assert [row.text_pair for row in task.read(tmp_path / "rows.jsonl")] == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "there"),
+    [
+        ("question,label", "question,context,label", "question, context"),
+        ("title,label", "label,title,text", "text"),
+        ("question,label", "question,note,label", None),
+        ("review,label", "review,text,label", None),
+    ],
+)
+def test_a_later_file_has_no_text_that_the_first_one_lacks(
+    tmp_path: Path, first: str, second: str, there: str | None
+) -> None:
+    files = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for file, names in zip(files, (first, second), strict=True):
+        file.write_text(f"{names}\n" + "\n".join([names.replace("label", "x"), names.replace("label", "y")]))
+    name = first.partition(",")[0]
+    task, chosen = make_task("classification"), make_task("classification", text=name)
+    assert [row.text for row in chosen.read_files(files)] == [name] * 4
+    if there is None:
+        assert [row.text for row in task.read_files(files)] == [name] * 4
+        return
+    with pytest.raises(InputError, match=f"the text is {there}, but in the file before it was {name}"):
+        task.read_files(files)
+    task = make_task("classification")
+    task.read_files(files[:1])
+    with pytest.raises(InputError, match=f"b.csv: by the names of its columns the text is {there}"):
+        task.read(files[1])  # as dev, or as test
+
+
 @pytest.mark.parametrize("spelled", ["1", "1.0", 1, 1.0])
 def test_a_label_is_the_same_however_a_file_spells_it(tmp_path: Path, spelled: Any) -> None:
     task = make_task("classification")

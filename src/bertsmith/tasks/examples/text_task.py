@@ -85,6 +85,7 @@ class TextTask(Task[TextExample]):
     columns: Columns | None = None  # what training showed of the columns beside the text, where there are any
     prompt: str = ""  # before every text, of pairs the first, as the model's folder says
     pairs: bool | None = None  # whether training had a second text; None where the settings' columns say it
+    _guesses_texts = False  # whether the names in the first file said which columns hold the texts
 
     def decoding(self, tokenizer: Tokenizer) -> dict[str, Any]:
         return {"prompt": self.prompt} if self.prompt else {}
@@ -136,6 +137,10 @@ class TextTask(Task[TextExample]):
         per_label = self.label_columns(path) if labelled else ()
         roles = self._columns(path, labelled, per_label)
         if labelled:  # what the first file's names decided holds for the files that follow
+            if self.settings.text is None:
+                self._guesses_texts = True
+            elif self._guesses_texts:
+                self._require_same_texts(path, per_label)
             self.settings = self.settings.model_copy(update=roles)
         settings = self.settings
         more = self.optional_group if labelled else ID
@@ -331,6 +336,25 @@ class TextTask(Task[TextExample]):
         return read_column_names(
             path, format=settings.format, header=settings.header, encoding=settings.encoding
         )
+
+    def _require_same_texts(self, path: Path | str, per_label: Sequence[str]) -> None:
+        """Raises InputError for a later file whose own names say another text than the first one's, or one of
+        a pair, which would be left out.
+        """
+        settings = self.settings
+        said = settings.model_dump(include={"format", "header", "encoding", "label"})
+        besides = (*self.column_names, *per_label)
+        try:
+            found = guess_file_columns(path, **said, besides=besides, labelled=False)
+        except InputError:  # several could be the text, the first file's among them
+            return
+        first = listed([str(column) for column in (settings.text, settings.text_pair) if column is not None])
+        here = listed([str(column) for column in found[:2] if column is not None])
+        if here != first:
+            raise InputError(
+                f"{path}: by the names of its columns the text is {here}, but in the file before it was "
+                f"{first}. Name the columns with --text and, for pairs, --text-pair, or call them alike."
+            )
 
     def _example(self, values: dict[str, Any], cells: Sequence[Any], where: str) -> TextExample:
         pair = as_text(values["text_pair"], where) if "text_pair" in values else None
