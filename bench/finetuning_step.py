@@ -118,7 +118,7 @@ class _Ours(_Sentences):
 
     def __init__(self, name: str) -> None:
         from bertsmith.machine import Hardware
-        from bertsmith.model.cpu.allocator import keep_memory
+        from bertsmith.model.cpu.process import keep_memory
         from bertsmith.model.locate import locate_model
         from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model
         from bertsmith.text.tokens.tokenizer import Tokenizer

@@ -13,7 +13,7 @@ import torch
 from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.machine import Hardware
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu.allocator import keep_memory
+from bertsmith.model.cpu.process import keep_memory
 from bertsmith.training.machine import leave, set_up_machine
 from bertsmith.training.settings import HardwareSettings
 from harness import resident

@@ -121,7 +121,7 @@ class _Ours:
     def __init__(self, options: argparse.Namespace) -> None:
         import torch
 
-        from bertsmith.model.cpu.allocator import keep_memory
+        from bertsmith.model.cpu.process import keep_memory
 
         keep_memory()
         torch.set_num_threads(2)

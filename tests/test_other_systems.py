@@ -19,7 +19,7 @@ import bertsmith
 from bertsmith import files
 from bertsmith import files as locks
 from bertsmith.cli.failures import terminate_cleanly
-from bertsmith.model.cpu.forking import compute_alone_after_fork
+from bertsmith.model.cpu.process import compute_alone_after_fork
 from bertsmith.text import workers
 from bertsmith.training.loop import Interruption
 

@@ -24,7 +24,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.grouped_attention import attend_groups
 from bertsmith.model.cross_entropy import vocabulary_loss
 from bertsmith.model.layers.attention import attend
-from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.layers.elementwise import Dropout
 from bertsmith.training.optimizer import make_optimizer, set_learning_rate
 from bertsmith.training.settings import OptimizerSettings
 from on_gpu.work import made_up_tokenizer, pairs

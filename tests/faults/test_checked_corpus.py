@@ -9,7 +9,7 @@ import pytest
 from nursery import Settings
 
 from bertsmith.cli.main import main
-from bertsmith.model.contamination import checked_against, contamination_provenance
+from bertsmith.model.card import checked_against, contamination_provenance
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.decontamination.contamination import find_contamination
 from bertsmith.text.decontamination.removal import write_decontaminated

@@ -15,10 +15,9 @@ from bertsmith import import_legacy
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.checking.check import check_model
-from bertsmith.model.adapter import save_adapter
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.cpu.kernel_layer import KernelLayer
-from bertsmith.model.lora import add_lora
+from bertsmith.model.lora import add_lora, save_adapter
 from bertsmith.model.manifest import MANIFEST, stated_manifest, write_manifest
 from bertsmith.tasks.golden.records import GOLDEN, project, read_golden, signs, write_golden
 from bertsmith.text.tokens.tokenizer import Tokenizer

@@ -13,7 +13,7 @@ from test_predictor import saved_model
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.cpu import kernels
-from bertsmith.model.cpu.one_core_threads import one_core_threads
+from bertsmith.model.cpu.process import one_core_threads
 
 THREADS = 16
 Call = Callable[[int], Any]

@@ -11,10 +11,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from bertsmith.errors import InputError, ModelError, ResourceError
-from bertsmith.model import adapter
-from bertsmith.model.adapter import save_adapter
+from bertsmith.model import lora
 from bertsmith.model.bert import Bert
-from bertsmith.model.lora import add_lora, lora_tensors
+from bertsmith.model.lora import add_lora, lora_tensors, save_adapter
 
 ROOT = "base_model.model."
 
@@ -90,7 +89,7 @@ def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def full(*_: object, **__: object) -> None:
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(adapter, "save_file", full)
+    monkeypatch.setattr(lora, "save_file", full)
     with pytest.raises(ResourceError, match="The disk is full"):
         save_adapter(tmp_path / "adapter", adapted_bert())
     assert list(tmp_path.iterdir()) == []

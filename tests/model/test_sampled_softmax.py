@@ -10,8 +10,12 @@ from torch import Tensor
 
 from bertsmith.data.masking import IGNORED
 from bertsmith.data.stream import Cursor
-from bertsmith.model.cross_entropy import vocabulary_loss
-from bertsmith.model.sampled_softmax import VocabularySample, VocabularySampler, sampled_vocabulary_loss
+from bertsmith.model.cross_entropy import (
+    VocabularySample,
+    VocabularySampler,
+    sampled_vocabulary_loss,
+    vocabulary_loss,
+)
 
 ROWS, WIDTH, VOCABULARY = 7, 8, 60
 

@@ -27,10 +27,15 @@ from bertsmith.cli.main import main
 from bertsmith.errors import ModelError
 from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.model.legacy import convert_legacy, read_tensorflow_tensors
-from bertsmith.model.tensorflow.bundle import read_bundle
-from bertsmith.model.tensorflow.crc32c import crc32c, unmasked
-from bertsmith.model.tensorflow.names import hugging_face_name, is_weight
-from bertsmith.model.tensorflow.snappy import SnappyError, uncompressed
+from bertsmith.model.tensorflow import (
+    SnappyError,
+    crc32c,
+    hugging_face_name,
+    is_weight,
+    read_bundle,
+    uncompressed,
+    unmasked,
+)
 from bertsmith.model.weights import to_hugging_face
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
@@ -252,7 +257,7 @@ def test_tables_that_are_none_are_refused(tmp_path: Path) -> None:
 
 def test_a_small_index_of_giant_keys_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each key is the one before with a letter more: a few bytes an entry, a kilobyte a key."""
-    monkeypatch.setattr("bertsmith.model.tensorflow.table.MAX_TABLE_BYTES", 1 << 15)
+    monkeypatch.setattr("bertsmith.model.tensorflow.MAX_TABLE_BYTES", 1 << 15)
     keys = [b"k" * (1000 + number) for number in range(60)]
     restarts = [key[:1000] if not number else b"" for number, key in enumerate(keys)]
     content = b"".join(

@@ -18,7 +18,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.model.cpu import attention, kernels
 from bertsmith.model.cpu.attention import attend_by_kernel, takes_kernel
 from bertsmith.model.layers.attention import attend, attend_by_equal_lengths
-from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.layers.elementwise import Dropout
 
 # Below half of 1/256 no value is dropped, but the path with dropout is taken.
 NOTHING_DROPPED = Dropout(0.001).train()

@@ -27,7 +27,7 @@ from head_parity import (
 from model_parity import assert_same, with_large_weights
 
 from bertsmith.model.families import FAMILIES as FAMILIES_THERE_ARE
-from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.layers.elementwise import Dropout
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC"]

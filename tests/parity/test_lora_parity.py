@@ -9,10 +9,17 @@ import transformers
 from model_parity import assert_same, random_sample, with_large_weights
 from torch import Tensor
 
-from bertsmith.model.adapter import pooler_tensors, save_adapter
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
-from bertsmith.model.lora import adapted_modules, add_lora, lora_tensors, merge_lora, targets_of
+from bertsmith.model.lora import (
+    adapted_modules,
+    add_lora,
+    lora_tensors,
+    merge_lora,
+    pooler_tensors,
+    save_adapter,
+    targets_of,
+)
 from bertsmith.model.weights import adapter_names
 from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model, head_tensors
 from bertsmith.tasks.examples.encoding import Layout

@@ -77,7 +77,7 @@ def finetune(
     """
     from bertsmith.cli.results import show_results
     from bertsmith.cli.screen import console, print_paths, print_warning
-    from bertsmith.model.contamination import unchecked_warning
+    from bertsmith.model.card import unchecked_warning
     from bertsmith.training.finetuning.finetune import finetune as run
 
     more = {"unlabelled": None if unlabelled is None else str(unlabelled), "features": features}

@@ -178,7 +178,7 @@ def _evaluate_rows(
     from bertsmith.cli.results import show_classes, show_evaluation, show_remarks
     from bertsmith.cli.screen import print_json, print_warning
     from bertsmith.inference.predictor import Predictor
-    from bertsmith.model.contamination import unchecked_warning
+    from bertsmith.model.card import unchecked_warning
     from bertsmith.model.locate import locate_model
     from bertsmith.tasks.evaluating.evaluation import standard_error
     from bertsmith.tasks.registry import find_task

@@ -23,12 +23,11 @@ from bertsmith.inference.text_list import require_texts
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cross_encoder import read_prompts
 from bertsmith.model.legacy import read_legacy_tensors
 from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import read_manifest, stated_manifest
 from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
-from bertsmith.model.sentence_files import copy_sentence_files
+from bertsmith.model.sentence_files import copy_sentence_files, read_prompts
 from bertsmith.model.static_table import (
     StaticTable,
     is_static,

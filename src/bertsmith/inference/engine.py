@@ -13,10 +13,9 @@ from torch import nn
 from bertsmith.machine import Hardware, device_of
 from bertsmith.model.bert import Bert
 from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
-from bertsmith.model.cpu.kernel_layer import KernelLayer
-from bertsmith.model.cpu.kernel_linear import by_kernels
-from bertsmith.model.cpu.one_core_threads import one_core_threads
+from bertsmith.model.cpu.kernel_layer import KernelLayer, by_kernels
 from bertsmith.model.cpu.onednn_layer import PackedLayer
+from bertsmith.model.cpu.process import one_core_threads
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.model.static_table import StaticTable
 from bertsmith.text.tokens.tokenizer import Tokenizer

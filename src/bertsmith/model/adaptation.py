@@ -4,7 +4,7 @@ from torch import nn
 
 from bertsmith.errors import ModelError
 from bertsmith.model.bert import Bert
-from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.layers.elementwise import Dropout
 from bertsmith.model.layers.initialisation import initialise
 
 

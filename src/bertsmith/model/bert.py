@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from bertsmith.data.batch import PackedBatch
 from bertsmith.door import door, kind
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu.forking import compute_alone_after_fork
+from bertsmith.model.cpu.process import compute_alone_after_fork
+from bertsmith.model.layers.elementwise import make_norm
 from bertsmith.model.layers.embeddings import Embeddings
 from bertsmith.model.layers.initialisation import initialise
 from bertsmith.model.layers.layer import Layer
-from bertsmith.model.layers.norm import make_norm
 
 
 class Bert(nn.Module):

@@ -1,17 +1,18 @@
 """README.md of a model folder, for whoever gets it: what the model is, how to use it, how good it is, and
 what it learned from. The hub shows it as the model's page.
 
-Its figures are those of bertsmith.json. It isn't hashed: whoever publishes the model completes it.
+Its figures are those of bertsmith.json, among them which test files its corpus was compared with. It isn't
+hashed: whoever publishes the model completes it.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertsmith.files import read_json
+from bertsmith.files import read_json, sha256
 from bertsmith.model.locate import ALIASES, is_hub_name
-from bertsmith.model.manifest import Manifest
+from bertsmith.model.manifest import Manifest, read_manifest
 
 CARD = "README.md"
 _MOST_LABELS = 30
@@ -31,6 +32,17 @@ Replace these lines:
 - Licence: of this model, and of the texts that it learned from.
 - Languages, and kinds of text.
 - What it is for, what it is not for, and whom its errors could harm."""
+_PREDICTOR = 'from bertsmith import Predictor\n\nPredictor.load("{folder}").predict([{input}])'
+_EMBEDDER = 'from bertsmith import Embedder\n\nEmbedder("{folder}").documents(["A text."])  # a vector each'
+_BY_CLASS = {  # of transformers, where another tool made the model
+    "ForMaskedLM": "pretraining",
+    "ForPreTraining": "pretraining",
+    "ForSequenceClassification": "classification",
+    "ForTokenClassification": "tagging",
+    "ForQuestionAnswering": "question-answering",
+    "Model": "encoder",
+}
+_KEY = "corpus_checked_against"
 
 
 class _Kind(NamedTuple):
@@ -39,10 +51,6 @@ class _Kind(NamedTuple):
     pipeline: str
     title: str
     example: str
-
-
-_PREDICTOR = 'from bertsmith import Predictor\n\nPredictor.load("{folder}").predict([{input}])'
-_EMBEDDER = 'from bertsmith import Embedder\n\nEmbedder("{folder}").documents(["A text."])  # a vector each'
 
 
 def _predictor(what: str) -> str:
@@ -85,14 +93,6 @@ _BEGINNING = _Kind(
     "from bertsmith import finetune\n\n"
     'finetune("classification", model="{folder}", train="rows.csv", out="runs/mine")',
 )
-_BY_CLASS = {  # of transformers, where another tool made the model
-    "ForMaskedLM": "pretraining",
-    "ForPreTraining": "pretraining",
-    "ForSequenceClassification": "classification",
-    "ForTokenClassification": "tagging",
-    "ForQuestionAnswering": "question-answering",
-    "Model": "encoder",
-}
 
 
 def write_card(folder: Path, manifest: Manifest, shape: str) -> None:
@@ -338,3 +338,29 @@ def _fact(value: object) -> str:
     if isinstance(value, str):
         return _plain(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def checked_against(folder: Path | None) -> frozenset[str] | None:
+    """The SHA-256 of each test file; None where nothing is known of the corpus, or there is no folder."""
+    manifest = read_manifest(folder) if folder is not None else None
+    known = manifest.provenance.get(_KEY) if manifest is not None else None
+    return frozenset(map(str, known)) if isinstance(known, list) else None
+
+
+def contamination_provenance(*checked: Iterable[str] | None) -> dict[str, list[str]]:
+    """What a provenance says of the corpora that a model was trained on, one after the other: the files that
+    all of them were compared with. A corpus of which nothing is known is passed over.
+    """
+    known = [frozenset(each) for each in checked if each is not None]
+    return {_KEY: sorted(frozenset.intersection(*known))} if known else {}
+
+
+def unchecked_warning(folder: Path, test: Path) -> str | None:
+    """A sentence where the model's corpus was never compared with the file it is measured on; else None."""
+    checked = checked_against(folder)
+    if checked is None or not test.is_file() or sha256(test) in checked:
+        return None
+    return (
+        f"the corpus that this model was pre-trained on was never compared with {test.name}: it may have "
+        f"read the answers. bertsmith corpus decontaminate CORPUS --against {test} tells, and takes them out."
+    )

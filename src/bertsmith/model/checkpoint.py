@@ -20,13 +20,14 @@ from torch import Tensor, nn
 from bertsmith.door import door, place
 from bertsmith.errors import ModelError
 from bertsmith.files import atomic_folder, require_free_space, tensors_written_to, write_json
-from bertsmith.model.architectures import choose_architecture, find_architecture
 from bertsmith.model.bert import Bert
 from bertsmith.model.card import write_card
 from bertsmith.model.config import BertConfig
 from bertsmith.model.config_json import (
+    choose_architecture,
     config_from_hugging_face,
     config_to_hugging_face,
+    find_architecture,
     read_labels,
 )
 from bertsmith.model.folder_keys import MATRYOSHKA

@@ -1,18 +1,19 @@
-"""How Hugging Face's config.json spells the shape of a model, for reading and for writing.
+"""How Hugging Face's config.json spells the shape of a model, for reading and for writing, and which class of
+transformers it names for a set of heads.
 
 Reading is an allow-list, `CONFIG` in folder_keys and the family's record: a key that stands in neither is
 refused, since it could mean something that we do not compute.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, Field, ValidationError
 
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig, make_config
-from bertsmith.model.families import Family, find_family
+from bertsmith.model.families import FAMILIES, Family, find_family
 from bertsmith.model.folder_keys import CONFIG, FileKeys
 from bertsmith.validation import first_problem
 
@@ -111,3 +112,40 @@ def read_labels(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         return Labels.model_validate(given, strict=True).model_dump(exclude_none=True)
     except ValidationError as error:
         raise ModelError(f"the config.json of {where}: {first_problem(error, Labels)}") from error
+
+
+class Architecture(NamedTuple):
+    """A class of transformers, and the heads it needs beside the encoder."""
+
+    name: str
+    heads: frozenset[str]
+
+    @property
+    def bare(self) -> bool:
+        """True for a model without a head: its encoder's names carry no prefix."""
+        return not self.heads
+
+
+def architectures(family: str) -> list[Architecture]:
+    """Of one family, in the order of its record."""
+    known = find_family(family)
+    return [
+        Architecture(known.class_prefix + name, frozenset(heads)) for name, heads in known.classes.items()
+    ]
+
+
+def find_architecture(name: str) -> Architecture:
+    """Raises ValueError for a class that no family has."""
+    found = [each for family in FAMILIES for each in architectures(family) if each.name == name]
+    if not found:
+        raise ValueError(f"{name!r} is a class of no family")
+    return found[0]
+
+
+def choose_architecture(family: str, parts: Set[str], declared: str = "") -> Architecture:
+    """The class that uses most of `parts`; of equals the declared one, else the first of the record.
+
+    The tensors come before the claim: bert-base-uncased calls itself BertForMaskedLM and holds both heads.
+    """
+    fitting = [known for known in architectures(family) if known.heads <= parts]
+    return max(fitting, key=lambda known: (len(known.heads), known.name == declared))

@@ -6,20 +6,30 @@ The product with the vocabulary is the largest tensor of a step. Taken apart int
 their gradients it is written and read about eight times. Here it is made tile by tile, in cache:
 exponentials against a running maximum (as in flash attention, Dao et al. 2022, algorithm 1), and at once
 their share of the gradient. It is written once and read once, in the backward pass.
+
+Or it is made against a sample of the vocabulary (sampled softmax, Jean et al. 2015, section 3.1).
 """
 
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from bertsmith.data.batch import to_device
 from bertsmith.data.masking import IGNORED
+from bertsmith.data.stream import Cursor
 from bertsmith.model.cpu import kernels
 
 _REGISTER = 16  # float32 values, of AVX-512: on a CPU positions are filled up to a multiple
 _TILE = 1024  # x 300 positions x 4 bytes = 1.2 MB stay in cache; on a GPU the vocabulary is one tile
+_HIDDEN = -1e30  # a score whose exponential is zero
+_POWER = 0.75  # of the counts (Mikolov et al. 2013, section 2.2): rare pieces are drawn more often
+_STREAM = 0x736F6674  # keeps these draws apart from the others of a seed
 
 
 def vocabulary_loss(hidden_states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
@@ -146,3 +156,70 @@ def _like(tensor: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Divided along the vocabulary as `parts` are."""
     pieces: tuple[Tensor, ...] = tensor.split([len(part) for part in parts])
     return pieces
+
+
+@dataclass(frozen=True)
+class VocabularySample:
+    """pieces (S,) int64, ascending; log_share (S,) float32, the log of each one's probability to be here."""
+
+    pieces: Tensor
+    log_share: Tensor
+
+
+class VocabularySampler:
+    """Draws samples of about `size` pieces, each piece in proportion to a power of its count, at most always.
+
+    Only the seed and the place of a step's batch in the text decide: a step has one sample, whatever its
+    micro-batches and ranks.
+    """
+
+    def __init__(
+        self, counts: npt.NDArray[np.int64], size: int, seed: int, device: torch.device | str = "cpu"
+    ) -> None:
+        """counts (V,) of the pieces in some text."""
+        self._shares = _shares(counts, size)
+        self._seed, self._device = seed, device
+
+    def draw(self, place: Cursor) -> VocabularySample:
+        """The sample of the step whose batch begins there."""
+        seeds = [self._seed, place.phase, place.epoch, place.block, place.offset, _STREAM]
+        draws = np.random.Generator(np.random.PCG64DXSM(seeds)).random(len(self._shares))
+        pieces = np.flatnonzero(draws < self._shares)
+        log_share = np.log(self._shares[pieces]).astype(np.float32)
+        return VocabularySample(to_device(pieces, self._device), to_device(log_share, self._device))
+
+
+def sampled_vocabulary_loss(
+    hidden_states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, sample: VocabularySample
+) -> Tensor:
+    """Summed negative log-likelihood of `labels`, as `vocabulary_loss` has it, estimated from a sample.
+
+    hidden_states (K, H), weight (V, H), bias (V,), labels (K,) int64, where IGNORED counts nothing -> scalar,
+    float32. The estimate of the softmax's denominator is unbiased, its log slightly too small.
+    """
+    counted = labels != IGNORED
+    targets = labels.where(counted, 0)
+    wanted = torch.cat([sample.pieces, targets])
+    sizes = [len(sample.pieces), len(targets)]
+    rows, target_rows = F.embedding(wanted, weight).split(sizes)
+    biases, target_biases = F.embedding(wanted, bias.unsqueeze(1)).squeeze(1).split(sizes)
+    scores = F.linear(hidden_states, rows, biases - sample.log_share).float()  # (K, S)
+    # the target counts once, and by its own column
+    scores = scores.masked_fill(targets.unsqueeze(1) == sample.pieces, _HIDDEN)
+    of_target = (hidden_states * target_rows).sum(1, dtype=torch.float32) + target_biases  # (K,)
+    losses: Tensor = torch.logaddexp(scores.logsumexp(1), of_target) - of_target
+    return losses.where(counted, 0.0).sum()
+
+
+def _shares(counts: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.float64]:
+    """(V,) each piece's probability: in proportion to its count's power, no more than 1, `size` together.
+
+    A piece that was never counted is taken for one that was counted once.
+    """
+    weights = np.maximum(counts, 1) ** _POWER
+    falling = np.sort(weights)[::-1]
+    rest = np.cumsum(falling[::-1])[::-1]  # what each piece and all rarer ones weigh together
+    left = size - np.arange(len(weights))  # of the sample, when all more frequent pieces are in it
+    certain = int(np.argmax(falling * left <= rest))  # the first that isn't
+    shares: npt.NDArray[np.float64] = np.minimum(weights * (left[certain] / rest[certain]), 1.0)
+    return shares

@@ -23,8 +23,7 @@ from bertsmith.model.flax_msgpack import read_flax_tensors
 from bertsmith.model.manifest import IMPORTED
 from bertsmith.model.own_tokenizer import read_own_tokenizer
 from bertsmith.model.sentence_files import copy_sentence_files, encoder_folder
-from bertsmith.model.tensorflow.bundle import INDEX, read_bundle
-from bertsmith.model.tensorflow.names import is_weight, to_hugging_face_names
+from bertsmith.model.tensorflow import INDEX, is_weight, read_bundle, to_hugging_face_names
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -43,6 +42,7 @@ _FOREIGN = {
     "*.h5": "Keras' format",
     "*.onnx": "the ONNX format",
 }
+Reader = Callable[[Path], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,6 @@ def read_tensorflow_tensors(index: Path) -> dict[str, Tensor]:
     Raises ModelError for files that are cut or altered, and for a tensor that such a BERT doesn't have.
     """
     return to_hugging_face_names(read_bundle(index, is_weight), str(index))
-
-
-Reader = Callable[[Path], dict[str, Tensor]]
 
 
 def _find_legacy_weights(folder: Path) -> tuple[Path, Reader]:

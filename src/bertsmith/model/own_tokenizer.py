@@ -7,10 +7,10 @@ from tokenizers import Tokenizer as Backend
 
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cross_encoder import is_cross_encoder
 from bertsmith.model.folder_keys import TOKENIZER_CONFIG
 from bertsmith.model.locate import SENTENCE_SETTINGS
 from bertsmith.model.manifest import MANIFEST
+from bertsmith.model.sentence_files import is_cross_encoder
 from bertsmith.model.static_table import StaticConfig
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.text.tokens.any_tokenizer import VALUE_FILES, load_tokenizer

@@ -17,7 +17,7 @@ from bertsmith.errors import ModelError
 from bertsmith.inference.checking.check import TOLERANCES
 from bertsmith.inference.engine import autocasting
 from bertsmith.machine import device_of
-from bertsmith.model.cpu.one_core_threads import start_one_core_threads
+from bertsmith.model.cpu.process import start_one_core_threads
 from bertsmith.serving.operations.operation import Options
 from bertsmith.serving.refusals import UnknownModel, Unsupported
 from bertsmith.serving.served_model import ServedFiles, ServedModel, open_model

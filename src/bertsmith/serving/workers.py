@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 
 from bertsmith.data.batch import usual_batch_tokens
-from bertsmith.model.cpu.one_core_threads import start_one_core_threads
+from bertsmith.model.cpu.process import start_one_core_threads
 from bertsmith.serving.http_server import give_way
 from bertsmith.serving.queue import Batch, Job, WorkQueue
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch, usual_batch_tokens
 from bertsmith.errors import NotFinite
-from bertsmith.model.cpu.one_core_threads import one_core_threads
 from bertsmith.model.cpu.onednn_layer import ROWS
 from bertsmith.model.cpu.onednn_matmul import FEWEST_TOKENS, fast_products
+from bertsmith.model.cpu.process import one_core_threads
 from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
 
 _BATCH_TOKENS = 640  # of a core: 1,024 are one per cent faster and hold 40 MB more

@@ -28,7 +28,7 @@ from bertsmith.files import sha256
 from bertsmith.machine import Hardware
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
-from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.layers.elementwise import Dropout
 from bertsmith.model.locate import locate_model, locate_tokenizer
 from bertsmith.model.manifest import stated_manifest
 from bertsmith.model.meta_init import meta_init

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bertsmith.model.cpu.onednn_matmul import fast_products
 from bertsmith.model.layers.attention import SelfAttention
-from bertsmith.model.layers.feed_forward import FeedForward
+from bertsmith.model.layers.layer import FeedForward
 from bertsmith.training.settings import OptimizerSettings
 from bertsmith.training.sharding import divided_like
 

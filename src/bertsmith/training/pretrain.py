@@ -20,8 +20,8 @@ from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import MixedStream, PretrainingStream, divided
 from bertsmith.door import door, either, flag, kind, optional, several, text
 from bertsmith.errors import BertsmithError, RecipeError
-from bertsmith.model.contamination import checked_against, contamination_provenance
-from bertsmith.model.cpu.allocator import keep_memory
+from bertsmith.model.card import checked_against, contamination_provenance
+from bertsmith.model.cpu.process import keep_memory
 from bertsmith.model.layers.embeddings import share_segment, shares_segment
 from bertsmith.model.locate import locate_model
 from bertsmith.model.meta_init import meta_init

@@ -4,7 +4,7 @@ import sys
 import psutil
 import pytest
 
-from bertsmith.model.cpu.allocator import give_back_memory, keep_memory
+from bertsmith.model.cpu.process import give_back_memory, keep_memory
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked")

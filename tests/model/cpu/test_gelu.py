@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from bertsmith.model.config import make_config
 from bertsmith.model.cpu import kernels
 from bertsmith.model.cpu.gelu import can_take, gelu_of
-from bertsmith.model.layers.feed_forward import FeedForward
+from bertsmith.model.layers.layer import FeedForward
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 96}
 

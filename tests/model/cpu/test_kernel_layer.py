@@ -18,7 +18,7 @@ from bertsmith.model.config import make_config
 from bertsmith.model.cpu.inference import prepare_for_inference
 from bertsmith.model.cpu.kernel_layer import KernelLayer, takes_layer_kernel
 from bertsmith.model.cpu.onednn_layer import PackedLayer
-from bertsmith.model.layers.activation import Activation
+from bertsmith.model.layers.elementwise import Activation
 from bertsmith.model.layers.layer import Layer
 from bertsmith.model.layers.rotary import Rotary
 

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.model.cpu.inference import prepare_for_inference
-from bertsmith.model.cpu.kernel_linear import KernelLinear, by_kernels
+from bertsmith.model.cpu.kernel_layer import KernelLinear, by_kernels
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from bertsmith.model.cpu import kernel_layer, kernels
 from bertsmith.model.cpu.inference import prepare_for_inference
 from bertsmith.model.cpu.kernel_layer import KernelLayer
 from bertsmith.model.cpu.onednn_layer import PackedLayer, PackedLinear, can_pack
-from bertsmith.model.layers.activation import Activation
+from bertsmith.model.layers.elementwise import Activation
 from bertsmith.model.layers.layer import Layer
 
 LIBRARY = kernels.library.__wrapped__  # without what it keeps

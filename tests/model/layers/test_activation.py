@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from bertsmith.model.layers.activation import Activation
+from bertsmith.model.layers.elementwise import Activation
 
 _GROWTH = """
 import random

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.model.cpu import kernels
-from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.layers.elementwise import Dropout
 
 COUNT = 1 << 20
 LIBRARY = kernels.library.__wrapped__  # without what it keeps

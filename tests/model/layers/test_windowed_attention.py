@@ -12,10 +12,9 @@ from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.cpu import kernels
-from bertsmith.model.layers import windowed_attention
-from bertsmith.model.layers.attention import attend
-from bertsmith.model.layers.dropout import Dropout
-from bertsmith.model.layers.windowed_attention import attend_within
+from bertsmith.model.layers import attention
+from bertsmith.model.layers.attention import attend, attend_within
+from bertsmith.model.layers.elementwise import Dropout
 
 WINDOWS = [0, 1, 3, 16, 63, 64, 100]
 
@@ -48,7 +47,7 @@ def test_any_window_gives_the_plain_definition_and_its_gradient(
     qkv = 1.5 * torch.randn(real + 3, 3, heads, size, generator=draw, dtype=torch.float64)
     qkv.requires_grad_()
     upstream = torch.randn(real + 3, heads, size, generator=draw, dtype=torch.float64)
-    with patch.object(windowed_attention, "_TOGETHER", together):
+    with patch.object(attention, "_TOGETHER", together):
         found = attend_within(qkv, tuple(lengths), window)
     (gradient,) = torch.autograd.grad(found, qkv, upstream)
     expected = plain(qkv[:real], lengths, window)

@@ -32,7 +32,7 @@ from bertsmith.compression.distilling.student_run import (
 )
 from bertsmith.compression.distilling.teacher import hash_of
 from bertsmith.door import door, either, flag, function, kind, optional, place, several, text
-from bertsmith.model.cpu.allocator import keep_memory
+from bertsmith.model.cpu.process import keep_memory
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.registry import find_task

@@ -11,7 +11,7 @@ from bertsmith.compression.distilling.distil_recipe import DistilRecipe
 from bertsmith.errors import RecipeError
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.config import BertConfig
-from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.layers.elementwise import Dropout
 from bertsmith.model.static_table import refuse_static
 from bertsmith.model.student import make_student, spread_layers, student_config
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model

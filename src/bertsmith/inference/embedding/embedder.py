@@ -27,7 +27,7 @@ from bertsmith.inference.text_list import require_count, require_list, require_t
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.cpu.inference import prepare_for_inference
-from bertsmith.model.cpu.kernel_linear import as_kernel
+from bertsmith.model.cpu.kernel_layer import as_kernel
 from bertsmith.model.locate import locate_model
 from bertsmith.model.static_table import StaticTable, is_static, load_static
 from bertsmith.progress import Progress

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertsmith.model.bert import Bert
-from bertsmith.model.layers.activation import FUNCTIONS
 from bertsmith.model.layers.attention import SelfAttention
+from bertsmith.model.layers.elementwise import FUNCTIONS
 from bertsmith.model.layers.embeddings import Embeddings
-from bertsmith.model.layers.feed_forward import FeedForward
-from bertsmith.model.layers.layer import Layer
+from bertsmith.model.layers.layer import FeedForward, Layer
 from bertsmith.model.layers.rotary import turn
 
 _HIDDEN = torch.finfo(torch.float32).min  # a score, not minus infinity: rows of nothing else stay finite

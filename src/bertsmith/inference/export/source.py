@@ -23,8 +23,8 @@ from bertsmith.inference.export.padded_heads import PaddedModel, States, Vectors
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cross_encoder import makes_vectors
 from bertsmith.model.locate import locate_model
+from bertsmith.model.sentence_files import makes_vectors
 from bertsmith.model.static_table import refuse_static
 from bertsmith.tasks.checkpoints.infer_task import model_kind
 from bertsmith.tasks.checkpoints.sentence_folder import (

@@ -47,7 +47,7 @@ class StudentThread:
 
     def __init__(self, number: str, opening: Callable[[], StudentLike]) -> None:
         # torch, which a mirror without a student doesn't need
-        from bertsmith.model.cpu.one_core_threads import start_one_core_threads
+        from bertsmith.model.cpu.process import start_one_core_threads
 
         self.id = number
         self._changed = threading.Condition()

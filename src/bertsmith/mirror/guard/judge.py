@@ -43,7 +43,7 @@ class Judge:
     def __init__(self, model: str, seconds: float) -> None:
         # torch, which only a guard that runs needs
         from bertsmith.inference.predictor import Predictor
-        from bertsmith.model.cpu.one_core_threads import start_one_core_threads
+        from bertsmith.model.cpu.process import start_one_core_threads
 
         self.predictor, self.seconds = Predictor.load(model), seconds
         task = self.predictor.task

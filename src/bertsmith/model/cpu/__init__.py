@@ -1,1 +1,3 @@
-"""What is special to processors: compiled kernels, oneDNN's products, memory. `inference` is the door."""
+"""What is special to CPUs: when a compiled kernel is asked and what happens without it, oneDNN's products, a
+process's memory and threads. Read first: inference.py.
+"""

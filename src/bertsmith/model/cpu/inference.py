@@ -4,10 +4,10 @@ import torch
 
 from bertsmith.errors import InputError
 from bertsmith.model.bert import Bert
-from bertsmith.model.cpu.allocator import give_back_memory
 from bertsmith.model.cpu.kernel_layer import PANEL, KernelLayer, takes_layer_kernel
 from bertsmith.model.cpu.onednn_layer import PackedLayer, can_pack
 from bertsmith.model.cpu.onednn_matmul import keep_few_shapes
+from bertsmith.model.cpu.process import give_back_memory
 from bertsmith.model.layers.layer import Layer
 
 

@@ -1,1 +1,3 @@
-"""The bricks of an encoder: values on axes, no class for a combination."""
+"""The bricks of an encoder, on packed sequences: embeddings, layers, attention, rotary positions. Read first:
+layer.py.
+"""

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import BertConfig
-from bertsmith.model.layers.dropout import Dropout
-from bertsmith.model.layers.norm import make_norm
+from bertsmith.model.layers.elementwise import Dropout, make_norm
 
 
 class Embeddings(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.engine import Engine
-from bertsmith.model.cpu.kernel_linear import as_kernel
+from bertsmith.model.cpu.kernel_layer import as_kernel
 from bertsmith.serving.operations.operation import Options, Pass, PreparedRequest
 from bertsmith.serving.refusals import TooLarge, TooLong
 from bertsmith.tasks.examples.encoding import Encoded, Layout

@@ -25,7 +25,7 @@ from bertsmith.errors import BertsmithError
 from bertsmith.inference.attribution import Explainer
 from bertsmith.inference.explained_model import LONGEST
 from bertsmith.inference.ranking.reranker import relevant_label
-from bertsmith.model.cpu.one_core_threads import start_one_core_threads
+from bertsmith.model.cpu.process import start_one_core_threads
 from bertsmith.reporting.page import WEB
 from bertsmith.serving.admission import PAGE_FILES
 from bertsmith.serving.models import reads_pairs, rows_of

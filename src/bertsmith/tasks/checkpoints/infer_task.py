@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertsmith.errors import ModelError
-from bertsmith.model.architectures import find_architecture
 from bertsmith.model.checkpoint import Checkpoint
-from bertsmith.model.cross_encoder import makes_vectors, read_cross_encoder
+from bertsmith.model.config_json import find_architecture
 from bertsmith.model.manifest import stated_manifest
+from bertsmith.model.sentence_files import makes_vectors, read_cross_encoder
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.tasks.checkpoints.sentence_folder import read_longest_text
 from bertsmith.tasks.examples.text_task import TextTask

@@ -21,11 +21,6 @@ from torch import nn
 from bertsmith.errors import ModelError
 from bertsmith.files import tensors_written_to, write_json
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cross_encoder import (
-    makes_vectors,
-    read_prompts,
-    read_sentence_config,
-)
 from bertsmith.model.folder_keys import (
     DENSE,
     MATRYOSHKA,
@@ -36,6 +31,11 @@ from bertsmith.model.folder_keys import (
     FileKeys,
 )
 from bertsmith.model.locate import SENTENCE_SETTINGS
+from bertsmith.model.sentence_files import (
+    makes_vectors,
+    read_prompts,
+    read_sentence_config,
+)
 from bertsmith.model.static_table import PACKAGE, is_static, read_longest, table_folder
 from bertsmith.model.untrusted import plain_file, read_settings, read_small_json, read_tensors
 from bertsmith.tasks.heads.pooling import Pooling

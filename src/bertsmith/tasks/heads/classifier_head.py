@@ -14,10 +14,8 @@ from bertsmith.data.batch import to_device
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.families import HeadNames
-from bertsmith.model.layers.activation import FUNCTIONS, Activation
-from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.layers.elementwise import FUNCTIONS, Activation, Dropout, make_norm
 from bertsmith.model.layers.initialisation import initialise
-from bertsmith.model.layers.norm import make_norm
 from bertsmith.tasks.examples.encoding import Layout
 from bertsmith.tasks.heads.pooling import Pooling, mean_of_windows, pool_examples, pool_texts, pool_tokens
 from bertsmith.tasks.task import Head

@@ -17,7 +17,7 @@ from bertsmith.data.batch import Sequences, concatenate, split, usual_batch_toke
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor, GlobalBatch, MixedStream, PretrainingStream
-from bertsmith.model.sampled_softmax import VocabularySample, VocabularySampler
+from bertsmith.model.cross_entropy import VocabularySample, VocabularySampler
 from bertsmith.tasks.forward_passes import evaluating
 from bertsmith.tasks.objective import Add, Gather
 from bertsmith.text.tokens.tokenizer import Tokenizer

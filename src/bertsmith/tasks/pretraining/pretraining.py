@@ -18,12 +18,10 @@ from bertsmith.data.masking import IGNORED, MaskedTokens, Masker
 from bertsmith.data.store import TokenStore
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cross_entropy import vocabulary_loss
+from bertsmith.model.cross_entropy import VocabularySample, sampled_vocabulary_loss, vocabulary_loss
 from bertsmith.model.flops import encoder_flops, vocabulary_flops
-from bertsmith.model.layers.activation import Activation
+from bertsmith.model.layers.elementwise import Activation, make_norm
 from bertsmith.model.layers.initialisation import initialise
-from bertsmith.model.layers.norm import make_norm
-from bertsmith.model.sampled_softmax import VocabularySample, sampled_vocabulary_loss
 from bertsmith.tasks.pretraining.masked_task import MaskedTask, piece_counts
 from bertsmith.text.tokens.piece_characters import piece_characters
 from bertsmith.text.tokens.tokenizer import Tokenizer

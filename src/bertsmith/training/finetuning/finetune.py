@@ -24,7 +24,7 @@ from bertsmith.errors import RecipeError
 from bertsmith.files import make_folder
 from bertsmith.machine import Hardware
 from bertsmith.model.adaptation import trained_share
-from bertsmith.model.cpu.allocator import keep_memory
+from bertsmith.model.cpu.process import keep_memory
 from bertsmith.model.lora import merge_lora
 from bertsmith.progress import Progress
 from bertsmith.reporting import formatting

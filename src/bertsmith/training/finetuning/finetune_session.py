@@ -15,13 +15,12 @@ from bertsmith.arrays import Ints
 from bertsmith.errors import RecipeError
 from bertsmith.files import sha256
 from bertsmith.model.adaptation import trained_share
-from bertsmith.model.adapter import pooler_tensors, save_adapter
 from bertsmith.model.checkpoint import WEIGHTS
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cross_encoder import makes_vectors
 from bertsmith.model.locate import locate_model
-from bertsmith.model.lora import merge_lora
+from bertsmith.model.lora import merge_lora, pooler_tensors, save_adapter
 from bertsmith.model.own_tokenizer import load_own_tokenizer
+from bertsmith.model.sentence_files import makes_vectors
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.sentence_folder import ends_in_projection, read_truncate_dim
 from bertsmith.tasks.checkpoints.task_checkpoint import head_tensors

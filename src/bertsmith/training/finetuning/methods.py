@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from bertsmith.arrays import Ints
 from bertsmith.errors import RecipeError
 from bertsmith.model.adaptation import freeze, reinitialise, trained_share
-from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.layers.elementwise import Dropout
 from bertsmith.model.lora import add_lora
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import Start, begin_task_model

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 
 from bertsmith.arrays import Ints
 from bertsmith.files import read_json, sha256, write_json
-from bertsmith.model.contamination import checked_against, contamination_provenance
+from bertsmith.model.card import checked_against, contamination_provenance
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis

@@ -19,7 +19,7 @@ from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDist
 from bertsmith.compression.distilling.encoders.saving import save_student
 from bertsmith.door import door, flag, kind, optional
 from bertsmith.machine import Hardware
-from bertsmith.model.cpu.allocator import keep_memory
+from bertsmith.model.cpu.process import keep_memory
 from bertsmith.tasks.checkpoints.sentence_folder import encoder_folder
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.training.log import RunLog

@@ -6,7 +6,7 @@ from pathlib import Path
 from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe
 from bertsmith.errors import RecipeError
 from bertsmith.model.checkpoint import Checkpoint
-from bertsmith.model.cross_encoder import makes_vectors
+from bertsmith.model.sentence_files import makes_vectors
 from bertsmith.tasks.checkpoints.sentence_folder import (
     SentenceSettings,
     read_sentence_settings,

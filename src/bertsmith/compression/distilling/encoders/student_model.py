@@ -14,7 +14,7 @@ from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDist
 from bertsmith.errors import RecipeError
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
-from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.layers.elementwise import Dropout
 from bertsmith.model.layers.layer import Layer
 from bertsmith.model.student import kept_channels, make_student, student_config
 from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead

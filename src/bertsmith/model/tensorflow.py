@@ -1,0 +1,486 @@
+"""TensorFlow's checkpoint of several files → tensors: PREFIX.index, and PREFIX.data-00000-of-00001 and so on;
+and the names of tensors in Google's checkpoints (github.com/google-research/bert) ↔ Hugging Face's.
+
+The index is a table in LevelDB's format, its blocks perhaps packed by Snappy, whose key "" holds a
+BundleHeaderProto, and whose other keys are names of tensors, each with a BundleEntryProto of type, shape,
+shard, offset, size and checksum, a CRC-32C (TensorFlow's tensor_bundle.proto). A data file is the tensors'
+bytes, little-endian.
+
+Only tensors that are asked for are read. A size that shape and type don't give, a place outside of its file,
+and a checksum that the bytes don't have are each an error that names the tensor.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bertsmith.errors import ModelError
+from bertsmith.model.untrusted import plain_file
+
+UInt32s = npt.NDArray[np.uint32]
+_POLYNOMIAL = 0x82F63B78  # reversed, as usual
+_BYTES_A_STEP = 8
+_ONES = np.uint32(0xFFFFFFFF)
+_MOST_LANES = 1 << 14
+_MASK_DELTA = 0xA282EAD8
+MAX_TABLE_BYTES = 64 << 20  # of the file, and of its keys and values; BERT-large with its slots: 0.1 MB
+_FOOTER = 48
+_MAGIC = 0xDB4775248B80FB57
+_TRAILER = 5  # how a block is packed, and its checksum
+_PLAIN, _SNAPPY = 0, 1
+INDEX = ".index"
+_OBJECTS = b"_CHECKPOINTABLE_OBJECT_GRAPH"
+_MOST_SHARDS = 10_000
+_MOST_DIMENSIONS = 16
+_MOST_VALUES = 1 << 40
+# Of DataType in types.proto those that weights have, and the counter of steps.
+_TYPES = {1: "float32", 2: "float64", 3: "int32", 9: "int64", 14: "bfloat16", 19: "float16"}
+_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
+# Where Google's scripts for a task of one's own leave their output layer -> the head of transformers.
+_HEADS = {
+    "output_weights": "classifier.weight",
+    "output_bias": "classifier.bias",
+    "cls/squad/output_weights": "qa_outputs.weight",
+    "cls/squad/output_bias": "qa_outputs.bias",
+    "cls/predictions/output_bias": "cls.predictions.bias",
+    "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
+    "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
+}
+_LEAVES = {"kernel": "weight", "gamma": "weight", "beta": "bias", "bias": "bias"}
+_TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")  # a tensor without a leaf
+_LAYER = re.compile(r"\blayer_(\d+)\b")
+# What the optimiser kept beside each weight, and how far it was.
+_TRAINING = re.compile(r"(^|/)(adam_[mv]|Adam(_\d+)?|lamb_[mv]|Momentum|ExponentialMovingAverage)$")
+_COUNTERS = re.compile(r"^(global_step|(.*/)?beta[12]_power|save_counter(/.*)?|good_steps|loss_scale)$")
+
+
+def crc32c(data: bytes | memoryview) -> int:
+    """The checksum of the bytes: 0xE3069283 for b"123456789"."""
+    found = np.frombuffer(data, np.uint8)
+    # Zeros in front leave a register of zeros as it is: every lane can have the same length.
+    lanes = 1 << max(0, min(_MOST_LANES.bit_length() - 1, (len(found) // 64).bit_length() - 1))
+    steps = -(-len(found) // (lanes * _BYTES_A_STEP))
+    padded = np.zeros(lanes * steps * _BYTES_A_STEP, np.uint8)
+    padded[len(padded) - len(found) :] = found
+    register = _joined(_registers(padded.reshape(lanes, -1)), steps * _BYTES_A_STEP)
+    return int(register ^ _moved(np.array([_ONES]), len(found))[0] ^ _ONES)
+
+
+def unmasked(masked: int) -> int:
+    """The checksum as TensorFlow stores it, turned and shifted, back as it is (LevelDB's crc32c.h)."""
+    turned = (masked - _MASK_DELTA) & 0xFFFFFFFF
+    return ((turned >> 17) | (turned << 15)) & 0xFFFFFFFF
+
+
+def _registers(lanes: npt.NDArray[np.uint8]) -> UInt32s:
+    """(L, bytes) -> (L,) the register of each lane, which began as zero."""
+    tables = _tables()
+    words = lanes.view("<u4").T  # (bytes / 4, L)
+    register = np.zeros(len(lanes), np.uint32)
+    for low, high in zip(words[0::2], words[1::2], strict=True):
+        first = register ^ low
+        register = tables[7][first & 255] ^ tables[6][(first >> 8) & 255]
+        register ^= tables[5][(first >> 16) & 255] ^ tables[4][first >> 24]
+        register ^= tables[3][high & 255] ^ tables[2][(high >> 8) & 255]
+        register ^= tables[1][(high >> 16) & 255] ^ tables[0][high >> 24]
+    return register
+
+
+def _joined(registers: UInt32s, length: int) -> np.uint32:
+    """(L,) registers of pieces of so many bytes, in their order -> the register of all of them."""
+    while len(registers) > 1:
+        registers, length = _moved(registers[0::2], length) ^ registers[1::2], 2 * length
+    return np.uint32(registers[0])
+
+
+def _moved(registers: UInt32s, count: int) -> UInt32s:
+    """The registers after so many zero bytes more."""
+    power = 0
+    while count:
+        if count & 1:
+            registers = _applied(_zero_bytes(power), registers)
+        count, power = count >> 1, power + 1
+    return registers
+
+
+@cache
+def _zero_bytes(power: int) -> UInt32s:
+    """(32,) what 2 ** power zero bytes make of each bit of a register."""
+    if power:
+        half = _zero_bytes(power - 1)
+        return _applied(half, half)
+    bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
+    moved: UInt32s = _tables()[0][bits & 255] ^ (bits >> np.uint32(8))
+    return moved
+
+
+def _applied(images: UInt32s, registers: UInt32s) -> UInt32s:
+    """A linear map, given by what it makes of each bit, applied to each register."""
+    result = np.zeros_like(registers)
+    for bit, image in enumerate(images):
+        result ^= np.where((registers >> np.uint32(bit)) & np.uint32(1), image, np.uint32(0))
+    return result
+
+
+@cache
+def _tables() -> UInt32s:
+    """(8, 256) of slicing by eight: table n is what a byte makes of a register that n zero bytes follow."""
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = (table >> np.uint32(1)) ^ np.where(table & np.uint32(1), np.uint32(_POLYNOMIAL), np.uint32(0))
+    tables = [table]
+    for _ in range(_BYTES_A_STEP - 1):
+        tables.append(table[tables[-1] & 255] ^ (tables[-1] >> np.uint32(8)))
+    return np.stack(tables)
+
+
+class SnappyError(ValueError):
+    """What is not valid Snappy; the message says why."""
+
+
+def uncompressed(packed: bytes, limit: int) -> bytes:
+    """The bytes that were packed. Raises SnappyError for anything else, and for more than `limit` of them."""
+    expected, at = _length(packed)
+    if expected > limit:
+        raise SnappyError(f"it claims to hold {expected:,} bytes, {limit:,} being the most")
+    found = bytearray()
+    while at < len(packed):
+        at = _literal(packed, at, found) if packed[at] & 3 == 0 else _copy(packed, at, found)
+        if len(found) > expected:
+            raise SnappyError("it holds more than it claims")
+    if len(found) != expected:
+        raise SnappyError("it was cut")
+    return bytes(found)
+
+
+def _length(packed: bytes) -> tuple[int, int]:
+    value = 0
+    for at, byte in enumerate(packed[:5]):
+        value |= (byte & 127) << (7 * at)
+        if byte < 128:
+            return value, at + 1
+    raise SnappyError("it doesn't begin with a length")
+
+
+def _literal(packed: bytes, at: int, found: bytearray) -> int:
+    """Bytes as they are: their number less one in the tag, or in the one to four bytes behind it."""
+    length, at = packed[at] >> 2, at + 1
+    if length >= 60:
+        size = length - 59
+        length, at = int.from_bytes(packed[at : at + size], "little"), at + size
+    piece = packed[at : at + length + 1]
+    if len(piece) != length + 1:
+        raise SnappyError("it was cut")
+    found += piece
+    return at + length + 1
+
+
+def _copy(packed: bytes, at: int, found: bytearray) -> int:
+    """Bytes that stand further up, which the copy itself may reach into."""
+    tag, kind = packed[at], packed[at] & 3
+    size = (0, 1, 2, 4)[kind]
+    offset = int.from_bytes(packed[at + 1 : at + 1 + size], "little")
+    length = (tag >> 2) + 1
+    if kind == 1:
+        length, offset = ((tag >> 2) & 7) + 4, offset | (tag >> 5) << 8
+    if not 0 < offset <= len(found) or len(packed) < at + 1 + size:
+        raise SnappyError("it repeats what isn't there")
+    for _ in range(length):
+        found.append(found[-offset])
+    return at + 1 + size
+
+
+class Damaged(ValueError):
+    """What is not as the format has it; the message says what."""
+
+
+def read_table(path: Path) -> dict[bytes, bytes]:
+    """Every key with its value, in order. Raises ModelError for a file that is cut, altered or no table."""
+    size = path.stat().st_size
+    if size > MAX_TABLE_BYTES:
+        raise ModelError(
+            f"{path} has {size:,} bytes; the index of a checkpoint has at most {MAX_TABLE_BYTES:,}."
+        )
+    try:
+        return dict(_entries_of_table(path.read_bytes()))
+    except (Damaged, SnappyError) as error:
+        raise ModelError(
+            f"{path} can't be read as the index of a TensorFlow checkpoint: {error}. It may have been cut or "
+            "altered."
+        ) from error
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of seven bits a byte, the lowest first, and the place behind it. Raises Damaged."""
+    value = 0
+    for place in range(10):
+        if at + place >= len(data):
+            raise Damaged("a number was cut")
+        value |= (data[at + place] & 127) << (7 * place)
+        if data[at + place] < 128:
+            return value, at + place + 1
+    raise Damaged("a number has more than ten bytes")
+
+
+def _entries_of_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    if len(data) < _FOOTER or int.from_bytes(data[-8:], "little") != _MAGIC:
+        raise Damaged("it doesn't end as one does")
+    footer = data[-_FOOTER:]
+    _, at = _handle(footer, 0)
+    index, _ = _handle(footer, at)
+    last: bytes | None = None
+    room, reached = MAX_TABLE_BYTES, 0
+    for _, value in _entries(_block(data, index)):
+        handle, _ = _handle(value, 0)
+        if handle[0] < reached:  # one large block without entries could be checked a million times
+            raise Damaged("its blocks don't ascend")
+        reached = sum(handle)
+        for key, found in _entries(_block(data, handle)):
+            if last is not None and key <= last:
+                raise Damaged("its keys don't ascend")
+            room -= len(key) + len(found)
+            if room < 0:
+                raise Damaged(f"its keys and values have more than {MAX_TABLE_BYTES:,} bytes")
+            last = key
+            yield key, found
+
+
+def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
+    offset, at = varint(data, at)
+    size, at = varint(data, at)
+    return (offset, size), at
+
+
+def _block(data: bytes, handle: tuple[int, int]) -> bytes:
+    """The content of a block, checked and unpacked."""
+    offset, size = handle
+    end = offset + size
+    if end + _TRAILER > len(data) - _FOOTER:
+        raise Damaged("a block lies outside of it")
+    if unmasked(int.from_bytes(data[end + 1 : end + _TRAILER], "little")) != crc32c(data[offset : end + 1]):
+        raise Damaged(f"the checksum of the block at byte {offset:,} is wrong")
+    if data[end] == _SNAPPY:
+        return uncompressed(data[offset:end], MAX_TABLE_BYTES)
+    if data[end] != _PLAIN:
+        raise Damaged(f"a block is packed in an unknown way ({data[end]})")
+    return data[offset:end]
+
+
+def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values; the places for a binary search behind them aren't needed."""
+    restarts = int.from_bytes(block[-4:], "little")
+    end = len(block) - 4 - 4 * restarts
+    if len(block) < 4 or end < 0:
+        raise Damaged("a block is shorter than it says")
+    key, at = b"", 0
+    while at < end:
+        shared, at = varint(block, at)
+        own, at = varint(block, at)
+        length, at = varint(block, at)
+        if shared > len(key) or at + own + length > end:
+            raise Damaged("an entry reaches out of its block")
+        key = key[:shared] + block[at : at + own]
+        at += own + length
+        yield key, block[at - length : at]
+
+
+class _Entry(NamedTuple):
+    """Where a tensor lies; `type` is a number of DataType."""
+
+    type: int
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    size: int
+    checksum: int
+    is_sliced: bool
+
+
+def read_bundle(index: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
+    """The tensors for whose names `wanted` is true, by name, on the CPU.
+
+    `index` is the file PREFIX.index; the data files lie beside it. Raises ModelError for what is cut, altered
+    or larger than the files, for variables that were saved in slices and for types that weights don't have.
+    """
+    table = read_table(index)
+    shards = _shard_files(index, table.pop(b"", None))
+    if _OBJECTS in table:
+        raise ModelError(
+            f"{index} is a checkpoint of TensorFlow 2's objects, whose tensors are named by places in a "
+            "program and not by what they are. Take the model's original checkpoint of TensorFlow 1, or "
+            "convert it where TensorFlow is installed, with transformers 4."
+        )
+    tensors = {}
+    budget = sum(path.stat().st_size for path in shards)
+    for key, value in table.items():
+        name = key.decode("utf-8", "replace")
+        if not wanted(name):
+            continue
+        where = f"{index}, tensor {name!r}"
+        entry = _parsed(value, where)
+        _check(entry, shards, where)
+        budget -= entry.size
+        if budget < 0:
+            raise ModelError(f"{index} claims tensors that are larger than its files; it was refused.")
+        tensors[name] = _read(entry, shards[entry.shard], where)
+    return tensors
+
+
+def _shard_files(index: Path, header: bytes | None) -> list[Path]:
+    if header is None:
+        raise ModelError(f"{index} has no header: it is not the index of a TensorFlow checkpoint.")
+    fields: dict[int, int] = {}
+    try:
+        fields = {number: value for number, value in _fields(header) if isinstance(value, int)}
+    except Damaged as error:
+        raise ModelError(f"{index}: the header can't be read ({error}). It may have been altered.") from error
+    count = fields.get(1, 0)
+    if not 0 < count <= _MOST_SHARDS or fields.get(2, 0) != 0:
+        raise ModelError(
+            f"{index}: expected 1 to {_MOST_SHARDS:,} data files in little-endian order, found {count:,} in "
+            f"order {fields.get(2, 0)}."
+        )
+    prefix = index.name.removesuffix(INDEX)
+    return [plain_file(index.parent, f"{prefix}.data-{n:05d}-of-{count:05d}") for n in range(count)]
+
+
+def _parsed(message: bytes, where: str) -> _Entry:
+    """A BundleEntryProto."""
+    numbers: dict[int, int] = {}
+    shape: tuple[int, ...] = ()
+    try:
+        for number, value in _fields(message):
+            if isinstance(value, int):
+                numbers[number] = value
+            elif number == 2:
+                shape = _shape(value)
+        is_sliced = any(number == 7 for number, _ in _fields(message))
+    except Damaged as error:
+        raise ModelError(f"{where}: its entry can't be read ({error}). It may have been altered.") from error
+    shard, offset, size, checksum = (numbers.get(field, 0) for field in (3, 4, 5, 6))
+    return _Entry(numbers.get(1, 0), shape, shard, offset, size, checksum, is_sliced)
+
+
+def _shape(message: bytes) -> tuple[int, ...]:
+    """A TensorShapeProto: each dimension is a message with its size."""
+    sizes = []
+    for number, value in _fields(message):
+        if number == 3 and value:
+            raise Damaged("a shape without a number of dimensions")
+        if number == 2 and isinstance(value, bytes):
+            sizes.append(next((size for n, size in _fields(value) if n == 1 and isinstance(size, int)), 0))
+    if len(sizes) > _MOST_DIMENSIONS or prod(max(size, 1) for size in sizes) >= _MOST_VALUES:
+        raise Damaged("a shape that no tensor has")
+    return tuple(sizes)
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a protocol buffer: numbers as int, messages and texts as bytes."""
+    at = 0
+    while at < len(message):
+        tag, at = varint(message, at)
+        number, kind = tag >> 3, tag & 7
+        if kind == _VARINT:
+            value, at = varint(message, at)
+            yield number, value
+            continue
+        if kind == _LENGTH:
+            size, at = varint(message, at)
+        elif kind in (_FOUR_BYTES, _EIGHT_BYTES):
+            size = 4 if kind == _FOUR_BYTES else 8
+        else:
+            raise Damaged(f"a field of the unknown kind {kind}")
+        if at + size > len(message):
+            raise Damaged("a field was cut")
+        piece, at = message[at : at + size], at + size
+        yield number, piece if kind == _LENGTH else int.from_bytes(piece, "little")
+
+
+def _check(entry: _Entry, shards: list[Path], where: str) -> None:
+    if entry.is_sliced:
+        raise ModelError(
+            f"{where} was saved in slices of several machines, which Bertsmith doesn't join. Save the "
+            "checkpoint again without partitioned variables."
+        )
+    if entry.type not in _TYPES:
+        known = ", ".join(_TYPES.values())
+        raise ModelError(f"{where} is of the type {entry.type} of TensorFlow; weights are {known}.")
+    expected = prod(entry.shape) * _item_size(entry.type)
+    if entry.size != expected:
+        raise ModelError(
+            f"{where}: expected {expected:,} bytes for the shape {entry.shape} of {_TYPES[entry.type]}, "
+            f"found {entry.size:,}."
+        )
+    if entry.shard >= len(shards):
+        raise ModelError(f"{where} is in data file {entry.shard}, but there are {len(shards)} from 0.")
+    size = shards[entry.shard].stat().st_size
+    if entry.offset + entry.size > size:
+        raise ModelError(
+            f"{where}: expected bytes {entry.offset:,} to {entry.offset + entry.size:,} of "
+            f"{shards[entry.shard].name}, which has {size:,}. It may have been cut."
+        )
+
+
+def _read(entry: _Entry, path: Path, where: str) -> Tensor:
+    with path.open("rb") as file:
+        file.seek(entry.offset)
+        data = bytearray(entry.size)
+        file.readinto(data)
+    if crc32c(memoryview(data)) != unmasked(entry.checksum):
+        raise ModelError(
+            f"{where}: its bytes in {path.name} don't have their checksum. The file was altered."
+        )
+    dtype = getattr(torch, _TYPES[entry.type])
+    if not data:
+        return torch.empty(entry.shape, dtype=dtype)
+    return torch.frombuffer(data, dtype=dtype).reshape(entry.shape)
+
+
+def _item_size(kind: int) -> int:
+    return 2 if kind == 14 else np.dtype(_TYPES[kind]).itemsize
+
+
+def is_weight(name: str) -> bool:
+    """Whether a tensor belongs to the model, and not to the optimiser or to what counts its steps."""
+    return not (_TRAINING.search(name) or _COUNTERS.match(name))
+
+
+def to_hugging_face_names(tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+    """The tensors under Hugging Face's names, kernels transposed.
+
+    Raises ModelError naming a tensor that is not one of Google's BERT.
+    """
+    found = {}
+    for name, tensor in tensors.items():
+        theirs = hugging_face_name(name)
+        if theirs is None:
+            raise ModelError(
+                f"{where} holds the tensor {name!r}, which is none of a BERT of Google's. Bertsmith imports "
+                "BERT with Google's names: bert/embeddings/…, bert/encoder/…, bert/pooler/…, cls/…."
+            )
+        found[theirs] = tensor.t().contiguous() if name.endswith("/kernel") and tensor.dim() == 2 else tensor
+    return found
+
+
+def hugging_face_name(name: str) -> str | None:
+    """One name; None for one that Google's BERT doesn't have."""
+    if name in _HEADS:
+        return _HEADS[name]
+    if name.partition("/")[0] not in ("bert", "cls"):
+        return None
+    module, _, leaf = name.rpartition("/")
+    if leaf in _TABLES:
+        module, leaf = name, "weight"
+    elif leaf in _LEAVES:
+        leaf = _LEAVES[leaf]
+    else:
+        return None
+    return ".".join([*_LAYER.sub(r"layer/\1", module).split("/"), leaf])

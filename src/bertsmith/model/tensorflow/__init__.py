@@ -1,1 +1,0 @@
-"""Google's TensorFlow checkpoints, read without TensorFlow."""
