@@ -20,8 +20,8 @@ from bertsmith.tasks.examples.encoding import join_segments, pair_windows, singl
 from bertsmith.tasks.finetuning import pieces_of
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.text.tokens.byte_level import BYTE_SYMBOLS, byte_level_backend
+from bertsmith.text.tokens.sequence_rules import Strategy, Truncation
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.truncation import Strategy, Truncation
 
 pytest.importorskip("onnxruntime", reason="needs the extra export")
 pytest.importorskip("onnxscript", reason="needs the extra export")

@@ -22,10 +22,8 @@ from bertsmith.data.sequences.encoding import encode_sequences
 from bertsmith.data.sequences.records import Row
 from bertsmith.data.store import TokenStore
 from bertsmith.errors import BertsmithError, InputError, StoreError
-from bertsmith.text.tokens.any_tokenizer import load_tokenizer
-from bertsmith.text.tokens.number_tokenizer import NumberTokenizer
-from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizers import NumberTokenizer, PatchTokenizer, load_tokenizer
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:

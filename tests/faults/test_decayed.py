@@ -19,7 +19,7 @@ from bertsmith.planning.plan import plan
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
-from bertsmith.text.tokens.any_tokenizer import load_tokenizer
+from bertsmith.text.tokens.value_tokenizers import load_tokenizer
 from bertsmith.training import pretrain as pretraining
 from bertsmith.training.checkpoint import read_training_state
 from bertsmith.training.log import RunLog

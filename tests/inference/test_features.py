@@ -15,7 +15,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.features import Features, LayerMix, Vectors
 from bertsmith.model.checkpoint import load_encoder
-from bertsmith.text.tokens.template import Template
+from bertsmith.text.tokens.sequence_rules import Template
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 TEXTS = ["red cats", "the old dog sleeps", "", "a small blue bird runs and runs", "new", "green dogs"]

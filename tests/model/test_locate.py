@@ -21,8 +21,8 @@ from bertsmith.model.untrusted import plain_file
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.checkpoints.task_checkpoint import HEAD
 from bertsmith.tasks.golden.records import GOLDEN
-from bertsmith.text.tokens.any_tokenizer import VALUE_FILES
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizers import VALUE_FILES
 from bertsmith.training.extending import EXTENSION, REPORT
 
 COMMIT = "8b3219a92973c328a8e22fadcfa821b5dc75636a"

@@ -19,8 +19,8 @@ from transformers import AutoTokenizer
 from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
+from bertsmith.text.tokens.sequence_rules import Truncation
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.truncation import Truncation
 from text.tokenizer_samples import SPECIAL, byte_level_files
 
 KINDS = ("bert", "roberta")

@@ -26,7 +26,7 @@ from bertsmith.serving.protocols import openai
 from bertsmith.serving.refusals import Unsupported
 from bertsmith.serving.served_model import open_model
 from bertsmith.serving.settings import ModelSettings, read_settings
-from bertsmith.text.tokens.any_tokenizer import load_tokenizer
+from bertsmith.text.tokens.value_tokenizers import load_tokenizer
 from live_server import threaded_server
 from served_models import save_encoder, save_fine_tuned, save_of_numbers
 

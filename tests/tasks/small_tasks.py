@@ -17,7 +17,7 @@ from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.labelled.squad import Question
-from bertsmith.text.tokens.template import Template
+from bertsmith.text.tokens.sequence_rules import Template
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 POSITIONS = 64

@@ -23,8 +23,7 @@ from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.reconstruction import PatchReconstruction, add_decoder
-from bertsmith.text.tokens.any_tokenizer import load_tokenizer
-from bertsmith.text.tokens.value_tokenizer import ValuePieces
+from bertsmith.text.tokens.value_tokenizers import ValuePieces, load_tokenizer
 
 SHORT = (
     *("steps=6", "data.sequence_lengths=[12]", "data.batch_size=4", "masking.mask_rate=0.5"),

@@ -24,7 +24,7 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.reconstruction import TableReconstruction
-from bertsmith.text.tokens.any_tokenizer import load_tokenizer
+from bertsmith.text.tokens.value_tokenizers import load_tokenizer
 
 pytestmark = pytest.mark.thorough
 

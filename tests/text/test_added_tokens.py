@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
 from bertsmith.errors import InputError, TokenizerError
-from bertsmith.text.tokens.added_pieces import with_pieces, without_pieces
+from bertsmith.text.tokens.extension import with_pieces, without_pieces
 from bertsmith.text.tokens.pruning import count_pieces, prune
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.word_cache import WordCache

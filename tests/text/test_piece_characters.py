@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tokenizer_samples import SPECIAL, byte_level_files
 
-from bertsmith.text.tokens.piece_characters import piece_characters
+from bertsmith.text.tokens.pieces import piece_characters
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 TEXTS = ["he heard: café, 漢字 und 😀 №1", " \t\n he  he\u00a0he", "Ġ and Ċ are letters", "", "ñ" * 9]

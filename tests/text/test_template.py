@@ -18,7 +18,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.tasks.examples.encoding import join_segments, special_tokens
 from bertsmith.text.tokens.byte_level import byte_level_backend
-from bertsmith.text.tokens.template import Template
+from bertsmith.text.tokens.sequence_rules import Template
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.wordpiece import wordpiece_backend
 

@@ -21,10 +21,10 @@ from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens import vocabulary, word_counts
-from bertsmith.text.tokens.bert_words import BertWords
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.vocabulary import VocabularySettings, learn_pieces, train_tokenizer
 from bertsmith.text.tokens.vocabulary_report import vocabulary_report
+from bertsmith.text.tokens.word_cache import BertWords
 from bertsmith.text.tokens.word_counts import WordCounts, count_words
 
 SYLLABLES = [consonant + vowel for consonant in "bdgklmnprstvz" for vowel in ("a", "e", "o", "é")]

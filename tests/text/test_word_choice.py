@@ -7,8 +7,7 @@ from random import Random
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from bertsmith.text.tokens.byte_pair_choice import choose_byte_pair_words, merged
-from bertsmith.text.tokens.word_choice import choose_words
+from bertsmith.text.tokens.word_choice import choose_byte_pair_words, choose_words, merged
 
 LETTERS = "abc"
 

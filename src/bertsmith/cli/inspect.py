@@ -184,7 +184,7 @@ def _refuse_columns(model: str) -> None:
 def _print_look(model: str, found: "Look") -> None:
     """What the answer rests on most, and a word's neighbours in the last layer."""
     from bertsmith.cli.screen import print_facts, print_table
-    from bertsmith.text.tokens.shown_tokens import shown_tokens
+    from bertsmith.text.tokens.pieces import shown_tokens
 
     rests = found.attributions
     if rests is not None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence, Sized
 import numpy as np
 import numpy.typing as npt
 
-from bertsmith.text.tokens.truncation import USUAL_TRUNCATION, Truncation
+from bertsmith.text.tokens.sequence_rules import USUAL_TRUNCATION, Truncation
 
 TokenRange = tuple[int, int]
 

@@ -38,7 +38,7 @@ from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, at_least_float32
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.value_tokenizer import require_text
+from bertsmith.text.tokens.value_tokenizers import require_text
 
 LONGEST = 512  # tokens of what is explained
 

@@ -20,8 +20,8 @@ from bertsmith.tasks.pretraining.pretraining import PretrainingModel, Pretrainin
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.tasks.pretraining.reconstruction import reconstruction_of
 from bertsmith.text.corpus.manifest import Split
-from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizers import PatchTokenizer
 
 
 @dataclass(frozen=True)

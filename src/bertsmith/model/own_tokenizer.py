@@ -13,10 +13,10 @@ from bertsmith.model.manifest import MANIFEST
 from bertsmith.model.sentence_files import is_cross_encoder
 from bertsmith.model.static_table import StaticConfig
 from bertsmith.model.untrusted import plain_file, read_settings
-from bertsmith.text.tokens.any_tokenizer import VALUE_FILES, load_tokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.tokenizer_files import TOKENIZER_FILES, reads_one_segment
 from bertsmith.text.tokens.tokenizer_json import read_object
+from bertsmith.text.tokens.value_tokenizers import VALUE_FILES, load_tokenizer
 
 # Of transformers: they read any tokenizer.json and do what it says.
 _GENERAL_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer")

@@ -28,8 +28,8 @@ from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.tasks.pretraining.objectives import OBJECTIVES, PretrainedModel
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel
-from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizers import load_tokenizer
 from bertsmith.training.inputs import require_fit, require_room_for_rows
 from bertsmith.training.recipe import Recipe
 

@@ -28,7 +28,7 @@ from bertsmith.tasks.golden.records import Answers, Record, answers_of, read_gol
 from bertsmith.tasks.golden.subject import MaskSubject, Subject, TaskSubject, VectorSubject
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.text.tokens.patch_tokenizer import PatchShape, PatchTokenizer
+from bertsmith.text.tokens.value_tokenizers import PatchShape, PatchTokenizer
 
 _PROBES = (
     "The court granted the motion.",

@@ -27,7 +27,7 @@ from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
+from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 
 FEWEST_A_BATCH = 4  # two texts of each of two labels: of fewer none has both its like and another
 _TEMPERATURE = 0.1

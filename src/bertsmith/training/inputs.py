@@ -35,9 +35,8 @@ from bertsmith.model.meta_init import meta_init
 from bertsmith.model.own_tokenizer import read_own_tokenizer
 from bertsmith.tasks.pretraining.objectives import OBJECTIVES, PretrainedModel
 from bertsmith.text.corpus.corpus import Corpus
-from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
+from bertsmith.text.tokens.value_tokenizers import ValueTokenizer, load_tokenizer
 from bertsmith.training.machine import Machine, Ranks, wait
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.resources import require_resources

@@ -40,8 +40,7 @@ from bertsmith.tasks.pretraining.objectives import (
 from bertsmith.tasks.pretraining.pretraining import start_at_frequencies
 from bertsmith.tasks.pretraining.reconstruction import add_decoder, no_better_than_mean, without_decoder
 from bertsmith.text.corpus.corpus import Corpus
-from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
-from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
+from bertsmith.text.tokens.value_tokenizers import PatchTokenizer, ValueTokenizer
 from bertsmith.training.checkpoint import RunProgress
 from bertsmith.training.extending import read_extension, write_extension
 from bertsmith.training.inputs import Inputs, learned_row_length, open_inputs, require_masks, rows_provenance

@@ -33,7 +33,7 @@ from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import outputs_of
 from bertsmith.text.files.jsonl import write_jsonl
-from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
+from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 
 
 def table_source(whole: Teacher) -> Path | None:

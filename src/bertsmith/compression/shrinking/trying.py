@@ -28,7 +28,7 @@ from bertsmith.files import make_folder
 from bertsmith.reporting import formatting
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
-from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
+from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 from bertsmith.training.machine import Machine
 
 PRUNED = "pruned"

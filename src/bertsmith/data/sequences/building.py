@@ -51,10 +51,16 @@ from bertsmith.files import atomic_folder, require_free, sha256, write_json
 from bertsmith.progress import Progress
 from bertsmith.text.corpus.manifest import Split
 from bertsmith.text.files.columns import unknown_column
-from bertsmith.text.tokens.any_tokenizer import load_tokenizer
-from bertsmith.text.tokens.number_tokenizer import VALUE, NumberTokenizer, as_spelled_number
-from bertsmith.text.tokens.patch_tokenizer import PATCH, PatchShape, PatchTokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizers import (
+    PATCH,
+    VALUE,
+    NumberTokenizer,
+    PatchShape,
+    PatchTokenizer,
+    as_spelled_number,
+    load_tokenizer,
+)
 from bertsmith.validation import UserSettings, first_problem
 
 _EVERY = 1000  # rows between two words on progress

@@ -33,9 +33,9 @@ from bertsmith.errors import InputError, StoreError
 from bertsmith.files import read_json
 from bertsmith.text.files.columns import listed, unknown_column
 from bertsmith.text.files.values import LARGEST, as_category, as_number, is_printed, shown
-from bertsmith.text.tokens.number_tokenizer import NumberScale, NumberScales
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.tokenizer_json import MAX_PIECES
+from bertsmith.text.tokens.value_tokenizers import NumberScale, NumberScales
 from bertsmith.validation import Strict, first_problem
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -18,10 +18,8 @@ from bertsmith.errors import InputError
 from bertsmith.files import require_output
 from bertsmith.progress import Progress
 from bertsmith.text.files.jsonl import write_jsonl
-from bertsmith.text.tokens.any_tokenizer import load_tokenizer
-from bertsmith.text.tokens.number_tokenizer import as_spelled_number
-from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizers import PatchTokenizer, as_spelled_number, load_tokenizer
 
 TEXT, WORDS, TAGS = "text", "words", "tags"
 _SHOWN = 3  # symbols that aren't known, as examples

@@ -38,7 +38,7 @@ from bertsmith.tasks.forward_passes import forward_passes
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.value_tokenizer import require_text
+from bertsmith.text.tokens.value_tokenizers import require_text
 
 Answer = npt.NDArray[np.floating[Any]]  # of one sequence: (C,), (R, C) or (H,)
 

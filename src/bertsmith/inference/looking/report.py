@@ -11,7 +11,7 @@ import numpy.typing as npt
 from bertsmith.inference.attribution import AttentionWeights, TokenAttributions
 from bertsmith.inference.looking.word_neighbours import WordNeighbours
 from bertsmith.reporting.page import inline_scripts, inline_style, render_page
-from bertsmith.text.tokens.shown_tokens import shown_tokens
+from bertsmith.text.tokens.pieces import shown_tokens
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 

@@ -36,8 +36,8 @@ from bertsmith.serving.protocols.routing import JsonResponse, StrictBody, router
 from bertsmith.serving.refusals import Expired, InvalidRequest, Overloaded, UnknownModel, Unsupported
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
-from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
-from bertsmith.text.tokens.shown_tokens import shown_tokens
+from bertsmith.text.tokens.pieces import shown_tokens
+from bertsmith.text.tokens.value_tokenizers import PatchTokenizer
 
 _FOLDERS = (WEB, STATIC)
 _LONGEST_ROW = 100_000  # bytes

@@ -19,9 +19,9 @@ from bertsmith.data.batch import Sequences, joined_values, to_device
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
 from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.sequence_rules import USUAL_TRUNCATION, Truncation
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.truncation import USUAL_TRUNCATION, Truncation
-from bertsmith.text.tokens.value_tokenizer import ValuePieces
+from bertsmith.text.tokens.value_tokenizers import ValuePieces
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ from bertsmith.text.labelled.rows import (
 )
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.value_tokenizer import ValuePieces
+from bertsmith.text.tokens.value_tokenizers import ValuePieces
 
 _ROLES = {"text": "text", "text_pair": "second text", "label": "label"}
 _KINDS: Mapping[bool | None, str] = {

@@ -47,9 +47,9 @@ from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
+from bertsmith.text.tokens.sequence_rules import USUAL_TRUNCATION
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.truncation import USUAL_TRUNCATION
-from bertsmith.text.tokens.value_tokenizer import require_text
+from bertsmith.text.tokens.value_tokenizers import require_text
 
 # Several scripts, accents, numbers, odd characters, special tokens as text, and a text of almost nothing.
 FIXED: tuple[str | tuple[str, str], ...] = (

@@ -23,7 +23,7 @@ from bertsmith.model.flops import encoder_flops, vocabulary_flops
 from bertsmith.model.layers.elementwise import Activation, make_norm
 from bertsmith.model.layers.initialisation import initialise
 from bertsmith.tasks.pretraining.masked_task import MaskedTask, piece_counts
-from bertsmith.text.tokens.piece_characters import piece_characters
+from bertsmith.text.tokens.pieces import piece_characters
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 MASKED_SUMS = ("mlm_loss", "mlm_right", "mlm_count", "mlm_majority_right")

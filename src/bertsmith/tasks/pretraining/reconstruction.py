@@ -26,8 +26,8 @@ from bertsmith.tasks.pretraining.pretraining import (
     cross_entropy_sums,
     masked_metrics,
 )
-from bertsmith.text.tokens.number_tokenizer import NumberTokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizers import NumberTokenizer
 
 
 @dataclass

@@ -1,13 +1,15 @@
 """A vocabulary extended by the words of a corpus, and what has to be known to take them out again.
 
-Of a WordPiece vocabulary each word is one piece more; of a byte-level one it may need pieces on the way to it
-(see bertsmith.text.tokens.byte_pair_choice). Pieces that were there keep their ids.
+Of a WordPiece vocabulary each word is one piece more; of a byte-level one it may need pieces on the way to
+it (see word_choice). Pieces that were there keep their ids, and the file without the added ones is the old
+file to the byte.
 """
 
+import json
 import re
 import unicodedata
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 from tokenizers import normalizers
@@ -15,12 +17,10 @@ from tokenizers import normalizers
 from bertsmith.door import door, kind, optional
 from bertsmith.errors import TokenizerError
 from bertsmith.progress import Progress
-from bertsmith.text.tokens.added_pieces import Merge, merges_of, outside_model, with_pieces, without_pieces
-from bertsmith.text.tokens.byte_pair_choice import choose_byte_pair_words
-from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer, rebuilt
 from bertsmith.text.tokens.vocabulary import corpus_folder
 from bertsmith.text.tokens.vocabulary_report import VocabularyReport, vocabulary_report
-from bertsmith.text.tokens.word_choice import ChosenWord, choose_words
+from bertsmith.text.tokens.word_choice import ChosenWord, Merge, choose_byte_pair_words, choose_words
 from bertsmith.text.tokens.word_counts import count_words
 from bertsmith.validation import Strict, UserSettings
 
@@ -109,6 +109,7 @@ def extend_tokenizer(
             f"{corpus.path} has no word that occurs {settings.min_count:,} times and is in several pieces: "
             "the vocabulary fits it already. Lower --min-count, or go on without an extension."
         )
+    outside = tokenizer.vocab_size - tokenizer.backend.get_vocab_size(with_added_tokens=False)
     extended = with_pieces(tokenizer, list(parts), merges)
     _require_whole(extended, words)
     extension = Extension(
@@ -122,7 +123,7 @@ def extend_tokenizer(
         pieces=tuple(parts),
         parts=tuple(tuple(map(tokenizer.token_to_id, old)) for old in parts.values()),
         merges=tuple(merges),
-        outside=outside_model(tokenizer),
+        outside=outside,
         before=vocabulary_report(tokenizer, corpus, progress=progress),
         after=vocabulary_report(extended, corpus, progress=progress),
     )
@@ -141,17 +142,6 @@ def is_word(text: str, tokenizer: Tokenizer) -> bool:
         and tokenizer.normalise(text) == text
         and (splitter is None or len(splitter.pre_tokenize_str(_in_sentence(text, tokenizer))) == 1)
     )
-
-
-def without_extension(tokenizer: Tokenizer, extension: Extension) -> Tokenizer:
-    """The tokenizer as it was. Raises TokenizerError when it isn't the one that was extended."""
-    if tokenizer.pieces[extension.base_pieces :] != extension.pieces:
-        raise TokenizerError(
-            f"The tokenizer's pieces from id {extension.base_pieces:,} on aren't the "
-            f"{len(extension.pieces):,} that extension.json names. Use the folder that `bertsmith tokenizer "
-            "extend` wrote, or one trained from it."
-        )
-    return without_pieces(tokenizer, len(extension.pieces), len(extension.merges), extension.outside)
 
 
 def _spelt(tokenizer: Tokenizer, words: list[str]) -> dict[str, tuple[str, ...]]:
@@ -173,7 +163,9 @@ def _chosen(
 ) -> tuple[list[ChosenWord], dict[str, tuple[str, ...]], list[Merge]]:
     """Words, the new pieces with the old ones each is made of, and the merges."""
     if tokenizer.family == "byte-level":
-        merges = merges_of(tokenizer)
+        stated = json.loads(tokenizer.backend.to_str())["model"]["merges"]
+        pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in stated)
+        merges = [(left, right) for left, right in pairs]  # the first that is done in front
         added = choose_byte_pair_words(counts, spelt, frozenset(tokenizer.pieces), merges, most)
         return added.words, added.parts, added.merges
     model = tokenizer.backend.model
@@ -197,3 +189,79 @@ def _require_whole(tokenizer: Tokenizer, words: list[ChosenWord]) -> None:
             f"{len(broken):,} of {len(words):,} added words, {broken[0]!r} among them, would still be in "
             "several pieces: the tokenizer's rules divide them. It can't be extended by whole words."
         )
+
+
+def without_extension(tokenizer: Tokenizer, extension: Extension) -> Tokenizer:
+    """The tokenizer as it was. Raises TokenizerError when it isn't the one that was extended."""
+    if tokenizer.pieces[extension.base_pieces :] != extension.pieces:
+        raise TokenizerError(
+            f"The tokenizer's pieces from id {extension.base_pieces:,} on aren't the "
+            f"{len(extension.pieces):,} that extension.json names. Use the folder that `bertsmith tokenizer "
+            "extend` wrote, or one trained from it."
+        )
+    return without_pieces(tokenizer, len(extension.pieces), len(extension.merges), extension.outside)
+
+
+def with_pieces(tokenizer: Tokenizer, pieces: Sequence[str], merges: Iterable[Merge] = ()) -> Tokenizer:
+    """`pieces` get the ids from V on; `merges` of a byte-level vocabulary come behind all others.
+
+    Raises TokenizerError for a piece that is there already, and where an added token would be read elsewhere.
+    """
+    content, vocabulary = json.loads(tokenizer.backend.to_str()), set(tokenizer.pieces)
+    _keep_ids_of_added_tokens(content, tokenizer)
+    for number, piece in enumerate(pieces, start=tokenizer.vocab_size):
+        if piece in vocabulary:
+            raise TokenizerError(f"The piece {piece!r} is in the vocabulary already. Each may stand once.")
+        vocabulary.add(piece)
+        content["model"]["vocab"][piece] = number
+    if tokenizer.family == "byte-level":
+        content["model"]["merges"] += [list(merge) for merge in merges]
+    return rebuilt(tokenizer, content)
+
+
+def _keep_ids_of_added_tokens(content: dict[str, Any], tokenizer: Tokenizer) -> None:
+    """Those outside the model's vocabulary join it: the library numbers them behind whatever is in it."""
+    vocabulary = content["model"]["vocab"]
+    for token in content["added_tokens"]:
+        if token["content"] not in vocabulary and _would_be_read(token, tokenizer):
+            raise TokenizerError(
+                f"The added token {token['content']!r} is read only where a text spells it in these letters, "
+                "or where it stands alone. As a piece of the vocabulary it would be read elsewhere too. The "
+                "vocabulary can't be extended."
+            )
+        vocabulary.setdefault(token["content"], token["id"])
+
+
+def _would_be_read(token: dict[str, Any], tokenizer: Tokenizer) -> bool:
+    """True where the vocabulary would find the token in a text that spells it otherwise, in capitals say, or
+    within a word.
+    """
+    spelling, model = token["content"], tokenizer.backend.model
+    if tokenizer.family == "byte-level" and not model.ignore_merges:
+        return False  # no merge leads to it
+    splitter = tokenizer.backend.pre_tokenizer
+    whole = splitter is None or len(splitter.pre_tokenize_str(spelling)) == 1
+    within = tokenizer.family == "wordpiece" and spelling.startswith(model.continuing_subword_prefix)
+    found = (whole or within) and tokenizer.normalise(spelling) == spelling
+    return found and (not token["normalized"] or token["single_word"])
+
+
+def without_pieces(tokenizer: Tokenizer, count: int, merges: int = 0, outside: int = 0) -> Tokenizer:
+    """Without the last `count` pieces and the last `merges` merges: what `with_pieces` added to a tokenizer
+    with so many pieces `outside` its model.
+
+    Raises TokenizerError when one of these is not the model's own, as a special token that was added later.
+    """
+    content, base = json.loads(tokenizer.backend.to_str()), tokenizer.vocab_size - count
+    # id_to_token has small letters for an added token that an uncased tokenizer compares in them
+    for number, piece in enumerate(tokenizer.pieces[base:], start=base):
+        if content["model"]["vocab"].pop(piece, None) != number:
+            raise TokenizerError(
+                f"The piece {piece!r} was added to the tokenizer by other means, after the words that are "
+                "to be removed. Remove it first."
+            )
+    for piece in tokenizer.pieces[base - outside : base]:
+        content["model"]["vocab"].pop(piece, None)
+    if merges:
+        del content["model"]["merges"][-merges:]
+    return rebuilt(tokenizer, content)

@@ -14,7 +14,6 @@ from typing import Protocol, overload
 import numpy as np
 
 from bertsmith.arrays import Int32s, Ints
-from bertsmith.text.tokens.bert_words import ASCII_PUNCTUATION
 
 PART = 1 << 14  # characters
 _CHARACTERS_OF_A_TOKEN = 16  # English has about 5
@@ -23,6 +22,7 @@ _NEAR_ITS_END = 1 << 10  # characters in which a part's last blank mostly is
 _WORDS_AT_ONCE = 1 << 12
 _NO_OFFSETS = np.zeros((0, 2), np.int32)
 
+ASCII_PUNCTUATION = r"[!-/:-@\[-`{-~]"
 #: Where a text may be cut: at one blank between two words, before BERT's marks, each of which is a word, and
 #: where each Chinese character is one. So base64 or JSON without blanks needn't be read whole for few ids.
 BLANK = re.compile(r"(?<=\S)[ \t\n\r](?=\S)")

@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-from tokenizers import Tokenizer as Backend
 
 from bertsmith.arrays import Bools, Ints
-from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer, rebuilt
 from bertsmith.text.tokens.word_cache import WordCache
 
 _AT_A_TIME = 4096  # texts
@@ -57,12 +56,7 @@ def prune(tokenizer: Tokenizer, counts: Ints) -> Pruned:
         wanted |= [len(piece) == 1 for piece in tokenizer.pieces]
         _close_merges(content["model"], wanted)
     kept = np.flatnonzero(wanted)
-    backend = Backend.from_str(json.dumps(_renumbered(content, kept)))
-    special = {role: tokenizer.pieces[getattr(tokenizer, f"{role}_id")] for role in _ROLES}
-    return Pruned(Tokenizer(backend, special, tokenizer.truncation, tokenizer.one_segment), kept)
-
-
-_ROLES = ("pad", "unk", "cls", "sep", "mask")
+    return Pruned(rebuilt(tokenizer, _renumbered(content, kept)), kept)
 
 
 def _characters(tokenizer: Tokenizer, wanted: Bools) -> Bools:

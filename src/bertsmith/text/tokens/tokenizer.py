@@ -38,9 +38,8 @@ from bertsmith.text.tokens.long_texts import (
     encode_in_parts,
     encode_words,
 )
-from bertsmith.text.tokens.template import Template, template_of
+from bertsmith.text.tokens.sequence_rules import USUAL_TRUNCATION, Template, Truncation, template_of
 from bertsmith.text.tokens.tokenizer_files import find_special_tokens, read_backend
-from bertsmith.text.tokens.truncation import USUAL_TRUNCATION, Truncation
 from bertsmith.text.tokens.wordpiece import has_berts_rules, wordpiece_backend
 
 Family = Literal["wordpiece", "byte-level"]
@@ -161,7 +160,11 @@ class Tokenizer:
                 found = encode(_cleaned(some), add_special_tokens=False)
             return found
 
-        if isinstance(texts, str) or not isinstance(texts, Sequence) or not all(map(_is_text, texts)):
+        if (
+            isinstance(texts, str)
+            or not isinstance(texts, Sequence)
+            or not all(isinstance(one, str) for one in texts)
+        ):
             texts = _cleaned(texts)  # which says what is wrong
         if self._where_to_cut is None:
             return encoded(texts)
@@ -239,8 +242,7 @@ class Tokenizer:
             parts = normalizer["normalizers"] if normalizer["type"] == "Sequence" else [normalizer]
             parts = [{"type": "Lowercase"}, *(part for part in parts if part["type"] != "Lowercase")]
             normalizer = {"type": "Sequence", "normalizers": parts}
-        backend = Backend.from_str(json.dumps(content | {"normalizer": normalizer}))
-        return Tokenizer(backend, self._special, self.truncation, self.one_segment)
+        return rebuilt(self, content | {"normalizer": normalizer})
 
     @cached_property
     def splits_at_blanks(self) -> bool:
@@ -400,12 +402,14 @@ class Tokenizer:
         return settings
 
 
+def rebuilt(tokenizer: Tokenizer, content: dict[str, Any]) -> Tokenizer:
+    """The same with other pieces or rules: `content` is what its tokenizer.json would hold."""
+    backend = Backend.from_str(json.dumps(content, ensure_ascii=False))
+    return Tokenizer(backend, tokenizer._special, tokenizer.truncation, tokenizer.one_segment)
+
+
 def _from_json(content: str, special: dict[str, str], truncation: Truncation, one_segment: bool) -> Tokenizer:
     return Tokenizer(Backend.from_str(content), special, truncation, one_segment)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
 
 
 def _cleaned(texts: Sequence[str]) -> list[str]:

@@ -32,9 +32,14 @@ from bertsmith.text.tokens.byte_level import (
     require_byte_symbols,
     robertas_processor,
 )
-from bertsmith.text.tokens.template import Template, require_usable, template_of
+from bertsmith.text.tokens.sequence_rules import (
+    Template,
+    Truncation,
+    require_usable,
+    template_of,
+    truncation_of,
+)
 from bertsmith.text.tokens.tokenizer_json import read_object, read_tokenizer_json
-from bertsmith.text.tokens.truncation import Truncation, truncation_of
 from bertsmith.text.tokens.wordpiece import has_berts_rules, read_vocabulary, wordpiece_backend
 
 #: The names BERT and RoBERTa give to the five special tokens, in this order of preference.
@@ -284,7 +289,10 @@ def _read_json(
     reading_class = _reading_class(config, path.parent)
     _follow_settings(content, config, reading_class)
     if lowercase is not None:
-        _choose_case(content, lowercase)
+        normalizer = content.get("normalizer") or {}
+        if normalizer.get("type") != "BertNormalizer":
+            _refuse_choice_of_case(lowercase)
+        normalizer["lowercase"] = lowercase
     model = content["model"]
     added = read_added_tokens(path.parent, config, content["added_tokens"], model["vocab"])
     content["added_tokens"] = [token.model_dump() for token in added]
@@ -404,13 +412,6 @@ def _follow_settings(content: dict[str, Any], config: dict[str, Any], reading_cl
         normalizer.update({key: value for key, value in wanted.items() if value is not None})
     if reading_class in _ROBERTAS and pre_tokenizer.get("type") == "ByteLevel":
         pre_tokenizer["add_prefix_space"] = _flag(config, "add_prefix_space") is True
-
-
-def _choose_case(content: dict[str, Any], lowercase: bool) -> None:
-    normalizer = content.get("normalizer") or {}
-    if normalizer.get("type") != "BertNormalizer":
-        _refuse_choice_of_case(lowercase)
-    normalizer["lowercase"] = lowercase
 
 
 def _refuse_choice_of_case(lowercase: bool | None) -> None:

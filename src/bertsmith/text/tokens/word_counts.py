@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from tokenizers import normalizers
 
 from bertsmith.progress import Progress
-from bertsmith.text.tokens.bert_words import BertWords
+from bertsmith.text.tokens.word_cache import BertWords
 
 if TYPE_CHECKING:
     from bertsmith.text.corpus.corpus import Corpus
