@@ -23,8 +23,8 @@ from bertsmith.cli.main import main
 from bertsmith.errors import InputError, MissingExtra, ModelError, RecipeError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.metrics.ranking_scores import ranking_scores
+from bertsmith.text.retrieval.beir import read_nanobeir
 from bertsmith.text.retrieval.layouts import read_retrieval_data
-from bertsmith.text.retrieval.nanobeir import read_nanobeir
 from bertsmith.text.retrieval.trec_run import read_run
 
 DOCUMENTS = [(f"d{n}", f"{WORDS[n]} {WORDS[(n + 1) % 12]} {WORDS[(n + 4) % 12]}") for n in range(12)]

@@ -31,9 +31,8 @@ from bertsmith.reporting import formatting
 from bertsmith.reporting.charts import FIRST, MUTED, picture
 from bertsmith.reporting.page import REPORT_FILE, as_markup, render_page
 from bertsmith.reporting.tables import Table, raw_facts
-from bertsmith.text.retrieval.beir import is_beir, judgements_in
+from bertsmith.text.retrieval.beir import is_beir, is_nanobeir, judgements_in
 from bertsmith.text.retrieval.layouts import read_retrieval_data
-from bertsmith.text.retrieval.nanobeir import is_nanobeir
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,9 +1,14 @@
-"""BEIR's layout (Thakur et al. 2021): corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv.
+"""BEIR's layout (Thakur et al. 2021), as its files are published, and as its data sets on the hub are.
 
-A document has `_id`, `title` (which may be missing) and `text`; a query `_id` and `text`. The judgements are
-tab-separated under a header: query-id, corpus-id, score. Each file may be packed: corpus.jsonl.gz.
+BEIR's        corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv; each may be packed: corpus.jsonl.gz. The
+judgements are tab-separated under a header. NanoBEIR's    Parquet files in corpus/, queries/ and qrels/,
+whose names begin with that of their split: test-00000-of-00001.parquet
+
+A document has `_id`, `text` and maybe `title`; a query `_id` and `text`; a judgement `query-id`,
+`corpus-id` and `score`. NanoBEIR may leave the score out: then the document answers the query.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +16,13 @@ from typing import Any
 from bertsmith.errors import InputError
 from bertsmith.text.files.streams import COMPRESSIONS
 from bertsmith.text.files.table_file import open_table
-from bertsmith.text.labelled.rows import FORMATS, Record, read_rows, records
+from bertsmith.text.files.values import as_text
+from bertsmith.text.labelled.rows import FORMATS, LabelledRow, Record, read_rows, records, stream_rows
 from bertsmith.text.retrieval.retrieval_data import Gathering, RetrievalData, titled
 
 _COLUMNS = ("query-id", "corpus-id", "score")
+_PARTS = ("corpus", "queries", "qrels")
+_PART_OF = re.compile(r"-\d+-of-\d+$")  # behind a split's name, where it is in several files
 
 
 def is_beir(folder: Path) -> bool:
@@ -101,3 +109,59 @@ def _text(record: Record, key: str, missing: str | None = None) -> str:
         kind = "nothing" if found is None else type(found).__name__
         raise InputError(f"{record.where}: expected text under {key!r}, found {kind}.")
     return found
+
+
+def is_nanobeir(folder: Path) -> bool:
+    """Whether a folder holds the three folders of Parquet files by their names."""
+    return all(any((folder / part).glob("*.parquet")) for part in _PARTS)
+
+
+def read_nanobeir(folder: Path, split: str) -> RetrievalData:
+    """Raises InputError naming file and row."""
+    gathered = Gathering()
+    for (id, text, title), where in _parquet_rows(
+        _parquet_files(folder, "corpus"), ["_id", "text"], ["title"]
+    ):
+        gathered.add_document(str(id), titled(as_text(title, where), as_text(text, where)), where)
+    for (id, text), where in _parquet_rows(_parquet_files(folder, "queries"), ["_id", "text"]):
+        gathered.add_query(str(id), as_text(text, where), where)
+    judged = _parquet_judgements(folder, split)
+    for (query, document, score), where in _parquet_rows(judged, ["query-id", "corpus-id"], ["score"]):
+        gathered.judge(str(query), str(document), _score(score, where), where)
+    return gathered.finish(folder.name, "qrels")
+
+
+def _parquet_judgements(folder: Path, split: str) -> list[Path]:
+    """The only split that there is, whatever it is called, for NanoBEIR calls its own train; else by name."""
+    splits: dict[str, list[Path]] = {}
+    for file in _parquet_files(folder, "qrels"):
+        splits.setdefault(_PART_OF.sub("", file.stem), []).append(file)
+    name = next(iter(splits)) if len(splits) == 1 else split
+    if name not in splits:
+        raise InputError(
+            f"{folder}: no judgements of {split!r} in qrels/. There are: {', '.join(splits)}. Choose with "
+            "--split."
+        )
+    return splits[name]
+
+
+def _parquet_files(folder: Path, part: str) -> list[Path]:
+    found = sorted((folder / part).glob("*.parquet"))
+    if not found:
+        raise InputError(f"{folder}: expected Parquet files in {part}/, as NanoBEIR has them, found none.")
+    return found
+
+
+def _parquet_rows(
+    files: list[Path], columns: list[str], optional: list[str] | None = None
+) -> Iterator[LabelledRow]:
+    for file in files:
+        yield from stream_rows(file, columns, format="parquet", optional=optional or [])
+
+
+def _score(score: Any, where: str) -> int:
+    """1 where there is no score; beside such a row pandas makes fractions, 1.0, of whole numbers."""
+    if score is None:
+        return 1
+    whole = isinstance(score, float) and score.is_integer()
+    return as_grade(str(int(score) if whole else score), where)

@@ -1,16 +1,20 @@
-"""A folder or a file → RetrievalData, by the layout that its files show or that was named."""
+"""A folder or a file → RetrievalData, by the layout that its files show or that was named.
+
+Layouts of several files have files of their own, beir.py and trec.py; those of one file, ReQA's and
+WikiQA's, are read here.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.text.retrieval.beir import is_beir, read_beir
-from bertsmith.text.retrieval.nanobeir import is_nanobeir, read_nanobeir
-from bertsmith.text.retrieval.reqa import read_reqa
-from bertsmith.text.retrieval.retrieval_data import RetrievalData
+from bertsmith.files import parse_json, with_distinct_keys
+from bertsmith.text.files.table_file import open_table
+from bertsmith.text.labelled.rows import read_rows
+from bertsmith.text.retrieval.beir import is_beir, is_nanobeir, read_beir, read_nanobeir
+from bertsmith.text.retrieval.retrieval_data import Gathering, RetrievalData
 from bertsmith.text.retrieval.trec import read_trec
-from bertsmith.text.retrieval.wikiqa import read_wikiqa
 
 
 class DatasetLayout(NamedTuple):
@@ -78,3 +82,91 @@ def _file_of_split(folder: Path, split: str, ending: str) -> Path:
             "Name one of them, or another --split."
         )
     return found[0]
+
+
+def read_reqa(path: Path, encoding: str = "utf-8") -> RetrievalData:
+    """ReQA's layout (Ahmad et al. 2019): questions, and sentences out of which to find the one that answers.
+
+    A test file is {"questions": [...], "candidates": [...], "ground_truths": [[place, ...], ...]}: for each
+    question the places of its sentences among the candidates, from 0. A training file is {"questions": [...],
+    "answers": [...]}: here the collection is all of its answers.
+    Ids are the places in the lists, from 0. Raises InputError naming file and item.
+    """
+    with open_table(path, "json", encoding, {".json": "json"}, None) as table:
+        try:
+            found = parse_json(table.stream.text(), with_distinct_keys)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path.name} is not valid JSON ({error}). It may have been cut.") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path.name}: expected an object with 'questions', found {type(found).__name__}.")
+    questions = _texts(found, "questions", path.name)
+    if "candidates" in found:
+        documents, truths = _texts(found, "candidates", path.name), _list(found, "ground_truths", path.name)
+    else:
+        answers = _texts(found, "answers", path.name)
+        documents = list(dict.fromkeys(answers))
+        places = {text: place for place, text in enumerate(documents)}
+        truths = [[places[answer]] for answer in answers]
+    if len(truths) != len(questions):
+        raise InputError(f"{path.name}: {len(questions):,} questions, but answers for {len(truths):,}.")
+    gathered = Gathering()
+    for place, text in enumerate(documents):
+        gathered.add_document(str(place), text, f"{path.name}, candidate {place}")
+    for place, (text, right) in enumerate(zip(questions, truths, strict=True)):
+        where = f"{path.name}, question {place}"
+        gathered.add_query(str(place), text, where)
+        for document in _places(right, len(documents), where):
+            gathered.judge(str(place), str(document), 1, where)
+    return gathered.finish(path.stem, path.name)
+
+
+def _list(found: dict[str, Any], key: str, name: str) -> list[Any]:
+    if not isinstance(found.get(key), list):
+        there = ", ".join(found) or "none"
+        raise InputError(f"{name}: expected a list under {key!r}. There are: {there}.")
+    listed: list[Any] = found[key]
+    return listed
+
+
+def _texts(found: dict[str, Any], key: str, name: str) -> list[str]:
+    listed = _list(found, key, name)
+    for place, text in enumerate(listed):
+        if not isinstance(text, str):
+            raise InputError(f"{name}, {key}[{place}]: expected text, found {type(text).__name__}.")
+    return listed
+
+
+def _places(found: Any, documents: int, where: str) -> list[int]:
+    if isinstance(found, list) and all(type(each) is int and 0 <= each < documents for each in found):
+        return found
+    raise InputError(
+        f"{where}: expected a list of places among {documents:,} candidates, from 0; found {str(found)[:60]}."
+    )
+
+
+def read_wikiqa(path: Path, encoding: str = "utf-8") -> RetrievalData:
+    """WikiQA's layout (Yang, Yih and Meek 2015): question TAB sentence TAB 0 or 1, without a header.
+
+    Rows with the same question are its candidates: what is measured is their order. Published figures leave
+    out the questions without a right sentence.
+    Queries are q1, q2 … in their order, their sentences q1-1, q1-2 … Raises InputError naming the line.
+    """
+    gathered = Gathering()
+    ids: dict[str, str] = {}
+    candidates: dict[str, list[str]] = {}
+    rows = read_rows(path, (1, 2, 3), format="tsv", header=False, encoding=encoding)
+    for (question, sentence, label), where in rows:
+        if question not in ids:
+            ids[question] = f"q{len(ids) + 1}"
+            gathered.add_query(ids[question], question, where)
+        query = ids[question]
+        document = f"{query}-{len(candidates.setdefault(query, [])) + 1}"
+        gathered.add_document(document, sentence, where)
+        if label.strip() not in ("0", "1"):
+            raise InputError(f"{where}: expected 0 or 1 in the third column, found {label!r}.")
+        gathered.judge(query, document, int(label), where)
+        candidates[query].append(document)
+    average = len(rows) / len(ids)
+    note = f"Each query ranks its own {average:.0f} candidates (on average), not the whole collection."
+    chosen = {query: tuple(documents) for query, documents in candidates.items()}
+    return gathered.finish(path.stem, path.name, (note,), chosen)
