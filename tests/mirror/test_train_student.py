@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from bertsmith.errors import InputError, ModelError
 from bertsmith.mirror import train as training
 from bertsmith.mirror.answering.agreement import learned as latest_findings
 from bertsmith.mirror.answering.stage_store import StageStore
+from bertsmith.mirror.call import AGAIN, Message
 from bertsmith.mirror.call_records import CallRecords
 from bertsmith.mirror.learn_settings import LearnSettings
+from bertsmith.mirror.learned_calls import read_calls
 from bertsmith.mirror.student import Student
 from bertsmith.mirror.student_file import student_id
 from bertsmith.mirror.train import train_student
@@ -77,6 +80,25 @@ def test_a_training_says_how_often_the_llm_refused(tmp_path: Path) -> None:
         learned = train_student(store, tmp_path / "student", settings=WORDS)
     (note,) = learned.notes
     assert "to 1,007 calls beside these 300 (refusal 1,000, status-400 7)" in note
+
+
+def test_calls_that_do_not_fit_or_say_nothing_are_left_to_the_llm_and_counted_once(tmp_path: Path) -> None:
+    """Whether or not they were asked again: what is proven is of the other calls."""
+    fitting = calls_of(60)
+    blank = [call_of(" " * (n % 2), {"intent": "other"}, 60 + n) for n in range(5)]
+    turns = (Message("assistant", ("Which card?",)), Message("user", ("visa",)))
+    longer = [
+        replace(each, id=f"longer-{each.id}", asked=replace(each.asked, messages=each.asked.messages + turns))
+        for each in fitting[:7]
+    ]
+    again = [
+        replace(each, id=f"again-{each.id}", source=AGAIN) for each in (fitting[0], *blank[:2], longer[0])
+    ]
+    with store_of(tmp_path, [*fitting, *blank, *longer, *again]) as store:
+        understood = understand(store, CallRecords(store).group(None))
+        read = read_calls(store, understood)
+    assert (len(read.calls), read.strange, len(read.again)) == (60, 12, 1)
+    assert (understood.fitting, understood.looked_at) == (60, 72)
 
 
 def test_odd_answers_are_passed_over_and_counted(tmp_path: Path) -> None:

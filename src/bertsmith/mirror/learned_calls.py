@@ -35,8 +35,8 @@ class LearnedCall:
 
 @dataclass(frozen=True)
 class ReadCalls:
-    """`calls` by time. `strange` stand in no template, and the LLM goes on answering their like. `again` were
-    asked once more to see whether the teacher answers alike.
+    """`calls` by time. `strange` more stand in no template, and the LLM goes on answering their like. `again`
+    were asked once more to see whether the teacher answers alike.
     """
 
     calls: list[LearnedCall]
@@ -51,13 +51,10 @@ def read_calls(store: Store, understood: Understood) -> ReadCalls:
     came = {each.version: _came(store, each) for each in understood.versions}
     for version in understood.versions:
         template = understood.templates.get(version.version)
-        if template is None:
-            strange += version.calls
-            continue
         for call in store.calls(version.version):
-            text = template.input_of(call.asked)
+            text = None if template is None else template.input_of(call.asked)
             if text is None:
-                strange += 1
+                strange += call.source != AGAIN
                 continue
             answered = call.answered
             others = (times for name, times in came.items() if name != version.version)

@@ -39,7 +39,7 @@ def divide(
     calls: Sequence[LearnedCall], used: Collection[str], shape: AnswerShape, settings: LearnSettings
 ) -> Parts:
     """`calls` by time, `used` the ids of those that earlier trainings had. Raises InputError for too few."""
-    fresh = [call for call in calls if call.id not in used and call.text.strip()]
+    fresh = [call for call in calls if call.id not in used]
     fresh = _beside_others(as_they_came(fresh, settings.seed), calls, used, settings.seed)
     dated = [call for call in fresh if call.source != UNDATED]  # the others may be older than what was used
     traffic = [call for call in dated if call.source != LABELLED]
@@ -96,7 +96,7 @@ def by_ids(
 ) -> Parts:
     """The same with the ids of the calibration calls given, as a training that goes on has them."""
     calibration = set(calibration)
-    learned = [call for call in calls if call.id not in calibration and call.text.strip()]
+    learned = [call for call in calls if call.id not in calibration]
     dev = [call for call in learned if part_of(call.text, settings.seed) < settings.dev_share]
     judging = frozenset(call.id for call in dev)
     parts = Parts(

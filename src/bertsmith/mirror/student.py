@@ -109,11 +109,10 @@ class Student:
 
     def input_of(self, asked: Asked, version: str) -> str | None:
         """The text to answer for. None for a version it wasn't trained on, and for a call that doesn't fit
-        its template or says nothing: then the LLM answers.
+        its template: then the LLM answers.
         """
         template = self.file.templates.get(version)
-        text = None if template is None else template.input_of(asked)
-        return text if text is not None and text.strip() else None
+        return None if template is None else template.input_of(asked)
 
     def answer(self, texts: Sequence[str]) -> list[StudentAnswer]:
         """One answer a text."""

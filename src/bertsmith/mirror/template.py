@@ -63,7 +63,7 @@ class Template(BaseModel):
 
     def input_of(self, asked: Asked) -> str | None:
         """The text that a model reads: what stands in the gaps, joined by a line's end. None where the
-        messages are not as these; then the LLM answers.
+        messages are not as these, and where nothing stands there; then the LLM answers.
         """
         return self.input_of_messages((*asked.system, *asked.inputs))  # in the order of stored calls
 
@@ -80,7 +80,7 @@ class Template(BaseModel):
                 if gaps is None:
                     return None
                 found += gaps
-        return BETWEEN.join(found) if found else None
+        return BETWEEN.join(found) if any(gap.strip() for gap in found) else None
 
     def shown(self) -> str:
         """For people: a line a part, gaps as «text», long constant texts shortened."""
