@@ -111,7 +111,7 @@ def _in_columns(name: str, test: Path, folder: Path) -> Path:
 
 def _sentences(count: int, folder: Path) -> list[Path]:
     """A file of so many sentences of Wikipedia, or none."""
-    from bertsmith.compression.static.sampled_sentences import sample_sentences
+    from bertsmith.compression.static_learning import sample_sentences
 
     if not count:
         return []

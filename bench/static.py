@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _table(sentences: int, dimensions: int) -> Path:
-    from bertsmith.compression.static.distil_static import distil_static
+    from bertsmith.compression.distil_static import distil_static
 
     folder = KEPT / f"{sentences}-{dimensions}"
     distil_static(

@@ -12,9 +12,9 @@ import pytest
 from static_samples import save_teacher, sentences
 
 from bertsmith.cli.results import show_static_table
-from bertsmith.compression.static import distil_static as module
-from bertsmith.compression.static.distil_static import distil_static
-from bertsmith.compression.static.sampled_sentences import sample_sentences
+from bertsmith.compression import distil_static as module
+from bertsmith.compression.distil_static import distil_static
+from bertsmith.compression.static_learning import sample_sentences
 from bertsmith.errors import DiskFull, InputError, ModelError, RecipeError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.model.manifest import read_manifest

@@ -12,8 +12,8 @@ import torch
 from distil_rows import ROWS, save_teacher, tokenizer_of_words, write_rows
 from static_samples import save_table_of_classes
 
+from bertsmith.compression.distilling import distil_session as student_run
 from bertsmith.compression.distilling import distil_task as distil_task_module
-from bertsmith.compression.distilling import student_run
 from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
 from bertsmith.compression.distilling.distil_session import DistilSession
 from bertsmith.compression.distilling.distil_task import DistilResult, distil_task

@@ -18,12 +18,11 @@ from static_samples import PIECES, save_table_of_classes, save_teacher
 from bertsmith.compression.distilling.distil_task import distil_task
 from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.compression.shrinking import shrink as module
-from bertsmith.compression.shrinking import trying
+from bertsmith.compression.shrinking import training as trying
+from bertsmith.compression.shrinking.candidates import LeftOut, OnTest, Shrunk, Tried, choose, doubts, ladder
 from bertsmith.compression.shrinking.judging import Judge
-from bertsmith.compression.shrinking.ladder import ladder
 from bertsmith.compression.shrinking.shrink import shrink
 from bertsmith.compression.shrinking.shrink_report import render_shrink
-from bertsmith.compression.shrinking.tried import LeftOut, OnTest, Shrunk, Tried, choose, doubts
 from bertsmith.data.sequences.building import SequenceSettings, build_sequences
 from bertsmith.data.sequences.encoding import encode_sequences
 from bertsmith.errors import DiskFull, InputError, ModelError, RecipeError

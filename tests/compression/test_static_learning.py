@@ -5,8 +5,13 @@ import pytest
 from scipy import sparse
 from static_samples import PIECES
 
-from bertsmith.compression.static.learning import cosine, learn_table, piece_counts
-from bertsmith.compression.static.token_vectors import principal_directions, weights
+from bertsmith.compression.static_learning import (
+    cosine,
+    learn_table,
+    piece_counts,
+    principal_directions,
+    weights,
+)
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 

@@ -10,7 +10,7 @@ from own_task import Species
 from static_samples import PIECES, save_table_of_classes, save_teacher
 
 from bertsmith.compression import vocabulary_pruning
-from bertsmith.compression.static.distil_static import distil_static
+from bertsmith.compression.distil_static import distil_static
 from bertsmith.compression.vocabulary_pruning import prune_vocabulary
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import read_json, write_json

@@ -10,7 +10,9 @@ from finetune_attempt import tiny_model, write_labelled
 from nursery import CONTEXT, Attempt, Settings
 from places import PLACES, Fault, Strike, _after, _before
 
-from bertsmith.compression.distilling import answer_cache, distil_task, student_run
+from bertsmith.compression.distilling import distil_session as student_run
+from bertsmith.compression.distilling import distil_task
+from bertsmith.compression.distilling import teacher as answer_cache
 from bertsmith.files import read_json, sha256
 from bertsmith.tasks.finetuning import Finetuning
 from bertsmith.training.finetuning import task_run as best

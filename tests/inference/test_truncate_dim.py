@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertsmith.compression.static.token_vectors import token_vectors
+from bertsmith.compression.static_learning import token_vectors
 from bertsmith.errors import ModelError
 from bertsmith.inference.attribution import Explainer
 from bertsmith.inference.embedding.embedder import Embedder

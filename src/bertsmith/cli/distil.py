@@ -10,7 +10,7 @@ from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns,
 from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
-    from bertsmith.compression.shrinking.tried import Shrunk
+    from bertsmith.compression.shrinking.candidates import Shrunk
 
 
 def _recipe_setting_names(words: Sequence[str]) -> list[str]:
@@ -200,7 +200,7 @@ def _as_table(
 ) -> None:
     from bertsmith.cli.results import show_static_table
     from bertsmith.cli.screen import print_paths, progress_bar
-    from bertsmith.compression.static.distil_static import distil_static
+    from bertsmith.compression.distil_static import distil_static
 
     with progress_bar("Static table") as progress:
         result = distil_static(

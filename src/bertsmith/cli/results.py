@@ -14,8 +14,8 @@ from bertsmith.training.finetuning.figures import class_table, column_tables, co
 from bertsmith.training.finetuning.results import Results
 
 if TYPE_CHECKING:
+    from bertsmith.compression.distil_static import StaticResult
     from bertsmith.compression.distilling.distil_results import DistilResults
-    from bertsmith.compression.static.distil_static import StaticResult
 
 _FIGURES = {"ece_before": "calibration error before", "ece_after": "after scaling by the temperature"}
 

@@ -7,8 +7,13 @@ from encoder_samples import config_of, drawn
 from torch import Tensor
 from torch.nn import functional as F
 
-from bertsmith.compression.distilling.encoders.losses import cosine_loss, soft_target_loss
-from bertsmith.compression.distilling.encoders.relations import products_of, relation_heads, relation_loss
+from bertsmith.compression.distilling.encoders.losses import (
+    cosine_loss,
+    products_of,
+    relation_heads,
+    relation_loss,
+    soft_target_loss,
+)
 from bertsmith.compression.distilling.encoders.teacher import Teacher, with_positions
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert

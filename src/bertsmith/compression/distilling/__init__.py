@@ -1,1 +1,3 @@
-"""Distillation: a smaller model learns what a larger one says."""
+"""A smaller model learns what a larger one says of texts of its task. `encoders`: the same of raw text,
+without a task. Read first: distil_task.py.
+"""

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.compression.distilling.answer_file import AnswerFile, is_answer_file
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
-from bertsmith.compression.distilling.teacher import Teacher
+from bertsmith.compression.distilling.teacher import AnswerFile, Teacher, is_answer_file
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import sha256
 from bertsmith.inference.trained_on import TrainedOn

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertsmith.compression.distilling.cost import Saving, measure_saving
-from bertsmith.compression.distilling.student_run import Heard, Work
+from bertsmith.compression.distilling.distil_results import Saving, measure_saving
+from bertsmith.compression.distilling.distil_session import Heard, Work
 from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.tasks.evaluating.evaluation import evaluate
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples

@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertsmith.compression.distilling.cost import Cost
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
-from bertsmith.compression.distilling.distil_results import DistilResults
-from bertsmith.compression.distilling.student_run import ALONE, STUDENT
+from bertsmith.compression.distilling.distil_results import Cost, DistilResults
+from bertsmith.compression.distilling.distil_session import ALONE, STUDENT
 from bertsmith.files import atomic_write
 from bertsmith.reporting import formatting, tables
 from bertsmith.reporting.page import REPORT_FILE, render_page

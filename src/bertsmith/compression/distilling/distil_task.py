@@ -19,15 +19,17 @@ from bertsmith.compression.distilling.distil_measuring import agreements, measur
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe, make_distil_recipe
 from bertsmith.compression.distilling.distil_report import write_distil_report
 from bertsmith.compression.distilling.distil_results import DistilResults, write_distil_results
-from bertsmith.compression.distilling.distil_session import DistilSession, Show, silent
-from bertsmith.compression.distilling.student_run import (
+from bertsmith.compression.distilling.distil_session import (
     STUDENT,
+    DistilSession,
     Heard,
+    Show,
     Work,
     answers_to_learn,
     hear,
     learn_alone,
     restored,
+    silent,
     train_student,
 )
 from bertsmith.compression.distilling.teacher import hash_of

@@ -20,16 +20,26 @@ from bertsmith.compression.distilling.distil_data import DistilData, read_distil
 from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
 from bertsmith.compression.distilling.distil_session import Show, silent
 from bertsmith.compression.distilling.teacher import Teacher
+from bertsmith.compression.shrinking.candidates import (
+    STATIC,
+    LeftOut,
+    OnTest,
+    Shrunk,
+    Tried,
+    asked_for,
+    begin_search,
+    choose,
+    decided_once,
+    doubts,
+    ladder,
+)
 from bertsmith.compression.shrinking.judging import Judge
-from bertsmith.compression.shrinking.ladder import STATIC, ladder
-from bertsmith.compression.shrinking.search_folder import asked_for, begin_search, decided_once
 from bertsmith.compression.shrinking.shrink_report import write_shrink_report
-from bertsmith.compression.shrinking.taught_table import table_source
-from bertsmith.compression.shrinking.tried import LeftOut, OnTest, Shrunk, Tried, choose, doubts
-from bertsmith.compression.shrinking.trying import (
+from bertsmith.compression.shrinking.training import (
     PRUNED,
     Work,
     seconds_beside,
+    table_source,
     try_candidate,
     try_pruned,
     try_table,

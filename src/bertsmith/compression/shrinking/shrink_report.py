@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertsmith.compression.shrinking.tried import Shrunk, Tried
+from bertsmith.compression.shrinking.candidates import Shrunk, Tried
 from bertsmith.files import atomic_write
 from bertsmith.reporting import formatting
 from bertsmith.reporting.charts import FIRST, INK, MUTED, SECOND, picture

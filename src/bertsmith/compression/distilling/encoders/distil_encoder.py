@@ -16,7 +16,7 @@ from rich.console import Console
 
 from bertsmith.compression.distilling.encoders.distil_inputs import Prepared, open_teacher, prepare
 from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe, make_encoder_recipe
-from bertsmith.compression.distilling.encoders.saving import save_student
+from bertsmith.compression.distilling.encoders.student_model import save_student
 from bertsmith.door import door, flag, kind, optional
 from bertsmith.machine import Hardware
 from bertsmith.model.cpu.process import keep_memory

@@ -11,12 +11,15 @@ from torch import Tensor, nn
 
 from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe
 from bertsmith.compression.distilling.encoders.kinds import Subject, choose_subject
-from bertsmith.compression.distilling.encoders.objective import Comparison, EncoderDistillation
-from bertsmith.compression.distilling.encoders.projection import learned_once, sample_size, sampled
-from bertsmith.compression.distilling.encoders.relations import relation_heads
+from bertsmith.compression.distilling.encoders.losses import relation_heads
+from bertsmith.compression.distilling.encoders.objective import (
+    SHORTEST,
+    Comparison,
+    EncoderDistillation,
+    TextStream,
+)
 from bertsmith.compression.distilling.encoders.student_model import Student, make_trained, shape_of
-from bertsmith.compression.distilling.encoders.teacher import Teacher
-from bertsmith.compression.distilling.encoders.text_stream import SHORTEST, TextStream
+from bertsmith.compression.distilling.encoders.teacher import Teacher, learned_once, sample_size, sampled
 from bertsmith.compression.distilling.encoders.vector_cache import VectorCache
 from bertsmith.data.batch import PackedBatch, split
 from bertsmith.data.masking import Masker, MaskingRates

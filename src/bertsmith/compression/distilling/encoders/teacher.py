@@ -1,21 +1,32 @@
-"""The frozen teacher beside its student: what it makes of a batch, as far as somebody learns from it.
+"""The frozen teacher beside its student: what it makes of a batch, as far as somebody learns from it; and its
+vectors in fewer dimensions, the directions in which they are longest.
 
 N tokens in the packed batch, K masked positions, H hidden size, V vocabulary.
 """
 
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from bertsmith.data.batch import PackedBatch
+from bertsmith.data.batch import PackedBatch, Sequences
+from bertsmith.data.stream import Cursor, PretrainingStream
+from bertsmith.errors import ModelError
+from bertsmith.files import atomic_write
+from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.model.bert import Bert
 from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
 from bertsmith.model.layers.attention import SelfAttention
 from bertsmith.model.layers.layer import Layer
 from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead
+
+_VECTORS_A_DIMENSION = 16  # of a sample, so that no direction is chance
+_SMALLEST = 4096
 
 
 class Taught(NamedTuple):
@@ -92,3 +103,46 @@ def _probe(encoder: Bert, layer: int) -> Probe:
     assert isinstance(chosen, Layer)
     norm = deepcopy(chosen.attention_norm) if chosen.pre_norm else nn.Identity()
     return Probe(layer, norm, deepcopy(chosen.attention))  # preparing takes the layer's own weights apart
+
+
+def principal_directions(vectors: Vectors, dimensions: int) -> Tensor:
+    """(B, H) -> (D, H), orthonormal rows: among all projections to D dimensions the one whose products of
+    two vectors are nearest to those of the whole ones (Eckart and Young 1936), so nothing is centred.
+    """
+    products = torch.from_numpy(vectors.T @ vectors).double()
+    directions = torch.linalg.eigh(products).eigenvectors  # columns, the weakest first
+    strongest: Tensor = directions.flip(1)[:, :dimensions].T.float().contiguous()
+    return strongest
+
+
+def sample_size(width: int) -> int:
+    """How many vectors directions are learned from."""
+    return max(_SMALLEST, _VECTORS_A_DIMENSION * width)
+
+
+def sampled(stream: PretrainingStream, count: int) -> Iterator[Sequences]:
+    """The first texts of a stream, batch by batch."""
+    for batch in stream.batches(Cursor(), last_epoch=0):
+        yield batch.sequences
+        count -= len(batch.sequences)
+        if count <= 0:
+            return
+
+
+def learned_once(path: Path, width: int, dimensions: int, learn: Callable[[], Vectors]) -> Tensor:
+    """(D, H) as kept in the run's folder, or of vectors (B, H) that `learn` computes, and then kept.
+
+    Raises ModelError when there are fewer texts than dimensions, or the file is another run's.
+    """
+    if not path.exists():
+        vectors = learn()
+        if len(vectors) < dimensions:
+            raise ModelError(
+                f"{dimensions} dimensions need as many texts to be learned from, and the corpus has "
+                f"{len(vectors):,}. Give a larger corpus, or fewer dimensions."
+            )
+        atomic_write(path, save({"projection": principal_directions(vectors, dimensions)}))
+    projection = load_file(path)["projection"]
+    if projection.shape != (dimensions, width):
+        raise ModelError(f"{path} is of another run: its shape is {tuple(projection.shape)}. Remove it.")
+    return projection

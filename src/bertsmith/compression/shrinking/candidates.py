@@ -1,18 +1,79 @@
-"""What became of each candidate, and which of those that keep what was asked computes least.
-
-out/candidates/SLUG/tried.json   one candidate, once it is finished
-out/results.json                 all of them, the choice, and what was left out
+"""Which smaller models are tried (a static table, fewer layers, narrower ones), what became of each, which is
+chosen, and the folder of the search, begun once or again with the same settings.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from bertsmith.files import read_json, write_json
+from bertsmith.compression.distilling.distil_data import data_hashes
+from bertsmith.compression.distilling.distil_recipe import DistilRecipe
+from bertsmith.compression.distilling.teacher import Teacher
+from bertsmith.errors import InputError
+from bertsmith.files import make_folder, read_json, write_json
+from bertsmith.model.config import BertConfig
 
+_SHARES = (2 / 3, 1 / 2, 1 / 3)  # of the layers, above the last few
+_LAST = (3, 2, 1)
+
+
+STATIC = "static"
 FILE = "tried.json"
 _AS_LITTLE = 1.05  # times the least work: a text of other pieces may turn it round
+_SETTINGS, _VOCABULARY = "settings.json", "vocabulary.json"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """`name` as tables show it, `slug` as its folder is called. `layers` is 0 for a static
+    table; `width` and the neurons of `feed_forward` parts None for the teacher's.
+    """
+
+    name: str
+    slug: str
+    layers: int
+    width: int | None = None
+    feed_forward: int | None = None
+
+
+def ladder(config: BertConfig, *, static: bool = False) -> list[Candidate]:
+    """The quickest to train first. `static`: the task can be answered from a static table."""
+    whole = config.num_hidden_layers
+    counts = {round(share * whole) for share in _SHARES} | set(_LAST)
+    found = [_by_layers(count) for count in sorted(counts) if 1 <= count < whole]
+    if narrow := _half_width(config):
+        layers = max(whole // 2, 1)
+        name = f"{_counted(layers)} of {narrow}"
+        found.append(Candidate(name, f"layers-{layers}-width-{narrow}", layers, narrow))
+    if whole > 2:
+        layers, neurons = round(whole / 3), config.intermediate_size // 3
+        name = f"{_counted(layers)}, a third of the feed-forward"
+        found.append(Candidate(name, f"layers-{layers}-feed-forward-{neurons}", layers, None, neurons))
+    found.sort(key=lambda each: (_products(each, config), each.layers))
+    return [Candidate("static table", STATIC, 0), *found] if static else found
+
+
+def _products(candidate: Candidate, config: BertConfig) -> int:
+    """How many multiplications a token costs, in products of attention and of feed-forward parts."""
+    width = candidate.width or config.hidden_size
+    neurons = candidate.feed_forward or config.intermediate_size * width // config.hidden_size
+    gates = 2 if config.feed_forward == "gated" else 1
+    return candidate.layers * width * (4 * width + (gates + 1) * neurons)
+
+
+def _by_layers(count: int) -> Candidate:
+    return Candidate(_counted(count), f"layers-{count}", count)
+
+
+def _counted(layers: int) -> str:
+    return f"{layers} layer{'' if layers == 1 else 's'}"
+
+
+def _half_width(config: BertConfig) -> int | None:
+    """Half of the heads, of their size; None where there is an odd number of them."""
+    heads = config.num_attention_heads
+    return config.head_size * heads // 2 if heads % 2 == 0 else None
 
 
 @dataclass(frozen=True)
@@ -158,3 +219,44 @@ def doubts(shrunk_from: Tried, tried: Sequence[Tried], chosen: Tried, keep: floa
             f"as {chosen.interval[0]:.4f}, less than the {wanted:.4f} asked for: more dev rows would tell"
         )
     return found
+
+
+def asked_for(
+    whole: Teacher, recipe: DistilRecipe, overrides: Sequence[str], values: Mapping[str, Any], prune: bool
+) -> dict[str, Any]:
+    """What the candidates follow from."""
+    return {
+        "model": whole.sha256,
+        "files": data_hashes(recipe),
+        "settings": sorted(overrides),
+        "values": {name: value for name, value in sorted(values.items()) if value is not None},
+        "prune": prune,
+    }
+
+
+def begin_search(out: Path, asked: dict[str, Any]) -> None:
+    """Raises InputError where the folder holds a search with other settings, or something else."""
+    path = out / _SETTINGS
+    if path.exists():
+        begun = read_json(path)
+        differ = [name for name, value in asked.items() if begun.get(name) != value]
+        if differ:
+            raise InputError(
+                f"{out} was begun with another {', '.join(differ)}. Resume with the same, or choose another "
+                "folder."
+            )
+        return
+    if out.exists() and not all(each.name.startswith(f".{_SETTINGS}") for each in out.iterdir()):
+        raise InputError(f"{out} holds something else than a search of this kind. Choose another folder.")
+    make_folder(out)
+    write_json(path, asked)
+
+
+def decided_once(out: Path, pruned: bool) -> bool:
+    """Whether candidates have the pruned vocabulary. A search that goes on keeps what was decided, though
+    another share of the score be asked for now: half-trained candidates began with it.
+    """
+    path = out / _VOCABULARY
+    if not path.exists():
+        write_json(path, {"pruned": pruned})
+    return bool(read_json(path)["pruned"])

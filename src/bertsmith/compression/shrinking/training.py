@@ -1,12 +1,12 @@
-"""Makes one candidate of a search, and judges it: a pruned vocabulary, fewer layers, a static table.
-
-out/candidates/SLUG/        its distillation, model/ and tried.json
+"""One candidate of a search made and judged: a pruned vocabulary, fewer layers, or a static table with a
+linear head that learns the fine-tuned model's answers. How long it will take is told from some of its own
+steps, so that what doesn't fit is never begun.
 """
 
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,25 +14,130 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from bertsmith.compression.distil_static import distil_static
 from bertsmith.compression.distilling.distil_data import DistilData
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe, make_distil_recipe
 from bertsmith.compression.distilling.distil_session import DistilSession, Show
 from bertsmith.compression.distilling.distil_task import distil_task
+from bertsmith.compression.distilling.student import linear_start
+from bertsmith.compression.distilling.teacher import Teacher
+from bertsmith.compression.shrinking.candidates import STATIC, Candidate, LeftOut, Tried
 from bertsmith.compression.shrinking.judging import Judge
-from bertsmith.compression.shrinking.ladder import STATIC, Candidate
-from bertsmith.compression.shrinking.predicted_time import predicted_seconds
-from bertsmith.compression.shrinking.taught_table import teach_table
-from bertsmith.compression.shrinking.tried import LeftOut, Tried
 from bertsmith.compression.vocabulary_pruning import prune_counted
+from bertsmith.data.batch import PackedBatch
+from bertsmith.errors import InputError
 from bertsmith.files import make_folder
+from bertsmith.inference.frozen_baseline import encoder_before
+from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
+from bertsmith.model.static_table import load_static
+from bertsmith.progress import Progress
 from bertsmith.reporting import formatting
+from bertsmith.tasks.checkpoints.task_checkpoint import on_table, save_task_model
+from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
 from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel, outputs_of
+from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 from bertsmith.training.machine import Machine
 
+_TRIALS = 3  # steps, of which the first warms up
+_BESIDE = 1.15  # the optimiser, the log and the checkpoints, beside forward and backward passes
 PRUNED = "pruned"
 _WORTH = 0.05  # of the parameters, that a pruned vocabulary must save to be pruned
+
+
+def predicted_seconds(recipe: DistilRecipe, session: DistilSession) -> float:
+    """Of a training by this recipe, measured on its first examples: forward and backward passes per token,
+    times its tokens; and the evaluations on dev.
+    """
+    model = session.empty(recipe).to(session.machine.device).train()
+    encoded = session.train.encoded
+    some = encoded[: recipe.batch_size]
+    seconds = min(_step(model, some, session) for _ in range(_TRIALS))
+    tokens = sum(each.tokens for each in encoded)
+    training = seconds / max(sum(each.tokens for each in some), 1) * tokens * recipe.epochs
+    begun = time.perf_counter()
+    outputs_of(model, some)
+    a_text = (time.perf_counter() - begun) / max(len(some), 1)
+    evaluations = recipe.evaluations * recipe.epochs + 3  # before the first step, and the last weights twice
+    return _BESIDE * training + a_text * len(session.data.dev) * evaluations
+
+
+def _step(model: TaskModel, some: Sequence[Encoded], session: DistilSession) -> float:
+    begun = time.perf_counter()
+    device = session.machine.device
+    batch = PackedBatch.of(pack_examples(some, range(len(some))), device)
+    model(batch, Layout(some, device)).float().square().sum().backward()
+    model.zero_grad()
+    return time.perf_counter() - begun
+
+
+def table_source(whole: Teacher) -> Path | None:
+    """The encoder that a table can be made of; None for a task that isn't about classes of single texts, for
+    a model of numbers, and where the encoder before the fine-tuning isn't known or isn't here.
+    """
+    if not whole.task.fits_static_table or isinstance(whole.tokenizer, ValueTokenizer):
+        return None
+    return encoder_before(whole.folder)
+
+
+def teach_table(
+    folder: Path,
+    before: Path,
+    session: DistilSession,
+    recipe: DistilRecipe,
+    progress: Progress,
+    *,
+    prune: bool,
+) -> None:
+    """Writes folder/model. With `prune` the table has the pieces that occur, and no others."""
+    examples = session.train.examples
+    task = session.teachers[0].task.as_student({"pooling": "mean"})
+    encoder = _with_used_pieces(folder, before, task, examples) if prune else before
+    texts = [text for example in examples for text in task.texts(example)]
+    path = _learned(folder, encoder, texts, progress)
+    table = load_static(path)
+    tokenizer = load_own_tokenizer(path, table.config)
+    train = encode_examples(task, examples, tokenizer)
+    session = replace(session, task=task, tokenizer=tokenizer, train=train)
+    model = on_table(table, task)
+    taught, answered = session.taught(session.ask(examples).answers, recipe.soft_weight)
+    if (start := linear_start(taught, model, answered)) is not None:
+        start.apply(model)
+    model.head.finish()
+    dev = encode_examples(task, session.data.dev, tokenizer)
+    task.calibrate(outputs_of(model.eval(), dev.encoded), dev.examples, dev.encoded)
+    provenance = {"method": "static", "teachers": [each.sha256 for each in session.teachers]}
+    save_task_model(folder / "model", model, task, tokenizer, provenance, overwrite=True)
+    write_golden(folder / "model", type(task))
+
+
+def _with_used_pieces(folder: Path, before: Path, task: Task[Any], examples: Sequence[Any]) -> Path:
+    """The encoder with the pieces that occur: a tenth of them, each of which goes through it."""
+    tokenizer = read_own_tokenizer(before)
+    counts = np.zeros(tokenizer.vocab_size, np.int64)
+    for each in encode_examples(task, examples, tokenizer).encoded:
+        for window in each.windows:
+            counts += np.bincount(window.token_ids, minlength=len(counts))
+    out = folder / "encoder"
+    shutil.rmtree(out, ignore_errors=True)
+    return prune_counted(before, counts, out, len(examples)).folder
+
+
+def _learned(folder: Path, encoder: Path, texts: list[str], progress: Progress) -> Path:
+    """The table's folder. Of few texts there is nothing to learn beside the vectors of single pieces."""
+    source = folder / "texts.jsonl"
+    write_jsonl(({"text": " ".join(text.split())} for text in texts), source)
+    out = folder / "table"
+    shutil.rmtree(out, ignore_errors=True)
+    try:
+        return distil_static(encoder, out, [str(source)], progress=progress).model
+    except InputError:  # too few of the texts are sentences
+        shutil.rmtree(out, ignore_errors=True)
+        return distil_static(encoder, out, progress=progress).model
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertsmith.compression.static.learning import Learned, learn_table, piece_counts, unknown_share
-from bertsmith.compression.static.sampled_sentences import sample_sentences
-from bertsmith.compression.static.token_vectors import (
+from bertsmith.compression.static_learning import (
     COUNTED_COEFFICIENT,
     GUESSED_COEFFICIENT,
+    Learned,
     centred,
     guessed_frequencies,
+    learn_table,
+    piece_counts,
     principal_directions,
+    sample_sentences,
     token_vectors,
+    unknown_share,
     weights,
 )
 from bertsmith.door import door, flag, function, optional, place, several, text, whole
