@@ -17,7 +17,7 @@ from bertsmith.errors import CorpusError, InputError, RecipeError, ResourceError
 from bertsmith.text.corpus import building, reading
 from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus.corpus import Corpus, Document
-from bertsmith.text.corpus.preparing import Prepared, prepare
+from bertsmith.text.corpus.preparing import PreparedBatch, prepare
 from bertsmith.text.corpus.reading import Batch
 from bertsmith.text.corpus_settings import CorpusSettings
 
@@ -320,7 +320,9 @@ def test_a_task_knows_the_names_of_its_own_sources_only(
         write(tmp_path / "texts", [text], f"{number}.txt")
     known = []
 
-    def watched(batch: Batch, names: Mapping[int, str], settings: CorpusSettings, path: Path) -> Prepared:
+    def watched(
+        batch: Batch, names: Mapping[int, str], settings: CorpusSettings, path: Path
+    ) -> PreparedBatch:
         known.append(sorted(names))
         return prepare(batch, names, settings, path)
 

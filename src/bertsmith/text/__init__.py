@@ -1,5 +1,4 @@
-"""Text: whatever holds text → documents → sentences → a corpus; its vocabulary, and the tokenizer that
-reads by it.
+"""Text: files → documents → sentences → a corpus; a vocabulary, and the tokenizer that reads by it.
 
 files/ reads lines and rows of any file as streams, prose/ makes sentences of documents, corpus/ a folder of
 them that accounts for each, and decontamination/ takes test rows out of it. tokens/ has the tokenizer, from

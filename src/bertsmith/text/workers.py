@@ -119,9 +119,9 @@ def ordered_by_ray(function: Callable[..., Result], tasks: Iterable[tuple[Any, .
     """
     ray = require_ray()
     with _connected(ray), _quiet():
-        # One tally for all workers; should its own machine be lost, it counts from 1 again elsewhere.
-        tally = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Tally).remote()
-        call = partial(_call, ray.put(function), tally)
+        # One count for all workers; should its own machine be lost, it begins at 1 again elsewhere.
+        attempts = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Attempts).remote()
+        call = partial(_call, ray.put(function), attempts)
         waiting = enumerate(tasks)
         while True:
             size = TASKS_OF_A_ROUND * max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -193,12 +193,12 @@ def _round(ray: Any, blocks: list[Any], call: Callable[["pa.Table"], "pa.Table"]
         yield _unpacked(table)
 
 
-def _call(sent: Any, tally: Any, table: "pa.Table") -> "pa.Table":
+def _call(sent: Any, attempts: Any, table: "pa.Table") -> "pa.Table":
     """What a worker does."""
     import ray
 
     number, task = _unpacked(table)
-    if ray.get(tally.begin.remote(number)) > ATTEMPTS:
+    if ray.get(attempts.begin.remote(number)) > ATTEMPTS:
         error = ResourceError(
             f"Task {number} lost its worker {ATTEMPTS} times, mostly because memory ran out. Give the "
             "cluster's machines more memory, or fewer CPUs each (`ray start --num-cpus`), and run this again."
@@ -210,7 +210,7 @@ def _call(sent: Any, tally: Any, table: "pa.Table") -> "pa.Table":
         return _packed(_Outcome(None, for_the_user))
 
 
-class _Tally:
+class _Attempts:
     """How often each task was begun, known outside of the workers that may be lost over it."""
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ from bertsmith.text.corpus.manifest import (
     Split,
     SplitEntry,
 )
-from bertsmith.text.corpus.preparing import Prepared, prepare, prepare_elsewhere, read_prepared
+from bertsmith.text.corpus.preparing import PreparedBatch, prepare, prepare_elsewhere, read_prepared
 from bertsmith.text.corpus.reading import Batch, Origin, Reader
 from bertsmith.text.corpus.selection import FACTS, Choice, Facts, Mask, SignatureFiles, choose
 from bertsmith.text.corpus_settings import CorpusSettings
@@ -154,7 +154,7 @@ def _tasks(reader: Reader, names: list[str], settings: CorpusSettings, scratch: 
         yield batch, named, settings, scratch / f"batch-{number:08d}.arrow"
 
 
-def _on_a_cluster(tasks: Iterator[Task]) -> Iterator[Prepared]:
+def _on_a_cluster(tasks: Iterator[Task]) -> Iterator[PreparedBatch]:
     """Pages of Python packages are read before they are sent: another machine may not have them."""
     sent = ((Batch([*batch.documents()], batch.size), *rest) for batch, *rest in tasks)
     for prepared, content in ordered_by_ray(prepare_elsewhere, sent):

@@ -21,7 +21,7 @@ from bertsmith.text.prose.sentences import sentences
 from bertsmith.text.words import spaced_words
 
 
-class Prepared(NamedTuple):
+class PreparedBatch(NamedTuple):
     """What the main process learns of a batch; the text itself lies in the file at `path`."""
 
     path: Path
@@ -30,7 +30,7 @@ class Prepared(NamedTuple):
     empty: Counter[int]  # documents without text, by source
 
 
-def prepare(batch: Batch, names: Mapping[int, str], settings: CorpusSettings, path: Path) -> Prepared:
+def prepare(batch: Batch, names: Mapping[int, str], settings: CorpusSettings, path: Path) -> PreparedBatch:
     """Writes the batch's documents to `path` (Arrow, LZ4) and returns what is needed to choose among them."""
     empty: Counter[int] = Counter()
     rows, facts, signatures = [], [], []
@@ -50,12 +50,12 @@ def prepare(batch: Batch, names: Mapping[int, str], settings: CorpusSettings, pa
             signatures.append(signature(words))
     _write(rows, path)
     signed = np.stack(signatures) if signatures else np.zeros((0, HASHES), np.uint32)
-    return Prepared(path, np.array(facts, FACTS), signed, empty)
+    return PreparedBatch(path, np.array(facts, FACTS), signed, empty)
 
 
 def prepare_elsewhere(
     batch: Batch, names: Mapping[int, str], settings: CorpusSettings, path: Path
-) -> tuple[Prepared, bytes]:
+) -> tuple[PreparedBatch, bytes]:
     """The same on another machine: what belongs into the file at `path` comes back as bytes."""
     with TemporaryDirectory() as folder:
         prepared = prepare(batch, names, settings, Path(folder) / path.name)

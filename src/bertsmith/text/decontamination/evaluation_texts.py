@@ -119,15 +119,10 @@ def _format_of(path: Path, format: str | None, encoding: str) -> str:
     if path.is_dir() or format is not None:
         return format or _FOLDER
     with open_table(path, None, encoding, _BY_ENDING, _TEXT, whole_name=True) as table:
-        if table.format == "csv":
-            return _separator_of(table)
+        if table.format == "csv":  # saved with tabs it is no rarity: the more frequent separator counts
+            first = next(iter(table.lines()), "")
+            return "tsv" if first.count("\t") > first.count(",") else "csv"
         return _kind_of_json(table) if table.format == "json" else table.format
-
-
-def _separator_of(table: TableFile) -> str:
-    """CSV that was saved with tabs is no rarity: the first line's more frequent separator counts."""
-    first = next(iter(table.lines()), "")
-    return "tsv" if first.count("\t") > first.count(",") else "csv"
 
 
 def _kind_of_json(table: TableFile) -> str:

@@ -57,7 +57,7 @@ _APOSTROPHES = str.maketrans(dict.fromkeys("\u2018\u2019\u02bc`", "'"))
 _NO_LETTERS = re.compile(rf"[^\w\s{MARKS}]+|_+")
 
 
-class _Prepared(NamedTuple):
+class _Lookup(NamedTuple):
     """What a worker looks for: the ids of all words that occur in a text, and an index for each reading."""
 
     vocabulary: dict[str, int]
@@ -104,7 +104,7 @@ def find_places(
     return found
 
 
-def _prepare(texts: Sequence[str]) -> _Prepared:
+def _prepare(texts: Sequence[str]) -> _Lookup:
     vocabulary: dict[str, int] = {}
     readings: list[list[Int32s]] = [[] for _ in READINGS]
     for text in texts:
@@ -113,7 +113,7 @@ def _prepare(texts: Sequence[str]) -> _Prepared:
             wanted = [] if too_short else words
             ids = [vocabulary.setdefault(word, len(vocabulary) + 1) for word in wanted]
             reading.append(np.array(ids, np.int32))
-    return _Prepared(vocabulary, tuple(map(TextIndex.of_texts, readings)))
+    return _Lookup(vocabulary, tuple(map(TextIndex.of_texts, readings)))
 
 
 def _search(path: Path, group: int, folder: Path) -> tuple[Places, int]:
@@ -134,12 +134,10 @@ def _search(path: Path, group: int, folder: Path) -> tuple[Places, int]:
 
 
 @lru_cache(maxsize=1)
-def _load(folder: Path) -> _Prepared:
+def _load(folder: Path) -> _Lookup:
     words = (folder / "vocabulary").read_text(encoding="utf-8").split("\n")
     vocabulary = {word: number for number, word in enumerate(words, start=1)}
-    return _Prepared(
-        vocabulary, tuple(TextIndex.load(folder / f"index-{n}.npz") for n in range(len(READINGS)))
-    )
+    return _Lookup(vocabulary, tuple(TextIndex.load(folder / f"index-{n}.npz") for n in range(len(READINGS))))
 
 
 def _words(documents: Sequence[Sequence[str]], reading: int, vocabulary: dict[str, int]) -> Words:

@@ -184,17 +184,14 @@ class Documents:
         done = 0
         for file in self.files:
             if wanted(file.name):
-                yield from self._filled(self._of_file(file))
+                for document in self._of_file(file):
+                    if document.text.strip():
+                        yield document
+                    else:
+                        self.skipped.empty.append(document.where)
             done += file.size
             if progress is not None:
                 progress(done, self.size, "bytes")
-
-    def _filled(self, documents: Iterable[Document]) -> Iterator[Document]:
-        for document in documents:
-            if document.text.strip():
-                yield document
-            else:
-                self.skipped.empty.append(document.where)
 
     def _of_file(self, file: SourceFile) -> Iterator[Document]:
         format = self._table_format(file)

@@ -72,7 +72,9 @@ def title_of(text: str, suffix: str) -> str:
     if suffix not in (*_MARKDOWN, ".rst"):
         return ""
     beginning = text[:_WITHIN]
-    found = _HEADING.search(_prose(beginning) if suffix in _MARKDOWN else beginning)
+    if suffix in _MARKDOWN:  # without front matter and code, whose comments and last lines look like headings
+        beginning = _CODE.sub("", _FRONT_MATTER.sub("", beginning))
+    found = _HEADING.search(beginning)
     if found is None:
         return ""
     if found[1] is None:
@@ -80,8 +82,3 @@ def title_of(text: str, suffix: str) -> str:
     title = found[1].strip()
     bare = title.rstrip("#")
     return bare.rstrip() if bare != bare.rstrip() else title
-
-
-def _prose(markdown: str) -> str:
-    """Without front matter and blocks of code, whose comments and last lines look like headings."""
-    return _CODE.sub("", _FRONT_MATTER.sub("", markdown))

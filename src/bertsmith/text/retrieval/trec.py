@@ -14,7 +14,7 @@ is another number. So it is read where the judged numbers aren't all among the <
 import codecs
 import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -49,7 +49,9 @@ def read_trec(folder: Path, split: str, encoding: str) -> RetrievalData:
     for query, document, grade, where in read_qrels(judged, encoding):
         gathered.judge(query, document, grade, where)
     found = [_topic(block, where) for block, where in _blocks(topics, "top", encoding)]
-    by_order = _counts_by_order([number for number, _, _ in found], gathered.judgements)
+    numbers, judged_numbers = {number for number, _, _ in found}, gathered.judgements.keys()
+    places = {str(place) for place in range(1, len(found) + 1)}
+    by_order = not judged_numbers <= numbers and judged_numbers <= places
     for place, (number, text, where) in enumerate(found, start=1):
         gathered.add_query(str(place) if by_order else number, text, where)
     return gathered.finish(folder.name, judged.name, (_BY_ORDER,) if by_order else ())
@@ -135,8 +137,3 @@ def _field(block: str, tag: str) -> str | None:
 def _plain(text: str) -> str:
     """Without tags, entities and line breaks."""
     return " ".join(html.unescape(re.sub(r"</?\w+>", " ", text)).split())
-
-
-def _counts_by_order(numbers: Sequence[str], judged: Mapping[str, object]) -> bool:
-    places = {str(place) for place in range(1, len(numbers) + 1)}
-    return not judged.keys() <= set(numbers) and judged.keys() <= places

@@ -32,24 +32,23 @@ def read_run(path: Path | str, encoding: str = "utf-8") -> dict[str, dict[str, f
     with open_table(path, "run", encoding, {}, otherwise="run") as table:
         for line, text in enumerate(table.lines(), start=1):
             fields, where = text.split(), f"{table.name}, line {line}"
-            if fields:
-                _take(fields, where, found)
+            if not fields:
+                continue
+            if len(fields) != _COLUMNS:
+                raise InputError(
+                    f"{where}: expected {_COLUMNS} columns (query, Q0, document, rank, score, system), "
+                    f"found {len(fields)}."
+                )
+            query, _, document, _, score, _ = fields
+            documents = found.setdefault(query, {})
+            if document in documents:
+                raise InputError(
+                    f"{where}: document {document!r} a second time for query {query!r}. Remove one."
+                )
+            documents[document] = _score(score, where)
     if not found:
         raise InputError(f"{path}: expected lines such as '7 Q0 d12 1 14.2 name', found none.")
     return found
-
-
-def _take(fields: Sequence[str], where: str, found: dict[str, dict[str, float]]) -> None:
-    if len(fields) != _COLUMNS:
-        raise InputError(
-            f"{where}: expected {_COLUMNS} columns (query, Q0, document, rank, score, system), "
-            f"found {len(fields)}."
-        )
-    query, _, document, _, score, _ = fields
-    documents = found.setdefault(query, {})
-    if document in documents:
-        raise InputError(f"{where}: document {document!r} a second time for query {query!r}. Remove one.")
-    documents[document] = _score(score, where)
 
 
 def _score(spelled: str, where: str) -> float:

@@ -82,8 +82,9 @@ def vocabulary_report(
     """
     split: Split = "heldout" if corpus.manifest.splits["heldout"].counts.sentences else "train"
     tally = Tally(tokenizer)
-    for sentences in _batches(_spread_sentences(corpus, split)):
-        tally.add(sentences)
+    sentences = _spread_sentences(corpus, split)
+    while some := list(islice(sentences, SENTENCES_AT_ONCE)):
+        tally.add(some)
         if progress is not None:
             progress(len(tally.lengths), None, "sentences measured")
     if not tally.counts:
@@ -185,11 +186,6 @@ def _spread_sentences(corpus: "Corpus", split: Split) -> Iterator[str]:
     step = -(-corpus.manifest.splits[split].counts.sentences // MAX_SENTENCES)
     sentences = (sentence for document in corpus.documents(split) for sentence in document.sentences)
     return islice(sentences, 0, None, max(step, 1))
-
-
-def _batches(sentences: Iterator[str]) -> Iterator[list[str]]:
-    while batch := list(islice(sentences, SENTENCES_AT_ONCE)):
-        yield batch
 
 
 def _first(words: list[SplitWord], weight: Callable[[SplitWord], int]) -> tuple[SplitWord, ...]:
