@@ -3,6 +3,7 @@
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from made_student import make_student, put_in_mode, stage_of
 from running_mirror import RunningMirror, running_mirror, wait_until
 from scripted_upstream import Upstream
 
-from bertsmith.mirror.call import Call
+from bertsmith.mirror.call import AGAIN, Call
+from bertsmith.mirror.call_records import CallRecords
 from chromium import Browser
 
 READY = "document.body.dataset.ready"
@@ -85,10 +87,16 @@ def test_recording_shows_fields_the_template_and_the_command_that_trains(
 def test_with_auto_it_says_how_many_calls_are_missing(
     upstream: Upstream, tmp_path: Path, browser: Browser
 ) -> None:
+    """Of merged versions together, without those that were asked again, as the training has them."""
     options = {"auto": True, "train_after": 400, "students": str(tmp_path / "students")}
     with running_mirror(tmp_path, upstream.url, **options) as mirror:
-        page_states.record(mirror, 300)
+        call = page_states.record(mirror, 300)[-1]
         assert "A student is trained by itself at 400 calls: 100 to go." in look(browser, mirror)
+        before = page_states.calls_of(60, "Another prompt.", seed=1)
+        mirror.store.add([replace(call, id="again", source=AGAIN), *before])
+        CallRecords(mirror.store).merge(call.site, [call.version, before[0].version])
+        look_again(browser)
+        browser.wait_for("document.getElementById('part-stage').innerText.includes('400 calls: 40 to go.')")
 
 
 def test_shadow_shows_how_far_the_comparisons_are(

@@ -18,8 +18,11 @@ from bertsmith.errors import InputError
 from bertsmith.mirror.answering.evidence import Batch, Comparison
 from bertsmith.mirror.answering.moves import moved
 from bertsmith.mirror.answering.stage_store import StageStore
-from bertsmith.mirror.call import Answered
+from bertsmith.mirror.call import AGAIN, Answered
+from bertsmith.mirror.call_records import CallRecords
 from bertsmith.mirror.looking.seen_values import seen_values
+from bertsmith.mirror.looking.state import Looking
+from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.mirror.store import Store
 
 KEY, LOOKER = "operator-0123456789abcdef", "looker-0123456789abcdef"
@@ -95,6 +98,20 @@ def test_values_that_may_be_texts_are_not_shown(calm: RunningMirror) -> None:
     assert seen_values([*numbers, *whole])["$.n"]["values"] == [["0", 10], ["1", 10]]
     (call,) = calm.store.latest(next(iter(calm.ask("/bertsmith/state").json()["details"])), 1)
     assert call.answered.value["n"] == 39
+
+
+def test_what_is_to_be_trained_on_is_counted_as_the_training_counts_it(tmp_path: Path) -> None:
+    """Of merged versions together, without what was asked again."""
+    now, before, other = (page_states.calls_of(n, f"Prompt {n}.", seed=n) for n in (30, 20, 10))
+    store = Store(str(tmp_path / "calls.sqlite"))
+    store.add([*now, *before, *other, replace(now[0], id="again", source=AGAIN)])
+    CallRecords(store).merge(now[0].site, [now[0].version, before[0].version])
+    versions = {each["version"]: each for each in Looking(store, MirrorSettings()).state()["versions"]}
+    found = [
+        (versions[of[0].version]["calls"], versions[of[0].version]["to_train"]) for of in (now, before, other)
+    ]
+    assert found == [(31, 50), (20, 50), (10, 10)]
+    store.close()
 
 
 @pytest.mark.parametrize(

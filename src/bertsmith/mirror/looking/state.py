@@ -1,6 +1,7 @@
 """All there is to see of a mirror as one JSON object: for the page, and `bertsmith mirror status --json`."""
 
 import time
+from collections import Counter
 from typing import Any
 
 from bertsmith.metrics.guarantees.bounds import clopper_pearson
@@ -33,7 +34,7 @@ class Looking:
 
     def state(self, *, has_texts: bool = False) -> dict[str, Any]:
         """With `has_texts` texts of calls stand beside what a student takes them for."""
-        versions, stages = self.store.versions(), self.stages.stages()
+        versions, stages, to_train = self.store.versions(), self.stages.stages(), self._to_train()
         accounted = accounts(self.stages, self.settings.prices)
         trained = learned(self.store)
         shown = _most_interesting(versions, {each.stage.version for each in accounted} | trained.keys())
@@ -42,7 +43,12 @@ class Looking:
             "calls": sum(each.calls for each in versions),
             "rules": self._rules(),
             "versions": [
-                vars(each) | {"fields": _fields(each), "stage": vars(stages[each.version])}
+                vars(each)
+                | {
+                    "to_train": to_train.get(each.version, 0),
+                    "fields": _fields(each),
+                    "stage": vars(stages[each.version]),
+                }
                 for each in versions
                 if each.version in stages
             ],
@@ -58,6 +64,16 @@ class Looking:
                 for (protocol, reason), count in sorted(self.store.passed().items())
             ],
         }
+
+    def _to_train(self) -> dict[str, int]:
+        """Of each version how many calls a training would have: of merged ones, those of all; none that were
+        asked again.
+        """
+        counts, into = self.stages.call_counts(1), self.stages.merged()
+        of_group = Counter[str]()
+        for version, calls in counts.items():
+            of_group[into.get(version, version)] += calls
+        return {version: of_group[into.get(version, version)] for version in counts}
 
     def _rules(self) -> dict[str, Any]:
         names = (

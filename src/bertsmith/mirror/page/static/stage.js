@@ -108,12 +108,12 @@ function noStudent(state, version, training, learned) {
   const { rules } = state;
   const store = state.store === "mirror.sqlite" ? "" : ` --store ${state.store}`;
   const train = `bertsmith mirror train --site ${version.site} --version ${version.version}${store}`;
-  const missing = rules.train_after - version.calls;
+  const missing = rules.train_after - version.to_train;
   const parts = [];
   if (learned && !learned.coverage) parts.push(h("p", {}, `The last training proved nothing${learned.why_not ? `: ${learned.why_not}` : ""}.`), learned.curve ? h("p", {}, learned.curve.forecast) : null);
   else if (training?.outcome && training.calls) parts.push(h("p", {}, `The last training ended: ${training.outcome}.`));
   if (rules.auto) {
-    if (missing > 0) parts.push(progress(version.calls, rules.train_after), h("p", {}, `A student is trained by itself at ${whole(rules.train_after)} calls: ${whole(missing)} to go.`));
+    if (missing > 0) parts.push(progress(version.to_train, rules.train_after), h("p", {}, `A student is trained by itself at ${whole(rules.train_after)} calls: ${whole(missing)} to go.`));
     else if (!training) parts.push(h("p", {}, "A student is about to be trained."));
     return parts;
   }
@@ -125,7 +125,7 @@ function noStudent(state, version, training, learned) {
     parts.push(h("p", {}, `A student is trained and proven (${share(learned.coverage)} of the calls). Let it be compared:`), command(`bertsmith mirror promote ${version.version} --student students/${version.site}${store}`));
     return parts;
   }
-  if (missing > 0) parts.push(progress(version.calls, rules.train_after), h("p", {}, `Go on recording: some ${whole(rules.train_after)} calls are worth a first training. Then:`));
+  if (missing > 0) parts.push(progress(version.to_train, rules.train_after), h("p", {}, `Go on recording: some ${whole(rules.train_after)} calls are worth a first training. Then:`));
   else parts.push(h("p", {}, "There are enough calls to train on:"));
   parts.push(command(train));
   return parts;
