@@ -151,6 +151,9 @@ def test_an_id_is_carried_to_the_predictions(name: str, content: str, tmp_path: 
         ("question,sentence,label\nwho?,ann,entailment\nwho?,bob,not_entailment\n", {}, "is not_entailment"),
         ("sentence1,sentence2,gold_label\na,ann,-\nb,bob,contradiction\n", {}, "is contradiction"),
         ("question,answer,label\nwho?,ann,yes\nwho?,bob,no\n", {}, "'label' is no"),
+        ("question,answer,label\nwho?,ann,relevant\nwho?,bob,Not relevant\n", {}, "'label' is Not relevant"),
+        ("query,passage,label\nwho?,ann,partly relevant\nwho?,bob,irrelevant\n", {}, "is irrelevant"),
+        ("query,passage,class\nwho?,ann,correct\nwho?,bob,incorrect\n", {}, "'class' is incorrect"),
         (
             "query,passage,right\nwho?,ann,true\nwho?,bob,false\n",
             {"label": "right"},

@@ -38,8 +38,13 @@ _VERDICTS = (
     *("ismatch", "match", "isparaphrase", "paraphrase", "relevancy", "judgment", "judgement"),
     *("goldlabel", "gold", "class", "target", "y"),
 )
-_WRONG = ("0", "false", "f", "no", "n", "irrelevant", "not_relevant", "contradiction", "not_entailment")
-_NOT_WRONG = ("1", "true", "t", "yes", "y", "relevant", "entailment", "neutral", "-")
+# Words that say no whatever stands in other rows, and those that may mean something else there.
+_DENIALS = (
+    *("irrelevant", "notrelevant", "nonrelevant", "unrelated", "notrelated", "wrong", "incorrect"),
+    *("contradiction", "notentailment", "notduplicate"),
+)
+_WRONG = ("0", "false", "f", "no", "n")
+_NOT_WRONG = ("1", "true", "t", "yes", "y")
 _NEGATIVE = re.compile(r"negatives?[ _-]?\d*", re.IGNORECASE)
 # A list of texts. Braces aren't looked at: a document may be code.
 _PRINTED = re.compile(r"""\[\s*(?:['"].*['"]\s*)?\]""", re.DOTALL)
@@ -192,9 +197,10 @@ def require_answers(
         rows = read_rows(path, judged, **layout) if judged else []
     for number, column in enumerate(judged):
         cells = [(row.values[number], row.where) for row in rows if not is_blank(row.values[number])]
-        wrong = [row for row in cells if as_category(row[0]).lower() in _WRONG]
+        wrong = [row for row in cells if plain_name(as_category(row[0])) in (*_WRONG, *_DENIALS)]
         may_be_grade = column == named or plain_name(column) in _RELEVANCES
-        if wrong and all(_is_relevance(value, may_be_grade) for value, _ in cells):
+        denies = any(plain_name(as_category(value)) in _DENIALS for value, _ in wrong)
+        if wrong and (denies or all(_is_relevance(value, may_be_grade) for value, _ in cells)):
             value, where = wrong[0]
             raise InputError(
                 f"{where}: {column!r} is {as_category(value)}, so the document is no answer, and retrieval "
