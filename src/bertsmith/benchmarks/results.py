@@ -196,14 +196,14 @@ def _columns(result: BenchmarkResult) -> list[str]:
 
 def _ours(result: BenchmarkResult, column: str, part: str = DEV, *, best: bool = False) -> float | None:
     """The mean of the seeds, or that of the best one."""
-    for task in result.tasks:
-        seeds = (task.best,) if best else task.seeds
-        if column in task.best.figures[DEV]:  # a metric, where there is one task
+    for row in result.tasks:
+        seeds = (row.best,) if best else row.seeds
+        if column in row.best.figures[DEV]:  # a metric, where there is one task
             return sum(seed.figures[DEV][column] for seed in seeds) / len(seeds)
         name, its_part = _OTHER_NAMES.get(column, (column, part))
         if part != DEV and its_part != part:
             continue  # MNLI's other half is a part of its own, measured on dev
-        if task.name == name and its_part in task.best.figures:
+        if row.name == name and its_part in row.best.figures:
             return statistics.mean(seed.figures[its_part][SCORE] for seed in seeds)
     return None
 

@@ -294,13 +294,13 @@ def _gather(run: _Run, chosen: Sequence[BenchmarkTask]) -> BenchmarkResult:
             found = read_json(searched) if searched.exists() else None
             tasks.append(TaskResult(task.name, task.judged_by, seeds, found))
     notes = [sentence for sentences in run.notes.values() for sentence in sentences]
-    wanted, of_this_call = run.settings.seeds, {task.name for task in chosen}
+    wanted, names = run.settings.seeds, [task.name for task in chosen]
     differing = {task.name: len(task.seeds) for task in tasks if len(task.seeds) != wanted}
     for name, count in differing.items():
-        if name not in of_this_call:
+        if name not in names:
             notes.insert(0, f"{name}, of an earlier call, has {counted(count, 'seed')}, not {wanted}")
     ended = {task.name for task in tasks} - differing.keys()
-    if still := [task.name for task in chosen if task.name not in ended]:
+    if still := [name for name in names if name not in ended]:
         notes.insert(
             0, f"still to come: {', '.join(still)}; {REPORT_FILE} will have them when they have ended"
         )
