@@ -96,33 +96,24 @@ def read_backend(path: Path, lowercase: bool | None) -> tuple[Backend, dict[str,
     return *_read_json(source, content, config, lowercase), truncation
 
 
-def find_special_tokens(vocabulary: set[str], config: dict[str, Any], source: Path | str) -> dict[str, str]:
-    """Role → token: as the settings name it, else BERT's name, else RoBERTa's.
-
-    Raises TokenizerError naming every role for which the vocabulary has nothing.
+def reads_one_segment(folder: Path, *, by_class: bool) -> bool:
+    """Whether transformers doesn't tell a model which of two texts a token is of: the settings list what it
+    is told, without token_type_ids, or list nothing and, `by_class`, the tokenizer's class leaves them out.
+    Raises TokenizerError where it isn't told either what is padding.
     """
-    found: dict[str, str] = {}
-    missing = list[str]()
-    for role, usual in SPECIAL_TOKENS.items():
-        named = config.get(f"{role}_token")
-        named = named.get("content") if isinstance(named, dict) else named
-        candidates = (named,) if isinstance(named, str) else usual
-        token = next((candidate for candidate in candidates if candidate in vocabulary), None)
-        if token is not None:
-            found[role] = token
-        elif isinstance(named, str):
-            missing.append(f"{role} ({named}, as the settings beside it name it)")
-        else:
-            missing.append(f"{role} ({' or '.join(usual)})")
-    odd = next((token for token in found.values() if re.search(r"[\s:$]", token)), None)
-    if odd is not None:
-        raise TokenizerError(f"{source}: {odd!r} can't be a special token: it holds a blank, a colon or a $.")
-    if missing:
+    config = _read_config(folder)
+    names = config.get("model_input_names")
+    if isinstance(names, list) and "attention_mask" not in names:
         raise TokenizerError(
-            f"{source} lacks special tokens: {', '.join(missing)}. "
-            "Add each as a piece of its own; a vocabulary made by `bertsmith tokenizer train` has them."
+            f"{folder / 'tokenizer_config.json'}: model_input_names leaves out attention_mask, so "
+            "transformers reads padding as text, and answers by what else is in the batch. List it too."
         )
-    return found
+    if isinstance(names, list):
+        return "token_type_ids" not in names
+    reading_class = _reading_class(config, folder)
+    if not reading_class and _model_settings(folder).get("model_type") is None:
+        return False  # Google's BERT, or one of before transformers 2.3, which has two
+    return by_class and reading_class not in _BERTS - {"DistilBertTokenizer"}
 
 
 def _find_source(path: Path) -> Path:
@@ -182,26 +173,6 @@ def _model_settings(folder: Path) -> dict[str, Any]:
     return read_object(path, "a model's settings") if path.exists() else {}
 
 
-def reads_one_segment(folder: Path, *, by_class: bool) -> bool:
-    """Whether transformers doesn't tell a model which of two texts a token is of: the settings list what it
-    is told, without token_type_ids, or list nothing and, `by_class`, the tokenizer's class leaves them out.
-    Raises TokenizerError where it isn't told either what is padding.
-    """
-    config = _read_config(folder)
-    names = config.get("model_input_names")
-    if isinstance(names, list) and "attention_mask" not in names:
-        raise TokenizerError(
-            f"{folder / 'tokenizer_config.json'}: model_input_names leaves out attention_mask, so "
-            "transformers reads padding as text, and answers by what else is in the batch. List it too."
-        )
-    if isinstance(names, list):
-        return "token_type_ids" not in names
-    reading_class = _reading_class(config, folder)
-    if not reading_class and _model_settings(folder).get("model_type") is None:
-        return False  # Google's BERT, or one of before transformers 2.3, which has two
-    return by_class and reading_class not in _BERTS - {"DistilBertTokenizer"}
-
-
 def _read_wordpiece(
     path: Path, config: dict[str, Any], lowercase: bool | None
 ) -> tuple[Backend, dict[str, str]]:
@@ -242,6 +213,11 @@ def _require_class(config: dict[str, Any], path: Path, classes: frozenset[str]) 
         )
 
 
+def _has_capital(piece: str) -> bool:
+    """Names in brackets don't count: every vocabulary has [CLS], and some <S>."""
+    return piece != piece.lower() and not re.fullmatch(r"\[.*\]|<.*>", piece)
+
+
 def _read_byte_level(
     path: Path, config: dict[str, Any], lowercase: bool | None
 ) -> tuple[Backend, dict[str, str]]:
@@ -269,18 +245,6 @@ def _read_added(backend: Backend, special: dict[str, str], config: dict[str, Any
     _require_ids_without_holes(vocabulary, path.parent)
     add_tokens(backend, added, special)
     require_searchable(backend, path.parent)
-
-
-def _flag(config: dict[str, Any], key: str) -> bool | None:
-    value = config.get(key)
-    if value is not None and not isinstance(value, bool):
-        raise TokenizerError(f"tokenizer_config.json: `{key}` is {value!r}; expected true, false or null.")
-    return value
-
-
-def _has_capital(piece: str) -> bool:
-    """Names in brackets don't count: every vocabulary has [CLS], and some <S>."""
-    return piece != piece.lower() and not re.fullmatch(r"\[.*\]|<.*>", piece)
 
 
 def _read_json(
@@ -337,6 +301,31 @@ def _read_json(
     return backend, special
 
 
+def _follow_settings(content: dict[str, Any], config: dict[str, Any], reading_class: str) -> None:
+    """The rules are tokenizer.json's. Flags of the settings win over it only where transformers' class takes
+    them from there: BERT's own defaults too, if the settings name it, and RoBERTa's always.
+    """
+    named = bool(config.get("tokenizer_class"))
+    normalizer, pre_tokenizer = content.get("normalizer") or {}, content.get("pre_tokenizer") or {}
+    match normalizer:
+        # as sentence-transformers saves do_lower_case, which the second part does anyway
+        case {
+            "normalizers": [{"type": "Lowercase"}, {"type": "BertNormalizer", "lowercase": True} as second]
+        }:
+            content["normalizer"] = normalizer = second
+    if reading_class in _BERTS and normalizer.get("type") == "BertNormalizer":
+        if named:
+            normalizer.update(lowercase=True, strip_accents=None, handle_chinese_chars=True)
+        wanted = {
+            "lowercase": _flag(config, "do_lower_case"),
+            "strip_accents": _flag(config, "strip_accents"),
+            "handle_chinese_chars": _flag(config, "tokenize_chinese_chars"),
+        }
+        normalizer.update({key: value for key, value in wanted.items() if value is not None})
+    if reading_class in _ROBERTAS and pre_tokenizer.get("type") == "ByteLevel":
+        pre_tokenizer["add_prefix_space"] = _flag(config, "add_prefix_space") is True
+
+
 def _offset_processors(stated: dict[str, Any] | None) -> list[processors.ByteLevel]:
     """Those of byte-level tokenizers, which make offsets and add nothing."""
     stated = stated or {}
@@ -389,29 +378,11 @@ def _require_rules_of_class(
     )
 
 
-def _follow_settings(content: dict[str, Any], config: dict[str, Any], reading_class: str) -> None:
-    """The rules are tokenizer.json's. Flags of the settings win over it only where transformers' class takes
-    them from there: BERT's own defaults too, if the settings name it, and RoBERTa's always.
-    """
-    named = bool(config.get("tokenizer_class"))
-    normalizer, pre_tokenizer = content.get("normalizer") or {}, content.get("pre_tokenizer") or {}
-    match normalizer:
-        # as sentence-transformers saves do_lower_case, which the second part does anyway
-        case {
-            "normalizers": [{"type": "Lowercase"}, {"type": "BertNormalizer", "lowercase": True} as second]
-        }:
-            content["normalizer"] = normalizer = second
-    if reading_class in _BERTS and normalizer.get("type") == "BertNormalizer":
-        if named:
-            normalizer.update(lowercase=True, strip_accents=None, handle_chinese_chars=True)
-        wanted = {
-            "lowercase": _flag(config, "do_lower_case"),
-            "strip_accents": _flag(config, "strip_accents"),
-            "handle_chinese_chars": _flag(config, "tokenize_chinese_chars"),
-        }
-        normalizer.update({key: value for key, value in wanted.items() if value is not None})
-    if reading_class in _ROBERTAS and pre_tokenizer.get("type") == "ByteLevel":
-        pre_tokenizer["add_prefix_space"] = _flag(config, "add_prefix_space") is True
+def _flag(config: dict[str, Any], key: str) -> bool | None:
+    value = config.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise TokenizerError(f"tokenizer_config.json: `{key}` is {value!r}; expected true, false or null.")
+    return value
 
 
 def _refuse_choice_of_case(lowercase: bool | None) -> None:
@@ -437,3 +408,32 @@ def _require_ids_without_holes(vocabulary: dict[str, int], path: Path) -> None:
             f"{path}: no piece has the id {missing}, though there are {len(by_id):,} pieces. "
             f"Ids must run from 0 to {len(by_id) - 1:,}; give the free ids to pieces such as [unused0]."
         )
+
+
+def find_special_tokens(vocabulary: set[str], config: dict[str, Any], source: Path | str) -> dict[str, str]:
+    """Role → token: as the settings name it, else BERT's name, else RoBERTa's.
+
+    Raises TokenizerError naming every role for which the vocabulary has nothing.
+    """
+    found: dict[str, str] = {}
+    missing = list[str]()
+    for role, usual in SPECIAL_TOKENS.items():
+        named = config.get(f"{role}_token")
+        named = named.get("content") if isinstance(named, dict) else named
+        candidates = (named,) if isinstance(named, str) else usual
+        token = next((candidate for candidate in candidates if candidate in vocabulary), None)
+        if token is not None:
+            found[role] = token
+        elif isinstance(named, str):
+            missing.append(f"{role} ({named}, as the settings beside it name it)")
+        else:
+            missing.append(f"{role} ({' or '.join(usual)})")
+    odd = next((token for token in found.values() if re.search(r"[\s:$]", token)), None)
+    if odd is not None:
+        raise TokenizerError(f"{source}: {odd!r} can't be a special token: it holds a blank, a colon or a $.")
+    if missing:
+        raise TokenizerError(
+            f"{source} lacks special tokens: {', '.join(missing)}. "
+            "Add each as a piece of its own; a vocabulary made by `bertsmith tokenizer train` has them."
+        )
+    return found
