@@ -37,12 +37,12 @@ from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.metrics.guarantees.learn_then_test import certify, threshold_sequence
 from bertsmith.mirror.call import Answered, Asked, Call, Message
 from bertsmith.mirror.exchange import make_call
-from bertsmith.mirror.learn_settings import LearnSettings
-from bertsmith.mirror.learned_calls import part_of
+from bertsmith.mirror.learning.learned_calls import part_of
+from bertsmith.mirror.learning.settings import LearnSettings
+from bertsmith.mirror.learning.train import train_student
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.student import Student
-from bertsmith.mirror.train import train_student
 from bertsmith.model.locate import locate_model
 from harness import report
 from labelled import MODEL, find

@@ -37,32 +37,8 @@ LAYERS = [
     "mirror's learning",
     "cli",
 ]
-# Of the mirror, only these learn. What relays, records, answers and guards stands below them, and apart.
-MIRROR_LEARNS = {
-    "asking",
-    "call_curve",
-    "call_records",
-    "candidate",
-    "claims_in_words",
-    "confusions",
-    "encoder_tier",
-    "findings",
-    "labelling",
-    "learn_settings",
-    "learned_calls",
-    "parts",
-    "proving",
-    "quotes",
-    "report",
-    "soft_answers",
-    "student_folder",
-    "targets",
-    "teacher",
-    "train",
-    "understanding",
-    "upstream",
-    "word_tier",
-}
+# Of the mirror, what stands here learns. What relays, records, answers and guards is below it, and apart.
+MIRROR_LEARNS = {"learning"}
 LONE_MODULES = {
     "arrays": "base",
     "door": "base",

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from bertsmith.cli import mirror, mirror_learn, serve
 from bertsmith.mirror.guard.policy import GuardSettings
-from bertsmith.mirror.learn_settings import LearnSettings
+from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.serving.settings import ServingSettings
 

@@ -14,9 +14,9 @@ from bertsmith.mirror.answering.evidence import Batch, Comparison
 from bertsmith.mirror.answering.stages import Student, in_mode
 from bertsmith.mirror.answering.training_process import read_student
 from bertsmith.mirror.call import Answered, Asked, Call, Message
-from bertsmith.mirror.call_curve import CallCurve
 from bertsmith.mirror.exchange import make_call
-from bertsmith.mirror.findings import curve_found
+from bertsmith.mirror.learning.limits import CallCurve
+from bertsmith.mirror.learning.report import curve_found
 from bertsmith.mirror.redaction import Redactor
 
 INTENTS = ("card_arrival", "lost_or_stolen_card", "transfer_failed", "exchange_rate")

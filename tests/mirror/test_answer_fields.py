@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, SpanForm
-from bertsmith.mirror.understanding.schema_fields import Observation, shape_of
+from bertsmith.mirror.learning.schema_fields import Observation, shape_of
 
 
 def of(properties: dict[str, Any], required: list[str] | None = None, **more: Any) -> dict[str, Any]:

@@ -14,11 +14,10 @@ from mirrored_calls import INTENT, NOTHING, calls_of, store_of
 from scripted_upstream import Reply, Seen, Upstream, upstream_of
 
 from bertsmith.errors import InputError
-from bertsmith.mirror import upstream as asking
-from bertsmith.mirror.asking import Budget
 from bertsmith.mirror.call import AGAIN
-from bertsmith.mirror.call_records import CallRecords
-from bertsmith.mirror.labelling import (
+from bertsmith.mirror.learning import asking
+from bertsmith.mirror.learning.asking import (
+    Budget,
     Question,
     ask_again,
     label_texts,
@@ -27,10 +26,10 @@ from bertsmith.mirror.labelling import (
     read_texts,
     version_to_ask,
 )
+from bertsmith.mirror.learning.asking import Upstream as Asked
+from bertsmith.mirror.learning.understand import CallRecords, understand
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
-from bertsmith.mirror.understanding.understand import understand
-from bertsmith.mirror.upstream import Upstream as Asked
 
 QUESTION = Question("llm", "Which intent?", llm_answers.SCHEMA)
 KEY = "sk-secret-of-a-test"

@@ -30,8 +30,7 @@ from bertsmith.mirror.call import Asked, Call, Message
 from bertsmith.mirror.call_routing import CallRouting, Outcome
 from bertsmith.mirror.exchange import make_call
 from bertsmith.mirror.fields import AnswerShape, Field
-from bertsmith.mirror.learned_calls import LearnedCall, read_calls
-from bertsmith.mirror.parts import as_they_came
+from bertsmith.mirror.learning.learned_calls import LearnedCall, as_they_came, read_calls
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.settings import read_settings
 from bertsmith.mirror.store import Store, VersionCount

@@ -7,7 +7,7 @@ import pytest
 from mirrored_calls import calls_of
 
 from bertsmith.errors import InputError
-from bertsmith.mirror.call_records import CallRecords
+from bertsmith.mirror.learning.understand import CallRecords
 from bertsmith.mirror.store import Store
 
 

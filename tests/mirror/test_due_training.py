@@ -17,7 +17,7 @@ from bertsmith.mirror.answering.open_students import OpenStudents, VersionStuden
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import Stage, Student, dismissed, in_mode
 from bertsmith.mirror.call import AGAIN, Call, Message
-from bertsmith.mirror.call_records import CallRecords
+from bertsmith.mirror.learning.understand import CallRecords
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.tables import MERGED
 

@@ -19,10 +19,10 @@ from mirrored_calls import (
     tiny_encoder,
 )
 
-from bertsmith.mirror import encoder_tier
-from bertsmith.mirror.learn_settings import LearnSettings
+from bertsmith.mirror.learning import tiers as encoder_tier
+from bertsmith.mirror.learning.settings import LearnSettings
+from bertsmith.mirror.learning.train import Learned, train_student
 from bertsmith.mirror.student import Student
-from bertsmith.mirror.train import Learned, train_student
 from bertsmith.training.finetuning import finetune
 
 RUN = (
@@ -41,7 +41,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertsmith.training.machine.matmul_flops", lambda *given, **named: 1e9)
-        patch.setattr("bertsmith.mirror.report._pictures", lambda *given: [])
+        patch.setattr("bertsmith.mirror.learning.report._pictures", lambda *given: [])
         patch.setattr(encoder_tier, "_FEW", 0)  # no cross-validation
         patch.setattr(finetune, "write_finetune_report", lambda *given: None)
         yield
@@ -121,8 +121,8 @@ def test_quotes_are_found_by_a_tagger(tmp_path: Path, encoder: Path) -> None:
 def test_doubts_of_the_teacher_make_soft_targets() -> None:
     """The plain task has none: then the task of several fields is taken for one."""
     from bertsmith.mirror.fields import AnswerShape, Field
-    from bertsmith.mirror.learned_calls import LearnedCall
-    from bertsmith.mirror.targets import heads_of
+    from bertsmith.mirror.learning.learned_calls import LearnedCall
+    from bertsmith.mirror.learning.targets import heads_of
 
     shape = AnswerShape(fields=(Field(keys=("x",), kind="enum", values=("a", "b")),), order=(("x",),))
     sure = [LearnedCall(f"{n}", 0.0, "relay", f"t{n}", {"$.x": "ab"[n % 2]}, {}) for n in range(4)]
@@ -135,8 +135,8 @@ def test_doubts_of_the_teacher_make_soft_targets() -> None:
 
 def test_a_doubt_among_very_many_values_is_still_a_label() -> None:
     from bertsmith.mirror.fields import AnswerShape, Field
-    from bertsmith.mirror.learned_calls import LearnedCall
-    from bertsmith.mirror.targets import heads_of
+    from bertsmith.mirror.learning.learned_calls import LearnedCall
+    from bertsmith.mirror.learning.targets import heads_of
 
     values = tuple(f"v{number}" for number in range(80))
     shape = AnswerShape(fields=(Field(keys=("x",), kind="enum", values=values),), order=(("x",),))
@@ -150,7 +150,7 @@ def test_a_doubt_among_very_many_values_is_still_a_label() -> None:
 def test_the_cheaper_tier_is_taken_where_it_is_enough(
     tmp_path: Path, encoder: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("bertsmith.mirror.train.train_encoder", _never)
+    monkeypatch.setattr("bertsmith.mirror.learning.train.train_encoder", _never)
     with store_of(tmp_path, calls_of(900)) as store:
         learned = train_student(store, tmp_path / "student", settings=LearnSettings(model=str(encoder)))
     assert learned.file.tier == "tf-idf" and list(learned.tiers) == ["tf-idf"]
@@ -173,8 +173,8 @@ def test_an_encoder_that_is_not_there_leaves_the_words(tmp_path: Path) -> None:
 
 def test_quotes_that_are_not_found_or_overlap_leave_a_call_out() -> None:
     from bertsmith.mirror.fields import AnswerShape, Field, SpanForm
-    from bertsmith.mirror.learned_calls import LearnedCall
-    from bertsmith.mirror.quotes import quoted_rows, tags_of
+    from bertsmith.mirror.learning.learned_calls import LearnedCall
+    from bertsmith.mirror.learning.targets import quoted_rows, tags_of
 
     field = Field(keys=("x",), kind="spans", values=("",), spans=SpanForm(form="texts"))
     shape = AnswerShape(fields=(field,), order=(("x",),))
@@ -203,8 +203,8 @@ def test_quotes_that_are_not_found_or_overlap_leave_a_call_out() -> None:
 @pytest.mark.parametrize("answer", [["ab", 7], "ab", [{"quote": "ab"}]])
 def test_an_answer_of_another_form_teaches_no_quotes_and_not_that_there_are_none(answer: Any) -> None:
     from bertsmith.mirror.fields import AnswerShape, Field, SpanForm
-    from bertsmith.mirror.learned_calls import LearnedCall
-    from bertsmith.mirror.quotes import quoted_rows, tags_of
+    from bertsmith.mirror.learning.learned_calls import LearnedCall
+    from bertsmith.mirror.learning.targets import quoted_rows, tags_of
 
     field = Field(keys=("x",), kind="spans", values=("",), spans=SpanForm(form="texts"), nullable=True)
     shape = AnswerShape(fields=(field,), order=(("x",),))

@@ -3,13 +3,12 @@
 import pytest
 
 from bertsmith.metrics.guarantees.power_law import fit_power_law
-from bertsmith.mirror.call_curve import CallCurve
-from bertsmith.mirror.claims_in_words import claim_sentence, percent, percent_at_most
 from bertsmith.mirror.fields import AnswerShape, Field, Refused
-from bertsmith.mirror.learned_calls import LearnedCall
+from bertsmith.mirror.learning.learned_calls import LearnedCall
+from bertsmith.mirror.learning.limits import CallCurve, teacher_ceiling
+from bertsmith.mirror.learning.proving import claim_sentence, percent, percent_at_most
+from bertsmith.mirror.learning.schema_fields import Observation, shape_of
 from bertsmith.mirror.student_file import Claim, Claims
-from bertsmith.mirror.teacher import teacher_ceiling
-from bertsmith.mirror.understanding.schema_fields import Observation, shape_of
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,13 @@ from mirrored_calls import by_rule, calls_of, store_of
 
 from bertsmith.files import sha256
 from bertsmith.mirror.answering.agreement import learned
-from bertsmith.mirror.candidate import Judged
-from bertsmith.mirror.confusions import confusions_of
 from bertsmith.mirror.fields import AnswerShape, Field, Refused
-from bertsmith.mirror.findings import without_texts
-from bertsmith.mirror.learn_settings import LearnSettings
-from bertsmith.mirror.learned_calls import LearnedCall
+from bertsmith.mirror.learning.learned_calls import LearnedCall
+from bertsmith.mirror.learning.report import confusions_of, without_texts
+from bertsmith.mirror.learning.settings import LearnSettings
+from bertsmith.mirror.learning.tiers import Judged
+from bertsmith.mirror.learning.train import train_student
 from bertsmith.mirror.student_file import FILE
-from bertsmith.mirror.train import train_student
 
 
 def often_wrong(text: str, draw: random.Random) -> dict[str, str]:
@@ -29,7 +28,7 @@ def often_wrong(text: str, draw: random.Random) -> dict[str, str]:
 def test_a_training_leaves_its_curve_and_confusions_in_the_store_and_no_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertsmith.mirror.report._pictures", lambda *given: [])
+    monkeypatch.setattr("bertsmith.mirror.learning.report._pictures", lambda *given: [])
     with store_of(tmp_path, calls_of(900, often_wrong)) as store:
         trained = train_student(store, tmp_path / "student", settings=LearnSettings(tiers=("tf-idf",)))
         (version,) = store.versions()

@@ -8,9 +8,8 @@ from scipy.stats import binomtest, ks_1samp, uniform
 from bertsmith.errors import InputError
 from bertsmith.mirror.call import LABELLED, UNDATED
 from bertsmith.mirror.fields import AnswerShape, Field
-from bertsmith.mirror.learn_settings import LearnSettings
-from bertsmith.mirror.learned_calls import LearnedCall
-from bertsmith.mirror.parts import AUDIT, as_they_came, by_ids, divide, uses
+from bertsmith.mirror.learning.learned_calls import AUDIT, LearnedCall, as_they_came, by_ids, divide, uses
+from bertsmith.mirror.learning.settings import LearnSettings
 
 SHAPE = AnswerShape(fields=(Field(keys=("x",), kind="enum", values=("a", "b")),), order=(("x",),))
 

@@ -8,12 +8,12 @@ from made_student import make_student
 from mirrored_calls import call_of
 
 from bertsmith.mirror.call import Message
-from bertsmith.mirror.candidate import Candidate, judge
 from bertsmith.mirror.field_heads import Guess
 from bertsmith.mirror.fields import AnswerShape, Field
-from bertsmith.mirror.learn_settings import LearnSettings
-from bertsmith.mirror.learned_calls import LearnedCall
-from bertsmith.mirror.proving import hopeful, prove
+from bertsmith.mirror.learning.learned_calls import LearnedCall
+from bertsmith.mirror.learning.proving import hopeful, prove
+from bertsmith.mirror.learning.settings import LearnSettings
+from bertsmith.mirror.learning.tiers import Candidate, judge
 from bertsmith.mirror.student import Student
 
 SHAPE = AnswerShape(fields=(Field(keys=("to",), kind="enum", values=("[EMAIL_1]", "us")),), order=(("to",),))

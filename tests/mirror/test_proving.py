@@ -9,9 +9,9 @@ from scipy.stats import binomtest
 from bertsmith.errors import RecipeError
 from bertsmith.metrics.guarantees.learn_then_test import STARTS
 from bertsmith.metrics.guarantees.sample_size import fewest_calls
-from bertsmith.mirror.candidate import Candidate, Judged
-from bertsmith.mirror.learn_settings import LearnSettings
-from bertsmith.mirror.proving import calls_needed, epsilon_of, hopeful, prove, why_not_yet
+from bertsmith.mirror.learning.proving import calls_needed, epsilon_of, hopeful, prove, why_not_yet
+from bertsmith.mirror.learning.settings import LearnSettings
+from bertsmith.mirror.learning.tiers import Candidate, Judged
 from bertsmith.mirror.student_file import Claims
 
 SETTINGS = LearnSettings(epsilon=0.05, delta=0.05)

@@ -11,11 +11,11 @@ from made_student import make_student
 from test_call_store import call_of
 
 from bertsmith.inference.predictor import Predictor
-from bertsmith.mirror import encoder_tier
-from bertsmith.mirror.candidate import NEVER, Candidate, judge
 from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, SpanForm
-from bertsmith.mirror.learn_settings import LearnSettings
-from bertsmith.mirror.learned_calls import LearnedCall
+from bertsmith.mirror.learning import tiers as encoder_tier
+from bertsmith.mirror.learning.learned_calls import LearnedCall
+from bertsmith.mirror.learning.settings import LearnSettings
+from bertsmith.mirror.learning.tiers import NEVER, Candidate, judge
 from bertsmith.mirror.student import Student, span_guesses
 from bertsmith.mirror.student import _load_outputs as load_outputs
 from bertsmith.mirror.student_file import Claims, read_student_file

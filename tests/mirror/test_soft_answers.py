@@ -7,7 +7,7 @@ import pytest
 
 from bertsmith.mirror.call import Answered
 from bertsmith.mirror.fields import AnswerShape, Field
-from bertsmith.mirror.soft_answers import spreads_of
+from bertsmith.mirror.learning.learned_calls import spreads_of
 
 SHAPE = AnswerShape(
     fields=(

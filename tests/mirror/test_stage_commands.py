@@ -20,7 +20,7 @@ from bertsmith.mirror.answering.evidence import Batch, Comparison
 from bertsmith.mirror.answering.guarantee_check import check_guarantees
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import Student
-from bertsmith.mirror.call_records import CallRecords
+from bertsmith.mirror.learning.understand import CallRecords
 from bertsmith.mirror.settings import PriceSettings
 from bertsmith.mirror.store import Store
 

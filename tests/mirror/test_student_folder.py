@@ -8,10 +8,9 @@ from mirrored_calls import calls_of, store_of
 
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import Student
-from bertsmith.mirror.learn_settings import LearnSettings
+from bertsmith.mirror.learning.settings import LearnSettings
+from bertsmith.mirror.learning.train import free_folder, train_student
 from bertsmith.mirror.student import Student as Opened
-from bertsmith.mirror.student_folder import free_folder
-from bertsmith.mirror.train import train_student
 
 
 def test_a_folder_is_numbered_while_a_stage_names_its_student(tmp_path: Path) -> None:
@@ -32,7 +31,7 @@ def test_a_proven_student_is_replaced_by_none_of_which_less_is_proven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same command once more has no calls left to prove by; with more calls, it has."""
-    monkeypatch.setattr("bertsmith.mirror.report._pictures", lambda *given: [])
+    monkeypatch.setattr("bertsmith.mirror.learning.report._pictures", lambda *given: [])
     settings = LearnSettings(tiers=("tf-idf",))
     with store_of(tmp_path, calls_of(900)) as store:
         first = train_student(store, tmp_path / "out", settings=settings)
@@ -51,7 +50,7 @@ def test_a_proven_student_is_replaced_by_none_of_which_less_is_proven(
 
 
 def test_a_training_leaves_the_student_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertsmith.mirror.report._pictures", lambda *given: [])
+    monkeypatch.setattr("bertsmith.mirror.learning.report._pictures", lambda *given: [])
     said = list[str]()
     with store_of(tmp_path, calls_of(400)) as store:
         settings = LearnSettings(tiers=("tf-idf",))

@@ -94,8 +94,8 @@ def test_nothing_proven_is_said_and_why(tmp_path: Path, capsys: pytest.CaptureFi
 def test_texts_and_values_of_calls_are_escaped_in_the_page(tmp_path: Path) -> None:
     from mirrored_calls import call_of, store_of
 
-    from bertsmith.mirror.learn_settings import LearnSettings
-    from bertsmith.mirror.train import train_student
+    from bertsmith.mirror.learning.settings import LearnSettings
+    from bertsmith.mirror.learning.train import train_student
 
     draw = random.Random(0)
     calls = [

@@ -19,17 +19,16 @@ from mirrored_calls import (
 )
 
 from bertsmith.errors import InputError, ModelError
-from bertsmith.mirror import train as training
 from bertsmith.mirror.answering.agreement import learned as latest_findings
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.call import AGAIN, Message
-from bertsmith.mirror.call_records import CallRecords
-from bertsmith.mirror.learn_settings import LearnSettings
-from bertsmith.mirror.learned_calls import read_calls
+from bertsmith.mirror.learning import train as training
+from bertsmith.mirror.learning.learned_calls import read_calls
+from bertsmith.mirror.learning.settings import LearnSettings
+from bertsmith.mirror.learning.train import train_student
+from bertsmith.mirror.learning.understand import CallRecords, understand
 from bertsmith.mirror.student import Student
 from bertsmith.mirror.student_file import student_id
-from bertsmith.mirror.train import train_student
-from bertsmith.mirror.understanding.understand import understand
 
 REFUSED = {"refusal": 1000, "status-400": 7}
 WORDS = LearnSettings(tiers=("tf-idf",))
@@ -38,7 +37,7 @@ WORDS = LearnSettings(tiers=("tf-idf",))
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take longer than a training here; test_report.py looks at them."""
-    monkeypatch.setattr("bertsmith.mirror.report._pictures", lambda *given: [])
+    monkeypatch.setattr("bertsmith.mirror.learning.report._pictures", lambda *given: [])
 
 
 def test_a_student_of_recorded_calls_answers_as_its_teacher_did(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from bertsmith.cli.screen import console, print_facts, print_note, print_table, 
 from bertsmith.errors import BertsmithError, InputError, require
 
 if TYPE_CHECKING:
-    from bertsmith.mirror.asking import Asking, Budget
+    from bertsmith.mirror.learning.asking import Asking, Budget
     from bertsmith.mirror.settings import MirrorSettings
     from bertsmith.mirror.store import Store
 
@@ -174,7 +174,7 @@ class BudgetOptions:
 
     @property
     def budget(self) -> "Budget":
-        from bertsmith.mirror.asking import Budget
+        from bertsmith.mirror.learning.asking import Budget
 
         return Budget(self.max_calls, self.max_money, self.input_price, self.output_price)
 
@@ -234,8 +234,9 @@ def label(
     """
     settings = mirror_settings(where)
     from bertsmith.mirror.identity import require_name
-    from bertsmith.mirror.labelling import (
+    from bertsmith.mirror.learning.asking import (
         Question,
+        Upstream,
         label_texts,
         learned_apart,
         read_schema,
@@ -243,7 +244,6 @@ def label(
         unsure_first,
     )
     from bertsmith.mirror.student import Student
-    from bertsmith.mirror.upstream import Upstream
     from bertsmith.text.labelled.rows import quoting_warnings
 
     if site:
@@ -323,9 +323,8 @@ def relabel(
     """
     settings = mirror_settings(where)
     with opened_store(where) as opened:
-        from bertsmith.mirror.call_records import CallRecords
-        from bertsmith.mirror.labelling import ask_again, version_to_ask
-        from bertsmith.mirror.upstream import Upstream
+        from bertsmith.mirror.learning.asking import Upstream, ask_again, version_to_ask
+        from bertsmith.mirror.learning.understand import CallRecords
 
         limits = limits or BudgetOptions()
         drawn = version_to_ask(opened, CallRecords(opened).group(site, version), version)
@@ -396,7 +395,7 @@ def merge(site: str, *versions: str, where: StoreOptions = ANY_STORE) -> None:
     bertsmith mirror merge b1a8c286578d 4c1f0aa2b9d3 77e01c55ab10
     """
     with opened_store(where) as opened:
-        from bertsmith.mirror.call_records import CallRecords
+        from bertsmith.mirror.learning.understand import CallRecords
 
         group = CallRecords(opened).merge(site, versions)
     calls = sum(each.calls for each in group)

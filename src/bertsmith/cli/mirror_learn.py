@@ -11,8 +11,8 @@ from bertsmith.cli.options import Flag, finetune_setting_names, given, goes_on_a
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_paths, print_table
 
 if TYPE_CHECKING:
-    from bertsmith.mirror.train import Learned
-    from bertsmith.mirror.understanding.understand import Understood
+    from bertsmith.mirror.learning.train import Learned
+    from bertsmith.mirror.learning.understand import Understood
 
 _SHOWN = 12  # values of a field
 
@@ -103,8 +103,8 @@ def understand(
     bertsmith mirror understand b1a8c286578d --store calls.sqlite
     """
     with opened_store(where, reads=True) as opened:
-        from bertsmith.mirror.call_records import CallRecords
-        from bertsmith.mirror.understanding.understand import understand as look
+        from bertsmith.mirror.learning.understand import CallRecords
+        from bertsmith.mirror.learning.understand import understand as look
 
         records = CallRecords(opened)
         if site is None and version is None:
@@ -167,9 +167,9 @@ def train(
     if "tiers" in values:
         values["tiers"] = tuple(values["tiers"].replace(",", " ").split())
     with opened_store(where) as opened:
-        from bertsmith.mirror.call_records import CallRecords
-        from bertsmith.mirror.learn_settings import LearnSettings
-        from bertsmith.mirror.train import train_student
+        from bertsmith.mirror.learning.settings import LearnSettings
+        from bertsmith.mirror.learning.train import train_student
+        from bertsmith.mirror.learning.understand import CallRecords
 
         settings = LearnSettings(**values, overrides=overrides)
         name = CallRecords(opened).group(site, version)[0].site
@@ -258,7 +258,7 @@ def _result(learned: "Learned") -> dict[str, Any]:
 
 
 def _print_learned(learned: "Learned") -> None:
-    from bertsmith.mirror.claims_in_words import (
+    from bertsmith.mirror.learning.proving import (
         agreement_row,
         ceiling_sentence,
         claim_rows,

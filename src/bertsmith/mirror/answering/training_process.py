@@ -181,7 +181,7 @@ def _has_student_of(out: Path, began: float) -> bool:
 
 
 def _is_at_work(out: Path) -> bool:
-    """A process still trains for this folder (bertsmith.mirror.train)."""
+    """A process still trains for this folder (bertsmith.mirror.learning.train)."""
     work = out.with_name(out.name + ".training")
     if not work.is_dir():
         return False

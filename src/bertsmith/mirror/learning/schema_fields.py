@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from bertsmith.mirror.call import Json
 from bertsmith.mirror.fields import (
     ABSENT,
@@ -24,19 +26,28 @@ from bertsmith.mirror.fields import (
     SpanForm,
     is_number,
     path_of,
+    plain,
     written,
-)
-from bertsmith.mirror.understanding.observed_values import (
-    Seen,
-    are_quotes,
-    numbers_seen,
-    tolerance_of,
-    values_seen,
 )
 
 _FREE = "a free text, neither quoted from the input nor one of few values"
 _DEEPEST = 12  # references and objects within each other
 Keys = tuple[str, ...]
+_TYPES = {
+    str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array",
+}  # fmt: skip
+MOST_VALUES = 100  # of a field whose values are those that were seen
+_EACH = 10  # answers for each of them on average: fewer, and there are more values than were seen
+_MOST_NUMBERS = 20  # values of a number that are learned one by one
+_QUOTED = 0.95  # of the texts of a field, to be taken for quotes
+_TOLERANCE = 0.05  # of the middle 90 % of the numbers seen
+
+
+class Seen(NamedTuple):
+    """A value of a field, and the input of its call, "" where it isn't known."""
+
+    value: Any
+    text: str
 
 
 class Observation(NamedTuple):
@@ -335,11 +346,6 @@ def _described(values: Sequence[Json]) -> dict[str, Json]:
     return found
 
 
-_TYPES = {
-    str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array",
-}  # fmt: skip
-
-
 def _order(walk: _Walk, observations: Sequence[Observation]) -> tuple[Keys, ...]:
     """As most answers have their keys; what these lack, as the schema has it."""
     known = [each.keys for each in walk.fields] + [each.keys for each in walk.constants]
@@ -375,3 +381,36 @@ def _at(answer: Json, keys: Keys) -> Any:
             return ABSENT
         answer = answer[key]
     return answer
+
+
+def values_seen(seen: Sequence[Seen], most: int = MOST_VALUES) -> tuple[Any, ...] | None:
+    """The different texts or numbers, in order; None where there are too many to have seen them all."""
+    counts = Counter(each.value for each in seen if each.value is not None and each.value is not ABSENT)
+    if len(counts) > most or counts.total() < _EACH * len(counts):
+        return None
+    return tuple(sorted(counts))
+
+
+def numbers_seen(seen: Sequence[Seen]) -> tuple[Any, ...] | None:
+    """The same of few numbers, whole ones as integers."""
+    numbers = [plain(each.value) for each in seen if is_number(each.value)]
+    return values_seen([Seen(number, "") for number in numbers], _MOST_NUMBERS)
+
+
+def tolerance_of(seen: Sequence[Seen], low: Any, high: Any) -> float:
+    """How far two numbers may be apart to count as the same: a twentieth of what nine in ten of the numbers
+    seen span, and of the schema's range where that is smaller. A schema's range may be far wider than what is
+    said: of amounts up to a million that all are below a hundred, any would be the same.
+    """
+    numbers = [float(each.value) for each in seen if is_number(each.value)]
+    spans = [float(high - low)] if is_number(low) and is_number(high) and high > low else []
+    if len(numbers) > 1:
+        bottom, top = np.quantile(numbers, [0.05, 0.95])
+        spans.append(float(top - bottom))
+    return _TOLERANCE * min(spans, default=0.0)
+
+
+def are_quotes(seen: Sequence[Seen]) -> bool:
+    """Whether nearly all of these texts stand in their inputs word for word, where these are known."""
+    texts = [each for each in seen if isinstance(each.value, str) and each.value.strip() and each.text]
+    return bool(texts) and sum(each.value in each.text for each in texts) >= _QUOTED * len(texts)

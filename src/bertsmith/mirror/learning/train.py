@@ -11,27 +11,40 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+import bertsmith
 from bertsmith.door import door, function, kind, optional, place
-from bertsmith.errors import InputError, MissingExtra
-from bertsmith.files import locked_folder, make_folder, read_json, remove_empty, sha256, write_json
+from bertsmith.errors import InputError, MissingExtra, ModelError
+from bertsmith.files import (
+    atomic_folder,
+    locked_folder,
+    make_folder,
+    read_json,
+    remove_empty,
+    sha256,
+    write_json,
+)
 from bertsmith.mirror.answering.agreement import keep_learned
-from bertsmith.mirror.call_curve import CallCurve, draw_curve
-from bertsmith.mirror.call_records import CallRecords
-from bertsmith.mirror.candidate import Candidate, Judged, judge
-from bertsmith.mirror.encoder_tier import train_encoder
+from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.fields import AnswerShape
-from bertsmith.mirror.findings import findings
-from bertsmith.mirror.learn_settings import LearnSettings
-from bertsmith.mirror.learned_calls import ReadCalls, read_calls
-from bertsmith.mirror.parts import Parts, by_ids, divide, uses
-from bertsmith.mirror.proving import (
+from bertsmith.mirror.learning.learned_calls import (
+    LearnedCall,
+    Parts,
+    ReadCalls,
+    by_ids,
+    divide,
+    read_calls,
+    uses,
+)
+from bertsmith.mirror.learning.limits import CallCurve, draw_curve, refusals, teacher_ceiling
+from bertsmith.mirror.learning.proving import (
     Verdict,
     epsilon_of,
     hopeful,
@@ -40,14 +53,21 @@ from bertsmith.mirror.proving import (
     prove,
     why_not_yet,
 )
-from bertsmith.mirror.report import ReportParts, render_report
+from bertsmith.mirror.learning.report import ReportParts, findings, render_report
+from bertsmith.mirror.learning.settings import LearnSettings
+from bertsmith.mirror.learning.tiers import Candidate, Judged, judge, train_encoder, train_words
+from bertsmith.mirror.learning.understand import CallRecords, Understood, understand
 from bertsmith.mirror.store import Store
-from bertsmith.mirror.student_file import FILE, StudentFile, TeacherCeiling
-from bertsmith.mirror.student_folder import free_folder, student_file, write_student
-from bertsmith.mirror.teacher import refusals, teacher_ceiling
+from bertsmith.mirror.student_file import (
+    FILE,
+    CallsUsed,
+    Claims,
+    StudentFile,
+    TeacherCeiling,
+    hashes_of,
+    read_student_file,
+)
 from bertsmith.mirror.template import Template
-from bertsmith.mirror.understanding.understand import Understood, understand
-from bertsmith.mirror.word_tier import train_words
 
 _PLAN = "plan.json"
 Say = Callable[[str], None]
@@ -337,3 +357,77 @@ def _verdict(
         return Verdict(best, nothing_proven(settings), why, False), [], parts
     calibrations = [judge(each, parts.calibration, training.understood.shape) for each in candidates]
     return prove(candidates, devs, calibrations, settings), calibrations, parts
+
+
+def student_file(
+    understood: Understood,
+    candidate: Candidate,
+    claims: Claims,
+    parts: Parts,
+    tried: bool,
+    ceiling: TeacherCeiling | None,
+) -> StudentFile:
+    """All but the hashes of files. `tried`: the calibration calls were used."""
+    latest = understood.latest
+    return StudentFile(
+        bertsmith=bertsmith.__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        site=understood.site,
+        protocol=latest.protocol,
+        teacher=latest.model,
+        templates=understood.templates,
+        shape=understood.shape,
+        tier=candidate.tier,
+        heads=candidate.heads,
+        span_tags=dict(candidate.span_tags),
+        claims=claims,
+        calibration=_used(parts.calibration if tried else ()),
+        trained_on=_used(parts.learned),
+        ceiling=ceiling,
+    )
+
+
+def free_folder(store: Store, out: Path, claims: Claims | None = None) -> Path:
+    """`out`, or the first of out-2, out-3 … in which there is no student that a stage names: it may be
+    answering, or be gone back to. With `claims` of a new student, also none of which more is proven.
+    """
+    stages = StageStore(store)
+    students = stages.students()
+    named = {
+        number
+        for stage in stages.changed_stages().values()
+        for number in (stage.student, stage.former, stage.candidate)
+    }
+    taken = {Path(students[number].folder).resolve() for number in named & students.keys()}
+    found, count = out, 1
+    while found.resolve() in taken or (claims is not None and _is_more_proven(found, claims)):
+        count += 1
+        found = out.with_name(f"{out.name}-{count}")
+    return found
+
+
+def _is_more_proven(folder: Path, claims: Claims) -> bool:
+    """Whether the student there would be missed."""
+    try:
+        proven = read_student_file(folder).claims
+    except ModelError:
+        return False
+    is_better = claims.epsilon <= proven.epsilon and claims.coverage >= proven.coverage
+    return proven.coverage > 0 and not (claims.coverage > 0 and is_better)
+
+
+def write_student(out: Path, file: StudentFile, candidate: Candidate, report: str) -> StudentFile:
+    """Whole or not at all; another student there is replaced. Gives the file with its hashes."""
+    with atomic_folder(out, overwrite=True) as folder:
+        candidate.save(folder)
+        (folder / "report.html").write_text(report, encoding="utf-8")
+        whole = file.model_copy(update={"files": hashes_of(folder)})
+        write_json(folder / FILE, whole.model_dump(mode="json"))
+    return whole
+
+
+def _used(calls: Sequence[LearnedCall]) -> CallsUsed:
+    times = [call.began for call in calls] or [0.0]
+    return CallsUsed(
+        calls=len(calls), texts=len({call.text for call in calls}), began=min(times), ended=max(times)
+    )

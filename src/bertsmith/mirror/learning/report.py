@@ -1,8 +1,14 @@
-"""report.html of a student: what is proven, what it answers at which risk, where it differs, how it learns.
+"""What a training found: report.html of a student, and the same for the store, without texts.
 
-The page has some calls' texts. It is as private as they are, and is not changed when a call is deleted.
+The page says what is proven, what the student answers at which risk, where it differs from its teacher and
+how it learns. It has some calls' texts, is as private as they are, and is not changed when a call is deleted.
+
+What the store keeps has none: an example is named by its call, so that it is gone when the call is. Quotes
+are texts, and so is what an answer has beside its fields or beside a field's known values: they are counted,
+and left out.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,19 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertsmith.mirror.call_curve import CallCurve
-from bertsmith.mirror.candidate import Judged
-from bertsmith.mirror.claims_in_words import (
+from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, as_text, is_number, written
+from bertsmith.mirror.learning.learned_calls import LearnedCall, Parts
+from bertsmith.mirror.learning.limits import CallCurve
+from bertsmith.mirror.learning.proving import (
     agreement_row,
     ceiling_sentence,
     claim_rows,
     claim_sentence,
     percent,
 )
-from bertsmith.mirror.confusions import confusions_of
-from bertsmith.mirror.fields import AnswerShape
-from bertsmith.mirror.learned_calls import LearnedCall
-from bertsmith.mirror.parts import Parts
+from bertsmith.mirror.learning.tiers import Judged
 from bertsmith.mirror.student_file import CallsUsed, StudentFile
 from bertsmith.reporting.charts import FIRST, MUTED, SECOND, picture
 from bertsmith.reporting.page import as_markup, render_page
@@ -31,8 +35,12 @@ from bertsmith.reporting.tables import Table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+
 _CONFUSIONS, _LONGEST = 40, 240  # rows, characters of a text
 _FEWEST_SHOWN = 20  # answers, below which a risk is a matter of chance
+_MOST_PAIRS = 40
+_QUOTED, _TEXT = "quotes", "a text"
+_FORECAST = 4  # times the texts learned from, that a curve is drawn on to
 
 
 @dataclass(frozen=True)
@@ -200,3 +208,103 @@ def _confusions(shape: AnswerShape, judged: Judged, calls: Sequence[LearnedCall]
 
 def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Of the field at `path` the teacher said `taught` and the student `ours` in `calls` calls; `example` is
+    the one that the student was surest of, and `values` are the two as they were read there.
+    """
+
+    path: str
+    taught: str
+    ours: str
+    calls: int
+    confidence: float
+    example: LearnedCall
+    values: tuple[Any, Any]
+
+
+def confusions_of(shape: AnswerShape, judged: Judged, calls: Sequence[LearnedCall]) -> list[Confusion]:
+    """The most frequent first."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    surest: dict[tuple[str, str, str], tuple[float, LearnedCall, tuple[Any, Any]]] = {}
+    for ours, call, confidence in zip(judged.answers, calls, judged.confidence, strict=True):
+        for path in shape.differing(ours, call.values):
+            values = call.values.get(path, ABSENT), ours.get(path, ABSENT)
+            key = path, as_text(values[0]), as_text(values[1])
+            counts[key] += 1
+            if key not in surest or confidence > surest[key][0]:
+                surest[key] = max(float(confidence), 0.0), call, values
+    return [Confusion(*key, count, *surest[key]) for key, count in counts.most_common()]
+
+
+def findings(report: ReportParts) -> dict[str, Any]:
+    """JSON."""
+    file, judged = report.file, report.calibration or report.dev
+    calls = report.parts.calibration if report.calibration is not None else report.parts.dev
+    confusions = without_texts(report.shape, confusions_of(report.shape, judged, calls))
+    return {
+        "versions": sorted(file.templates),
+        "tier": file.tier,
+        "created": file.created,
+        "claim": claim_sentence(file.claims, report.strange),
+        "why_not": report.why or None,
+        "coverage": file.claims.coverage,
+        "agreement": judged.agreement,
+        "of": "calibration" if report.calibration is not None else "dev",
+        "calls": len(calls),
+        "trained_on": file.trained_on.calls,
+        "ceiling": ceiling_sentence(file.ceiling) or None,
+        "curve": None if report.curve is None else curve_found(report.curve, 1 - file.claims.epsilon),
+        "different_confusions": len(confusions),
+        "confusions": confusions[:_MOST_PAIRS],
+    }
+
+
+def without_texts(shape: AnswerShape, confusions: Sequence[Confusion]) -> list[dict[str, Any]]:
+    """As JSON, the most frequent first; those that differ in their texts alone are one."""
+    fields = {field.path: field for field in shape.fields}
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for each in confusions:
+        taught, ours = (
+            said if _is_known(fields.get(each.path), value) else _TEXT
+            for said, value in zip((each.taught, each.ours), each.values, strict=True)
+        )
+        if each.path in fields and fields[each.path].kind == "spans":
+            taught, ours = _QUOTED, f"other {_QUOTED}"
+        row = {"confidence": each.confidence, "call": each.example.id}
+        same = found.setdefault(
+            (each.path, taught, ours),
+            {"field": each.path, "taught": taught, "ours": ours, "calls": 0, **row},
+        )
+        same["calls"] += each.calls
+        if each.confidence > same["confidence"]:
+            same |= row
+    return sorted(found.values(), key=lambda row: -row["calls"])
+
+
+def _is_known(field: Field | None, value: Any) -> bool:
+    """It is no text, or one of the field's own."""
+    if value is None or value is ABSENT or isinstance(value, bool) or is_number(value):
+        return True
+    if field is None:
+        return False
+    known = {written(each) for each in (field.values if field.kind == "labels" else field.classes)}
+    if field.kind == "labels":
+        return isinstance(value, tuple) and all(written(each) in known for each in value)
+    return written(value) in known
+
+
+def curve_found(curve: CallCurve, target: float) -> dict[str, Any]:
+    """Measured points (texts learned from, agreement), and the law drawn on."""
+    rows = np.geomspace(curve.rows[0], _FORECAST * curve.rows[-1], 24)
+    return {
+        "measured": list(zip(curve.rows, curve.agreements, strict=True)),
+        "calls": curve.calls,
+        "tier": curve.tier,
+        "reached": curve.reached,
+        "law": [(float(each), float(1 - curve.law.disagreement(each))) for each in rows],
+        "target": target,
+        "forecast": curve.forecast(target),
+    }
