@@ -13,8 +13,8 @@ from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import Stage, Student, in_mode
 from bertsmith.mirror.answering.training_process import read_student
 from bertsmith.mirror.call import SYSTEM_ROLES, Call
-from bertsmith.mirror.field_heads import FieldHead
-from bertsmith.mirror.fields import AnswerShape, Field
+from bertsmith.mirror.fields import AnswerShape, Field, FieldHead
+from bertsmith.mirror.student import WordModel
 from bertsmith.mirror.student_file import (
     FILE,
     CallsUsed,
@@ -24,7 +24,6 @@ from bertsmith.mirror.student_file import (
     hashes_of,
 )
 from bertsmith.mirror.template import MessageTemplate, PartTemplate, Template
-from bertsmith.mirror.word_model import WordModel
 
 THRESHOLD, EPSILON, DELTA = 0.9, 0.05, 0.05
 _LOGIT = 12.0

@@ -9,9 +9,8 @@ from made_student import make_student, put_in_mode
 from running_mirror import RunningMirror, wait_until
 
 from bertsmith.metrics.guarantees.power_law import fit_power_law
-from bertsmith.mirror.answering.agreement import keep_learned
-from bertsmith.mirror.answering.evidence import Batch, Comparison
-from bertsmith.mirror.answering.stages import Student, in_mode
+from bertsmith.mirror.answering.stage_store import keep_learned
+from bertsmith.mirror.answering.stages import Batch, Comparison, Student, in_mode
 from bertsmith.mirror.answering.training_process import read_student
 from bertsmith.mirror.call import Answered, Asked, Call, Message
 from bertsmith.mirror.exchange import make_call

@@ -19,15 +19,12 @@ from sqlalchemy import update
 from test_call_store import call_of
 from test_stages import ask, begin
 
-from bertsmith.mirror.answering.evidence import first_evidence
 from bertsmith.mirror.answering.ledger import Ledger
-from bertsmith.mirror.answering.open_students import OpenStudents, VersionStudents
+from bertsmith.mirror.answering.open_students import OpenStudents, StudentThread, VersionStudents
 from bertsmith.mirror.answering.service import Service
 from bertsmith.mirror.answering.stage_store import VersionFacts
-from bertsmith.mirror.answering.stages import Stage, in_mode
-from bertsmith.mirror.answering.student_thread import StudentThread
-from bertsmith.mirror.call import Asked, Call, Message
-from bertsmith.mirror.call_routing import CallRouting, Outcome
+from bertsmith.mirror.answering.stages import Stage, first_evidence, in_mode
+from bertsmith.mirror.call import Asked, Call, CallRouting, Message, Outcome
 from bertsmith.mirror.exchange import make_call
 from bertsmith.mirror.fields import AnswerShape, Field
 from bertsmith.mirror.learning.learned_calls import LearnedCall, as_they_came, read_calls

@@ -20,7 +20,7 @@ from bertsmith.mirror.exchange import make_call
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.tables import META, METADATA
-from bertsmith.mirror.template_search import find_template
+from bertsmith.mirror.template import find_template
 
 NOTHING = Redactor((), {})
 

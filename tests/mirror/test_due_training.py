@@ -11,11 +11,10 @@ from running_mirror import IN_STEP, running_mirror, wait_until
 from scripted_upstream import Upstream
 from test_call_store import call_of
 
-from bertsmith.mirror.answering.due_training import due_trainings
-from bertsmith.mirror.answering.evidence import Batch, Comparison
 from bertsmith.mirror.answering.open_students import OpenStudents, VersionStudents
+from bertsmith.mirror.answering.reconciler import due_trainings
 from bertsmith.mirror.answering.stage_store import StageStore
-from bertsmith.mirror.answering.stages import Stage, Student, dismissed, in_mode
+from bertsmith.mirror.answering.stages import Batch, Comparison, Stage, Student, dismissed, in_mode
 from bertsmith.mirror.call import AGAIN, Call, Message
 from bertsmith.mirror.learning.understand import CallRecords
 from bertsmith.mirror.store import Store

@@ -9,7 +9,7 @@ import pytest
 from mirrored_calls import by_rule, calls_of, store_of
 
 from bertsmith.files import sha256
-from bertsmith.mirror.answering.agreement import learned
+from bertsmith.mirror.answering.stage_store import learned
 from bertsmith.mirror.fields import AnswerShape, Field, Refused
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.report import confusions_of, without_texts

@@ -27,14 +27,12 @@ from bertsmith.inference import predictor
 from bertsmith.inference.predictor import Predictor
 from bertsmith.mirror.guard import app as guard_app
 from bertsmith.mirror.guard.app import GuardApp, _Guarded
-from bertsmith.mirror.guard.audit_log import AuditLog
 from bertsmith.mirror.guard.guarded_texts import request_texts
-from bertsmith.mirror.guard.judge import CantJudge, Judge, Verdict
+from bertsmith.mirror.guard.judge import AuditLog, CantJudge, Judge, Verdict
 from bertsmith.mirror.guard.policy import Costs, SidePolicy, read_policy
 from bertsmith.mirror.relay_server import RelayServer
-from bertsmith.mirror.relay_settings import RelaySettings
-from bertsmith.mirror.upstream_connections import UpstreamAnswer
-from bertsmith.mirror.upstreams import Upstreams
+from bertsmith.mirror.settings import RelaySettings
+from bertsmith.mirror.upstreams import UpstreamAnswer, Upstreams
 from bertsmith.serving.http_server import listening
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.task_model import outputs_of

@@ -19,12 +19,12 @@ from running_mirror import RunningMirror
 
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
+from bertsmith.mirror.call_files import json_objects
 from bertsmith.mirror.exchange import read_asked
 from bertsmith.mirror.formats.reading import events_of
 from bertsmith.mirror.formats.registry import format_of
 from bertsmith.mirror.formats.wire_format import OwnAnswer
 from bertsmith.mirror.importing import import_files
-from bertsmith.mirror.json_objects import json_objects
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
 
@@ -505,7 +505,7 @@ def test_files_are_read_in_linear_time(
         parsed[0] += len(content)
         return json.loads(content)
 
-    monkeypatch.setattr("bertsmith.mirror.json_objects.orjson", SimpleNamespace(loads=loads))
+    monkeypatch.setattr("bertsmith.mirror.call_files.orjson", SimpleNamespace(loads=loads))
     assert import_files(paths, store, NOTHING).added == 60
     assert parsed[0] < 5 * sum(path.stat().st_size for path in paths)
     assert all(each.read() == each.value for path in paths for each in json_objects(path))

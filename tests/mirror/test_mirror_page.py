@@ -14,7 +14,7 @@ from running_mirror import RunningMirror, running_mirror, wait_until
 from scripted_upstream import Upstream
 
 from bertsmith.mirror.call import AGAIN, Call
-from bertsmith.mirror.call_records import CallRecords
+from bertsmith.mirror.learning.understand import CallRecords
 from chromium import Browser
 
 READY = "document.body.dataset.ready"

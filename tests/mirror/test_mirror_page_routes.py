@@ -15,13 +15,12 @@ from scripted_upstream import Upstream
 
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
-from bertsmith.mirror.answering.evidence import Batch, Comparison
-from bertsmith.mirror.answering.moves import moved
+from bertsmith.mirror.answering.judging import moved
 from bertsmith.mirror.answering.stage_store import StageStore
+from bertsmith.mirror.answering.stages import Batch, Comparison
 from bertsmith.mirror.call import AGAIN, Answered
-from bertsmith.mirror.call_records import CallRecords
-from bertsmith.mirror.looking.seen_values import seen_values
-from bertsmith.mirror.looking.state import Looking
+from bertsmith.mirror.learning.understand import CallRecords
+from bertsmith.mirror.page.state import Looking, seen_values
 from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.mirror.store import Store
 

@@ -24,7 +24,7 @@ from test_mirrored_clients import (
     without_ids,
 )
 
-from bertsmith.mirror.answering.known_keys import KnownKeys
+from bertsmith.mirror.answering.service import KnownKeys
 
 WORDS = {word: {"intent": word} for word in ("card", "transfer", "hello")}
 WORDS["hello"] = {"intent": "other"}

@@ -8,8 +8,7 @@ from made_student import make_student
 from mirrored_calls import call_of
 
 from bertsmith.mirror.call import Message
-from bertsmith.mirror.field_heads import Guess
-from bertsmith.mirror.fields import AnswerShape, Field
+from bertsmith.mirror.fields import AnswerShape, Field, Guess
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.proving import hopeful, prove
 from bertsmith.mirror.learning.settings import LearnSettings

@@ -17,19 +17,16 @@ from test_call_store import call_of
 from test_stages import USUAL, WORDS, ask
 
 from bertsmith.mirror.answering.audits import Audits
-from bertsmith.mirror.answering.evidence import VOID
 from bertsmith.mirror.answering.ledger import Ledger, compared_again
-from bertsmith.mirror.answering.open_students import OpenStudents, VersionStudents
+from bertsmith.mirror.answering.open_students import OpenStudents, StudentThread, VersionStudents
 from bertsmith.mirror.answering.reconciler import Pace
 from bertsmith.mirror.answering.stage_store import StageStore
-from bertsmith.mirror.answering.stages import Stage, Student, in_mode
-from bertsmith.mirror.answering.student_thread import StudentThread
+from bertsmith.mirror.answering.stages import VOID, Stage, Student, in_mode
 from bertsmith.mirror.answering.training_process import read_student
-from bertsmith.mirror.call import Asked
-from bertsmith.mirror.call_routing import CallRouting, Outcome
-from bertsmith.mirror.stage_tables import AUDITS
+from bertsmith.mirror.call import Asked, CallRouting, Outcome
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.student import Student as Opened
+from bertsmith.mirror.tables import AUDITS
 
 
 @pytest.fixture

@@ -23,10 +23,10 @@ from scripted_upstream import Reply, Seen, Upstream, upstream_of
 from sqlalchemy.exc import DataError, OperationalError
 from test_call_store import call_of
 
-from bertsmith.mirror.answering.evidence import VOID
 from bertsmith.mirror.answering.ledger import Ledger
 from bertsmith.mirror.answering.open_students import OpenStudents
-from bertsmith.mirror.call_routing import CallRouting, Outcome
+from bertsmith.mirror.answering.stages import VOID
+from bertsmith.mirror.call import CallRouting, Outcome
 from bertsmith.mirror.exchange import Exchange
 from bertsmith.mirror.formats.registry import USUAL
 from bertsmith.mirror.recorder import Recorder
@@ -367,7 +367,7 @@ def test_a_fault_of_ours_is_never_the_clients(mirror: RunningMirror, monkeypatch
     def broken(*_: Any) -> Any:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("bertsmith.mirror.passage.site_of", broken)
+    monkeypatch.setattr("bertsmith.mirror.relay.site_of", broken)
     answer = mirror.ask(CHAT, body_of("card"))
     assert answer.status == 200
     assert answer.headers["x-bertsmith"] == "passthrough; reason=mirror-error"

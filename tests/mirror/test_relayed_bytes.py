@@ -18,7 +18,7 @@ import pytest
 from running_mirror import RunningMirror, ask, running_mirror, wait_until
 from scripted_upstream import Reply, Seen, Upstream, upstream_of
 
-from bertsmith.mirror.upstream_connections import Connections
+from bertsmith.mirror.upstreams import Connections
 
 CHAT = "/v1/chat/completions"
 BODY = {

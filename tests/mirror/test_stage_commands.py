@@ -16,10 +16,9 @@ from test_call_store import call_of
 
 from bertsmith.cli.main import main
 from bertsmith.mirror.answering.accounts import accounts
-from bertsmith.mirror.answering.evidence import Batch, Comparison
-from bertsmith.mirror.answering.guarantee_check import check_guarantees
+from bertsmith.mirror.answering.judging import check_guarantees
 from bertsmith.mirror.answering.stage_store import StageStore
-from bertsmith.mirror.answering.stages import Student
+from bertsmith.mirror.answering.stages import Batch, Comparison, Student
 from bertsmith.mirror.learning.understand import CallRecords
 from bertsmith.mirror.settings import PriceSettings
 from bertsmith.mirror.store import Store

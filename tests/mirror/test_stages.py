@@ -21,11 +21,12 @@ from test_call_store import call_of
 from test_mirrored_clients import JSON_SCHEMA, messages
 
 from bertsmith.errors import InputError
-from bertsmith.mirror.answering.evidence import Batch, Comparison
 from bertsmith.mirror.answering.judging import Rules, judged
 from bertsmith.mirror.answering.open_students import VersionStudents, with_merged
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import (
+    Batch,
+    Comparison,
     Stage,
     Student,
     demoted,
@@ -34,9 +35,8 @@ from bertsmith.mirror.answering.stages import (
     promoted,
     rolled_back,
 )
-from bertsmith.mirror.stage_tables import AUDITS
 from bertsmith.mirror.store import Store
-from bertsmith.mirror.tables import META
+from bertsmith.mirror.tables import AUDITS, META
 
 WORDS = {"card": {"intent": "card"}, "transfer": {"intent": "transfer"}, "hello": {"intent": "other"}}
 USUAL = {"urgent": False}

@@ -11,7 +11,7 @@ import torch
 from made_student import make_student
 from test_call_store import call_of
 
-from bertsmith.mirror.answering.student_thread import StudentThread
+from bertsmith.mirror.answering.open_students import StudentThread
 from bertsmith.mirror.student import Student
 
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from mirrored_calls import message
 
 from bertsmith.mirror.call import Message
-from bertsmith.mirror.template import PartTemplate
-from bertsmith.mirror.template_search import find_template, pieces_of
+from bertsmith.mirror.template import PartTemplate, find_template, pieces_of
 
 DRAW = random.Random(0)
 TEXTS = [message(DRAW) for _ in range(60)]

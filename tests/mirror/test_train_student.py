@@ -19,8 +19,8 @@ from mirrored_calls import (
 )
 
 from bertsmith.errors import InputError, ModelError
-from bertsmith.mirror.answering.agreement import learned as latest_findings
 from bertsmith.mirror.answering.stage_store import StageStore
+from bertsmith.mirror.answering.stage_store import learned as latest_findings
 from bertsmith.mirror.call import AGAIN, Message
 from bertsmith.mirror.learning import train as training
 from bertsmith.mirror.learning.learned_calls import read_calls

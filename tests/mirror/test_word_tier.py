@@ -15,7 +15,7 @@ from bertsmith.mirror.fields import AnswerShape, Field
 from bertsmith.mirror.learning.learned_calls import LearnedCall, once_each
 from bertsmith.mirror.learning.targets import heads_of, targets_of
 from bertsmith.mirror.learning.tiers import fit_words, train_words
-from bertsmith.mirror.word_model import WordModel
+from bertsmith.mirror.student import WordModel
 
 INTENTS = ("card", "transfer", "other")
 SHAPE = AnswerShape(fields=(Field(keys=("intent",), kind="enum", values=INTENTS),), order=(("intent",),))

@@ -180,7 +180,7 @@ def serve(
         print_json(settings.model_dump(mode="json") | {"store": shown(settings.store)})
         return
     require("uvicorn", "mirror", "The mirror")
-    from bertsmith.mirror.server import serve as run
+    from bertsmith.mirror.app import serve as run
 
     run(settings)
 
@@ -249,7 +249,7 @@ def guard(
         print_json(settings.model_dump(mode="json"))
         return
     require("uvicorn", "mirror", "The guard")
-    from bertsmith.mirror.guard.server import serve_guard
+    from bertsmith.mirror.guard.app import serve_guard
 
     serve_guard(settings)
 

@@ -69,8 +69,7 @@ def opened_store(where: StoreOptions, *, create: bool = False, reads: bool = Fal
     settings = mirror_settings(where)
     from sqlalchemy.exc import DBAPIError
 
-    from bertsmith.mirror.database import damaged, is_damaged, lacking, locked, shown, why_refused
-    from bertsmith.mirror.odd_rows import odd_row
+    from bertsmith.mirror.database import damaged, is_damaged, lacking, locked, odd_row, shown, why_refused
     from bertsmith.mirror.store import Store
 
     opened = Store(settings.store, create=create, reads=reads)

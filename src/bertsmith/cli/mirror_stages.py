@@ -42,7 +42,7 @@ def status(*, where: StoreOptions = ANY_STORE, json: Flag = False) -> None:
     """
     from bertsmith.mirror.answering.accounts import accounts
     from bertsmith.mirror.answering.stage_store import StageStore
-    from bertsmith.mirror.looking.state import Looking
+    from bertsmith.mirror.page.state import Looking
 
     settings = mirror_settings(where)
     with opened_store(where, reads=True) as opened:
@@ -185,7 +185,7 @@ def promote(
 
     bertsmith mirror promote b1a8c286578d --candidate
     """
-    from bertsmith.mirror.answering.moves import moved
+    from bertsmith.mirror.answering.judging import moved
 
     if candidate and (to is not None or student is not None):
         raise InputError(
@@ -251,7 +251,7 @@ def demote(
 
     bertsmith mirror demote b1a8c286578d --former
     """
-    from bertsmith.mirror.answering.moves import moved
+    from bertsmith.mirror.answering.judging import moved
 
     if former and to is not None:
         raise InputError("--former keeps the mode. Leave out --to, or demote in a second step.")
@@ -288,7 +288,7 @@ def _student_in(folder: Path, before: "Stage") -> "Student":
 
 
 def _change(stages: "StageStore", before: "Stage", after: "Stage") -> None:
-    from bertsmith.mirror.answering.moves import change
+    from bertsmith.mirror.answering.judging import change
 
     if after != before:
         change(stages, before, after, "by command")
@@ -321,7 +321,7 @@ def check(*, where: StoreOptions = ANY_STORE, files: bool = True, json: Flag = F
 
     bertsmith mirror check --store postgresql://reader@db/mirror --no-files --json
     """
-    from bertsmith.mirror.answering.guarantee_check import check_guarantees
+    from bertsmith.mirror.answering.judging import check_guarantees
 
     with opened_store(where, reads=True) as opened:
         from bertsmith.mirror.answering.stage_store import StageStore

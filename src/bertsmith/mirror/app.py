@@ -1,4 +1,4 @@
-"""The mirror as an ASGI application: paths of its own under /bertsmith/, all others relayed.
+"""The mirror as an ASGI application, and `bertsmith mirror serve`: paths of its own, all others relayed.
 
 GET /bertsmith/health   200 while it relays; 503 on its way out
 GET /bertsmith/status   how many calls are stored, wait, and were lost
@@ -6,7 +6,9 @@ GET /bertsmith/status   how many calls are stored, wait, and were lost
 """
 
 import asyncio
+import json
 import math
+import sys
 import time
 
 import orjson
@@ -16,13 +18,16 @@ from bertsmith.mirror.answering.reconciler import OpenStudent, Pace, Reconciler,
 from bertsmith.mirror.answering.service import Service
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.training_process import Command, Trainer, train_command
-from bertsmith.mirror.looking.state import Looking
+from bertsmith.mirror.database import shown
 from bertsmith.mirror.page.page import Page, is_of_page
+from bertsmith.mirror.page.state import Looking
 from bertsmith.mirror.recorder import Recorder
 from bertsmith.mirror.relay import Relay
-from bertsmith.mirror.settings import MirrorSettings
+from bertsmith.mirror.relay_server import run
+from bertsmith.mirror.settings import MirrorSettings, require_upstream
 from bertsmith.mirror.store import Store
 from bertsmith.serving import LOG
+from bertsmith.serving.http_server import listening
 
 _AT_LEAST = 1.0  # seconds for the store when the mirror stops
 HEALTH, STATUS = "/bertsmith/health", "/bertsmith/status"
@@ -121,3 +126,25 @@ class MirrorApp:
             },
             "audits_waiting": self.relay.audits.waiting,
         }
+
+
+def serve(settings: MirrorSettings) -> None:
+    """Serves until a signal comes. Raises RecipeError without an upstream, InputError for an address that
+    can't be used and as `Store`.
+    """
+    require_upstream(settings, "bertsmith mirror serve")
+    with listening(settings.host, settings.port) as listener:
+        app = MirrorApp(settings, Store(settings.store))
+        run(settings, app, listener, lambda address: _announce(settings, address))
+
+
+def _announce(settings: MirrorSettings, address: str) -> None:
+    """For people on a terminal; a line of JSON elsewhere, as all that follows."""
+    store = shown(settings.store)
+    if not sys.stderr.isatty():
+        told = json.loads(settings.model_dump_json()) | {"store": store}
+        LOG.info("mirroring", extra={"facts": {"message": "mirroring", "address": address, "settings": told}})
+        return
+    print(f"\nMirroring on {address}, recording into {store}  (Ctrl-C stops)\n", file=sys.stderr)
+    print(f"  OPENAI_BASE_URL={address}/v1\n  ANTHROPIC_BASE_URL={address}\n", file=sys.stderr)
+    print(f"  What it does: {address}/bertsmith/\n", file=sys.stderr)

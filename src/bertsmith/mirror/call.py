@@ -1,4 +1,9 @@
-"""One call of an LLM, whatever wire format it came in: what was asked, what was answered."""
+"""One call of an LLM, whatever wire format it came in: what was asked, what was answered, who answered and
+why; and when the LLM has answered, though not as a student would have.
+
+Refusals hold alike for calls that were relayed, in shadow and in canary, and for audits: else what one of
+them finds could not be added to what another does.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +19,14 @@ OWN_NUMBER = "bertsmith"  # so begins the number in the id of an answer of ours
 QUEUE_FULL = "queue-full"  # why a call isn't recorded while the store can't be written
 Json = Any  # what json.loads gives
 Probabilities = Mapping[str, list[tuple[Json, float]]]  # of a field's values, by the field's JSON path
+# Of an answer with status 200.
+_ANSWERED_OTHERWISE = (
+    "refusal", "truncated", "content-filter", "answer-not-json", "no-tool-call", "other-tool", "tool-call",
+    "several-tool-calls", "no-answer", "malformed-answer", "content-type", "too-large",
+)  # fmt: skip
+_STATUS = "status-"
+_OF_THE_CALL = (400, 403, 413, 422, 451)  # others are of the key, the bill or the address, whatever was asked
+_LATER = (408, 409, 425, 429, *range(500, 600))
 
 
 class NotMirrored(Exception):
@@ -98,3 +111,76 @@ class Call:
     first_seconds: float | None = None
     weight: float | None = None
     site_weight: float | None = None
+
+
+@dataclass(frozen=True)
+class CallRouting:
+    """`reason` says why the LLM answers; with none, the student does, by `answer`. `values` and `confidence`
+    are the student's, None and NaN where it was not asked. Of a call that it `is_sure` of, the LLM is asked
+    with `probability`, and of any call at that moment with `least` or more, of any version of the site with
+    `site_least`. `audit` names the audit, where the LLM is asked although the student answered.
+    """
+
+    version: str
+    student: str
+    reason: str = ""
+    confidence: float = float("nan")
+    values: Mapping[str, Any] | None = None
+    answer: Any = None
+    probabilities: Mapping[str, list[tuple[Any, float]]] | None = None
+    is_sure: bool = False
+    probability: float = 1.0
+    least: float = 1.0
+    site_least: float = 1.0
+    audit: str = ""
+
+    @property
+    def weight(self) -> float:
+        """What the call counts for among all that the LLM was asked at that moment: those that were sure to
+        be asked are more than their share of the traffic.
+        """
+        return self.least / self.probability
+
+    @property
+    def site_weight(self) -> float:
+        """The same among the calls of all versions of the site, as if they had been merged."""
+        return self.site_least / self.probability
+
+    @property
+    def is_ours(self) -> bool:
+        """The student answers."""
+        return not self.reason
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A call whose answer is known: the LLM's `taught`, or None with the `reason` why there is none. `cause`
+    is why nobody knows, of an audit that is void.
+    """
+
+    version: str
+    asked: Asked | None
+    routing: CallRouting | None
+    taught: Json = None
+    reason: str = ""
+    cause: str = ""
+
+
+def reason_of(status: int) -> str:
+    """status-404"""
+    return f"{_STATUS}{status}"
+
+
+def may_answer_later(status: int) -> bool:
+    """Another try may have another status."""
+    return status in _LATER
+
+
+def refuses_the_call(status: int) -> bool:
+    """The LLM won't answer this call, now or later, whoever asks."""
+    return status in _OF_THE_CALL
+
+
+def is_refusal(reason: str) -> bool:
+    """Of what is known of an answer, `reason` says why a student's can't agree with it."""
+    return reason in _ANSWERED_OTHERWISE or reason.startswith(_STATUS)

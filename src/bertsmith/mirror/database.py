@@ -1,19 +1,38 @@
-"""A store's address → a database that is opened, of our layout, and safe to write to."""
+"""A store's address → a database that is opened, of our layout, and safe to write to.
 
+SQLite keeps any value in any column, so that a store which was edited by hand opens like any other. Where a
+reading failed, what Bertsmith doesn't write is looked for, to say what it is.
+"""
+
+import math
 import secrets
 import sqlite3
 import time
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, inspect, select, text, update
+import orjson
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    Engine,
+    Float,
+    Integer,
+    Table,
+    create_engine,
+    event,
+    inspect,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.pool import QueuePool
 
 from bertsmith.errors import InputError, require
-from bertsmith.mirror.stage_tables import STAGES
-from bertsmith.mirror.tables import CALLS, LAYOUT, META, METADATA, OLDER, OPTIONAL
+from bertsmith.mirror.tables import CALLS, LAYOUT, META, METADATA, OLDER, OPTIONAL, STAGES
 
 _LOCK = 0x62657274  # of PostgreSQL's advisory locks: "bert"
 READING = {"mirror_reads": True}  # execution options of a connection that only reads
@@ -22,6 +41,20 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _FILES = "mirror_files"  # an execution option of an engine: its _OpenedFiles
 _LOG = ("-wal", "-shm")
 _WAIT_MS = 5000  # for another process that writes
+_LARGEST = 2.5e11  # seconds: the last year that a date can have is 9999
+_JSON: dict[tuple[str, str], type] = {
+    ("mirror_calls", "answer"): object,
+    ("mirror_calls", "logprobs"): list,
+    ("mirror_calls", "messages"): list,
+    ("mirror_calls", "probabilities"): dict,
+    ("mirror_evidence", "audits"): dict,
+    ("mirror_evidence", "drift"): dict,
+    ("mirror_learned", "found"): dict,
+    ("mirror_versions", "parameters"): dict,
+    ("mirror_versions", "schema"): dict,
+    ("mirror_versions", "system"): list,
+}
+_OF_MESSAGES = ("messages", "system")
 
 
 def open_database(address: str, *, create: bool, reads: bool = False) -> Engine:
@@ -340,3 +373,50 @@ def _add_columns(connection: Connection) -> None:
 
 def _columns(connection: Connection, table: Table) -> set[str]:
     return {each["name"] for each in inspect(connection).get_columns(table.name)}
+
+
+def odd_row(engine: Engine) -> str:
+    """Where the first of them stands, and what was expected there; empty where there is none."""
+    with engine.connect().execution_options(**READING) as connection:
+        there = set(inspect(connection).get_table_names())
+        for table in METADATA.sorted_tables:
+            if table.name not in there:
+                continue
+            for row in connection.exec_driver_sql(f"SELECT * FROM {table.name}").mappings():
+                for column in table.columns:
+                    if column.name in row and (expected := _expected(table, column, row[column.name])):
+                        key = next(iter(table.primary_key.columns)).name
+                        name = str(row[key])[:60]
+                        return f"{table.name}, {key} {name!r}: {column.name} is not {expected}"
+    return ""
+
+
+def _expected(table: Table, column: Column[Any], value: Any) -> str:
+    """What should stand there; empty where it does."""
+    if value is None and column.nullable:
+        return ""
+    if isinstance(column.type, Float):
+        is_number = isinstance(value, int | float) and math.isfinite(value) and abs(value) < _LARGEST
+        return "" if is_number else f"a number below {_LARGEST:g}"
+    if isinstance(column.type, Integer):
+        return "" if isinstance(value, int) else "a whole number"
+    if not isinstance(value, str):
+        return "a text"
+    kind = _JSON.get((table.name, column.name))
+    return "" if kind is None else _expected_json(column.name, value, kind)
+
+
+def _expected_json(column: str, written: str, kind: type) -> str:
+    try:
+        value = orjson.loads(written)
+    except ValueError:
+        return "JSON"
+    if kind is not object and type(value) is not kind:
+        return "a JSON object" if kind is dict else "a JSON array"
+    if column in _OF_MESSAGES and not all(map(_is_message, value)):
+        return "a JSON array of messages, each [role, text, …]"
+    return ""
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)

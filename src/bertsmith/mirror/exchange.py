@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from bertsmith.mirror.call import IMPORTED, UNDATED, Answered, Asked, Call, Json, NotMirrored
-from bertsmith.mirror.call_routing import CallRouting
+from bertsmith.mirror.call import IMPORTED, UNDATED, Answered, Asked, Call, CallRouting, Json, NotMirrored
 from bertsmith.mirror.formats.reading import events_of
 from bertsmith.mirror.formats.wire_format import WireFormat
 from bertsmith.mirror.identity import content_of, import_of, site_of, version_of

@@ -31,14 +31,13 @@ from bertsmith.mirror.call import (
     Json,
     NotMirrored,
 )
+from bertsmith.mirror.call_files import Placed, calls_of_spans, holds_spans, json_objects, seconds_of
 from bertsmith.mirror.exchange import make_call, read_answered, read_asked
 from bertsmith.mirror.formats.reading import names_in
 from bertsmith.mirror.formats.registry import FORMATS, format_of, guessed
 from bertsmith.mirror.formats.wire_format import WireFormat
 from bertsmith.mirror.identity import require_name
-from bertsmith.mirror.json_objects import Placed, json_objects
 from bertsmith.mirror.redaction import Redactor
-from bertsmith.mirror.spans import calls_of_spans, holds_spans, seconds_of
 from bertsmith.mirror.store import Store
 from bertsmith.progress import Progress
 

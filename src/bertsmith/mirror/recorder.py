@@ -17,11 +17,9 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from bertsmith.errors import InputError
-from bertsmith.mirror.call import QUEUE_FULL, Call, NotMirrored
-from bertsmith.mirror.call_routing import Outcome
+from bertsmith.mirror.call import QUEUE_FULL, Call, NotMirrored, Outcome, is_refusal
 from bertsmith.mirror.exchange import Exchange, call_of
 from bertsmith.mirror.identity import site_of, version_of
-from bertsmith.mirror.llm_refusals import is_refusal
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
 from bertsmith.serving import LOG

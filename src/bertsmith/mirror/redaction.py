@@ -16,7 +16,7 @@ import orjson
 
 from bertsmith.errors import RecipeError
 from bertsmith.mirror.call import SYSTEM_ROLES, Answered, Asked, Json, Message
-from bertsmith.mirror.varying_parts import settled
+from bertsmith.mirror.identity import settled
 
 # How long each country's IBAN is: SWIFT's registry, release 99.
 _IBAN_COUNTRIES = {
@@ -33,6 +33,30 @@ _IBAN_LENGTHS = {
 
 # As JSON within a text has it: the n of a line's end doesn't begin a word.
 _ESCAPED = re.compile(r"\\(?:[nrt]|u(?P<code>[0-9a-fA-F]{4}))")
+_REMEMBERED = 1000  # prompts and schemas that are known to be clean
+# Which numbers issuers give, by their first digits, and how long they are: ISO/IEC 7812 and the schemes' own
+# lists, of which the widest ranges are taken.
+_ISSUERS = re.compile(
+    r"4(?:\d{12}|\d{15}|\d{18})"  # Visa
+    r"|(?:5[1-5]\d\d|222[1-9]|22[3-9]\d|2[3-6]\d\d|27[01]\d|2720)\d{12}"  # Mastercard
+    r"|3[47]\d{13}"  # American Express
+    r"|3(?:0[0-5]|095|[689]\d)\d{11,16}"  # Diners Club
+    r"|35(?:2[89]|[3-8]\d)\d{12,15}"  # JCB
+    r"|220[0-4]\d{12,15}"  # Mir
+    r"|(?:6\d|8[12])\d{11,17}"  # Discover, UnionPay, RuPay, Maestro
+    r"|5[0678]\d{11,17}"  # Maestro
+    r"|9\d{15}"  # Troy, national schemes
+)
+_ROW = re.compile(r"\d{4}(?:[ -]\d{4}){6,}")  # too many groups of four for a card with its date and code
+_PLACEHOLDER = re.compile(r"\[[^\[\]]+_\d+\]")
+_LISTS = ("enum", "const", "criteria", "choices", "levels")  # of a schema, and of System One and decisions
+_OF_LISTED = ("value", "label", "description")  # of what is listed by objects
+_BULLET = re.compile(r"^\s*(?:[-*•]|\d{1,2}[.)])\s+")
+_OPTIONS = re.compile(
+    r"(?i)\b(?:one of|options?|labels?|classes|categories|choose (?:from|between)|values)\b[^:\n]{0,40}:"
+    r"(?P<list>[^\n]*(?:\n\s*(?:[-*•]|\d{1,2}[.)])\s+[^\n]+)*)"
+)
+_DATE = r"(?!\d{1,2}[./-]\d{1,2}[./-]\d{2,4}(?!\d))"
 
 
 class _PlainCharacters(dict[int, str]):
@@ -55,7 +79,6 @@ class _PlainCharacters(dict[int, str]):
 
 
 _PLAIN = _PlainCharacters()
-_REMEMBERED = 1000  # prompts and schemas that are known to be clean
 
 
 @dataclass(frozen=True)
@@ -67,22 +90,6 @@ class Rule:
     name: str
     pattern: re.Pattern[str]
     length: Callable[[str], int] = len
-
-
-# Which numbers issuers give, by their first digits, and how long they are: ISO/IEC 7812 and the schemes' own
-# lists, of which the widest ranges are taken.
-_ISSUERS = re.compile(
-    r"4(?:\d{12}|\d{15}|\d{18})"  # Visa
-    r"|(?:5[1-5]\d\d|222[1-9]|22[3-9]\d|2[3-6]\d\d|27[01]\d|2720)\d{12}"  # Mastercard
-    r"|3[47]\d{13}"  # American Express
-    r"|3(?:0[0-5]|095|[689]\d)\d{11,16}"  # Diners Club
-    r"|35(?:2[89]|[3-8]\d)\d{12,15}"  # JCB
-    r"|220[0-4]\d{12,15}"  # Mir
-    r"|(?:6\d|8[12])\d{11,17}"  # Discover, UnionPay, RuPay, Maestro
-    r"|5[0678]\d{11,17}"  # Maestro
-    r"|9\d{15}"  # Troy, national schemes
-)
-_ROW = re.compile(r"\d{4}(?:[ -]\d{4}){6,}")  # too many groups of four for a card with its date and code
 
 
 def _of_card(found: str) -> int:
@@ -139,15 +146,6 @@ def _of_phone(found: str) -> int:
     return len(found) if 7 <= sum(each.isdigit() for each in found) <= 15 else 0
 
 
-_PLACEHOLDER = re.compile(r"\[[^\[\]]+_\d+\]")
-_LISTS = ("enum", "const", "criteria", "choices", "levels")  # of a schema, and of System One and decisions
-_OF_LISTED = ("value", "label", "description")  # of what is listed by objects
-_BULLET = re.compile(r"^\s*(?:[-*•]|\d{1,2}[.)])\s+")
-_OPTIONS = re.compile(
-    r"(?i)\b(?:one of|options?|labels?|classes|categories|choose (?:from|between)|values)\b[^:\n]{0,40}:"
-    r"(?P<list>[^\n]*(?:\n\s*(?:[-*•]|\d{1,2}[.)])\s+[^\n]+)*)"
-)
-_DATE = r"(?!\d{1,2}[./-]\d{1,2}[./-]\d{2,4}(?!\d))"
 BUILT_IN = {
     rule.name: rule
     for rule in (

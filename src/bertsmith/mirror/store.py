@@ -29,8 +29,20 @@ from bertsmith.mirror.database import (
     open_database,
     shown,
 )
-from bertsmith.mirror.rows import call_of_row, call_row, fields_of, site_row, version_row
-from bertsmith.mirror.tables import CALLS, FIELDS, META, PASSED, PASSED_IMPORTS, SITES, VERSIONS
+from bertsmith.mirror.tables import (
+    CALLS,
+    FIELDS,
+    META,
+    PASSED,
+    PASSED_IMPORTS,
+    SITES,
+    VERSIONS,
+    call_of_row,
+    call_row,
+    fields_of,
+    site_row,
+    version_row,
+)
 
 _IMPORTS = (IMPORTED, UNDATED)
 _PathType = tuple[str, str]  # a JSON path, and the type of a value there

@@ -13,8 +13,7 @@ from pydantic import Field as Bounded
 from bertsmith.errors import ModelError
 from bertsmith.files import read_json, sha256
 from bertsmith.metrics.guarantees.learn_then_test import Certificate
-from bertsmith.mirror.field_heads import FieldHead
-from bertsmith.mirror.fields import AnswerShape, Values, as_text
+from bertsmith.mirror.fields import AnswerShape, FieldHead, Values, as_text
 from bertsmith.mirror.template import Template
 from bertsmith.validation import first_problem
 

@@ -6,10 +6,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bertsmith.metrics.scores import Interval
-from bertsmith.mirror.answering.evidence import Evidence
 from bertsmith.mirror.answering.ledger import REFUSED, VOIDED
 from bertsmith.mirror.answering.stage_store import Means, StageStore, Tallies
-from bertsmith.mirror.answering.stages import Stage
+from bertsmith.mirror.answering.stages import Evidence, Stage
 from bertsmith.mirror.settings import PriceSettings
 
 _FAILED = ("student-failed", "student-slow", "student-busy", "mirror-error")  # of calls that it was asked

@@ -15,20 +15,24 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.exc import DBAPIError
 
-from bertsmith.mirror.answering.evidence import VOID
-from bertsmith.mirror.answering.known_keys import KnownKeys
 from bertsmith.mirror.answering.ledger import Ledger
 from bertsmith.mirror.answering.reconciler import AUDIT_PATIENCE
+from bertsmith.mirror.answering.service import KnownKeys
 from bertsmith.mirror.answering.stage_store import StageStore
-from bertsmith.mirror.call import STUDENT_ANSWER, Asked
-from bertsmith.mirror.call_routing import CallRouting, Outcome
+from bertsmith.mirror.answering.stages import VOID
+from bertsmith.mirror.call import (
+    STUDENT_ANSWER,
+    Asked,
+    CallRouting,
+    Outcome,
+    may_answer_later,
+    reason_of,
+    refuses_the_call,
+)
 from bertsmith.mirror.exchange import Exchange
 from bertsmith.mirror.formats.wire_format import WireFormat
-from bertsmith.mirror.llm_refusals import may_answer_later, reason_of, refuses_the_call
-from bertsmith.mirror.passing_on import FAILED, is_students
 from bertsmith.mirror.recorder import Recorder
-from bertsmith.mirror.upstream_connections import Connections, Headers
-from bertsmith.mirror.upstreams import Target
+from bertsmith.mirror.upstreams import FAILED, Connections, Headers, Target, is_students
 from bertsmith.serving import LOG
 
 _MOST_WAITING, _MOST_BYTES = 512, 32_000_000  # audits, and bytes of their requests

@@ -9,12 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from bertsmith.mirror.answering.evidence import VOID, Batch, Comparison
-from bertsmith.mirror.answering.open_students import OpenStudents, VersionStudents
-from bertsmith.mirror.answering.student_thread import StudentThread
-from bertsmith.mirror.call import Call
-from bertsmith.mirror.call_routing import CallRouting, Outcome
-from bertsmith.mirror.llm_refusals import is_refusal
+from bertsmith.mirror.answering.open_students import OpenStudents, StudentThread, VersionStudents
+from bertsmith.mirror.answering.stages import VOID, Batch, Comparison
+from bertsmith.mirror.call import Call, CallRouting, Outcome, is_refusal
 from bertsmith.serving import LOG
 
 _MOST = 10_000  # events that wait

@@ -1,14 +1,126 @@
-"""Which students are open, for which versions: what the event loop looks at. Replaced as a
-whole.
+"""Which students are open, for which versions, as the event loop sees them; and a student beside the loop: it
+computes in a thread of its own, on one core.
+
+Texts that wait together are answered together. Several hundred may wait; what comes then is the LLM's. More
+cores would make a sentence slower, not faster: the threads of two OpenMP teams, of two students or of one and
+whoever opened it, sleep between any two operations of a layer.
 """
 
-from collections.abc import Mapping
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bertsmith.mirror.answering.stage_store import VersionFacts
 from bertsmith.mirror.answering.stages import Stage
-from bertsmith.mirror.answering.student_thread import StudentThread
-from bertsmith.mirror.call import Asked
+from bertsmith.mirror.call import Asked, Json
+from bertsmith.serving.http_server import give_way
+
+if TYPE_CHECKING:
+    from bertsmith.mirror.student import StudentAnswer
+
+
+_TOGETHER = 32  # texts
+_MOST_WAITING = 256  # texts
+
+
+class CantAnswer(Exception):
+    """Why the LLM has to: student-busy, student-slow, student-failed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class StudentLike(Protocol):
+    """What is needed of a student; `bertsmith.mirror.student.Student` is one."""
+
+    file: Any
+
+    def input_of(self, asked: Asked, version: str) -> str | None:
+        """The text to answer for, None where the call doesn't fit."""
+
+    def answer(self, texts: Sequence[str]) -> "list[StudentAnswer]":
+        """One answer a text."""
+
+
+class StudentThread:
+    """A student under its `id`, opened in its thread; `close` ends it. Raises what `opening` raises."""
+
+    def __init__(self, number: str, opening: Callable[[], StudentLike]) -> None:
+        # torch, which a mirror without a student doesn't need
+        from bertsmith.model.cpu.process import start_one_core_threads
+
+        self.id = number
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[str, Future[StudentAnswer]]] = deque()
+        self._is_ending = False
+        self.fails = False  # the last time it was asked
+        self._thread = start_one_core_threads(1, f"student-{number}")
+        try:
+            self.student = self._thread.submit(opening).result()
+        except BaseException:
+            self._thread.shutdown(wait=False)
+            raise
+        self._thread.submit(self._work)
+
+    async def answer(self, text: str, seconds: float) -> "StudentAnswer":
+        """Raises CantAnswer, after `seconds` at the latest."""
+        future: Future[StudentAnswer] = Future()
+        with self._changed:
+            if len(self._waiting) >= _MOST_WAITING or self._is_ending:
+                raise CantAnswer("student-busy")
+            self._waiting.append((text, future))
+            self._changed.notify()
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
+        except TimeoutError:
+            raise CantAnswer("student-slow") from None
+        except Exception:
+            raise CantAnswer("student-failed") from None
+
+    def differs(self, values: Any, taught: Json) -> bool:
+        """Whether the LLM's answer says anything else."""
+        shape = self.student.file.shape
+        return bool(shape.differing(values, shape.read(taught)))
+
+    def close(self) -> None:
+        """What waits is still answered."""
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify()
+        self._thread.shutdown()
+
+    def _work(self) -> None:
+        give_way()
+        while taken := self._next():
+            texts = [text for text, _ in taken]
+            try:
+                answers = self.student.answer(texts)
+            except Exception as error:
+                self.fails = True
+                for _, future in taken:
+                    future.set_exception(error)
+                continue
+            self.fails = False
+            for (_, future), answer in zip(taken, answers, strict=True):
+                future.set_result(answer)
+
+    def _next(self) -> "list[tuple[str, Future[StudentAnswer]]]":
+        """Waits for some; none at the end. What nobody waits for any more is left out."""
+        with self._changed:
+            while True:
+                while self._waiting:
+                    count = min(_TOGETHER, len(self._waiting))
+                    some = [self._waiting.popleft() for _ in range(count)]
+                    if wanted := [each for each in some if each[1].set_running_or_notify_cancel()]:
+                        return wanted
+                if self._is_ending:
+                    return []
+                self._changed.wait()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The guard as an ASGI application: a relay that judges what goes through.
+"""The guard as an ASGI application, and `bertsmith mirror guard`: a relay that judges what goes through.
 
 GET /bertsmith/health   200 while it relays; 503 on its way out
 GET /bertsmith/status   decisions counted, and how long they take
@@ -8,8 +8,10 @@ decided.
 """
 
 import asyncio
+import json
 import math
 import re
+import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
@@ -20,15 +22,24 @@ from starlette.types import Receive, Scope, Send
 
 from bertsmith.mirror.call import NotMirrored
 from bertsmith.mirror.formats.registry import USUAL, format_of
-from bertsmith.mirror.guard.audit_log import AuditLog
 from bertsmith.mirror.guard.guarded_texts import Guarded, answer_texts, request_texts
-from bertsmith.mirror.guard.judge import CantJudge, Judge, Verdict
+from bertsmith.mirror.guard.judge import AuditLog, CantJudge, Judge, Verdict
 from bertsmith.mirror.guard.policy import ACTIONS, ALLOW, GuardSettings, SidePolicy
-from bertsmith.mirror.passing_on import FAILED, meaning_of, of_this_connection, sent_on
-from bertsmith.mirror.request_body import ClientGone, RequestBody
-from bertsmith.mirror.upstream_connections import Connections, Headers, UpstreamAnswer
-from bertsmith.mirror.upstreams import Target, Upstreams
+from bertsmith.mirror.relay_server import ClientGone, RequestBody, run
+from bertsmith.mirror.settings import require_upstream
+from bertsmith.mirror.upstreams import (
+    FAILED,
+    Connections,
+    Headers,
+    Target,
+    UpstreamAnswer,
+    Upstreams,
+    meaning_of,
+    of_this_connection,
+    sent_on,
+)
 from bertsmith.serving import LOG
+from bertsmith.serving.http_server import listening
 
 HEALTH, STATUS = "/bertsmith/health", "/bertsmith/status"
 _CONNECT_SECONDS = 10.0
@@ -259,3 +270,23 @@ async def _send(send: Send, status: int, headers: Headers, body: bytes) -> None:
     own = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": [*own, *headers]})
     await send({"type": "http.response.body", "body": body})
+
+
+def serve_guard(settings: GuardSettings) -> None:
+    """Serves until a signal comes. Raises RecipeError without an upstream and for labels that the model
+    doesn't have, ModelError for the model, InputError for an address or a log that can't be used.
+    """
+    require_upstream(settings, "bertsmith mirror guard --policy policy.toml")
+    with listening(settings.host, settings.port) as listener:
+        app = GuardApp(settings, Judge(settings.model, settings.judge_seconds))
+        run(settings, app, listener, lambda address: _announce(settings, address))
+
+
+def _announce(settings: GuardSettings, address: str) -> None:
+    """For people on a terminal; a line of JSON elsewhere, as all that follows."""
+    if not sys.stderr.isatty():
+        told = json.loads(settings.model_dump_json())
+        LOG.info("guarding", extra={"facts": {"message": "guarding", "address": address, "settings": told}})
+        return
+    print(f"\nGuarding on {address}, deciding into {settings.log}  (Ctrl-C stops)\n", file=sys.stderr)
+    print(f"  OPENAI_BASE_URL={address}/v1\n  ANTHROPIC_BASE_URL={address}\n", file=sys.stderr)

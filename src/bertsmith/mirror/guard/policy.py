@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from bertsmith.errors import RecipeError, did_you_mean
-from bertsmith.mirror.relay_settings import RelaySettings
+from bertsmith.mirror.settings import RelaySettings
 from bertsmith.serving.settings import gather
 from bertsmith.validation import Strict, check
 

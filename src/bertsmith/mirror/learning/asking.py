@@ -34,10 +34,10 @@ from bertsmith.mirror.formats.wire_format import Tokens
 from bertsmith.mirror.identity import site_of, version_of
 from bertsmith.mirror.learning.learned_calls import is_drawn, part_of
 from bertsmith.mirror.learning.understand import CallRecords
-from bertsmith.mirror.passing_on import HEADER
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store, VersionCount
 from bertsmith.mirror.student import Student
+from bertsmith.mirror.upstreams import HEADER
 from bertsmith.progress import Progress
 from bertsmith.text.labelled.rows import stream_texts
 

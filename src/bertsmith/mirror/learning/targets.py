@@ -12,8 +12,7 @@ import numpy as np
 
 from bertsmith.arrays import Floats
 from bertsmith.errors import InputError
-from bertsmith.mirror.field_heads import FieldHead, place_of_number
-from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, is_number, written
+from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, FieldHead, is_number, place_of_number, written
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.tasks.examples.tagged_example import WordOffsets, word_offsets
 

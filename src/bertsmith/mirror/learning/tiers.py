@@ -26,15 +26,13 @@ from bertsmith.files import atomic_write
 from bertsmith.inference.predictor import Predictor
 from bertsmith.metrics.baselines import MOST_FEATURES, MOST_WEIGHTS, TOKEN
 from bertsmith.metrics.calibration import fit_temperature
-from bertsmith.mirror.field_heads import FieldHead, Guess
-from bertsmith.mirror.fields import AnswerShape, Values
+from bertsmith.mirror.fields import AnswerShape, FieldHead, Guess, Values
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.settings import LearnSettings, Tier
 from bertsmith.mirror.learning.targets import LEAST, heads_of, quoted_rows, tags_of, targets_of
 from bertsmith.mirror.redaction import holds_placeholder
-from bertsmith.mirror.student import EncoderOutputs, load_encoder, span_guesses
+from bertsmith.mirror.student import EncoderOutputs, WordModel, load_encoder, span_guesses
 from bertsmith.mirror.student_file import MODEL, SPANS
-from bertsmith.mirror.word_model import WordModel
 from bertsmith.tasks.fields import Fields
 from bertsmith.training.finetuning.finetune import finetune
 

@@ -31,8 +31,7 @@ from bertsmith.files import (
     sha256,
     write_json,
 )
-from bertsmith.mirror.answering.agreement import keep_learned
-from bertsmith.mirror.answering.stage_store import StageStore
+from bertsmith.mirror.answering.stage_store import StageStore, keep_learned
 from bertsmith.mirror.fields import AnswerShape
 from bertsmith.mirror.learning.learned_calls import (
     LearnedCall,

@@ -38,8 +38,7 @@ from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, as_text
 from bertsmith.mirror.learning.schema_fields import Observation, shape_of
 from bertsmith.mirror.store import Store, VersionCount
 from bertsmith.mirror.tables import CALLS, MERGED
-from bertsmith.mirror.template import Template
-from bertsmith.mirror.template_search import FEWEST, find_template
+from bertsmith.mirror.template import FEWEST, Template, find_template
 
 _LOOKED_AT = 2000  # calls of a version, the latest
 _ALL_SMALL = ""  # the template of versions that have too few calls for one of their own

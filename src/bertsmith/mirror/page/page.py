@@ -1,8 +1,13 @@
-"""The page at /bertsmith/: its files, the state that it shows, and what can be changed there.
+"""The page at /bertsmith/: its files, the state that it shows, what can be changed there, and by whom.
 
 GET  /bertsmith/            the page, and /bertsmith/page/… its files: nothing of the store is in them
 GET  /bertsmith/state       all that it shows
 POST /bertsmith/stages      {"version", "revision", "move"}, "move" being one of `MOVES`
+
+Without keys only this machine is let in: its address at both ends, and no proxy between. A proxy that says
+nothing of itself can't be noticed: behind any proxy a file of keys is needed. A page of somebody else's that
+is open in a browser here can neither read the state nor change a mode. The Host must be this machine's, for
+names can be bound anew, and what changes something must come from our own page, or from no page at all.
 """
 
 import asyncio
@@ -10,31 +15,37 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoConnection
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from bertsmith.errors import BertsmithError
-from bertsmith.mirror.answering.moves import MOVES, change, moved
+from bertsmith.mirror.answering.judging import MOVES, change, moved
 from bertsmith.mirror.answering.stages import Stage
 from bertsmith.mirror.database import shown
-from bertsmith.mirror.looking.state import Looking
-from bertsmith.mirror.page.admission import admitted, require_own_page
+from bertsmith.mirror.page.state import Looking
 from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.reporting.page import WEB
 from bertsmith.serving import LOG
-from bertsmith.serving.admission import Keys
+from bertsmith.serving.admission import Client, Keys, is_loopback
 from bertsmith.serving.page import HEADERS, MEDIA_TYPES, STATIC
-from bertsmith.serving.refusals import InvalidRequest, Refusal, TooLarge, Unavailable, UnknownModel
+from bertsmith.serving.refusals import Forbidden, InvalidRequest, Refusal, TooLarge, Unavailable, UnknownModel
 
 ROOT = "/bertsmith/"
 _FOLDERS = (WEB, STATIC, Path(__file__).parent / "static")
 _MOST_BYTES = 4096  # of a move
 _SHARE = 5  # a state that took a second isn't made anew for so many
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+_HERE = (
+    "This page is shown on this machine alone. From elsewhere it takes a key: start the mirror with "
+    "--page-keys-file, or come through a tunnel, such as ssh -L 8100:127.0.0.1:8100."
+)
 
 
 def is_of_page(path: str) -> bool:
@@ -170,3 +181,39 @@ async def _said(request: Request) -> tuple[str, int, str]:
 def _json(body: Any, status: int = 200) -> Response:
     headers = HEADERS | {"content-type": "application/json", "cache-control": "no-store"}
     return Response(orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS), status, headers)
+
+
+def admitted(request: Request, keys: Keys) -> Client:
+    """Raises Unauthorized or Forbidden."""
+    if keys.path is not None:
+        return keys.client(request.headers.get("authorization", ""))
+    if not _is_local(request):
+        raise Forbidden(_HERE)
+    return Client("", admin=True)
+
+
+def require_own_page(request: Request, client: Client) -> None:
+    """Before something is changed. Raises Forbidden."""
+    if not client.admin:
+        raise Forbidden(f"The key {client.name} may look, and not change modes. It takes one with 'admin'.")
+    headers = request.headers
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise Forbidden("Expected content-type: application/json.")
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
+    if site != "same-origin" or (origin is not None and urlsplit(origin).netloc != headers.get("host")):
+        raise Forbidden("A mode can be changed from the mirror's own page only, not from another site's.")
+
+
+def _is_local(request: Request) -> bool:
+    if request.client is None or any(name in request.headers for name in _FORWARDED):
+        return False
+    if request.scope.get("http_version") == "1.0":  # as nginx's proxy_pass speaks, and no browser
+        return False
+    return is_loopback(request.client.host) and is_loopback(_host(request.headers))
+
+
+def _host(headers: Headers) -> str:
+    try:
+        return urlsplit(f"//{headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return ""

@@ -1,28 +1,32 @@
-"""All there is to see of a mirror as one JSON object: for the page, and `bertsmith mirror status --json`."""
+"""All there is to see of a mirror as one JSON object: for the page, and `bertsmith mirror status --json`.
+Values of answers are counted, and shown where they are no texts.
+"""
 
+import json
 import time
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bertsmith.metrics.guarantees.bounds import clopper_pearson
 from bertsmith.mirror.answering.accounts import accounts
-from bertsmith.mirror.answering.agreement import Point, learned, points
-from bertsmith.mirror.answering.evidence import Evidence, first_evidence
-from bertsmith.mirror.answering.stage_store import StageStore
-from bertsmith.mirror.answering.stages import Student
-from bertsmith.mirror.call import Call
-from bertsmith.mirror.looking.seen_values import seen_values
+from bertsmith.mirror.answering.stage_store import Point, StageStore, learned, points
+from bertsmith.mirror.answering.stages import Evidence, Student, first_evidence
+from bertsmith.mirror.call import Call, Json
+from bertsmith.mirror.fields import plain
 from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.mirror.store import Store, VersionCount
-from bertsmith.mirror.template import BETWEEN, Template
-from bertsmith.mirror.template_search import find_template
+from bertsmith.mirror.tables import values_of
+from bertsmith.mirror.template import BETWEEN, Template, find_template
 
 _LOOKED_AT = 400  # calls of a version, the latest
 _DETAILED = 24  # versions whose calls are looked at
 _CHANGES = 100  # the latest
 _BLOCKS = 12  # parts that comparisons are divided into
 _DELTA = 0.05  # of the intervals of blocks
-_AGAIN = 1.05  # times as many calls, after which a version is looked at once more
+_GROWN = 1.05  # times as many calls, after which a version is looked at once more
+_SHOWN = 12  # values of a field
+_MOST, _AGAIN = 100, 10  # different ones of a field, and how often each came: then they are no free text
 
 
 class Looking:
@@ -84,7 +88,7 @@ class Looking:
 
     def _details(self, version: VersionCount) -> dict[str, Any]:
         known = self._known.get(version.version)
-        if known is not None and known[0] <= version.calls <= _AGAIN * known[0]:
+        if known is not None and known[0] <= version.calls <= _GROWN * known[0]:
             return known[1]
         calls = self.store.latest(version.version, _LOOKED_AT)
         template = find_template([each.asked.messages for each in calls])
@@ -184,3 +188,51 @@ def _agreement(course: list[Point]) -> dict[str, Any]:
         )  # fmt: skip
         last = point
     return {"course": [each._asdict() for each in course], "blocks": blocks}
+
+
+def seen_values(calls: Sequence[Call]) -> dict[str, dict[str, Any]]:
+    """By JSON path: `calls` looked at, how many `different` values there are, the most frequent `values` with
+    their counts or the `range` of numbers, and whether it `is_text`: a value might then be about somebody,
+    and none is given.
+    """
+    counts: dict[str, Counter[Any]] = {}
+    for call in calls:
+        for path, value in values_of(call.answered.value):
+            shown = _plain(value)
+            counts.setdefault(path, Counter())[type(shown), shown] += 1
+    named = set(_named(calls[0].asked.schema)) if calls else set[str]()
+    return {path: _of_field(of, len(calls), named) for path, of in sorted(counts.items())}
+
+
+def _plain(value: Json) -> Json:
+    """What can be counted: 1.0 is 1."""
+    return plain(value) if isinstance(value, str | bool | int | float | None) else "…"
+
+
+def _of_field(counts: Counter[Any], calls: int, named: set[str]) -> dict[str, Any]:
+    texts = [key for kind, key in counts if kind is str and key not in named]
+    is_text = bool(texts) and (len(counts) > _MOST or counts.total() < _AGAIN * len(counts))
+    numbers = [key for kind, key in counts if kind in (int, float)]
+    is_number = len(numbers) == len(counts) and len(numbers) > _SHOWN
+    found: dict[str, Any] = {"calls": calls, "different": len(counts), "is_text": is_text, "values": []}
+    if is_number:
+        found["range"] = [min(numbers), max(numbers)]
+    elif not is_text:
+        found["values"] = [[_shown(key), count] for (_, key), count in counts.most_common(_SHOWN)]
+    return found
+
+
+def _shown(value: Json) -> str:
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+
+
+def _named(schema: Json) -> Iterator[str]:
+    """Texts that the schema itself names as values."""
+    if isinstance(schema, Mapping):
+        for key, each in schema.items():
+            given = each if key == "enum" and isinstance(each, list) else [each] if key == "const" else []
+            yield from (value for value in given if isinstance(value, str))
+            yield from _named(each)
+    elif isinstance(schema, list):
+        for each in schema:
+            yield from _named(each)
