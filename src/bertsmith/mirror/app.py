@@ -11,7 +11,6 @@ import math
 import sys
 import time
 
-import orjson
 from starlette.types import Receive, Scope, Send
 
 from bertsmith.mirror.answering.reconciler import OpenStudent, Pace, Reconciler, open_student
@@ -23,7 +22,7 @@ from bertsmith.mirror.page.page import Page, is_of_page
 from bertsmith.mirror.page.state import Looking
 from bertsmith.mirror.recorder import Recorder
 from bertsmith.mirror.relay import Relay
-from bertsmith.mirror.relay_server import run
+from bertsmith.mirror.relay_server import run, send_json
 from bertsmith.mirror.settings import MirrorSettings, require_upstream
 from bertsmith.mirror.store import Store
 from bertsmith.serving import LOG
@@ -99,11 +98,7 @@ class MirrorApp:
         said: dict[str, object] = {"status": "stopping" if self.leaving else "ok"}
         if path == STATUS:
             said |= self._running()
-        body = orjson.dumps(said)
-        status = 503 if self.leaving and path == HEALTH else 200
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await send_json(send, 503 if self.leaving and path == HEALTH else 200, said)
 
     def _running(self) -> dict[str, object]:
         """What this process has to say, beside the store."""

@@ -99,7 +99,7 @@ def json_objects(path: Path) -> Iterator[Placed]:
             content, value = raw, _parsed(raw) if len(parts) == 1 else None
             if value is None:
                 bare = _STRING.sub(b"", raw)
-                depth += _more_open(bare)
+                depth += bare.count(b"{") + bare.count(b"[") - bare.count(b"}") - bare.count(b"]")
                 if depth > 0 and bare.endswith(b"\n"):  # else it ends within a string, which can't go on
                     continue
                 content = b"".join(parts)
@@ -127,11 +127,6 @@ def _opened(path: Path) -> Iterator[tuple[Iterable[bytes], bool]]:
             return
     with open_table(path, None, "utf-8", {}, "JSON", whole_name=True) as table:
         yield (f"{line}\n".encode() for line in table.stream.lines(_LONGEST)), False
-
-
-def _more_open(bare: bytes) -> int:
-    """How many more brackets it opens than it closes, its strings left away."""
-    return bare.count(b"{") + bare.count(b"[") - bare.count(b"}") - bare.count(b"]")
 
 
 def _placed(path: Path, line: int, begin: int, content: bytes, value: Any) -> Iterator[Placed]:

@@ -32,7 +32,7 @@ from bertsmith.mirror.formats.registry import USUAL, format_of
 from bertsmith.mirror.formats.wire_format import OwnAnswer, WireFormat, Written
 from bertsmith.mirror.identity import site_of
 from bertsmith.mirror.recorder import Recorder
-from bertsmith.mirror.relay_server import ClientGone, RequestBody
+from bertsmith.mirror.relay_server import ClientGone, RequestBody, send_json
 from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.mirror.upstreams import (
     FAILED,
@@ -420,11 +420,5 @@ async def _refuse(status: int, said: str, code: str, passage: Passage, send: Sen
     """In the protocol's envelope."""
     passage.status, passage.reason, passage.is_over = status, code, True
     form = passage.form or USUAL
-    body = orjson.dumps(form.error_body(said, code.replace("-", "_")))
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (HEADER, passage.header),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    body = form.error_body(said, code.replace("-", "_"))
+    await send_json(send, status, body, (HEADER, passage.header))

@@ -12,8 +12,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
+import orjson
 from starlette.types import Message, Receive, Scope, Send
 
+from bertsmith.mirror.call import Json
 from bertsmith.mirror.settings import RelaySettings
 from bertsmith.serving.http_server import DrainingServer, listen, log_to_stderr
 
@@ -68,6 +70,14 @@ class RelayServer(DrainingServer):
 def _is_no_cut(record: logging.LogRecord) -> bool:
     """An answer that the upstream cut is passed on cut: uvicorn takes it for a fault of the application."""
     return "without completing response" not in record.getMessage()
+
+
+async def send_json(send: Send, status: int, body: Json, *headers: tuple[bytes, bytes]) -> None:
+    """An answer of the relay's own."""
+    content = orjson.dumps(body)
+    own = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": [*own, *headers]})
+    await send({"type": "http.response.body", "body": content})
 
 
 class ClientGone(Exception):

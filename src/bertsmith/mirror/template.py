@@ -97,7 +97,8 @@ class Template(BaseModel):
 
     def shown(self) -> str:
         """For people: a line a part, gaps as «text», long constant texts shortened."""
-        names = iter(_names(sum(len(part.pieces) - 1 for each in self.messages for part in each.parts)))
+        gaps = sum(len(part.pieces) - 1 for each in self.messages for part in each.parts)
+        names = iter(["text"] if gaps == 1 else [f"text {number}" for number in range(1, gaps + 1)])
         lines = []
         for message in self.messages:
             for part in message.parts:
@@ -105,10 +106,6 @@ class Template(BaseModel):
                 line = first + "".join(f"«{next(names)}»{piece}" for piece in others)
                 lines.append(f"{message.role}: {line}")
         return "\n".join(lines)
-
-
-def _names(count: int) -> list[str]:
-    return ["text"] if count == 1 else [f"text {number}" for number in range(1, count + 1)]
 
 
 def _shortened(text: str) -> str:
@@ -126,7 +123,7 @@ def find_template(calls: Sequence[Sequence[Message]]) -> Template | None:
         return None
     shape = shapes.most_common(1)[0][0]
     alike = [messages for messages in calls if _shape(messages) == shape]
-    different = list({_texts(messages): messages for messages in alike}.values())
+    different = list({tuple(each.parts for each in messages): messages for messages in alike}.values())
     if len(different) < FEWEST:
         return None
     step = max(len(different) // _MOST, 1)
@@ -201,7 +198,3 @@ def _between(gaps: list[str]) -> list[str]:
 
 def _shape(messages: Sequence[Message]) -> tuple[tuple[str, int], ...]:
     return tuple((message.role, len(message.parts)) for message in messages)
-
-
-def _texts(messages: Sequence[Message]) -> tuple[tuple[str, ...], ...]:
-    return tuple(message.parts for message in messages)

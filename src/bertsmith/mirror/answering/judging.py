@@ -19,6 +19,7 @@ from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import (
     CANARY,
     LIVE,
+    MODES,
     RECORD,
     SHADOW,
     VOID,
@@ -170,7 +171,7 @@ def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[
         last = max(
             (each for each in changes if each.version == stage.version), key=lambda each: each.revision
         )
-        if last.by == "evidence" and _is_down(last.mode_before, last.mode):
+        if last.by == "evidence" and MODES.index(last.mode) < MODES.index(last.mode_before):
             say(False, f"demoted from {last.mode_before} to {last.mode}: {last.why}")
         if not stage.student:
             continue
@@ -195,12 +196,6 @@ def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[
         if looks_at_files and (problem := _problem(student, stage.student)):
             say(False, problem)
     return found
-
-
-def _is_down(before: str, after: str) -> bool:
-    from bertsmith.mirror.answering.stages import MODES
-
-    return MODES.index(after) < MODES.index(before)
 
 
 def _without_answer(audits: dict[tuple[str, str], int], student: str) -> tuple[int, dict[str, int]]:

@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-import orjson
 from starlette.types import Receive, Scope, Send
 
 from bertsmith.mirror.call import NotMirrored
@@ -25,12 +24,11 @@ from bertsmith.mirror.formats.registry import USUAL, format_of
 from bertsmith.mirror.guard.guarded_texts import Guarded, answer_texts, request_texts
 from bertsmith.mirror.guard.judge import AuditLog, CantJudge, Judge, Verdict
 from bertsmith.mirror.guard.policy import ACTIONS, ALLOW, GuardSettings, SidePolicy
-from bertsmith.mirror.relay_server import ClientGone, RequestBody, run
+from bertsmith.mirror.relay_server import ClientGone, RequestBody, run, send_json
 from bertsmith.mirror.settings import require_upstream
 from bertsmith.mirror.upstreams import (
     FAILED,
     Connections,
-    Headers,
     Target,
     UpstreamAnswer,
     Upstreams,
@@ -86,7 +84,7 @@ class GuardApp:
         said: dict[str, object] = {"status": "stopping" if self.leaving else "ok"}
         if path == STATUS:
             said |= self.log.facts()
-        await _send(send, 503 if self.leaving and path == HEALTH else 200, [], orjson.dumps(said))
+        await send_json(send, 503 if self.leaving and path == HEALTH else 200, said)
 
 
 class _Guarded:
@@ -243,7 +241,10 @@ class _Guarded:
         self, answer: UpstreamAnswer, pieces: Iterable[bytes], coming: AsyncIterator[bytes]
     ) -> None:
         """What has come, and the rest as it comes."""
-        await self._start(answer)
+        dropped = of_this_connection(answer.headers) | {_HEADER}
+        headers = [(name, value) for name, value in answer.headers if name not in dropped]
+        start = {"type": "http.response.start", "status": answer.status, "headers": [*headers, self.header]}
+        await self.send(start)
         for piece in pieces:
             await self.send({"type": "http.response.body", "body": piece, "more_body": True})
         try:
@@ -254,22 +255,10 @@ class _Guarded:
             return
         await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _start(self, answer: UpstreamAnswer) -> None:
-        dropped = of_this_connection(answer.headers) | {_HEADER}
-        headers = [(name, value) for name, value in answer.headers if name not in dropped]
-        start = {"type": "http.response.start", "status": answer.status, "headers": [*headers, self.header]}
-        await self.send(start)
-
     async def _refuse(self, status: int, said: str, code: str) -> None:
         """In the protocol's envelope."""
         form = self.form or USUAL
-        await _send(self.send, status, [self.header], orjson.dumps(form.error_body(said, code)))
-
-
-async def _send(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    own = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": [*own, *headers]})
-    await send({"type": "http.response.body", "body": body})
+        await send_json(self.send, status, form.error_body(said, code), self.header)
 
 
 def serve_guard(settings: GuardSettings) -> None:

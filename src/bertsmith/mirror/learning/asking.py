@@ -15,7 +15,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -238,7 +238,8 @@ def ask_all(
         try:
             while True:
                 running |= {
-                    pool.submit(_ask, upstream, each) for each in _next(waiting, at_once - len(running))
+                    pool.submit(_ask, upstream, each)
+                    for each in islice(waiting, max(at_once - len(running), 0))
                 }
                 if not running:
                     break
@@ -255,10 +256,6 @@ def ask_all(
                 _take(wait(running).done, records, as_call, budget, found)
     found.left = len(questions) - found.asked - found.passed.total()
     return found
-
-
-def _next(waiting: Iterable[Asked], count: int) -> Iterator[Asked]:
-    return islice(waiting, max(count, 0))
 
 
 def _ask(upstream: Upstream, asked: Asked) -> _Answer:

@@ -19,7 +19,7 @@ import hashlib
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from json import JSONDecodeError
@@ -69,7 +69,7 @@ def _of_tokens(logprobs: list[Json], fields: list[Field]) -> dict[str, Spread]:
     """Where the tokens' texts are the answer's JSON, and each has a number."""
     text = "".join(str(token) for token, *_ in logprobs)
     try:
-        places = dict(_places(text))
+        places = dict(_values(text, _skipped(text, 0), ())[0])  # by path, each value's first letter
         shares = {
             field.path: _shares(field, text, places[field.path], logprobs)
             for field in fields
@@ -131,11 +131,6 @@ def _content(value: Any) -> str:
 def _normalised(shares: Spread) -> Spread:
     total = sum(share for _, share in shares)
     return [(value, share / total) for value, share in shares] if total > 0 else []
-
-
-def _places(text: str) -> Iterator[tuple[str, int]]:
-    """Paths of the values in objects, with the place of each one's first letter."""
-    yield from _values(text, _skipped(text, 0), ())[0]
 
 
 def _values(text: str, at: int, keys: tuple[str, ...]) -> tuple[list[tuple[str, int]], int]:
@@ -272,12 +267,10 @@ def _joined(same: Sequence[LearnedCall], shape: AnswerShape) -> LearnedCall:
         most = max(counts.values())
         values[field.path] = next(v for v in reversed(given) if counts[written(v)] == most)
         if len(counts) > 1 or any(field.path in call.spreads for call in same):
-            spreads[field.path] = _mean([_spread(call, field) for call in same])
+            spreads[field.path] = _mean(
+                [call.spreads.get(field.path) or [(call.values[field.path], 1.0)] for call in same]
+            )
     return replace(same[-1], values=values, spreads=spreads)
-
-
-def _spread(call: LearnedCall, field: Field) -> Spread:
-    return call.spreads.get(field.path) or [(call.values[field.path], 1.0)]
 
 
 def _mean(spreads: Sequence[Spread]) -> Spread:

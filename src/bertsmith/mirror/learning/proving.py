@@ -147,7 +147,7 @@ def prove(
         claims = _by_class(devs, calibrations, settings)
     else:
         claims = _by_field(devs, calibrations, settings)
-    chosen = _chosen([_coverage(each) for each in claims], settings.enough)
+    chosen = _chosen([each.coverage for each in claims], settings.enough)
     if chosen is None:
         best = int(np.argmax([judged.agreement for judged in devs]))
         return Verdict(best, claims[best], "the calibration calls don't carry the claim", True)
@@ -242,10 +242,6 @@ def _by_prices(
 
 def _claim(proven: Certificate | None) -> Claim | None:
     return None if proven is None else Claim.of(proven)
-
-
-def _coverage(claims: Claims) -> float:
-    return claims.coverage
 
 
 def _chosen(coverages: Sequence[float], enough: float) -> int | None:

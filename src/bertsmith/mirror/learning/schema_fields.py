@@ -61,7 +61,7 @@ def shape_of(schema: Mapping[str, Json], observations: Sequence[Observation]) ->
     """What the answers hold. Where the schema has no properties, as of json_object, they are those of the
     answers.
     """
-    described = dict(schema) if _properties(schema) else _schema_seen(observations)
+    described = dict(schema) if _properties(schema) else _described([each.answer for each in observations])
     walk = _Walk(described, observations)
     if not _properties(described):
         walk.refuse((), "no object with fields", required=True)
@@ -318,11 +318,6 @@ def _list_of_texts(seen: list[Seen]) -> dict[str, Any] | str:
     if are_quotes(given):
         return {"kind": "spans", "values": ("",), "spans": SpanForm(form="texts")}
     return "a list of free texts" if given else "a list that was never filled"
-
-
-def _schema_seen(observations: Sequence[Observation]) -> dict[str, Json]:
-    """A schema of what the answers had: keys that all of them have are required."""
-    return _described([each.answer for each in observations])
 
 
 def _described(values: Sequence[Json]) -> dict[str, Json]:

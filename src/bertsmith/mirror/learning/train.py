@@ -264,9 +264,8 @@ def _train(
     ceiling = teacher_ceiling(training.read.calls, training.read.again, shape, settings.delta)
     say("Learning curve")
     recorded = len(training.read.calls) + training.read.strange
-    curve = draw_curve(
-        parts.train, parts.dev, shape, dev, chosen.tier, _floor(ceiling), settings.seed, recorded
-    )
+    floor = 0.0 if ceiling is None else max(1 - ceiling.high, 0.0)
+    curve = draw_curve(parts.train, parts.dev, shape, dev, chosen.tier, floor, settings.seed, recorded)
     file = student_file(training.understood, chosen, verdict.claims, parts, verdict.tried, ceiling)
     free = free_folder(records.store, out, file.claims)
     if free != out:
@@ -295,10 +294,6 @@ def _odd(training: _Training) -> str:
         f"{odd:,} of {len(calls):,} answers don't fit the fields: what is odd in them teaches nothing, and "
         "in the proof each of them counts as different."
     )
-
-
-def _floor(ceiling: TeacherCeiling | None) -> float:
-    return 0.0 if ceiling is None else max(1 - ceiling.high, 0.0)
 
 
 def _candidates(
