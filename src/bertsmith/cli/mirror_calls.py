@@ -327,7 +327,7 @@ def relabel(
 
         limits = limits or BudgetOptions()
         drawn = version_to_ask(opened, CallRecords(opened).group(site, version), version)
-        asked = Upstream(upstream, drawn.protocol, key_from)
+        asked = Upstream(upstream, drawn.protocol, key_from, formats=settings.formats)
         with asked, progress_bar("Asking again") as progress:
             found = ask_again(
                 opened,

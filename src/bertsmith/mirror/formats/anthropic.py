@@ -102,14 +102,14 @@ class Anthropic(WireFormat):
 
     def join(self, events: Iterable[Event]) -> Mapping[str, Json]:
         """Events of Anthropic's messages → the message."""
-        whole: dict[str, Any] = {}
+        joined: dict[str, Any] = {}
         blocks: dict[int, dict[str, Any]] = {}
         for event in objects_of(events):
             kind = event.get("type")
             if kind == "error":
                 raise NotMirrored("upstream-error")
             if kind == "message_start":
-                whole = dict(event.get("message") or {})
+                joined = dict(event.get("message") or {})
             elif kind == "content_block_start":
                 blocks[event["index"]] = {**event["content_block"], "pieces": ""}
             elif kind == "content_block_delta":
@@ -120,11 +120,11 @@ class Anthropic(WireFormat):
                 elif delta.get("type") == "input_json_delta":
                     block["pieces"] += delta["partial_json"]
             elif kind == "message_delta":
-                whole |= event.get("delta") or {}
-                whole["usage"] = {**(whole.get("usage") or {}), **(event.get("usage") or {})}
+                joined |= event.get("delta") or {}
+                joined["usage"] = {**(joined.get("usage") or {}), **(event.get("usage") or {})}
             elif kind == "message_stop":
-                whole["content"] = [_whole_block(blocks[index]) for index in sorted(blocks)]
-                return whole
+                joined["content"] = [_whole_block(blocks[index]) for index in sorted(blocks)]
+                return joined
         raise NotMirrored("cut")
 
     def write(self, answer: OwnAnswer) -> Written:

@@ -100,14 +100,14 @@ class OpenAIChat(OpenAIFormat):
 
     def join(self, events: Iterable[Event]) -> Mapping[str, Json]:
         """Chunks of chat completions → the completion."""
-        whole: dict[str, Json] = {}
+        joined: dict[str, Json] = {}
         choices: dict[int, dict[str, Any]] = {}
         for chunk in objects_of(events):
             if chunk.get("error"):
                 raise NotMirrored("upstream-error")
             for key in ("id", "model", "created", "system_fingerprint", "usage"):
                 if chunk.get(key) is not None:
-                    whole[key] = chunk[key]
+                    joined[key] = chunk[key]
             for piece in chunk.get("choices") or ():
                 choice = choices.setdefault(
                     piece.get("index") or 0,
@@ -116,8 +116,8 @@ class OpenAIChat(OpenAIFormat):
                 _add_piece(choice, piece)
         if not choices or any(not each.get("finish_reason") for each in choices.values()):
             raise NotMirrored("cut")
-        whole["choices"] = [_choice(index, choices[index]) for index in sorted(choices)]
-        return whole
+        joined["choices"] = [_choice(index, choices[index]) for index in sorted(choices)]
+        return joined
 
     def write(self, answer: OwnAnswer) -> Written:
         """Raises NotMirrored where the client wants what only an LLM has."""

@@ -29,8 +29,8 @@ from bertsmith.errors import InputError
 from bertsmith.files import read_json
 from bertsmith.mirror.call import AGAIN, LABELLED, SYSTEM_ROLES, Answered, Asked, Call, Json, NotMirrored
 from bertsmith.mirror.exchange import make_call, read_answered, read_asked
-from bertsmith.mirror.formats.registry import BY_NAME, USUAL
-from bertsmith.mirror.formats.wire_format import Tokens
+from bertsmith.mirror.formats.registry import FORMATS, USUAL
+from bertsmith.mirror.formats.wire_format import Tokens, WireFormat
 from bertsmith.mirror.identity import site_of, version_of
 from bertsmith.mirror.learning.learned_calls import is_drawn, part_of
 from bertsmith.mirror.learning.understand import CallRecords
@@ -66,12 +66,13 @@ class Upstream:
         protocol: str = USUAL.NAME,
         key_from: str | None = None,
         environment: Mapping[str, str] = os.environ,
+        formats: Iterable[WireFormat] = FORMATS,
     ) -> None:
         """`base_url` is what an application has as its own; `key_from` names the variable with the key, the
         provider's usual one unless said. Raises InputError for a protocol that we don't speak, for an address
         that is none, and for a variable that was named and isn't there.
         """
-        spoken = [name for name, each in BY_NAME.items() if each.KEY]
+        spoken = {each.NAME: each for each in formats if each.KEY}
         if protocol not in spoken:
             raise InputError(
                 f"The protocol {protocol!r} can be recorded but not asked: expected {', '.join(spoken)}."
@@ -80,7 +81,7 @@ class Upstream:
             raise InputError(
                 f"Expected the LLM's address such as https://api.openai.com/v1, found {base_url!r}."
             )
-        self._form = BY_NAME[protocol]
+        self._form = spoken[protocol]
         if key_from is not None and key_from not in environment:
             raise InputError(f"The environment has no variable {key_from}, which was to hold the LLM's key.")
         key = environment.get(key_from or self._form.KEY, "")
