@@ -34,11 +34,9 @@ LAYERS = [
     "estimators",
     "serving",
     "mirror",
-    "mirror's learning",
+    "mirror/learning",  # what relays, records, answers and guards is below it, and apart
     "cli",
 ]
-# Of the mirror, what stands here learns. What relays, records, answers and guards is below it, and apart.
-MIRROR_LEARNS = {"learning"}
 LONE_MODULES = {
     "arrays": "base",
     "door": "base",
@@ -59,7 +57,7 @@ APART = [
     ("mirror", "training"),
     ("mirror", "estimators"),
     ("mirror", "compression"),
-    ("mirror", "mirror's learning"),
+    ("mirror", "mirror/learning"),
     ("inference", "training"),
     ("inference", "planning"),
 ]
@@ -145,6 +143,7 @@ def test_no_path_of_someones_machine() -> None:
         ("text/corpus.py", "import_module('bertsmith.model.bert')", "bertsmith.model.bert"),
         ("errors.py", "import bertsmith.text.corpus", "bertsmith.errors, line 1"),
         ("training/loop.py", "import bertsmith.serving.page", "bertsmith.serving.page"),
+        ("mirror/relay.py", "import bertsmith.mirror.learning.train", "bertsmith.mirror.relay, line 1"),
     ],
 )
 def test_a_planted_import_upwards_is_found(tmp_path: Path, path: str, code: str, complaint: str) -> None:
@@ -200,6 +199,8 @@ def model_house(folder: Path) -> Path:
         "model/bert.py",
         "training/loop.py",
         "serving/page.py",
+        "mirror/relay.py",
+        "mirror/learning/train.py",
     ]
     for path in [*files, "__init__.py", *(f"{layer}/__init__.py" for layer in LAYERS[1:])]:
         (house / path).parent.mkdir(parents=True, exist_ok=True)
@@ -308,8 +309,8 @@ def machine_paths(paths: Iterator[Path] | list[Path]) -> list[str]:
 def layer(module: str) -> str:
     """The package itself holds only the version and a lazy table of names, so it counts as base."""
     parts = module.split(".")
-    if parts[1:2] == ["mirror"] and MIRROR_LEARNS.intersection(parts[2:3]):
-        return "mirror's learning"
+    if (inner := "/".join(parts[1:3])) in LAYERS:
+        return inner
     return "base" if len(parts) == 1 else LONE_MODULES.get(parts[1], parts[1])
 
 
