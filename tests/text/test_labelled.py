@@ -334,6 +334,20 @@ def test_a_text_that_the_first_object_lacks_is_not_left_out(
     assert list(stream_texts(tmp_path / f"a.{ending}", read)) == ["a", second[read]]
 
 
+@pytest.mark.parametrize("said", [{}, {"text": "text"}])
+def test_a_label_that_the_first_object_lacks_gives_way_to_no_other_column(
+    tmp_path: Path, said: dict[str, str]
+) -> None:
+    """In CSV the column `label` wins over `tags`."""
+    rows = [{"text": "a", "tags": "x"}, {"text": "b", "tags": "y", "label": 1}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(
+        InputError, match=r"the label is label, but the first row has no 'label'\. .* --label"
+    ):
+        guess_file_columns(tmp_path / "a.jsonl", **said)
+    assert guess_file_columns(tmp_path / "a.jsonl", label="tags", **said) == Columns("text", None, "tags")
+
+
 @pytest.mark.parametrize("more", [{"title": "t"}, {"score": 1}, {"id": 3, "date": "d"}, {"comment": "c"}])
 def test_what_only_some_objects_say_besides_changes_no_text(tmp_path: Path, more: dict[str, Any]) -> None:
     rows = [{"text": "a", "label": 1}, {"text": "b", "label": 2} | more]

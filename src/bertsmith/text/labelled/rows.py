@@ -175,24 +175,30 @@ def guess_file_columns(
 ) -> Columns:
     """As `guess_columns` has it of what was `said`, by the names in a file; of objects by those of the first,
     which every row has to have. Raises InputError, too, where by the keys of all objects the text is another
-    one, or one of a pair.
+    one, or one of a pair, or the label is another one.
     """
     names = read_column_names(path, format=format, header=header, encoding=encoding)
     found = guess_columns(names, str(path), labelled=labelled, **said)
-    if said.get("text") is not None or not are_objects(path, format=format, encoding=encoding):
+    if not are_objects(path, format=format, encoding=encoding):
         return found
     keys = read_keys(path, format=format, encoding=encoding)
-    try:
-        of_all = guess_columns(keys, str(path), labelled=False, **said)
-    except InputError:  # several could be the text, and one of them all rows have
-        return found
-    texts = [str(column) for column in of_all[:2] if column is not None]
-    if lacking := [column for column in texts if column not in names]:
-        raise InputError(
-            f"{path}: by the names of all rows the text is {' with '.join(texts)}, but the first row has no "
-            f"{lacking[0]!r}. Give it to every row, or name the column that is meant with --text (for look: "
-            "--column)."
-        )
+    guesses = []
+    if said.get("text") is None:
+        guesses.append(("text", "--text (for look: --column)", {**said, "labelled": False}))
+    if found.label is not None and said.get("label") is None:
+        guesses.append(("label", "--label", {**said, "text": found.text, "text_pair": found.text_pair}))
+    for role, option, known in guesses:
+        try:
+            of_all = guess_columns(keys, str(path), **known)
+        except InputError:  # several could be it, and one of them all rows have
+            continue
+        columns = [str(each) for each in (of_all[2:] if role == "label" else of_all[:2]) if each is not None]
+        if lacking := [column for column in columns if column not in names]:
+            raise InputError(
+                f"{path}: by the names of all rows the {role} is {' with '.join(columns)}, but the first row "
+                f"has no {lacking[0]!r}. Give it to every row, or name the column that is meant with "
+                f"{option}."
+            )
     return found
 
 
