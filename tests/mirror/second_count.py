@@ -1,10 +1,17 @@
 """The mirror's counting done a second time, by docs/mirror.md alone: from what clients saw, what the LLM was
 asked and said, and the rows of the SQLite file. Nothing of Bertsmith is imported.
 
-    a client's call     is recorded, answered by a student, or not mirrored for one reason
-    an audit            is the LLM asked about a call that a student answered: recorded, not mirrored, or void
-    a line of a log     is a new call, a known one, or not mirrored for one reason
-    a command's         question (relabel) is recorded or unusable, and paid for either way
+    a client's call        the LLM gave a value         a row
+                           a student gave one           `answered`
+                           neither                      `not mirrored`, for one reason
+    an audit               the LLM gave a value         a row; `agrees` or `differs`
+                           it refused this very call    `not mirrored`; `failed`
+                           anything else                `void` alone
+    a line of a log                                     a new row, a known one, or `not mirrored`
+    a command's question   the LLM gave a value         a row; paid for
+                           it didn't                    `Nothing to learn from`; paid for
+
+`relayed` is another view: what a student left to the LLM, whatever came of it.
 """
 
 import json
