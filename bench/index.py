@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertsmith.inference.index.approximate import with_settings
 from bertsmith.inference.index.manifest import IndexModel, read_index_manifest
-from bertsmith.inference.index.passage_table import PassageTable
+from bertsmith.inference.index.passage_table import PassageTable, with_settings
 from bertsmith.inference.index.writer import create_index, writing
 from bertsmith.text.retrieval.documents import Document
 from bertsmith.text.retrieval.passages import PassageSettings

@@ -30,7 +30,7 @@ from bertsmith.inference.embedding import job as embedding_job
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.job import Count, embed_file
 from bertsmith.inference.index import build as index_build
-from bertsmith.inference.index import document_shards
+from bertsmith.inference.index import text_embedder
 from bertsmith.inference.index.index import Index
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
@@ -144,7 +144,7 @@ def test_an_index_of_a_killed_worker_is_that_of_a_single_process(
     docs, more = folder_of_texts(tmp_path / "docs", 60), folder_of_texts(tmp_path / "more", 3)
     settings = {"embedder": Embedder(model), "passages": SETTINGS}
     alone = Index.build([docs], tmp_path / "alone", **settings)  # type: ignore[arg-type]
-    make_mortal(monkeypatch, document_shards, tmp_path / "diary", DEADLY)
+    make_mortal(monkeypatch, text_embedder, tmp_path / "diary", DEADLY)
     index = Index.build([docs], tmp_path / "index", engine="ray", **settings)  # type: ignore[arg-type]
     assert rows_of(index.path) == rows_of(alone.path)
     assert index.changes == alone.changes

@@ -8,10 +8,9 @@ from index_samples import SETTINGS, WordEmbedder, sentences, write_files
 
 pytest.importorskip("lancedb")
 
-from bertsmith.inference.index import approximate
-from bertsmith.inference.index.approximate import RECALL
+from bertsmith.inference.index import passage_table
 from bertsmith.inference.index.index import Index
-from bertsmith.inference.index.passage_table import PassageTable
+from bertsmith.inference.index.passage_table import RECALL, PassageTable
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +29,8 @@ def test_a_large_index_is_searched_approximately_as_well_as_was_measured(
     docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Groups so small that the first number tried can't do."""
-    monkeypatch.setattr(approximate, "_ROWS_IN_A_GROUP", 256)
-    monkeypatch.setattr(approximate, "_PROBES", (1, 2, 3))
+    monkeypatch.setattr(passage_table, "_ROWS_IN_A_GROUP", 256)
+    monkeypatch.setattr(passage_table, "_PROBES", (1, 2, 3))
     index = build(docs, tmp_path / "index", approximate_from=300)
     noted = index.info.approximate
     assert noted is not None
@@ -77,27 +76,27 @@ def test_rows_that_are_equal_are_equally_good_answers(tmp_path: Path) -> None:
     table = PassageTable.create(tmp_path, 16, {}, "en")
     rows = [{"id": f"p{number}", "document_id": "d", "text": "", "added": False} for number in range(300)]
     table.add(rows, vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
-    assert approximate.build_approximate(table, 300, queries=20).recall == 1.0
+    assert passage_table.build_approximate(table, 300, queries=20).recall == 1.0
 
 
 def test_neighbours_that_are_missed_lower_the_recall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the share of the ten nearest, counted by their ids here, that one group of two gives."""
-    drawn: list[tuple[str, approximate.Vector]] = []
-    draw = approximate._draw
+    drawn: list[tuple[str, passage_table.Vectors]] = []
+    draw = passage_table._draw
 
-    def noted(*arguments: object) -> list[tuple[str, approximate.Vector]]:
+    def noted(*arguments: object) -> list[tuple[str, passage_table.Vectors]]:
         drawn[:] = draw(*arguments)  # type: ignore[arg-type]
         return drawn
 
-    monkeypatch.setattr(approximate, "_ROWS_IN_A_GROUP", 256)  # as few as LanceDB allows
-    monkeypatch.setattr(approximate, "_PROBES", (1,))
-    monkeypatch.setattr(approximate, "_draw", noted)
+    monkeypatch.setattr(passage_table, "_ROWS_IN_A_GROUP", 256)  # as few as LanceDB allows
+    monkeypatch.setattr(passage_table, "_PROBES", (1,))
+    monkeypatch.setattr(passage_table, "_draw", noted)
     vectors = np.random.default_rng(0).normal(size=(600, 16)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     table = PassageTable.create(tmp_path, 16, {}, "en")
     rows = [{"id": str(number), "document_id": "d", "text": "", "added": False} for number in range(600)]
     table.add(rows, vectors)
-    measured = approximate.build_approximate(table, 600, queries=50).recall
+    measured = passage_table.build_approximate(table, 600, queries=50).recall
     shares = []
     for own, vector in drawn:
         cosines = vectors @ vector
@@ -111,7 +110,7 @@ def test_neighbours_that_are_missed_lower_the_recall(tmp_path: Path, monkeypatch
     assert 0.1 < measured < 0.95
 
 
-def made_of(vectors: approximate.Vector, folder: Path) -> PassageTable:
+def made_of(vectors: passage_table.Vectors, folder: Path) -> PassageTable:
     """A passage for each vector, 128 a year."""
     table = PassageTable.create(folder, vectors.shape[1], {"year": "whole numbers"}, "en")
     rows = [
@@ -126,17 +125,17 @@ def test_a_filter_finds_rows_of_groups_that_are_far_from_the_query(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A year is a cloud of its own, and most lie outside the one group that is looked at."""
-    monkeypatch.setattr(approximate, "_ROWS_IN_A_GROUP", 128)
-    monkeypatch.setattr(approximate, "_PROBES", (1,))
+    monkeypatch.setattr(passage_table, "_ROWS_IN_A_GROUP", 128)
+    monkeypatch.setattr(passage_table, "_PROBES", (1,))
     rng = np.random.default_rng(0)
     clouds = np.repeat(rng.normal(size=(32, 16)), 128, axis=0) + 0.1 * rng.normal(size=(4096, 16))
     vectors = clouds.astype(np.float32)
     table = made_of(vectors, tmp_path)
-    noted = approximate.build_approximate(table, 4096, queries=5)
+    noted = passage_table.build_approximate(table, 4096, queries=5)
 
     def hits(year: int, filtered: bool) -> int:
         search = table.table.search(vectors[0], vector_column_name="vector").distance_type("cosine")
-        search = approximate.with_settings(search, noted, filtered).where(f"year = {year}", prefilter=True)
+        search = passage_table.with_settings(search, noted, filtered).where(f"year = {year}", prefilter=True)
         return int(search.limit(10).select(["id", "_distance"]).to_arrow().num_rows)
 
     assert [hits(year, filtered=True) for year in range(32)] == [10] * 32
@@ -146,4 +145,4 @@ def test_a_filter_finds_rows_of_groups_that_are_far_from_the_query(
 @pytest.mark.parametrize("dimension", [6, 50, 17])
 def test_any_width_can_be_shortened(dimension: int, tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(300, dimension)).astype(np.float32)
-    assert approximate.build_approximate(made_of(vectors, tmp_path), 300, queries=5).recall >= 0.9
+    assert passage_table.build_approximate(made_of(vectors, tmp_path), 300, queries=5).recall >= 0.9

@@ -11,8 +11,8 @@ from bertsmith.cli.main import main
 from bertsmith.errors import InputError
 from bertsmith.files import read_json
 from bertsmith.inference.checking.check import check_model
-from bertsmith.inference.index.golden_queries import QUERIES
 from bertsmith.inference.index.index import Index
+from bertsmith.inference.index.integrity import QUERIES
 from bertsmith.inference.index.manifest import read_index_manifest
 from bertsmith.inference.index.writer import writing
 from served_models import save_encoder

@@ -9,8 +9,8 @@ from index_samples import WordEmbedder
 pytest.importorskip("lancedb")
 
 from bertsmith.errors import InputError
-from bertsmith.inference.index.columns import column_name
 from bertsmith.inference.index.index import Index
+from bertsmith.inference.index.metadata import column_name
 
 NAMES = {
     "a`b": "a_b",

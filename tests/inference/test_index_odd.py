@@ -15,9 +15,8 @@ pytest.importorskip("lancedb")
 
 from bertsmith.errors import InputError
 from bertsmith.inference.index import passage_table
-from bertsmith.inference.index.document_shards import cut_and_embed
 from bertsmith.inference.index.index import Index
-from bertsmith.inference.index.text_embedder import room_of
+from bertsmith.inference.index.text_embedder import cut_and_embed, room_of
 from bertsmith.text.retrieval.documents import Document
 from bertsmith.text.retrieval.passages import PassageSettings
 

@@ -13,10 +13,10 @@ from index_samples import SETTINGS, WordEmbedder, write_files
 pytest.importorskip("lancedb")
 
 from bertsmith.errors import InputError, ResourceError
-from bertsmith.inference.index.highlight import matching_spans
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.manifest import MANIFEST
 from bertsmith.inference.index.passage_table import index_errors
+from bertsmith.inference.index.search import matching_spans
 from bertsmith.inference.index.text_embedder import identify
 from bertsmith.inference.index.writer import create_index
 from bertsmith.inference.ranking.fusion import reciprocal_rank_fusion

@@ -219,7 +219,7 @@ def _print_changes(changes: "Changes", index: "Index") -> None:
 
 
 def _print_info(index: "Index") -> None:
-    from bertsmith.inference.index.columns import OWN
+    from bertsmith.inference.index.metadata import OWN
 
     noted = index.info
     passages = formatting.counted(noted.rows, "passage")

@@ -14,8 +14,8 @@ from bertsmith.errors import InputError
 from bertsmith.inference.checking.oracles import Oracle, their_answers
 from bertsmith.inference.engine import autocasting, make_ready
 from bertsmith.inference.export.graph_answers import check_graph, is_exported
-from bertsmith.inference.index.golden_queries import Hits
 from bertsmith.inference.index.index import Index
+from bertsmith.inference.index.integrity import Hits
 from bertsmith.inference.index.manifest import MANIFEST as INDEX
 from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import MANIFEST, stated_manifest

@@ -1,23 +1,24 @@
 """Documents → passages → vectors → the index, some thousand passages at a time, each time committed.
 
-E passages. An update embeds what is new or changed and nothing else. Killed, it goes on behind its last
+Every document is read and hashed before any is embedded. So whatever can be refused (an id that stands twice,
+a broken encoding, a column of another kind) is refused before anything is written, and the time that is left
+can be told. An update embeds what is new or changed and nothing else. Killed, it goes on behind its last
 commit when it is called again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bertsmith.errors import InputError, did_you_mean
-from bertsmith.inference.index.columns import MetadataColumns
-from bertsmith.inference.index.document_shards import embedded_shards
-from bertsmith.inference.index.golden_queries import QUERIES
+from bertsmith.inference.index.integrity import QUERIES
 from bertsmith.inference.index.manifest import FOLDED_TEXT, IndexManifest
-from bertsmith.inference.index.plan import IndexUpdate, survey
-from bertsmith.inference.index.text_embedder import TextEmbedder
+from bertsmith.inference.index.metadata import MetadataColumns
+from bertsmith.inference.index.passage_table import Known
+from bertsmith.inference.index.text_embedder import TextEmbedder, embedded_shards
 from bertsmith.inference.index.writer import IndexWriter
 from bertsmith.progress import Progress
-from bertsmith.text.retrieval.documents import Document, Documents, part_of
+from bertsmith.text.retrieval.documents import Document, Documents, Skipped, part_of
 from bertsmith.text.retrieval.passages import Passage
 from bertsmith.text.workers import Engine
 
@@ -34,6 +35,48 @@ class Changes:
     unchanged: int
     passages: int
     left_out: str = ""
+
+
+@dataclass
+class IndexUpdate:
+    """Ids of documents: what becomes of them. A part of a large document is one here."""
+
+    columns: MetadataColumns
+    new: set[str] = field(default_factory=set)
+    changed: set[str] = field(default_factory=set)
+    vanished: set[str] = field(default_factory=set)
+    unchanged: set[str] = field(default_factory=set)
+    lasting: set[str] = field(default_factory=set)  # put there by `add`, now or before
+    adopted: set[str] = field(default_factory=set)  # unchanged, but lasting from now on
+    files: set[str] = field(default_factory=set)  # that hold documents to be embedded
+    skipped: Skipped = field(default_factory=Skipped)
+
+    def sort(self, document: Document, held: Known | None, added: bool) -> None:
+        """Notes what is to be done with a document."""
+        if added or (held is not None and held.added):
+            self.lasting.add(document.id)
+        if held is not None and held.sha256 == document.sha256:
+            self.unchanged.add(document.id)
+            if added and not held.added:
+                self.adopted.add(document.id)
+            return
+        (self.new if held is None else self.changed).add(document.id)
+        self.files.add(document.source)
+
+    @property
+    def wanted(self) -> set[str]:
+        """Documents to be embedded."""
+        return self.new | self.changed
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """Whole documents: new, changed, removed, unchanged. One has changed if any part of it has."""
+        new, changed, vanished, unchanged = (
+            {part_of(id) for id in ids} for ids in (self.new, self.changed, self.vanished, self.unchanged)
+        )
+        touched = new | changed | vanished
+        appeared = new - changed - vanished - unchanged
+        gone = vanished - new - changed - unchanged
+        return len(appeared), len(touched - appeared - gone), len(gone), len(unchanged - touched)
 
 
 def update(
@@ -70,27 +113,65 @@ def update(
         embedded = _embed(writer, documents, plan, embedder, engine, progress)
     noted = {"complete": built and not left, "adding": built and bool(left), "to_add": left, **settled}
     noted |= {} if added else {"sources": tuple(sources)}
-    _settle(writer, noted, embedder)
+    manifest = writer.manifest  # an index that was complete, and of which nothing has changed, isn't touched
+    if not (manifest.complete and manifest.golden) or manifest != manifest.model_copy(update=noted):
+        writer.finish(embedder.queries(QUERIES), **noted)
     return Changes(*plan.counts(), embedded, plan.skipped.sentence())
 
 
+def survey(
+    documents: Documents,
+    known: Mapping[str, Known],
+    columns: MetadataColumns,
+    added: bool,
+    progress: Progress | None = None,
+) -> IndexUpdate:
+    """Reads everything once. Raises InputError for two documents of one id, naming both places.
+
+    Without `added` the index is to hold these documents and no other, but for those that `add` put there.
+    """
+    plan = IndexUpdate(columns)
+    places: dict[str, str] = {}
+    for document in documents.of_files(lambda name: True, progress):
+        if document.id in places:
+            raise InputError(
+                f"Two documents have the id {document.id!r}: {places[document.id]} and {document.where}. "
+                "Rename one of them, or name a column of ids that differ with --id."
+            )
+        places[document.id] = document.where
+        columns.observe(document)
+        plan.sort(document, known.get(document.id), added)
+    plan.vanished = {
+        id
+        for id, held in known.items()
+        if id not in places and (part_of(id) in places or not (added or held.added))
+    }
+    plan.skipped = documents.skipped
+    return plan
+
+
 def remove_documents(writer: IndexWriter, ids: Sequence[str]) -> int:
-    """Takes documents out, with all their parts; an id that ends in '/' is a folder. Returns how many.
+    """Takes documents out, with all their parts; an id that ends in '/' is a folder, unless it is one's
+    own, as addresses may be. Returns how many.
 
     What an interrupted build left to do is still to be done.
     Raises InputError for an id that isn't in the index; nothing has changed then.
     """
-    found = _meant(ids, writer)
+    parts: dict[str, set[str]] = {}
+    for known in writer.known:
+        parts.setdefault(part_of(known), set()).add(known)
+    found = set[str]()
+    for id in ids:
+        meant = parts.get(id, set()) | ({id} & writer.known.keys())
+        if not meant and id.endswith("/"):
+            meant = {known for known in writer.known if known.startswith(id)}
+        if not meant:
+            near = did_you_mean(id, writer.known)
+            raise InputError(f"{writer.folder} holds no document {id!r}.{near} Nothing was removed.")
+        found |= meant
     writer.remove(found)
     writer.finish(complete=writer.manifest.complete, adding=writer.manifest.adding)
     return len({part_of(id) for id in found})
-
-
-def _settle(writer: IndexWriter, noted: Mapping[str, Any], embedder: TextEmbedder) -> None:
-    """An index that was complete, and of which nothing has changed, isn't touched."""
-    manifest = writer.manifest
-    if not (manifest.complete and manifest.golden) or manifest != manifest.model_copy(update=noted):
-        writer.finish(embedder.queries(QUERIES), **noted)
 
 
 def _embed(
@@ -140,22 +221,3 @@ def _rows(
             "text": manifest.shown_text(passage.text),
             FOLDED_TEXT: manifest.words_of(passage.text),
         }
-
-
-def _meant(ids: Sequence[str], writer: IndexWriter) -> set[str]:
-    """All parts of these documents, and of those in these folders. A document whose own id ends in '/', as
-    an address may, is that document.
-    """
-    parts: dict[str, set[str]] = {}
-    for known in writer.known:
-        parts.setdefault(part_of(known), set()).add(known)
-    found = set[str]()
-    for id in ids:
-        meant = parts.get(id, set()) | ({id} & writer.known.keys())
-        if not meant and id.endswith("/"):
-            meant = {known for known in writer.known if known.startswith(id)}
-        if not meant:
-            near = did_you_mean(id, writer.known)
-            raise InputError(f"{writer.folder} holds no document {id!r}.{near} Nothing was removed.")
-        found |= meant
-    return found

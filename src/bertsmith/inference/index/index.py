@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from bertsmith.door import door, either, function, kind, optional, place, several, text, whole
 from bertsmith.errors import InputError
 from bertsmith.inference.index.build import Changes, remove_documents, update
-from bertsmith.inference.index.golden_queries import GoldenQuery, ask_golden, read_golden_queries
-from bertsmith.inference.index.hashes import verify_hashes
+from bertsmith.inference.index.integrity import GoldenQuery, ask_golden, read_golden_queries, verify_hashes
 from bertsmith.inference.index.manifest import MANIFEST, IndexManifest, IndexModel, read_index_manifest
 from bertsmith.inference.index.passage_table import PassageTable, require_lancedb
 from bertsmith.inference.index.search import MOST_HITS, Hit, Mode, Question, check_question, find
@@ -112,7 +111,11 @@ class Index:
         is_new = not (out / MANIFEST).exists()
         index = cls(out, *_create(out, model, embedder, passages)) if is_new else cls(out, embedder)
         index._require_settings(model, passages)
-        settled = index._settled(model, approximate_from)
+        settled: dict[str, Any] = {}  # what a build says of the whole index, as index.json notes it
+        if model is not None:
+            settled["model"] = index._committed.manifest.model.model_copy(update={"name": model})
+        if approximate_from is not None:
+            settled["approximate_from"] = approximate_from
         index._update(named, found, False, settled, engine, progress, is_new)
         return index
 
@@ -166,8 +169,11 @@ class Index:
         check_question(query, k, mode)
         self.refresh()
         vector = None if mode == "text" else self.embedder.queries([query])[0]
-        scores = self._reranker(reranker) if isinstance(reranker, str) else reranker
-        return self.find(Question(query, vector, k, mode, where, per_document), scores)
+        if isinstance(reranker, str):
+            if reranker not in self._rerankers:
+                self._rerankers[reranker] = open_reranker(reranker)
+            reranker = self._rerankers[reranker]
+        return self.find(Question(query, vector, k, mode, where, per_document), reranker)
 
     def find(self, question: Question, reranker: Reranker | None = None) -> list[Hit]:
         """As `search`, of a question whose vector was made by `embedder` already."""
@@ -176,8 +182,17 @@ class Index:
 
     def texts(self) -> dict[str, str]:
         """Every document by its id, the parts of a long one as one, with the text of its first passage."""
+
+        def first_passages(seen: _Committed) -> dict[str, str]:
+            first: dict[str, tuple[int, str]] = {}
+            for batch in seen.table.scan(["document_id", "start", "text"]):
+                for row in batch.to_pylist():
+                    id, passage = part_of(row["document_id"]), (row["start"], row["text"])
+                    first[id] = min(first.get(id, passage), passage)
+            return {id: text for id, (_, text) in sorted(first.items())}
+
         self.refresh()
-        return self._read(_first_passages)
+        return self._read(first_passages)
 
     @property
     def embedder(self) -> TextEmbedder:
@@ -223,14 +238,16 @@ class Index:
         """The golden queries as they were answered when the index was changed last, each beside what it finds
         now; none in an index of an older Bertsmith. Raises InputError where they or the index are damaged.
         """
-        self.refresh()
-        return self._read(self._asked_again)
 
-    def _asked_again(self, seen: _Committed) -> list[tuple[GoldenQuery, GoldenQuery]]:
-        kept = read_golden_queries(self.path, seen.manifest)
-        return [
-            (each, ask_golden(seen.table, seen.manifest, each.text, each.vector, each.words)) for each in kept
-        ]
+        def asked_again(seen: _Committed) -> list[tuple[GoldenQuery, GoldenQuery]]:
+            kept = read_golden_queries(self.path, seen.manifest)
+            return [
+                (query, ask_golden(seen.table, seen.manifest, query.text, query.vector, query.words))
+                for query in kept
+            ]
+
+        self.refresh()
+        return self._read(asked_again)
 
     def _verified(self, seen: _Committed) -> int:
         verify_hashes(self.path, seen.manifest)
@@ -295,15 +312,6 @@ class Index:
         require_same_model(self.path, noted, self._identity)
         return self._embedder
 
-    def _settled(self, model: str | None, approximate_from: int | None) -> dict[str, Any]:
-        """What a build says of the whole index, as index.json notes it."""
-        noted = self._committed.manifest.model
-        said = {
-            "model": None if model is None else noted.model_copy(update={"name": model}),
-            "approximate_from": approximate_from,
-        }
-        return {name: value for name, value in said.items() if value is not None}
-
     def _require_settings(self, model: str | None, passages: SomePassages | None) -> None:
         noted = self._committed.manifest
         if model is not None and model != noted.model.name and self._identity is None:
@@ -315,20 +323,6 @@ class Index:
                 f"{noted.passages.overlap}, language {noted.passages.language}). Leave these settings out, "
                 "or build another index."
             )
-
-    def _reranker(self, name: str) -> Reranker:
-        if name not in self._rerankers:
-            self._rerankers[name] = open_reranker(name)
-        return self._rerankers[name]
-
-
-def _first_passages(seen: _Committed) -> dict[str, str]:
-    first: dict[str, tuple[int, str]] = {}
-    for batch in seen.table.scan(["document_id", "start", "text"]):
-        for row in batch.to_pylist():
-            id, passage = part_of(row["document_id"]), (row["start"], row["text"])
-            first[id] = min(first.get(id, passage), passage)
-    return {id: text for id, (_, text) in sorted(first.items())}
 
 
 def _last_commit(path: Path, before: _Committed | None = None) -> _Committed:
@@ -362,16 +356,11 @@ def _create(
     name = model or type(embedder).__name__
     embedder = embedder or open_embedder(name)
     settings = _laid_on(PassageSettings().within(room_of(embedder)), passages)
-    _require_room(settings.checked(), embedder, name)
+    if settings.checked().tokens > (room := room_of(embedder)):
+        raise InputError(
+            f"Passages of {settings.tokens} tokens are longer than the {room} that {name} reads. "
+            "Choose a smaller --passage-tokens."
+        )
     identity = identify(name, embedder)
     create_index(out, identity, settings)
     return embedder, identity
-
-
-def _require_room(passages: PassageSettings, embedder: TextEmbedder, name: str) -> None:
-    room = room_of(embedder)
-    if passages.tokens > room:
-        raise InputError(
-            f"Passages of {passages.tokens} tokens are longer than the {room} that {name} reads. "
-            "Choose a smaller --passage-tokens."
-        )

@@ -2,6 +2,12 @@
 
 E passages, D width of a vector. Every change makes a new version of the table, and old ones stay readable
 for an hour; which version counts is index.json's to say (see manifest.py).
+
+Over many vectors there is an approximate index. They are grouped (IVF) and shortened to one byte for every
+four numbers or more (product quantisation). A query is compared with the short vectors of the nearest groups,
+and the best of these with the whole vectors. How many groups are looked at is raised until recall@10 is what
+was asked for, so that the figure is one of these vectors and not of some benchmark. A filter has further ones
+looked at, for its rows may lie anywhere.
 """
 
 import os
@@ -17,9 +23,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from bertsmith.errors import FilterError, InputError, ResourceError, require
-from bertsmith.inference.index.columns import ARROW, OWN
-from bertsmith.inference.index.filter import problem_of
-from bertsmith.inference.index.manifest import FOLDED_TEXT, ColumnKind, folds_first
+from bertsmith.inference.index.manifest import FOLDED_TEXT, Approximate, ColumnKind, folds_first
+from bertsmith.inference.index.metadata import ARROW, OWN, filter_reason, problem_of
 from bertsmith.text.words import has_blanks
 
 Vectors = npt.NDArray[np.float32]
@@ -33,26 +38,6 @@ _OF_A_FILTER = re.compile("Query Execution error|Arrow error|Cast error")
 _OF_A_FILE = re.compile(
     "[Nn]ot found|failed to fill whole buffer|size is too small|Invalid range|Protobuf"
     "|not appear to be a Lance file|outside metadata region|no longer exists|future panicked"
-)
-# What LanceDB says of a filter, and what that means to whoever wrote the filter: its own words are about its
-# planner, its types and its source.
-_REASONS = (
-    (re.compile(r"No field named (.+?)\. Valid"), "there is no column {0}; a text stands in 'single quotes'"),
-    (
-        re.compile(r"literal \w+\((.*?)\).*to literal of type"),
-        "it compares a column of another kind with {0}",
-    ),
-    (re.compile(r"does not return a boolean"), "it is a value, and not a condition that is true or false"),
-    (re.compile(r"[Dd]ivide by zero"), "it divides by 0"),
-    (
-        re.compile(r"Cannot cast \w+ '(.*?)' to"),
-        "it casts {0!r}, which can't be cast so; try_cast gives null",
-    ),
-    (re.compile(r"[Rr]egular expression"), "its regular expression can't be read"),
-    (re.compile(r"[Ee]scape character"), "ESCAPE takes one character"),
-    (re.compile(r"Unterminated"), "a text in it has no closing quote"),
-    (re.compile(r"found: EOF"), "it ends where more is expected"),
-    (re.compile(r"found: (\S+?)\)? *(?:at Line|$)"), "it isn't SQL near {0}"),
 )
 # Languages that LanceDB has stems and stop words for; of any other it takes words as they are.
 _STEMMED = {
@@ -77,6 +62,14 @@ _STEMMED = {
     "tr": "Turkish",
 }
 _ICU_WORDS = "icu/split"  # ICU's dictionaries find words where no blanks do; comes with LanceDB since 0.36
+RECALL = 0.95
+LEAST_ROWS = 256  # what product quantisation needs: as many as a byte has values
+_NEIGHBOURS = 10
+_ROUNDING = 1e-6  # of a cosine in float32
+_REFINE = 10  # times as many candidates as hits are compared exactly
+_PROBES = (8, 16, 32, 64, 128, 256)
+_ROWS_IN_A_GROUP = 4096
+_NUMBERS_IN_A_BYTE = 4
 
 
 class Known(NamedTuple):
@@ -182,7 +175,8 @@ class PassageTable:
         schema = self.table.schema
         columns = {name: [row.get(name) for row in rows] for name in schema.names if name != "vector"}
         arrays = {name: pa.array(values, schema.field(name).type) for name, values in columns.items()}
-        arrays["vector"] = vector_array(vectors)
+        flat = pa.array(np.ascontiguousarray(vectors, np.float32).reshape(-1))  # without a copy
+        arrays["vector"] = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
         with index_errors(self.folder):
             self.table.add(pa.table([arrays[name] for name in schema.names], schema=schema))
 
@@ -220,7 +214,7 @@ class PassageTable:
         try:
             self._plan(where)
         except _LANCE_ERRORS as error:
-            raise self._filter_error(where, _filter_reason(error)) from error
+            raise self._filter_error(where, filter_reason(error)) from error
         try:
             # LanceDB reads one expression and ignores what follows it, as it then does this.
             self._plan(f"{where}\nAND {_NOT_THERE}")
@@ -238,7 +232,7 @@ class PassageTable:
             except _LANCE_ERRORS as error:
                 if where is None or not _OF_A_FILTER.search(str(error)):
                     raise
-                raise self._filter_error(where, _filter_reason(error)) from error
+                raise self._filter_error(where, filter_reason(error)) from error
 
     def _plan(self, where: str) -> None:
         self.table.search().where(where).limit(1).explain_plan()
@@ -249,6 +243,60 @@ class PassageTable:
             f"The filter {where[:200]!r} can't be used: {reason}. Write it as SQL, such as \"year >= 2015 "
             f"AND source LIKE 'docs/%'\", with these columns: {names}; odd names in `backticks`."
         )
+
+
+def build_approximate(table: PassageTable, rows: int, queries: int = 100, seed: int = 0) -> Approximate:
+    """Trains the index on the table's vectors, replacing an earlier one, and measures it: the smallest number
+    of groups that reaches `RECALL`, or the largest tried, and what it reaches.
+
+    Queries are vectors of the table, drawn at random; the row itself doesn't count among the neighbours. Any
+    row as near as the last of the exact ones counts: of equal passages it is chance which are found.
+    """
+    dimension = table.table.schema.field("vector").type.list_size
+    most = max(1, dimension // _NUMBERS_IN_A_BYTE)
+    config = require_lancedb().index.IvfPq(
+        distance_type="cosine",
+        num_partitions=max(1, rows // _ROWS_IN_A_GROUP),
+        # bytes of a short vector: as many as divide D, for each must stand for equally many numbers
+        num_sub_vectors=next(count for count in range(most, 0, -1) if dimension % count == 0),
+    )
+    with index_errors(table.folder):
+        table.table.create_index("vector", config=config, replace=True)
+        drawn = _draw(table, rows, queries, seed)
+        exact = [_distances(table, row, None) for row in drawn]
+        for probes in _PROBES:
+            found = [_distances(table, row, probes) for row in drawn]
+            recall = float(np.mean([np.mean(a <= b[-1] + _ROUNDING) for a, b in zip(found, exact)]))
+            if recall >= RECALL or probes * _ROWS_IN_A_GROUP >= rows:
+                break
+    return Approximate(rows=rows, probes=probes, refine=_REFINE, recall=recall, queries=len(drawn))
+
+
+def _draw(table: PassageTable, rows: int, queries: int, seed: int) -> list[tuple[str, Vectors]]:
+    """Passages by their ids, with their vectors."""
+    places = np.random.default_rng(seed).choice(rows, min(queries, rows), replace=False)
+    taken = table.table.take_offsets(sorted(map(int, places))).select(["id", "vector"]).to_arrow()
+    flat = taken.column("vector").combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return list(zip(taken.column("id").to_pylist(), flat.reshape(taken.num_rows, -1), strict=True))
+
+
+def _distances(table: PassageTable, row: tuple[str, Vectors], probes: int | None) -> npt.NDArray[np.float64]:
+    """Of the nearest others, sorted; infinite where fewer were found."""
+    own, vector = row
+    search = table.table.search(vector, vector_column_name="vector").distance_type("cosine")
+    search = search.bypass_vector_index() if probes is None else search.nprobes(probes).refine_factor(_REFINE)
+    found = search.limit(_NEIGHBOURS + 1).select(["id", "_distance"]).to_arrow().to_pylist()
+    others = sorted(each["_distance"] for each in found if each["id"] != own)[:_NEIGHBOURS]
+    return np.array(others + [np.inf] * (_NEIGHBOURS - len(others)))
+
+
+def with_settings(search: Any, approximate: Approximate | None, filtered: bool = False) -> Any:
+    """A LanceDB search that asks the approximate index as it was measured, or compares every vector."""
+    if approximate is None:
+        return search.bypass_vector_index()
+    search = search.nprobes(approximate.probes).refine_factor(approximate.refine)
+    # nprobes is a maximum too: a filter whose rows lie in other groups would find nothing. 0 is no maximum.
+    return search.maximum_nprobes(0) if filtered else search
 
 
 @contextmanager
@@ -289,31 +337,6 @@ def _reason(error: Exception) -> str:
     return str(error).removeprefix("lance error: ").partition(", /")[0]
 
 
-def _filter_reason(error: Exception) -> str:
-    text = str(error)
-    matches = ((pattern.search(text), reason) for pattern, reason in _REASONS)
-    unknown = "it can't be computed for the columns it names"
-    return next((reason.format(*match.groups()) for match, reason in matches if match), unknown)
-
-
-def _of_documents(ids: Collection[str]) -> Iterator[str]:
-    """Filters that choose the passages of some documents at a time."""
-    listed = sorted(ids)
-    for start in range(0, len(listed), _IDS_AT_A_TIME):
-        yield f"document_id IN ({', '.join(map(quote, listed[start : start + _IDS_AT_A_TIME]))})"
-
-
-def quote(text: str) -> str:
-    """A string in SQL."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def vector_array(vectors: Vectors) -> pa.Array:
-    """(E, D) as Arrow has them, without a copy."""
-    flat = pa.array(np.ascontiguousarray(vectors, np.float32).reshape(-1))
-    return pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
-
-
 def require_lancedb() -> Any:
     """The package, or MissingExtra. Its warnings on stderr are meant for its own developers."""
     os.environ.setdefault("LANCEDB_LOG", "error")
@@ -345,3 +368,11 @@ def _schema(dimension: int, metadata: Mapping[str, ColumnKind], folded: bool) ->
             *(pa.field(name, ARROW[kind]) for name, kind in metadata.items()),
         ]
     )
+
+
+def _of_documents(ids: Collection[str]) -> Iterator[str]:
+    """Filters that choose the passages of some documents at a time."""
+    listed = sorted(ids)
+    for start in range(0, len(listed), _IDS_AT_A_TIME):
+        quoted = ("'" + id.replace("'", "''") + "'" for id in listed[start : start + _IDS_AT_A_TIME])
+        yield f"document_id IN ({', '.join(quoted)})"

@@ -1,11 +1,14 @@
-"""The model behind an index: what embeds passages and queries, and how it is known again.
+"""The model behind an index: how it is known again, and how documents are cut and embedded by it, shard by
+shard, in this process or on a cluster.
 
-E texts, D width of a vector.
+E texts or passages, D width of a vector.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import tee
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +16,10 @@ import numpy.typing as npt
 from bertsmith.errors import InputError
 from bertsmith.inference.index.manifest import IndexModel
 from bertsmith.tasks.examples.encoding import special_tokens
+from bertsmith.text.retrieval.documents import Document
+from bertsmith.text.retrieval.passages import Passage, PassageSettings, passages
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.workers import Engine, ordered, ordered_by_ray
 
 Vectors = npt.NDArray[np.float32]
 # What else two models must have in common, besides the width: its field in index.json, and what it is.
@@ -26,6 +32,7 @@ _MAKE_VECTORS = {
     "query_prefix": "query prefix",
     "document_prefix": "document prefix",
 }
+CHARACTERS_OF_A_TOKEN = 4  # in English; only how large shards come out hangs on it
 
 
 class TextEmbedder(Protocol):
@@ -46,13 +53,6 @@ class TextEmbedder(Protocol):
 
     def documents(self, texts: Sequence[str]) -> Vectors:
         """(E, D), each of length 1."""
-
-
-def room_of(embedder: TextEmbedder) -> int:
-    """Tokens of a document's text that the model reads: special ones and the prefix are none of it."""
-    prefix = getattr(embedder, "prefixes", {}).get("document", "")
-    taken = len(embedder.tokenizer.encode_pieces([prefix])[0].ids) if prefix else 0
-    return embedder.max_length - special_tokens(embedder.tokenizer, 1) - taken
 
 
 def open_embedder(name: str) -> TextEmbedder:
@@ -103,3 +103,71 @@ def _differs(field: str, noted: IndexModel, found: IndexModel) -> bool:
     """An empty prefix is one; anything else that is empty isn't known."""
     before, now = getattr(noted, field), getattr(found, field)
     return before != now and (field.endswith("_prefix") or bool(before and now))
+
+
+def room_of(embedder: TextEmbedder) -> int:
+    """Tokens of a document's text that the model reads: special ones and the prefix are none of it."""
+    prefix = getattr(embedder, "prefixes", {}).get("document", "")
+    taken = len(embedder.tokenizer.encode_pieces([prefix])[0].ids) if prefix else 0
+    return embedder.max_length - special_tokens(embedder.tokenizer, 1) - taken
+
+
+class Cut(NamedTuple):
+    """The passages of each document of a shard, and their vectors (E, D)."""
+
+    passages: list[list[Passage]]
+    vectors: Vectors
+
+
+def embedded_shards(
+    documents: Iterable[Document],
+    size: int,
+    embedder: TextEmbedder,
+    settings: PassageSettings,
+    engine: Engine,
+) -> Iterator[tuple[Cut, list[Document]]]:
+    """What was made of each shard, and the shard: whole documents in order, of about `size` passages."""
+    function = partial(cut_and_embed, embedder, settings)
+    shards, sent = tee(_shards(documents, size, settings))
+    tasks = (([(document.title, document.text) for document in shard],) for shard in sent)
+    made = ordered_by_ray(function, tasks) if engine == "ray" else ordered(function, tasks, workers=1)
+    return zip(made, shards)  # in this order: a shard is drawn when its result is there, not before
+
+
+def _shards(documents: Iterable[Document], size: int, settings: PassageSettings) -> Iterator[list[Document]]:
+    """How many passages there are is known after cutting; here their number is guessed by the characters."""
+    characters = CHARACTERS_OF_A_TOKEN * (settings.tokens - settings.overlap)  # that a passage adds
+    shard, guessed = list[Document](), 0
+    for document in documents:
+        shard.append(document)
+        guessed += 1 + len(document.text) // characters
+        if guessed >= size:
+            yield shard
+            shard, guessed = [], 0
+    if shard:
+        yield shard
+
+
+def cut_and_embed(
+    embedder: TextEmbedder, settings: PassageSettings, documents: Sequence[tuple[str, str]]
+) -> Cut:
+    """`documents`: title and text of each."""
+    cut = [passages(text, embedder.tokenizer, settings) for _, text in documents]
+    titles = _short([title for title, _ in documents], embedder, settings)
+    read = [_read(title, each.text) for title, found in zip(titles, cut, strict=True) for each in found]
+    return Cut(cut, embedder.documents(read))
+
+
+def _short(titles: Sequence[str], embedder: TextEmbedder, settings: PassageSettings) -> list[str]:
+    """As much of each title as leaves room for the longest passage."""
+    room = max(0, room_of(embedder) - settings.tokens)
+    pieces = embedder.tokenizer.encode_pieces(titles)
+    return [
+        title[: each.offsets[room][0]] if len(each.ids) > room else title
+        for title, each in zip(titles, pieces, strict=True)
+    ]
+
+
+def _read(title: str, text: str) -> str:
+    """What the model reads: the title says what a passage from the middle is about."""
+    return text if not title or text.startswith(title) else f"{title}\n{text}"

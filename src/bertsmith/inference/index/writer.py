@@ -10,9 +10,15 @@ from uuid import uuid4
 
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_folder, flush, sha256
-from bertsmith.inference.index.approximate import LEAST_ROWS, build_approximate
-from bertsmith.inference.index.golden_queries import GOLDEN, read_golden_queries, write_golden_queries
-from bertsmith.inference.index.hashes import HASHES, forget_others, read_hashes, write_hashed
+from bertsmith.inference.index.integrity import (
+    GOLDEN,
+    HASHES,
+    forget_others,
+    read_golden_queries,
+    read_hashes,
+    write_golden_queries,
+    write_hashed,
+)
 from bertsmith.inference.index.manifest import (
     MANIFEST,
     Approximate,
@@ -23,7 +29,15 @@ from bertsmith.inference.index.manifest import (
     read_index_manifest,
     write_index_manifest,
 )
-from bertsmith.inference.index.passage_table import TABLE, Known, PassageTable, Vectors, index_errors
+from bertsmith.inference.index.passage_table import (
+    LEAST_ROWS,
+    TABLE,
+    Known,
+    PassageTable,
+    Vectors,
+    build_approximate,
+    index_errors,
+)
 from bertsmith.inference.lock import sole_maker, sole_writer
 from bertsmith.text.retrieval.documents import Document, part_of
 from bertsmith.text.retrieval.passages import PassageSettings
@@ -110,7 +124,10 @@ class IndexWriter:
 
     def commit(self, **changes: Any) -> None:
         """From here on readers see what was done, and a kill no longer takes it away."""
-        counts = {"documents": self._documents(), "rows": self.table.rows(), "version": self.table.version}
+        # Documents are counted by the way: all anew at each of many commits would take longer than embedding.
+        parts = self._later_parts
+        documents = len(self.known) - parts.total() + sum(id not in self.known for id in parts)
+        counts = {"documents": documents, "rows": self.table.rows(), "version": self.table.version}
         self.manifest = self.manifest.model_copy(update=counts | {"golden": ""} | changes)
         self._force_to_disk()
         digest = write_hashed(self.folder, HASHES, self._hashes)
@@ -133,11 +150,6 @@ class IndexWriter:
         golden = write_golden_queries(self.folder, self.table, self.manifest, vectors) if len(vectors) else ""
         self.commit(golden=golden)  # and without the hashes of what went
 
-    def _documents(self) -> int:
-        """Kept by the way: counting all anew at each of many commits would take longer than embedding."""
-        parts = self._later_parts
-        return len(self.known) - parts.total() + sum(id not in self.known for id in parts)
-
     def _count_parts(self, ids: Iterable[str], change: int) -> None:
         for id in ids:
             if "#part" in id and (whole := part_of(id)) != id:
@@ -158,10 +170,10 @@ class IndexWriter:
         """LanceDB doesn't: after a power cut a commit would name files that are empty."""
         with index_errors(self.folder):
             now = _all_in(str(self.folder))
-            paths = {Path(path) for path, state in now.items() if self._on_disk.get(path) != state}
-            for path in paths | {path.parent for path in paths}:
+            changed = {Path(path) for path, state in now.items() if self._on_disk.get(path) != state}
+            for path in changed | {path.parent for path in changed}:
                 flush(path)
-            self._hash(now, paths)
+            self._hash(now, changed)
         self._on_disk = now
 
     def _hash(self, now: Collection[str], changed: Collection[Path]) -> None:

@@ -1,0 +1,131 @@
+"""What an index keeps at every commit to be held against later: so a damaged file or another model is found.
+
+hashes-….json   path -> SHA-256, of the table's files
+golden-….json   of some fixed texts their vectors, and the best hits by meaning and by words
+
+Each file's own hash stands in its name and in index.json.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertsmith.errors import InputError
+from bertsmith.files import atomic_write, sha256
+from bertsmith.inference.index.manifest import MANIFEST, IndexManifest, stated_sha256
+from bertsmith.inference.index.passage_table import PassageTable, Vectors
+from bertsmith.inference.index.search import Hit, Question, find
+from bertsmith.tasks.golden.subject import FIXED
+from bertsmith.validation import Strict
+
+HASHES = "hashes"
+_WAY_ON = "Take it from a copy, or remove the folder and build it again."
+GOLDEN = "golden"
+QUERIES = tuple(text for text in FIXED if isinstance(text, str))[:8]
+HITS = 10
+_DIGITS = 7
+_WORDS = 200  # characters
+Hits = tuple[tuple[str, float], ...]  # ids of passages with their scores, best first
+
+
+def read_hashes(folder: Path, digest: str) -> dict[str, str]:
+    """Of the commit that names `digest`; empty where it names none, as in indexes of older versions. Raises
+    InputError where the list itself was damaged.
+    """
+    return dict(read_hashed(folder, HASHES, digest)) if digest else {}
+
+
+def read_hashed(folder: Path, kind: str, digest: str) -> Any:
+    """Raises InputError where the file was damaged or is missing."""
+    path = _path(folder, kind, digest)
+    content = path.read_bytes() if path.is_file() else b""
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise InputError(f"{path} was damaged or lost. {_WAY_ON}")
+    return json.loads(content)
+
+
+def write_hashed(folder: Path, kind: str, value: object) -> str:
+    """Beside the file of the commit before, which counts until index.json names this one. Returns its own
+    hash.
+    """
+    content = json.dumps(value, indent=0, sort_keys=True).encode()
+    digest = hashlib.sha256(content).hexdigest()
+    atomic_write(_path(folder, kind, digest), content)
+    return digest
+
+
+def forget_others(folder: Path, kind: str, digest: str) -> None:
+    """Those of earlier commits."""
+    for path in folder.glob(f"{kind}-*.json"):
+        if path != _path(folder, kind, digest):
+            path.unlink(missing_ok=True)
+
+
+def verify_hashes(folder: Path, manifest: IndexManifest) -> None:
+    """Raises InputError naming a file that isn't what was committed."""
+    if manifest.sha256 and stated_sha256(folder) != manifest.sha256:
+        raise InputError(f"{folder / MANIFEST} was altered since it was written. {_WAY_ON}")
+    for name, expected in read_hashes(folder, manifest.hashes).items():
+        path = folder / name
+        if not path.is_file() or sha256(path) != expected:
+            what = "was damaged" if path.is_file() else "is missing"
+            raise InputError(f"{path} {what} since it was committed: the index can't be trusted. {_WAY_ON}")
+
+
+def _path(folder: Path, kind: str, digest: str) -> Path:
+    return folder / f"{kind}-{digest[:16]}.json"
+
+
+class GoldenQuery(Strict):
+    """`vector` is that of `text`. `words`, which are asked for in full text, are those of its best hit: of
+    the fixed texts most indexes have none.
+    """
+
+    text: str
+    vector: tuple[float, ...]
+    words: str
+    by_vector: Hits
+    by_words: Hits
+
+
+def ask_golden(
+    table: PassageTable, manifest: IndexManifest, text: str, vector: Sequence[float], words: str | None = None
+) -> GoldenQuery:
+    """Without `words` those are chosen. Raises InputError where the table can't be read."""
+    by_vector = find(table, manifest, Question(text, np.array(vector, np.float32), HITS, "vector", None))
+    if words is None:
+        words = by_vector[0].text[:_WORDS] if by_vector else text
+    by_words = find(table, manifest, Question(words, None, HITS, "text", None))
+    return GoldenQuery(
+        text=text,
+        vector=tuple(vector),
+        words=words,
+        by_vector=_scores(by_vector),
+        by_words=_scores(by_words),
+    )
+
+
+def write_golden_queries(
+    folder: Path, table: PassageTable, manifest: IndexManifest, vectors: Vectors | Sequence[Sequence[float]]
+) -> str:
+    """What they find now, by the vectors (E, D) of QUERIES. Returns the hash that index.json names."""
+    rounded = np.asarray(vectors, np.float64).round(_DIGITS).tolist()
+    found = [ask_golden(table, manifest, *each) for each in zip(QUERIES, rounded, strict=True)]
+    return write_hashed(folder, GOLDEN, [each.model_dump(mode="json") for each in found])
+
+
+def read_golden_queries(folder: Path, manifest: IndexManifest) -> list[GoldenQuery]:
+    """None in an index that an older Bertsmith changed last, and of which a change was interrupted. Raises
+    InputError where they were damaged.
+    """
+    if not manifest.golden:
+        return []
+    return [GoldenQuery.model_validate(each) for each in read_hashed(folder, GOLDEN, manifest.golden)]
+
+
+def _scores(hits: Sequence[Hit]) -> Hits:
+    return tuple((f"{hit.document_id}@{hit.start}", hit.score) for hit in hits)

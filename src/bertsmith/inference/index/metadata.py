@@ -1,0 +1,205 @@
+"""Metadata of documents as typed columns, and the filters in SQL that ask for them, like `year > 2015`.
+
+A column's kind is settled by all values of the first build that brings any. CSV doesn't state kinds: a column
+whose every cell is spelled like a number is one ("007" is not). Kinds never change after that, because rows
+stand.
+
+A filter may compare, and call functions whose result is no larger than what they read. LanceDB's planner
+computes what it can at once, repeat('a', 1000000000) too, and takes a level of the stack for each part of an
+expression: a thousand parts joined by || end the process.
+"""
+
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from bertsmith.errors import InputError
+from bertsmith.inference.index.manifest import FOLDED_TEXT, ColumnKind
+from bertsmith.text.retrieval.document_rows import Cell
+from bertsmith.text.retrieval.documents import Document
+
+OWN = (
+    *("id", "document_id", "source", "start", "end", "line", "title", "text", FOLDED_TEXT),
+    *("vector", "sha256", "added"),
+)
+_LANCE_OWN = re.compile("_row.*|_distance|_score|_relevance_score")
+_ODD = re.compile(r"[^\w -]")
+ARROW: dict[ColumnKind, pa.DataType] = {
+    "text": pa.string(),
+    "whole numbers": pa.int64(),
+    "numbers": pa.float64(),
+    "yes or no": pa.bool_(),
+}
+_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
+_NUMBER = re.compile(r"-?[0-9]+\.[0-9]+(?:[eE][-+]?[0-9]+)?")
+LONGEST = 100_000  # characters: thousands of ids in a list
+_DEEPEST = 20  # parentheses within each other
+_MOST_PARTS = 200  # of what stands between AND and OR, but for the values of a list
+_TOKEN = re.compile(
+    r"(?P<comment>--[^\n]*|/\*.*?\*/)|(?P<text>'(?:[^']|'')*')|(?P<name>`[^`]*`|\"(?:[^\"]|\"\")*\")"
+    r"|(?P<number>\d[\d.]*)|(?P<word>\w+)|(?P<comma>,)|(?P<sign>\S)",
+    re.DOTALL,
+)
+FUNCTIONS = (
+    *("abs", "cast", "ceil", "character_length", "coalesce", "contains", "decimal", "ends_with", "floor"),
+    *("left", "length", "lower", "nullif", "regexp_like", "regexp_match", "right", "round", "starts_with"),
+    *("strpos", "substr", "substring", "trim", "try_cast", "upper"),
+)
+_BEFORE_PARENTHESIS = {"and", "or", "not", "in", "like", "ilike", "between", "is", *FUNCTIONS}
+_TOO_MUCH = {"$": "$", "case": "CASE", "select": "SELECT"}
+# What LanceDB says of a filter, and what that means to whoever wrote the filter: its own words are about its
+# planner, its types and its source.
+_REASONS = (
+    (re.compile(r"No field named (.+?)\. Valid"), "there is no column {0}; a text stands in 'single quotes'"),
+    (
+        re.compile(r"literal \w+\((.*?)\).*to literal of type"),
+        "it compares a column of another kind with {0}",
+    ),
+    (re.compile(r"does not return a boolean"), "it is a value, and not a condition that is true or false"),
+    (re.compile(r"[Dd]ivide by zero"), "it divides by 0"),
+    (
+        re.compile(r"Cannot cast \w+ '(.*?)' to"),
+        "it casts {0!r}, which can't be cast so; try_cast gives null",
+    ),
+    (re.compile(r"[Rr]egular expression"), "its regular expression can't be read"),
+    (re.compile(r"[Ee]scape character"), "ESCAPE takes one character"),
+    (re.compile(r"Unterminated"), "a text in it has no closing quote"),
+    (re.compile(r"found: EOF"), "it ends where more is expected"),
+    (re.compile(r"found: (\S+?)\)? *(?:at Line|$)"), "it isn't SQL near {0}"),
+)
+
+
+def column_name(name: str) -> str:
+    """How an index calls a column: `.`, `*` and backticks mean something in SQL, and some names are taken."""
+    name = _ODD.sub("_", name) or "column"
+    return f"{name}_" if name in OWN or _LANCE_OWN.fullmatch(name) else name
+
+
+class MetadataColumns:
+    """The kind of every column. Those given are settled; others are learnt by `observe`."""
+
+    def __init__(self, settled: Mapping[str, ColumnKind]) -> None:
+        self._settled = dict(settled)
+        self._learnt: dict[str, ColumnKind | None] = {}
+        self._names: dict[str, str] = {}
+
+    @property
+    def kinds(self) -> dict[str, ColumnKind]:
+        """Without the columns that never held a value: a later build may settle those."""
+        return self._settled | {name: kind for name, kind in self._learnt.items() if kind is not None}
+
+    def observe(self, document: Document) -> None:
+        """Raises InputError for a value that a settled column can't hold."""
+        for original, value in document.columns.items():
+            name = column_name(original)
+            if self._names.setdefault(name, original) != original:
+                raise InputError(
+                    f"{document.where}: the columns {self._names[name]!r} and {original!r} would both be "
+                    f"called {name!r} in the index. Rename one."
+                )
+            if name in self._settled:
+                _convert(value, self._settled[name], name, document.where)
+            else:
+                self._learnt[name] = _wider(self._learnt.get(name), _kind(value))
+
+    def values(self, document: Document) -> dict[str, Any]:
+        """A document's metadata under the index's names, each value of its column's kind."""
+        kinds = self.kinds
+        named = {column_name(name): value for name, value in document.columns.items()}
+        return {
+            name: _convert(value, kinds[name], name, document.where)
+            for name, value in named.items()
+            if name in kinds
+        }
+
+
+def _kind(value: Any) -> ColumnKind | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "yes or no"
+    if isinstance(value, int):
+        return "whole numbers" if -(2**63) <= value < 2**63 else "text"
+    if isinstance(value, float):
+        return "numbers"
+    if isinstance(value, Cell):
+        if _WHOLE.fullmatch(value):
+            return "whole numbers"
+        return "numbers" if _NUMBER.fullmatch(value) else "text"
+    return "text"
+
+
+def _wider(kind: ColumnKind | None, other: ColumnKind | None) -> ColumnKind | None:
+    if kind is None or other is None or kind == other:
+        return kind or other
+    return "numbers" if {kind, other} == {"whole numbers", "numbers"} else "text"
+
+
+def _convert(value: Any, kind: ColumnKind, name: str, where: str) -> Any:
+    if value is None:
+        return None
+    if kind == "text":
+        return str(value)
+    if _wider(kind, _kind(value)) != kind:
+        raise InputError(
+            f"{where}: the column {name!r} of this index holds {kind}, found {value!r}. "
+            "Mend the value, or build another index."
+        )
+    return {"whole numbers": int, "numbers": float, "yes or no": bool}[kind](value)
+
+
+def problem_of(where: str) -> str | None:
+    """Why a filter is not to be given to LanceDB; None where nothing speaks against it."""
+    if len(where) > LONGEST:
+        return f"it has {len(where):,} characters, and at most {LONGEST:,} are read"
+    tokens = [found for found in _TOKEN.finditer(where) if found.lastgroup != "comment"]
+    return _strange_call(tokens) or _too_large(tokens)
+
+
+def _strange_call(tokens: list[re.Match[str]]) -> str | None:
+    for token in tokens:
+        if token.lastgroup in ("word", "sign") and token[0].lower() in _TOO_MUCH:
+            return f"it holds {_TOO_MUCH[token[0].lower()]}"
+    for before, token in pairwise(tokens):
+        called = token[0] == "(" and before.lastgroup in ("name", "word")
+        if called and before[0].lower() not in _BEFORE_PARENTHESIS:
+            return f"it calls {before[0]}, and may call {', '.join(FUNCTIONS)}"
+        if token.lastgroup == "text" and before.lastgroup == "word" and before.end() == token.start():
+            return f"it holds a text marked by {before[0]}"  # whose end other rules may decide
+    return None
+
+
+def _too_large(tokens: list[re.Match[str]]) -> str | None:
+    """AND and OR join any number of terms; a term is as large as the parts that it has, those of the largest
+    term within its parentheses among them.
+    """
+    levels = [[0]]
+    between = False  # whose AND joins no terms
+    for token in tokens:
+        word = token[0].lower()
+        if word in ("(", "["):
+            levels.append([0])
+        elif word in (")", "]") and len(levels) > 1:
+            inner = max(levels.pop())
+            levels[-1][-1] += inner + 1
+        elif word == "or" or (word == "and" and not between):
+            levels[-1].append(0)
+        elif token.lastgroup not in ("text", "number", "comma"):
+            levels[-1][-1] += 1
+        between = word == "between" or (between and word != "and")
+        if len(levels) > _DEEPEST:
+            return f"its parentheses stand more than {_DEEPEST - 1} deep"
+        if levels[-1][-1] > _MOST_PARTS:
+            return f"a term of it has more than {_MOST_PARTS} parts"
+    return None
+
+
+def filter_reason(error: Exception) -> str:
+    """In words of whoever wrote the filter, what LanceDB says in words of its own."""
+    text = str(error)
+    matches = ((pattern.search(text), reason) for pattern, reason in _REASONS)
+    unknown = "it can't be computed for the columns it names"
+    return next((reason.format(*match.groups()) for match, reason in matches if match), unknown)
