@@ -12,7 +12,7 @@ import torch
 
 from bertsmith.cli.main import main
 from bertsmith.inference.predictor import Predictor
-from bertsmith.inference.ranking import folder as ranking_folder
+from bertsmith.inference.ranking import report
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import BertConfig, make_config
@@ -102,7 +102,7 @@ def test_the_figures_are_shown_though_they_cannot_be_written(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(ranking_folder, "write_comparison", full)
+    monkeypatch.setattr(report, "write_comparison", full)
     assert main(["rank", model, data, "--out", str(tmp_path / "out")]) == 2
     shown = capsys.readouterr()
     assert "nDCG@10" in shown.out and "report.html" not in shown.out

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from bertsmith.inference.ranking import exact_search
-from bertsmith.inference.ranking.exact_search import DenseSearch, Vectors, search_among, search_exactly, top_k
+from bertsmith.inference.ranking import search as exact_search
+from bertsmith.inference.ranking.search import DenseSearch, Vectors, search_among, search_exactly, top_k
 from bertsmith.progress import Progress
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertsmith.errors import InputError, MissingExtra
-from bertsmith.inference.ranking.lexical_search import Bm25Settings, LexicalSearch
+from bertsmith.inference.ranking.search import Bm25Settings, LexicalSearch
 
 pytest.importorskip("Stemmer", reason="needs the extra `retrieval`")
 
@@ -85,7 +85,7 @@ def test_search_does_not_import_jax(tmp_path: Path) -> None:
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").write_text("raise SystemExit('jax was imported')")
     search = (
-        "from bertsmith.inference.ranking.lexical_search import LexicalSearch; "
+        "from bertsmith.inference.ranking.search import LexicalSearch; "
         "print(LexicalSearch(['a wing']).scores(['wings'])); import jax"
     )
     done = subprocess.run(

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.inference.ranking.exact_search import Vectors
 from bertsmith.inference.ranking.ranking import RankingSettings, System, fuse, rank_by_all, rerank
 from bertsmith.inference.ranking.results import Comparison, compare, metrics_for
+from bertsmith.inference.ranking.search import Vectors
 from bertsmith.metrics.ranking_scores import in_order, ranking_scores
 from bertsmith.metrics.scores import intervals_of_means, p_value
 from bertsmith.progress import Progress

@@ -7,9 +7,14 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.inference.ranking.folder import write_comparison
 from bertsmith.inference.ranking.ranking import System
-from bertsmith.inference.ranking.report import best_system, failures, figure_table, render_comparison
+from bertsmith.inference.ranking.report import (
+    best_system,
+    failures,
+    figure_table,
+    render_comparison,
+    write_comparison,
+)
 from bertsmith.inference.ranking.results import Comparison, compare
 from bertsmith.metrics.ranking_scores import ranking_scores
 from bertsmith.text.retrieval.retrieval_data import RetrievalData

@@ -19,7 +19,7 @@ from bertsmith.inference.index.passage_table import index_errors
 from bertsmith.inference.index.search import matching_spans
 from bertsmith.inference.index.text_embedder import identify
 from bertsmith.inference.index.writer import create_index
-from bertsmith.inference.ranking.fusion import reciprocal_rank_fusion
+from bertsmith.inference.ranking.ranking import reciprocal_rank_fusion
 
 TEXTS = {
     "cats.txt": "The red cat runs. Indexes of cats sleep.",

@@ -22,8 +22,8 @@ from bertsmith.benchmarks.results import points
 from bertsmith.errors import BertsmithError, InputError, RecipeError, did_you_mean
 from bertsmith.files import atomic_write, read_json, write_json
 from bertsmith.inference.embedding.embedder import Embedder
-from bertsmith.inference.ranking.folder import write_comparison
 from bertsmith.inference.ranking.ranking import RankingSettings, System, rank_by_all
+from bertsmith.inference.ranking.report import write_comparison
 from bertsmith.inference.ranking.reranker import Reranker, open_reranker
 from bertsmith.inference.ranking.results import compare, metrics_for
 from bertsmith.progress import Progress

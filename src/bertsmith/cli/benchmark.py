@@ -394,11 +394,11 @@ def rank(
     from bertsmith.inference.index.index import Index
     from bertsmith.inference.index.manifest import MANIFEST
     from bertsmith.inference.index.ranking import rank_by_index
-    from bertsmith.inference.ranking.folder import write_comparison
-    from bertsmith.inference.ranking.lexical_search import Bm25Settings
     from bertsmith.inference.ranking.ranking import RankingSettings, rank_by_all
+    from bertsmith.inference.ranking.report import write_comparison
     from bertsmith.inference.ranking.reranker import open_reranker
     from bertsmith.inference.ranking.results import compare, metrics_for
+    from bertsmith.inference.ranking.search import Bm25Settings
     from bertsmith.text.retrieval.judged_questions import TABLES, read_judged_questions
     from bertsmith.text.retrieval.layouts import read_retrieval_data
 

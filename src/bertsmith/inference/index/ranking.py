@@ -1,7 +1,6 @@
 """An index's own ways to search, measured on questions whose right document is known."""
 
 import time
-from collections.abc import Sequence
 
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.search import Mode, Question
@@ -40,14 +39,10 @@ def rank_by_index(
         for id, query in queries.items():
             vector = None if mode == "text" else vectors[id]
             hits = index.find(Question(query, vector, depth, mode, None, True), scores)
-            rankings[id] = _in_order([part_of(hit.document_id) for hit in hits])
+            # Scores that keep the index's order, ties too, which other tools break by their own rules.
+            rankings[id] = [(part_of(hit.document_id), 1.0 / rank) for rank, hit in enumerate(hits, start=1)]
             if progress is not None:
                 progress(len(rankings), len(queries), f"queries by {name}")
         own = 1000 * (time.perf_counter() - begun) / max(len(queries), 1)
         systems.append(System(name, rankings, own + (embedding if mode != "text" else 0.0)))
     return systems
-
-
-def _in_order(documents: Sequence[str]) -> list[tuple[str, float]]:
-    """Scores that keep the index's order, ties too, which other tools break by their own rules."""
-    return [(document, 1.0 / rank) for rank, document in enumerate(documents, start=1)]

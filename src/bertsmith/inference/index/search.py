@@ -23,7 +23,7 @@ import pyarrow as pa
 from bertsmith.errors import InputError
 from bertsmith.inference.index.manifest import IndexManifest
 from bertsmith.inference.index.passage_table import PassageTable, require_lancedb, with_settings
-from bertsmith.inference.ranking.fusion import reciprocal_rank_fusion
+from bertsmith.inference.ranking.ranking import reciprocal_rank_fusion
 from bertsmith.inference.ranking.reranker import Reranker, scores_of
 from bertsmith.text.retrieval.documents import part_of
 from bertsmith.text.words import WITHOUT_BLANKS, WORD, has_blanks, word_pattern

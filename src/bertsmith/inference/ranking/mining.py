@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.inference.ranking.exact_search import DenseSearch, Embeds, Found, scores_in_parts, top_k
+from bertsmith.inference.ranking.search import DenseSearch, Embeds, Found, scores_in_parts, top_k
 from bertsmith.progress import Progress
 from bertsmith.tasks.examples.query_documents import QueryExample, text_number
 
@@ -65,7 +65,9 @@ def mine(
     guard = guard or Guard()
     documents = [document for document in dict.fromkeys(documents) if document.strip()]
     _check(pairs, documents, negatives, depth, guard)
-    known = _known(pairs)
+    known: dict[int, set[int]] = {}  # query -> all documents that some pair says answer it
+    for pair in pairs:
+        known.setdefault(text_number(pair.query), set()).add(text_number(pair.documents[0]))
     numbers = [text_number(document) for document in documents]
     mined = Mined([])
     for pair, answer, hits in _searched(embedder, pairs, documents, depth, progress):
@@ -94,14 +96,6 @@ def _reason(
     if rank < guard.skip:
         return SKIPPED
     return NEAR if score >= highest else None
-
-
-def _known(pairs: Sequence[QueryExample]) -> dict[int, set[int]]:
-    """Query -> all documents that some pair says answer it."""
-    known: dict[int, set[int]] = {}
-    for pair in pairs:
-        known.setdefault(text_number(pair.query), set()).add(text_number(pair.documents[0]))
-    return known
 
 
 def _searched(

@@ -6,31 +6,31 @@ another tool, gives the figures that we give.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from bertsmith.errors import InputError
-from bertsmith.inference.ranking.exact_search import (
+from bertsmith.inference.ranking.reranker import Reranker, scores_of
+from bertsmith.inference.ranking.search import (
+    Bm25Settings,
     DenseSearch,
     Embeds,
     Found,
+    LexicalSearch,
     Scores,
     search_among,
     search_exactly,
 )
-from bertsmith.inference.ranking.fusion import reciprocal_rank_fusion
-from bertsmith.inference.ranking.lexical_search import Bm25Settings, LexicalSearch
-from bertsmith.inference.ranking.reranker import Reranker, scores_of
 from bertsmith.metrics.ranking_scores import in_order
 from bertsmith.progress import Progress
 from bertsmith.text.retrieval.retrieval_data import RetrievalData
 
 Rankings = dict[str, list[tuple[str, float]]]  # query -> (document, score), the best first
-
 BM25, DENSE, HYBRID, RERANKED = "BM25", "dense", "hybrid", "re-ranked"
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -72,44 +72,17 @@ def rank_by_all(
     Where queries have candidates, these alone are ranked, all of them; words are still weighed by the whole
     collection. Raises MissingExtra without the extra `retrieval`.
     """
-    collection = _Collection.of(data, settings or RankingSettings(), progress)
-    lexical = collection.search(
-        BM25, lambda: LexicalSearch(collection.texts, collection.settings.bm25), floor=0.0
-    )
+    settings = settings or RankingSettings()
+    ids = sorted(data.documents, reverse=True)
+    texts = [data.documents[id] for id in ids]
+    collection = _Collection(ids, texts, data.judged_queries(), data.candidates, settings, progress)
+    lexical = collection.search(BM25, lambda: LexicalSearch(texts, settings.bm25), floor=0.0)
     needed = collection.needed()
     dense = needed.search(DENSE, lambda: DenseSearch(embedder, needed.texts, progress))
-    systems = [lexical, dense, fuse([lexical, dense], collection.settings)]
+    systems = [lexical, dense, fuse([lexical, dense], settings)]
     if reranker is not None:
-        systems.append(rerank(reranker, systems[-1], data, collection.settings.reranked, progress))
+        systems.append(rerank(reranker, systems[-1], data, settings.reranked, progress))
     return systems
-
-
-def fuse(systems: Sequence[System], settings: RankingSettings) -> System:
-    """Reciprocal rank fusion; its time is that of all of them."""
-    begun = time.perf_counter()
-    rankings: Rankings = {}
-    for query in systems[0].rankings:
-        ranked = [[document for document, _ in system.rankings[query]] for system in systems]
-        fused = in_order(_single(reciprocal_rank_fusion(ranked, settings.fusion_k)))
-        rankings[query] = fused[: max(settings.depth, *map(len, ranked))]
-    own = _milliseconds(begun, rankings)
-    return System(HYBRID, rankings, own + sum(system.milliseconds for system in systems))
-
-
-def rerank(
-    reranker: Reranker, system: System, data: RetrievalData, count: int, progress: Progress | None = None
-) -> System:
-    """The first `count` documents of each query in the re-ranker's order, the others below as they were."""
-    begun = time.perf_counter()
-    rankings: Rankings = {}
-    for query, ranking in system.rankings.items():
-        names = [document for document, _ in ranking[:count]]
-        scores = scores_of(reranker, data.queries[query], [data.documents[name] for name in names])
-        read = in_order(_single(zip(names, scores, strict=True)))
-        rankings[query] = [*read, *_below(read, ranking[count:])]
-        if progress is not None:
-            progress(len(rankings), len(system.rankings), "queries re-ranked")
-    return System(RERANKED, rankings, system.milliseconds + _milliseconds(begun, rankings))
 
 
 @dataclass(frozen=True)
@@ -122,12 +95,6 @@ class _Collection:
     candidates: Mapping[str, tuple[str, ...]] | None
     settings: RankingSettings
     progress: Progress | None
-
-    @classmethod
-    def of(cls, data: RetrievalData, settings: RankingSettings, progress: Progress | None) -> "_Collection":
-        ids = sorted(data.documents, reverse=True)
-        texts = [data.documents[id] for id in ids]
-        return cls(ids, texts, data.judged_queries(), data.candidates, settings, progress)
 
     def needed(self) -> "_Collection":
         """Without documents that are no candidates of any query: to embed those would be in vain."""
@@ -168,15 +135,56 @@ class _Collection:
         return search_among(search, texts, count, candidates, heard)
 
 
+def fuse(systems: Sequence[System], settings: RankingSettings) -> System:
+    """Reciprocal rank fusion; its time is that of all of them."""
+    begun = time.perf_counter()
+    rankings: Rankings = {}
+    for query in systems[0].rankings:
+        ranked = [[document for document, _ in system.rankings[query]] for system in systems]
+        fused = in_order(_single(reciprocal_rank_fusion(ranked, settings.fusion_k)))
+        rankings[query] = fused[: max(settings.depth, *map(len, ranked))]
+    own = _milliseconds(begun, rankings)
+    return System(HYBRID, rankings, own + sum(system.milliseconds for system in systems))
+
+
+def reciprocal_rank_fusion(rankings: Sequence[Sequence[Key]], k: float = 60.0) -> list[tuple[Key, float]]:
+    """Several rankings of the same things → one, by their ranks alone (Cormack, Clarke, Büttcher 2009).
+
+    (key, score), best first: the score is the sum of 1 / (k + rank) over the rankings that hold the key.
+
+    Ranks count from 1. k = 60 is the paper's: it keeps one first place from outweighing two good ones. Equal
+    scores keep the order in which the keys are first met, ranking by ranking. Scores of the single rankings
+    don't matter, so that cosines and BM25 need no common scale.
+    """
+    scores: dict[Key, float] = {}
+    for ranking in rankings:
+        for rank, key in enumerate(dict.fromkeys(ranking), start=1):
+            scores[key] = scores.get(key, 0.0) + 1.0 / (k + rank)
+    return sorted(scores.items(), key=lambda item: -item[1])
+
+
+def rerank(
+    reranker: Reranker, system: System, data: RetrievalData, count: int, progress: Progress | None = None
+) -> System:
+    """The first `count` documents of each query in the re-ranker's order, the others below as they were."""
+    begun = time.perf_counter()
+    rankings: Rankings = {}
+    for query, ranking in system.rankings.items():
+        names = [document for document, _ in ranking[:count]]
+        scores = scores_of(reranker, data.queries[query], [data.documents[name] for name in names])
+        read = in_order(_single(zip(names, scores, strict=True)))
+        # Those that it didn't read have scores that keep them below in a run file.
+        lowest = read[-1][1] if read else 0.0
+        below = [(name, lowest - place) for place, (name, _) in enumerate(ranking[count:], start=1)]
+        rankings[query] = [*read, *below]
+        if progress is not None:
+            progress(len(rankings), len(system.rankings), "queries re-ranked")
+    return System(RERANKED, rankings, system.milliseconds + _milliseconds(begun, rankings))
+
+
 def _single(scores: Iterable[tuple[str, float]]) -> dict[str, float]:
     """In single precision, as trec_eval reads scores: what it takes for equal has to be equal here."""
     return {document: float(np.float32(score)) for document, score in scores}
-
-
-def _below(read: Sequence[tuple[str, float]], rest: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Documents that the re-ranker didn't read, with scores that keep them below in a run file."""
-    lowest = read[-1][1] if read else 0.0
-    return [(document, lowest - place) for place, (document, _) in enumerate(rest, start=1)]
 
 
 def _milliseconds(begun: float, queries: Rankings) -> float:

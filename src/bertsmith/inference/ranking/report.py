@@ -1,18 +1,20 @@
-"""`report.html` of a comparison of ways to search: figures, query by query, and where the best one fails.
+"""A comparison of ways to search as a folder: results.json, a TREC run file of each system under runs/, and
+report.html, with figures, what each query gains, and where the best system fails.
 
 Q queries.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bertsmith.arrays import Floats
-from bertsmith.inference.ranking.results import Comparison, Difference, Figures
-from bertsmith.metrics.scores import Interval
+from bertsmith.files import atomic_folder, write_json
+from bertsmith.inference.ranking.results import Comparison, Figures
 from bertsmith.reporting.charts import FIRST, MUTED, SECOND, picture
 from bertsmith.reporting.page import as_markup, render_page
 from bertsmith.reporting.tables import Table, raw_facts
+from bertsmith.text.retrieval.trec_run import write_run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,39 +22,18 @@ if TYPE_CHECKING:
 WORST, SHOWN, LONGEST = 20, 3, 300  # queries, documents of each, characters of a text
 
 
-class Hit(NamedTuple):
-    """A document at its rank; `rank` is None when it wasn't found."""
+def write_comparison(out: Path, found: Comparison, command: str) -> None:
+    """`command` is what to type to get it again.
 
-    rank: int | None
-    document: str
-    grade: int
-    text: str
-
-
-class Failure(NamedTuple):
-    """A query, its score by every system, what the best one put first, and the best that is relevant."""
-
-    id: str
-    query: str
-    scores: str
-    first: list[Hit]
-    expected: Hit
-
-
-def figure_table(found: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows, a row a system: means, the main one with its interval, and the difference to the
-    baseline with its interval and p-value."""
-    baseline = found.figures[0].system.name
-    columns = [
-        "",
-        _title(found.main),
-        "95 % interval",
-        *map(_title, found.metrics[1:]),
-        f"above {baseline}",
-        "p",
-        "ms/query",
-    ]
-    return columns, [_row(found, figures) for figures in found.figures]
+    Raises InputError when `out` exists, ResourceError when the disk is full; then nothing is left behind.
+    """
+    with atomic_folder(out) as folder:
+        (folder / "runs").mkdir()
+        for figures in found.figures:
+            system = figures.system
+            write_run(folder / "runs" / f"{system.name.lower()}.run", system.rankings, system.name)
+        write_json(folder / "results.json", found.to_json())
+        (folder / "report.html").write_text(render_comparison(found, command), encoding="utf-8")
 
 
 def render_comparison(found: Comparison, command: str) -> str:
@@ -84,6 +65,88 @@ def best_system(found: Comparison) -> Figures:
     return max(found.figures, key=lambda each: each.scores.means[found.main])
 
 
+def figure_table(found: Comparison) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows, a row a system: means, the main one with its interval, and the difference to the
+    baseline with its interval and p-value."""
+    baseline = found.figures[0].system.name
+    columns = [
+        "",
+        _title(found.main),
+        "95 % interval",
+        *map(_title, found.metrics[1:]),
+        f"above {baseline}",
+        "p",
+        "ms/query",
+    ]
+    rows = []
+    for figures in found.figures:
+        interval, beside = figures.intervals[found.main], ("", "")
+        if figures.difference is not None:
+            low, high = figures.difference.interval
+            gain = f"{figures.difference.mean:+.4f} ({low:+.4f} to {high:+.4f})"
+            beside = gain, f"{figures.difference.p:.4f}"
+        row = [
+            figures.system.name,
+            _mean(figures, found.main),
+            f"{interval.low:.4f} to {interval.high:.4f}",
+            *(_mean(figures, name) for name in found.metrics[1:]),
+            *beside,
+            f"{figures.system.milliseconds:.1f}",
+        ]
+        rows.append(row)
+    return columns, rows
+
+
+def _mean(figures: Figures, metric: str) -> str:
+    return f"{figures.scores.means[metric]:.4f}"
+
+
+def _title(metric: str) -> str:
+    """As papers write it."""
+    name, at, depth = metric.partition("@")
+    return {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP"}.get(name, name) + at + depth
+
+
+def _differences(found: Comparison, figures: Figures) -> tuple[str, Any]:
+    """The caption, and a picture of the queries in the order of what the system gained over the baseline,
+    from the highest to the lowest.
+    """
+    baseline = found.figures[0]
+    gained = np.sort(figures.scores.values[found.main] - baseline.scores.values[found.main])[::-1]
+    better, worse = int((gained > 0).sum()), int((gained < 0).sum())
+    caption = f"{figures.system.name}: {better:,} queries better than {baseline.system.name}, {worse:,} worse"
+    label = f"{_title(found.main)} above {baseline.system.name}"
+
+    def paint(axes: "Axes") -> None:
+        # One path each: a bar a query would be megabytes.
+        for part, colour in ((np.maximum(gained, 0), FIRST), (np.minimum(gained, 0), SECOND)):
+            axes.stairs(part, fill=True, color=colour, linewidth=0)
+        axes.axhline(0, color=MUTED, linewidth=0.8)
+        axes.set_xlabel("queries, by what they gain")
+        axes.set_ylabel(label)
+
+    return caption, as_markup(picture(caption, paint))
+
+
+class Hit(NamedTuple):
+    """A document at its rank; `rank` is None when it wasn't found."""
+
+    rank: int | None
+    document: str
+    grade: int
+    text: str
+
+
+class Failure(NamedTuple):
+    """A query, its score by every system, what the best one put first, and the best that is relevant."""
+
+    id: str
+    query: str
+    scores: str
+    first: list[Hit]
+    expected: Hit
+
+
 def failures(found: Comparison, of: Figures) -> list[Failure]:
     """The queries with the lowest scores; of equally bad ones first those where another system did best."""
     own = of.scores.values[found.main]
@@ -109,62 +172,6 @@ def _failure(found: Comparison, of: Figures, place: int) -> Failure:
     )
     text = _cut(found.data.queries[query])
     return Failure(query, text, scores, [hit(each) for each in ranking[:SHOWN]], hit(highest))
-
-
-def _row(found: Comparison, figures: Figures) -> list[str]:
-    return [
-        figures.system.name,
-        _mean(figures, found.main),
-        _interval(figures.intervals[found.main]),
-        *(_mean(figures, name) for name in found.metrics[1:]),
-        *_beside(figures.difference),
-        f"{figures.system.milliseconds:.1f}",
-    ]
-
-
-def _beside(difference: Difference | None) -> tuple[str, str]:
-    if difference is None:
-        return "", ""
-    low, high = difference.interval
-    return f"{difference.mean:+.4f} ({low:+.4f} to {high:+.4f})", f"{difference.p:.4f}"
-
-
-def _differences(found: Comparison, figures: Figures) -> tuple[str, Any]:
-    """The caption, and the queries in the order of what the system gained over the baseline."""
-    baseline = found.figures[0]
-    gained = np.sort(figures.scores.values[found.main] - baseline.scores.values[found.main])[::-1]
-    better, worse = int((gained > 0).sum()), int((gained < 0).sum())
-    caption = f"{figures.system.name}: {better:,} queries better than {baseline.system.name}, {worse:,} worse"
-    label = f"{_title(found.main)} above {baseline.system.name}"
-    return caption, as_markup(_gains(caption, label, gained))
-
-
-def _gains(title: str, label: str, gained: Floats) -> str:
-    """(Q,) from the highest to the lowest."""
-
-    def paint(axes: "Axes") -> None:
-        # One path each: a bar a query would be megabytes.
-        for part, colour in ((np.maximum(gained, 0), FIRST), (np.minimum(gained, 0), SECOND)):
-            axes.stairs(part, fill=True, color=colour, linewidth=0)
-        axes.axhline(0, color=MUTED, linewidth=0.8)
-        axes.set_xlabel("queries, by what they gain")
-        axes.set_ylabel(label)
-
-    return picture(title, paint)
-
-
-def _mean(figures: Figures, metric: str) -> str:
-    return f"{figures.scores.means[metric]:.4f}"
-
-
-def _interval(interval: Interval) -> str:
-    return f"{interval.low:.4f} to {interval.high:.4f}"
-
-
-def _title(metric: str) -> str:
-    """As papers write it."""
-    name, at, depth = metric.partition("@")
-    return {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP"}.get(name, name) + at + depth
 
 
 def _cut(text: str) -> str:
