@@ -6,10 +6,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from bertsmith.inference.embedding import shard_folder
+from bertsmith.inference.embedding import shards
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.job import embed_file
-from bertsmith.inference.embedding.shard_folder import ShardFolder
+from bertsmith.inference.embedding.shards import ShardFolder
 
 CONTEXT = multiprocessing.get_context("forkserver")
 PATIENCE = 240.0
@@ -18,10 +18,10 @@ PATIENCE = 240.0
 PLACES: dict[str, tuple[Any, str, str]] = {
     "before a shard": (ShardFolder, "write", "before"),
     "after a shard": (ShardFolder, "write", "after"),
-    "within the write of a file": (shard_folder, "atomic_write", "before"),
+    "within the write of a file": (shards, "atomic_write", "before"),
     "before the ranges are noted": (ShardFolder, "note", "before"),
     "before joining": (ShardFolder, "join", "before"),
-    "while joining": (shard_folder, "flush", "before"),
+    "while joining": (shards, "flush", "before"),
     "before the parts are removed": (ShardFolder, "remove", "before"),
 }
 

@@ -20,7 +20,7 @@ from bertsmith import machine as hardware
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.embedding.embedder import Embedder
-from bertsmith.inference.embedding.text_windows import TextWindows
+from bertsmith.inference.embedding.text_chunks import TextWindows
 from bertsmith.machine import Gpu
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
@@ -527,8 +527,8 @@ def test_long_texts_come_in_several_chunks_and_vectors_in_one(
     embedder = Embedder(tiny_bert, long_texts="windows", compute_dtype=torch.float32)
     texts = ["red cat " * words for words in (100, 1, 300, 2, 90, 5, 1)]
     whole = [found.vectors for found in embedder.embed_batches(texts, size=3)]
-    monkeypatch.setattr("bertsmith.inference.embedding.text_windows._TOKENS", 150)
-    monkeypatch.setattr("bertsmith.inference.embedding.text_windows._CHARACTERS", 1)
+    monkeypatch.setattr("bertsmith.inference.embedding.text_chunks._TOKENS", 150)
+    monkeypatch.setattr("bertsmith.inference.embedding.text_chunks._CHARACTERS", 1)
     chunks = TextWindows(tiny_tokenizer, max_length=16, stride=3).chunks(iter(texts), "", 3)
     assert [chunk.texts for chunk in chunks] == [1, 2, 2, 1, 1]
     told = list[tuple[int, int]]()

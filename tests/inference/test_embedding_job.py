@@ -16,11 +16,10 @@ import torch
 from killed_job import kill_at
 
 from bertsmith.errors import InputError, ResourceError
-from bertsmith.inference.embedding import job, shard_folder
+from bertsmith.inference.embedding import job, shards
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.job import EmbeddingResult, embed_file
-from bertsmith.inference.embedding.shard_folder import ShardFolder, require_same
-from bertsmith.inference.embedding.shard_rows import ShardedRows
+from bertsmith.inference.embedding.shards import ShardedRows, ShardFolder, require_same
 from bertsmith.inference.embedding.vector_file import read_about, read_vectors
 from bertsmith.inference.embedding.vectors import Int8Ranges
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -462,7 +461,7 @@ def test_a_full_disk_leaves_what_stood(
             raise ResourceError("The disk is full")
         path.write_bytes(content)
 
-    monkeypatch.setattr(shard_folder, "atomic_write", full)
+    monkeypatch.setattr(shards, "atomic_write", full)
     with pytest.raises(ResourceError, match="disk is full"):
         run(embedder, table, out)
     monkeypatch.undo()

@@ -7,10 +7,14 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from bertsmith.arrays import Floats, Ints
-from bertsmith.inference.suggesting.label_doubts import class_thresholds, find_doubts, off_diagonal
-from bertsmith.inference.suggesting.label_judge import find_contradictions
+from bertsmith.inference.suggesting.label_doubts import (
+    class_thresholds,
+    find_contradictions,
+    find_doubts,
+    off_diagonal,
+)
 from bertsmith.inference.suggesting.near_copies import SAME, Characters
-from bertsmith.inference.suggesting.next_rows import choose_rows
+from bertsmith.inference.suggesting.suggest import choose_rows
 from bertsmith.tasks.examples.text_task import TextExample
 
 

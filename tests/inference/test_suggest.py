@@ -12,7 +12,7 @@ import pytest
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import read_json, write_json
-from bertsmith.inference.suggesting import answering
+from bertsmith.inference.suggesting import label_doubts
 from bertsmith.inference.suggesting import suggest as module_of_suggest
 from bertsmith.inference.suggesting.folder import write_suggestions
 from bertsmith.inference.suggesting.suggest import NextRow, Suggestions, suggest
@@ -180,7 +180,7 @@ def test_of_very_many_rows_some_are_read_and_that_is_told(
         read.append(len(encoded))
         return features_of(model, encoded, progress)
 
-    monkeypatch.setattr(answering, "features_of", counted)
+    monkeypatch.setattr(label_doubts, "features_of", counted)
     found = suggest(tiny_bert, mixed, count=5)
     assert read == [6] and found.without_label == 18
     assert found.notes == ["of 18 rows without a label 6 were drawn by chance, and read"]

@@ -18,7 +18,7 @@ from bertsmith.arrays import Bools
 from bertsmith.data.batch import PackedBatch
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
-from bertsmith.inference.embedding.text_windows import TextWindows
+from bertsmith.inference.embedding.text_chunks import TextWindows
 from bertsmith.machine import device_of
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder

@@ -11,7 +11,7 @@ from torch import nn
 
 from bertsmith.errors import ModelError
 from bertsmith.inference.embedding.embedder import Embedder
-from bertsmith.inference.embedding.text_windows import TextWindows
+from bertsmith.inference.embedding.text_chunks import TextWindows
 from bertsmith.inference.engine import Engine, start_engine
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.manifest import MANIFEST as INDEX

@@ -19,8 +19,7 @@ from bertsmith.data.stream import prefetch
 from bertsmith.door import door, flag, function, one_of, optional, text, whole
 from bertsmith.errors import InputError
 from bertsmith.files import sha256
-from bertsmith.inference.embedding.table_reader import TableReader
-from bertsmith.inference.embedding.text_windows import Chunk, TextWindows
+from bertsmith.inference.embedding.text_chunks import Chunk, TableReader, TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.inference.engine import Engine, autocasting, start_engine
 from bertsmith.inference.text_list import require_count, require_list, require_texts
@@ -103,7 +102,11 @@ class Embedder:
         refuse_predictor(self.folder)
         found = read_sentence_settings(self.folder)
         self._weights = [each / WEIGHTS for each in (found.encoder, found.projection) if each is not None]
-        started = _started(self.folder, found.encoder, device, compute_dtype)
+        started: Engine[Bert] | Engine[StaticTable]
+        if is_static(self.folder):
+            started = start_engine(load_static(self.folder), found.encoder)
+        else:
+            started = start_engine(load_encoder(found.encoder), found.encoder, device, compute_dtype)
         self.encoder: Bert | StaticTable = started.model
         self.tokenizer, self.device, self.compute_dtype = started[1:]
         config = self.encoder.config
@@ -135,7 +138,10 @@ class Embedder:
             self.pooling == "cls",
             isinstance(self.encoder, StaticTable),
         )
-        self._reader = self._table_reader()
+        self._reader: TableReader | None = None
+        if isinstance(self.encoder, StaticTable):
+            room = self.windows.room if long_texts == "truncate" else None
+            self._reader = TableReader(self.encoder, self.tokenizer, room)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process computes on the processor: its machine may have no GPU."""
@@ -267,12 +273,6 @@ class Embedder:
             pooled = cut(pooled, self.dimensions, normalise=False)
         return normalised(pooled) if self.normalise else pooled
 
-    def _table_reader(self) -> TableReader | None:
-        if not isinstance(self.encoder, StaticTable):
-            return None
-        room = self.windows.room if self.long_texts == "truncate" else None
-        return TableReader(self.encoder, self.tokenizer, room)
-
     def _from_table(
         self, reader: TableReader, texts: Iterable[str], kind: PromptKind, size: int, watch: Watch | None
     ) -> Iterator[Embedded]:
@@ -312,15 +312,6 @@ def pooled_in_batches(
 
     for numbers, _, vectors in forward_passes(pooled, sequences, device, batch_tokens):
         yield numbers, vectors
-
-
-def _started(
-    folder: Path, inside: Path, device: torch.device | str, compute_dtype: torch.dtype | None
-) -> Engine[Bert] | Engine[StaticTable]:
-    """`inside` is where encoder or table lie."""
-    if is_static(folder):
-        return start_engine(load_static(folder), inside)
-    return start_engine(load_encoder(inside), inside, device, compute_dtype)
 
 
 @torch.inference_mode()

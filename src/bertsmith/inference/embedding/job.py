@@ -13,10 +13,9 @@ import pyarrow.parquet as pq
 from bertsmith.errors import InputError
 from bertsmith.files import behind_links, is_standard_output, is_stream, make_folder, require_no_loss
 from bertsmith.inference.embedding.embedder import Embedded, Embedder, PromptKind
-from bertsmith.inference.embedding.shard_folder import ShardFolder, require_same
-from bertsmith.inference.embedding.shard_rows import ShardedRows
+from bertsmith.inference.embedding.shards import ShardedRows, ShardFolder, require_same
 from bertsmith.inference.embedding.vector_file import ROWS, About, decode, encode, read_about, vector_table
-from bertsmith.inference.embedding.vectors import Int8Ranges, Loss, Precision, Vectors, loss
+from bertsmith.inference.embedding.vectors import Int8Ranges, Loss, Precision, loss
 from bertsmith.inference.lock import sole_writer
 from bertsmith.text.files.values import as_text
 from bertsmith.text.labelled.rows import (
@@ -105,9 +104,16 @@ def embed_file(
     parts = ShardFolder(behind_links(out), about, shard_rows)
     finished = resume and not overwrite and parts.out.is_file()
     if not finished:
-        _require_file(out)
+        if is_standard_output(out) or is_stream(out):
+            raise InputError(
+                f"{out} is not a file. Vectors are first written in parts beside a file, so name one "
+                "as --out."
+            )
         require_no_loss(parts.out, overwrite, [input, embedder.folder])
-        _require_ending(out)
+        if (ending := Path(out).suffix.lower()) in _OTHER_FORMATS:
+            raise InputError(
+                f"Vectors are written as Parquet, but {out} ends in {ending}. Give --out the ending .parquet."
+            )
     layout: dict[str, Any] = {"header": header, "format": format, "encoding": encoding}
     found = _rows(input, text, id, layout)
     if finished:
@@ -119,23 +125,6 @@ def embed_file(
             result = _finish(embedder, found, parts, kind, engine, watch)
     texts = _texts_again(input, text, id, layout)
     return replace(result, doubts=tuple(quoting_warnings(input, texts, format)))
-
-
-def _require_file(out: Path | str) -> None:
-    """The parts lie beside it."""
-    if is_standard_output(out) or is_stream(out):
-        raise InputError(
-            f"{out} is not a file. Vectors are first written in parts beside a file, so name one as --out."
-        )
-
-
-def _require_ending(out: Path | str) -> None:
-    """None that promises another format."""
-    ending = Path(out).suffix.lower()
-    if ending in _OTHER_FORMATS:
-        raise InputError(
-            f"Vectors are written as Parquet, but {out} ends in {ending}. Give --out the ending .parquet."
-        )
 
 
 def _finish(
@@ -169,7 +158,8 @@ def _embed(
 ) -> tuple[Count, Loss | None]:
     """The shards that remain."""
     started = time.monotonic()
-    count, cost = Count(0, 0, 0.0), None
+    count = Count(0, 0, 0.0)
+    cost: Loss | None = None
     number = len(rows.done)
 
     def report(texts: int, tokens: int) -> None:
@@ -179,7 +169,8 @@ def _embed(
     for chunk in _ENGINES[engine](embedder, rows, kind, report):
         if parts.about.precision == "int8" and parts.about.ranges is None:
             parts.note(parts.about.with_ranges(Int8Ranges.of(chunk.vectors)))
-        cost = cost or _cost(chunk.vectors, parts.about)
+        if cost is None and parts.about.precision != "float32" and len(chunk.vectors) > 1:
+            cost = loss(chunk.vectors, decode(encode(chunk.vectors, parts.about), parts.about))
         ids, digest = rows.waiting.popleft()
         parts.write(number, vector_table(ids, chunk.vectors, parts.about), digest, chunk.tokens)
         number += 1
@@ -212,12 +203,6 @@ def _one_shard(embedder: Embedder, kind: PromptKind, texts: Sequence[str]) -> Em
 
 
 _ENGINES = {"local": _here, "ray": _on_a_cluster}
-
-
-def _cost(vectors: Vectors, about: About) -> Loss | None:
-    if about.precision == "float32" or len(vectors) < 2:
-        return None
-    return loss(vectors, decode(encode(vectors, about), about))
 
 
 def _about(

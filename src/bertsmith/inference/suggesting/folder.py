@@ -29,24 +29,20 @@ def require_place(out: Path, overwrite: bool, reads: Iterable[Path]) -> None:
     `require_writable_folder` does where no `out` can be made.
     """
     if out.exists() and not is_empty_folder(out):
-        _require_suggestions(out, overwrite, reads)
-    require_writable_folder(out)
-
-
-def _require_suggestions(out: Path, overwrite: bool, reads: Iterable[Path]) -> None:
-    if not overwrite:
-        raise InputError(f"{out} already exists. Choose another --out, or replace it with --overwrite.")
-    names = {path.name for path in out.iterdir()} if out.is_dir() else set[str]()
-    if not {_ROWS, _LABELS} & names or not names <= {_ROWS, _LABELS, _REPORT}:
-        raise InputError(
-            f"{out} is not {_ROWS}, {_LABELS} and {_REPORT} alone, as suggest wrote them, so it is not "
-            "replaced. Choose another --out."
-        )
-    for path in reads:
-        if path.resolve().is_relative_to(out.resolve()):
+        if not overwrite:
+            raise InputError(f"{out} already exists. Choose another --out, or replace it with --overwrite.")
+        names = {path.name for path in out.iterdir()} if out.is_dir() else set[str]()
+        if not {_ROWS, _LABELS} & names or not names <= {_ROWS, _LABELS, _REPORT}:
             raise InputError(
-                f"{path} lies in {out}, which is replaced. Choose another --out, or move the file."
+                f"{out} is not {_ROWS}, {_LABELS} and {_REPORT} alone, as suggest wrote them, so it is not "
+                "replaced. Choose another --out."
             )
+        for path in reads:
+            if path.resolve().is_relative_to(out.resolve()):
+                raise InputError(
+                    f"{path} lies in {out}, which is replaced. Choose another --out, or move the file."
+                )
+    require_writable_folder(out)
 
 
 def write_suggestions(out: Path, found: Suggestions, command: str, overwrite: bool = False) -> None:

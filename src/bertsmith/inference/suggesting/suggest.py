@@ -1,6 +1,6 @@
 """What to do with the next hour of labelling: rows to label, labels to look at, and texts that come twice.
 
-E rows, C labels.
+E rows, F features, C labels.
 """
 
 import random
@@ -11,13 +11,14 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from bertsmith.arrays import Floats, Ints
 from bertsmith.door import door, function, optional, place, text, whole
 from bertsmith.errors import InputError
 from bertsmith.inference.frozen_baseline import encoder_before
-from bertsmith.inference.suggesting.answering import AnsweringModel
-from bertsmith.inference.suggesting.label_judge import (
+from bertsmith.inference.suggesting.label_doubts import (
     FEWEST_LABELLED,
     MOST_COMPARED,
+    AnsweringModel,
     Contradiction,
     Doubt,
     LabelJudge,
@@ -25,7 +26,6 @@ from bertsmith.inference.suggesting.label_judge import (
     joined,
 )
 from bertsmith.inference.suggesting.near_copies import Characters
-from bertsmith.inference.suggesting.next_rows import choose_rows
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.machine import device_of
 from bertsmith.model.checkpoint import load_encoder
@@ -197,7 +197,8 @@ def _read(
     notes += reading.left_out
     _require_alike([*known, *rows])
     pool = [row for row in rows if row.label is None]
-    filled = [row for row in pool if _has_content(row)]
+    # without text, and without columns beside it, there is nothing to tell a label by
+    filled = [row for row in pool if row.columns or not (is_blank(row.text) and is_blank(row.text_pair))]
     if len(filled) < len(pool):
         blank = len(pool) - len(filled)
         notes.append(f"{blank:,} rows without a label have no text, and were left out")
@@ -233,11 +234,6 @@ def _require_alike(rows: Sequence[TextExample]) -> None:
 def _content(row: TextExample) -> tuple[Any, ...]:
     """All but its label."""
     return row.text, row.text_pair, row.columns
-
-
-def _has_content(row: TextExample) -> bool:
-    """Whether there is anything to tell its label by: text, or columns beside it."""
-    return bool(row.columns) or not (is_blank(row.text) and is_blank(row.text_pair))
 
 
 def _column_names(task: TextTask) -> list[str]:
@@ -281,3 +277,32 @@ def _next_rows(
         NextRow(pool[row], guess, float(confidence[row])) for row, guess in zip(kept, guesses, strict=False)
     ]
     return rows, len(drawn) - len(kept)
+
+
+def choose_rows(features: Floats, residuals: Floats, count: int, seed: int = 0) -> Ints:
+    """Which rows to label next? Those the model is unsure of, unlike each other (BADGE: Ash et al. 2020).
+    Up to `count`, in the order in which they were drawn.
+
+    A row's place is the gradient that its likeliest answer would have on the last layer: `residuals` (E, C),
+    probabilities less that answer, times `features` (E, F). It is long where the model is unsure, and points
+    where the row differs. Rows are drawn by k-means++ (Arthur and Vassilvitskii 2007): the longest first,
+    each next with a chance as the square of its distance to the nearest one drawn. The products are never
+    made: distances follow from those of features and of residuals.
+    """
+    squares = np.square(features).sum(1) * np.square(residuals).sum(1)
+    nearest = np.full(len(features), np.inf)
+    draw = np.random.default_rng(seed)
+    chosen: list[int] = []
+    while len(chosen) < min(count, len(features)):
+        if not chosen:
+            row = int(squares.argmax())
+        else:
+            total = nearest.sum()
+            if total <= 0:  # no other row tells anything new
+                break
+            row = int(draw.choice(len(nearest), p=nearest / total))
+        chosen.append(row)
+        products = (features @ features[row]) * (residuals @ residuals[row])
+        nearest = np.minimum(nearest, np.maximum(squares + squares[row] - 2 * products, 0.0))
+        nearest[chosen] = 0.0
+    return np.array(chosen, np.int64)

@@ -15,7 +15,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.embedder import projected
-from bertsmith.inference.embedding.text_windows import TextWindows
+from bertsmith.inference.embedding.text_chunks import TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.inference.engine import autocasting
 from bertsmith.model.bert import Bert
