@@ -23,8 +23,8 @@ from bertsmith.compression.vocabulary_pruning import prune_vocabulary
 from bertsmith.errors import BertsmithError, InputError, ModelError, RecipeError
 from bertsmith.files import read_json, write_json
 from bertsmith.inference.checking.check import check_model
-from bertsmith.inference.frozen_baseline import encoder_before
 from bertsmith.inference.predictor import Predictor
+from bertsmith.inference.provenance import encoder_before
 from bertsmith.machine import Hardware
 from bertsmith.metrics.calibration import Confidence
 from bertsmith.model.bert import Bert

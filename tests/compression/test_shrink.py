@@ -27,7 +27,7 @@ from bertsmith.data.sequences.building import SequenceSettings, build_sequences
 from bertsmith.data.sequences.encoding import encode_sequences
 from bertsmith.errors import DiskFull, InputError, ModelError, RecipeError
 from bertsmith.files import read_json, write_json
-from bertsmith.inference.attribution import Explainer
+from bertsmith.inference.explaining.attribution import Explainer
 from bertsmith.inference.export.export import export_model
 from bertsmith.inference.predictor import Predictor
 from bertsmith.metrics.calibration import probabilities_of

@@ -9,8 +9,8 @@ import torch
 from export_samples import task_of
 
 from bertsmith import Embedder, Explainer, InputError, MaskedLanguageModel, ModelError, Predictor
-from bertsmith.inference import explained_model
-from bertsmith.inference.attribution import AttentionWeights
+from bertsmith.inference.explaining import explained_model
+from bertsmith.inference.explaining.attribution import AttentionWeights
 from bertsmith.model.layers import attention
 from bertsmith.tasks.examples.encoding import Encoded
 from sentence_folders import save_foreign

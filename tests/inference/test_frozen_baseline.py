@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from bertsmith.files import sha256
-from bertsmith.inference import frozen_baseline
-from bertsmith.inference.frozen_baseline import encoder_before, encoder_of_baseline, frozen_predictions
+from bertsmith.inference import provenance
+from bertsmith.inference.provenance import encoder_before, encoder_of_baseline, frozen_predictions
 from bertsmith.model.manifest import Manifest
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import EncodedExamples
@@ -26,8 +26,8 @@ def test_the_hub_is_never_asked_for_it(tmp_path: Path, monkeypatch: pytest.Monke
         raise AssertionError(f"asked for {name}")
 
     manifest = Manifest.model_construct(provenance={"recipe": {"model": named}})
-    monkeypatch.setattr(frozen_baseline, "stated_manifest", lambda folder: manifest)
-    monkeypatch.setattr(frozen_baseline, "locate_model", asked)
+    monkeypatch.setattr(provenance, "stated_manifest", lambda folder: manifest)
+    monkeypatch.setattr(provenance, "locate_model", asked)
     assert encoder_before(tmp_path) is None
 
 
@@ -37,7 +37,7 @@ def test_it_is_taken_only_with_the_weights_that_it_had(
     """Models of older versions don't say which these were."""
     encoder = random_encoder(tmp_path / "encoder", ["tin", "zinc"])
     manifest = Manifest.model_construct(provenance={"recipe": {"model": str(encoder)}})
-    monkeypatch.setattr(frozen_baseline, "stated_manifest", lambda folder: manifest)
+    monkeypatch.setattr(provenance, "stated_manifest", lambda folder: manifest)
     assert encoder_before(tmp_path) == encoder
     manifest.provenance["encoder_sha256"] = sha256(encoder / "model.safetensors")
     assert encoder_before(tmp_path) == encoder == encoder_of_baseline(tmp_path)
@@ -54,7 +54,7 @@ def test_a_linear_model_of_it_is_not_compared_with_itself(
     encoder = random_encoder(tmp_path / "encoder", ["tin", "zinc"])
     provenance = {"recipe": {"model": str(encoder)}, "method": "linear"}
     manifest = Manifest.model_construct(provenance=provenance)
-    monkeypatch.setattr(frozen_baseline, "stated_manifest", lambda folder: manifest)
+    monkeypatch.setattr(provenance, "stated_manifest", lambda folder: manifest)
     assert encoder_of_baseline(tmp_path) is None
     assert encoder_before(tmp_path) == encoder
     provenance["method"] = "contrastive"

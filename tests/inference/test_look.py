@@ -10,7 +10,7 @@ import pytest
 
 from bertsmith import Explainer, Features, InputError, look
 from bertsmith.cli.main import main
-from bertsmith.inference.looking.word_neighbours import word_neighbours
+from bertsmith.inference.explaining.word_neighbours import word_neighbours
 from chromium import Browser
 from random_encoder import random_encoder
 from served_models import save_fine_tuned, save_pretrained
@@ -63,7 +63,7 @@ def test_long_texts_are_compared_a_few_at_a_time_with_the_same_result(
     monkeypatch.setattr(Features, "layer_by_layer", noted)
     found = word_neighbours(features, TEXT, "delo", texts)
     assert max(read) <= 8192 < 900 * len(texts)
-    monkeypatch.setattr("bertsmith.inference.looking.word_neighbours._WORDS_AT_A_TIME", 10**6)
+    monkeypatch.setattr("bertsmith.inference.explaining.word_neighbours._WORDS_AT_A_TIME", 10**6)
     whole = word_neighbours(features, TEXT, "delo", texts)
     assert max(read) == 900 * len(texts)
     for one, other in zip(found.layers, whole.layers, strict=True):
@@ -75,7 +75,7 @@ def test_texts_that_come_one_by_one_and_again_are_the_same_texts(
 ) -> None:
     features = Features(models["masked"], pooling="words")
     whole = word_neighbours(features, TEXT, "guma", OTHERS, count=4)
-    monkeypatch.setattr("bertsmith.inference.looking.word_neighbours._AT_A_TIME", len(OTHERS))
+    monkeypatch.setattr("bertsmith.inference.explaining.word_neighbours._AT_A_TIME", len(OTHERS))
     parts = word_neighbours(features, TEXT, "guma", iter(OTHERS * 3), count=4)
     for one, other in zip(whole.layers, parts.layers, strict=True):
         assert [each.cosine for each in one] == pytest.approx([each.cosine for each in other], abs=1e-5)

@@ -16,7 +16,7 @@ from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.files import read_json, sha256, write_json
 from bertsmith.inference import predictor as predictor_module
 from bertsmith.inference.predictor import Predictor
-from bertsmith.inference.trained_on import TrainedOn
+from bertsmith.inference.provenance import TrainedOn
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model

@@ -11,7 +11,7 @@ import torch
 
 from bertsmith.compression.vocabulary_pruning import prune_vocabulary
 from bertsmith.errors import InputError, ModelError
-from bertsmith.inference.attribution import Explainer
+from bertsmith.inference.explaining.attribution import Explainer
 from bertsmith.inference.export.decoding import decoding_facts
 from bertsmith.inference.export.source import open_source
 from bertsmith.inference.predictor import Predictor

@@ -10,9 +10,9 @@ from test_predictor import saved_model
 
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.embedder import Embedder
+from bertsmith.inference.engine import require_texts
 from bertsmith.inference.features import Features
 from bertsmith.inference.predictor import Predictor
-from bertsmith.inference.text_list import require_texts
 from served_models import save_encoder
 
 TEXTS = ["bano delo", "firu", "guma kano lelo"]

@@ -12,8 +12,8 @@ import torch
 
 from bertsmith.compression.static_learning import token_vectors
 from bertsmith.errors import ModelError
-from bertsmith.inference.attribution import Explainer
 from bertsmith.inference.embedding.embedder import Embedder
+from bertsmith.inference.explaining.attribution import Explainer
 from bertsmith.inference.export.source import open_source
 from bertsmith.inference.index.index import Index
 from bertsmith.model.static_table import save_static

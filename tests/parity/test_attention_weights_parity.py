@@ -9,7 +9,7 @@ from model_parity import assert_same, random_sample, twin
 from test_model_parity import SHAPES, their_model
 from test_modern_parity import MODERN, modern
 
-from bertsmith.inference.attention_weights import attention_weights
+from bertsmith.inference.explaining.attribution import attention_weights
 
 
 def assert_same_weights(theirs: Any, folder: Path, tokens: int) -> None:

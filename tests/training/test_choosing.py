@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from bertsmith.errors import InputError, RecipeError, TrainingStopped
 from bertsmith.inference.checking.check import check_model
 from bertsmith.inference.predictor import Predictor
-from bertsmith.inference.trained_on import TrainedOn
+from bertsmith.inference.provenance import TrainedOn
 from bertsmith.machine import Hardware
 from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.model.config import make_config

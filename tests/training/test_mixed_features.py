@@ -21,7 +21,7 @@ from starlette.testclient import TestClient
 from bertsmith import BertClassifier, BertFeatures, look
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError, ModelError, RecipeError
-from bertsmith.inference.attribution import Explainer
+from bertsmith.inference.explaining.attribution import Explainer
 from bertsmith.inference.export.source import open_source
 from bertsmith.inference.predictor import Predictor
 from bertsmith.serving.app import make_app

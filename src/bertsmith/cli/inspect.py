@@ -9,7 +9,7 @@ from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
     from bertsmith.inference.checking.check import Check
-    from bertsmith.inference.looking.look import Look
+    from bertsmith.inference.explaining.look import Look
 
 
 _SHOWN = 8  # differences of each kind; there may be one a text
@@ -137,7 +137,7 @@ def look(
     """
     from bertsmith.cli.screen import print_paths, progress_bar
     from bertsmith.files import require_output
-    from bertsmith.inference.looking.look import look as look_at
+    from bertsmith.inference.explaining.look import look as look_at
     from bertsmith.model.locate import locate_model
     from bertsmith.tasks.registry import find_task
     from bertsmith.text.labelled.rows import stream_texts

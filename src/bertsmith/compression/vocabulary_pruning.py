@@ -19,7 +19,7 @@ from bertsmith.arrays import Ints
 from bertsmith.door import door, kind, optional, place
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import require_free
-from bertsmith.inference.text_list import require_texts
+from bertsmith.inference.engine import require_texts
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from bertsmith.model.config import BertConfig

@@ -1,15 +1,16 @@
-"""A model made ready for inference: on its device, its products in one precision, beside its tokenizer.
-
-All that predicts begins here.
+"""Where all that predicts begins: a model made ready for inference, on its device, its products in one
+precision, beside its tokenizer; and what is no list of texts, refused before it is read.
 """
 
+from collections.abc import Iterable, Mapping, Set, Sized
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import nn
 
+from bertsmith.errors import InputError
 from bertsmith.machine import Hardware, device_of
 from bertsmith.model.bert import Bert
 from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
@@ -88,3 +89,38 @@ def _encoder_of(model: nn.Module) -> Bert | StaticTable:
     encoder = model if isinstance(model, Bert | StaticTable) else model.get_submodule("encoder")
     assert isinstance(encoder, Bert | StaticTable)
     return encoder
+
+
+def require_texts(texts: Any) -> None:
+    """Anything that gives text after text. Raises InputError for one text, a table, or what has no order:
+    what iterates over something else than its texts would get vectors and predictions of that.
+    """
+    if isinstance(texts, str):
+        raise InputError(f"Expected a list of texts, found one text: {texts[:60]!r}. Put it in a list.")
+    kind = type(texts).__name__
+    if getattr(texts, "ndim", 1) != 1:  # a DataFrame gives the names of its columns
+        raise InputError(
+            f"Expected a list of texts, found a table ({kind}). Give the texts alone, such as "
+            "list(table['text'])."
+        )
+    if isinstance(texts, bytes | Mapping | Set) or not isinstance(texts, Iterable):
+        raise InputError(f"Expected a list of texts, found {kind}. Give the texts as a list.")
+
+
+def require_list(texts: Any) -> None:
+    """The same, of a known number."""
+    require_texts(texts)
+    if not isinstance(texts, Sized):
+        raise InputError(
+            f"Expected a list of texts, found {type(texts).__name__}, whose length is not known. "
+            "Give them as a list."
+        )
+
+
+def require_count(found: int, expected: int) -> None:
+    """Raises InputError where a list gave more or fewer than its length says."""
+    if found != expected:
+        raise InputError(
+            f"Expected {expected:,} texts, as the list's length says, but it gave "
+            f"{'more' if found > expected else f'{found:,}'}. Give them as a list."
+        )

@@ -18,8 +18,7 @@ from bertsmith.data.windows import owner, windows
 from bertsmith.door import door, optional, whole
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.vectors import Vectors
-from bertsmith.inference.engine import start_engine
-from bertsmith.inference.text_list import require_list
+from bertsmith.inference.engine import require_list, start_engine
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.layers.attention import select_rows
 from bertsmith.model.locate import locate_model

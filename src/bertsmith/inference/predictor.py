@@ -11,10 +11,8 @@ import torch
 from bertsmith.door import door, either, function, kind, one_of, optional, place, several
 from bertsmith.errors import InputError
 from bertsmith.files import require_output
-from bertsmith.inference.engine import start_engine
-from bertsmith.inference.frozen_baseline import encoder_of_baseline, frozen_predictions
-from bertsmith.inference.text_list import require_count, require_list
-from bertsmith.inference.trained_on import TrainedOn
+from bertsmith.inference.engine import require_count, require_list, start_engine
+from bertsmith.inference.provenance import TrainedOn, encoder_of_baseline, frozen_predictions
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model

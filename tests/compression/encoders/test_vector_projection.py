@@ -10,8 +10,8 @@ from encoder_samples import WORDS, config_of, drawn, tiny_tokenizer
 from torch import nn
 
 from bertsmith.errors import ModelError
-from bertsmith.inference.attribution import Explainer
 from bertsmith.inference.embedding.embedder import Embedder
+from bertsmith.inference.explaining.attribution import Explainer
 from bertsmith.inference.export.source import open_source
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint

@@ -12,7 +12,7 @@ import pytest
 from page_trials import FILLED, TEXT, Served, ask, begin
 
 from bertsmith import Explainer
-from bertsmith.inference import attribution
+from bertsmith.inference.explaining import attribution
 from bertsmith.serving.page import page
 from chromium import Browser
 from served_models import save_fine_tuned

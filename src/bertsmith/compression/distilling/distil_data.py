@@ -9,7 +9,7 @@ from bertsmith.compression.distilling.distil_recipe import DistilRecipe
 from bertsmith.compression.distilling.teacher import AnswerFile, Teacher, is_answer_file
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import sha256
-from bertsmith.inference.trained_on import TrainedOn
+from bertsmith.inference.provenance import TrainedOn
 from bertsmith.tasks.examples.held_out import hold_out, shared_texts, shared_with_train
 from bertsmith.tasks.task import Outputs, Task, TaskSettings, reading_columns
 from bertsmith.text.labelled.labelled_files import named_files

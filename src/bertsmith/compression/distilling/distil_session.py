@@ -26,7 +26,7 @@ from bertsmith.compression.distilling.teacher import (
 )
 from bertsmith.errors import BertsmithError, RecipeError
 from bertsmith.files import make_folder
-from bertsmith.inference.frozen_baseline import encoder_before
+from bertsmith.inference.provenance import encoder_before
 from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import locate_model

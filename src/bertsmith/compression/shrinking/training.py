@@ -27,7 +27,7 @@ from bertsmith.compression.vocabulary_pruning import prune_counted
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
 from bertsmith.files import make_folder
-from bertsmith.inference.frozen_baseline import encoder_before
+from bertsmith.inference.provenance import encoder_before
 from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
 from bertsmith.model.static_table import load_static
 from bertsmith.progress import Progress

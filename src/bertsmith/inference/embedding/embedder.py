@@ -21,8 +21,14 @@ from bertsmith.errors import InputError
 from bertsmith.files import sha256
 from bertsmith.inference.embedding.text_chunks import Chunk, TableReader, TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
-from bertsmith.inference.engine import Engine, autocasting, start_engine
-from bertsmith.inference.text_list import require_count, require_list, require_texts
+from bertsmith.inference.engine import (
+    Engine,
+    autocasting,
+    require_count,
+    require_list,
+    require_texts,
+    start_engine,
+)
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.cpu.inference import prepare_for_inference

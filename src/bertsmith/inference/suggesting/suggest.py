@@ -14,7 +14,7 @@ import numpy as np
 from bertsmith.arrays import Floats, Ints
 from bertsmith.door import door, function, optional, place, text, whole
 from bertsmith.errors import InputError
-from bertsmith.inference.frozen_baseline import encoder_before
+from bertsmith.inference.provenance import TrainedOn, encoder_before
 from bertsmith.inference.suggesting.label_doubts import (
     FEWEST_LABELLED,
     MOST_COMPARED,
@@ -26,7 +26,6 @@ from bertsmith.inference.suggesting.label_doubts import (
     joined,
 )
 from bertsmith.inference.suggesting.near_copies import Characters
-from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.machine import device_of
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model

@@ -22,8 +22,8 @@ from pydantic import Field
 
 import bertsmith
 from bertsmith.errors import BertsmithError
-from bertsmith.inference.attribution import Explainer
-from bertsmith.inference.explained_model import LONGEST
+from bertsmith.inference.explaining.attribution import Explainer
+from bertsmith.inference.explaining.explained_model import LONGEST
 from bertsmith.inference.ranking.reranker import relevant_label
 from bertsmith.model.cpu.process import start_one_core_threads
 from bertsmith.reporting.page import WEB

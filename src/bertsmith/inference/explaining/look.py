@@ -1,21 +1,27 @@
 """`look`: one input and a model, and what there is to see: attributions, attention, a word's neighbours."""
 
-from collections.abc import Iterable
+import base64
+import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from bertsmith.door import door, function, kind, optional, place, text
 from bertsmith.errors import InputError
 from bertsmith.files import output_file, require_output
-from bertsmith.inference.attribution import AttentionWeights, Explainer, TokenAttributions
+from bertsmith.inference.explaining.attribution import AttentionWeights, Explainer, TokenAttributions
+from bertsmith.inference.explaining.word_neighbours import WordNeighbours, place_of, word_neighbours
 from bertsmith.inference.features import Features
-from bertsmith.inference.looking.report import render_look
-from bertsmith.inference.looking.word_neighbours import WordNeighbours, place_of, word_neighbours
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
+from bertsmith.reporting.page import inline_scripts, inline_style, render_page
 from bertsmith.tasks.checkpoints.infer_task import model_kind
 from bertsmith.tasks.task import Task
+from bertsmith.text.tokens.pieces import shown_tokens
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
@@ -37,9 +43,7 @@ class Look:
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """As one interactive page that needs nothing else. Raises InputError for what is there already."""
         require_output(path, overwrite, [locate_model(self.model).folder])
-        page = render_look(
-            self.model, self.given, self.tokenizer, self.attention, self.attributions, self.neighbours
-        )
+        page = render_look(self)
         with output_file(path) as file:
             file.write(page.encode())
 
@@ -109,3 +113,70 @@ def _has_no_answer(model: str | Path, given: Any) -> bool:
 
 def _is_pair(given: Any) -> bool:
     return isinstance(given, list | tuple) and len(given) == 2
+
+
+def render_look(found: Look) -> str:
+    """The page as text, in one file that fetches nothing; whatever the texts hold is escaped. The same look
+    gives the same bytes.
+    """
+    layers, heads = found.attention.weights.shape[:2]
+    small = found.attention.thumbnails()
+    attention = {
+        "tokens": shown_tokens(found.tokenizer, found.attention.token_ids),
+        "layers": layers,
+        "heads": heads,
+        "side": small.shape[-1],
+        "weights": _packed(found.attention.in_two_bytes()),
+        "pictures": _packed(small),
+    }
+    data = {
+        "attention": attention,
+        "attributions": found.attributions and _attributions(found.attributions, found.tokenizer),
+        "neighbours": found.neighbours and _neighbours(found.neighbours),
+    }
+    return render_page(
+        "look.html.jinja",
+        model=found.model,
+        given=_heading(found.given),
+        data=data,
+        style=inline_style("paper.css"),
+        script=inline_scripts("dom.js", "attributions.js", "attention.js", "look.js"),
+    )
+
+
+def _attributions(found: TokenAttributions, tokenizer: Tokenizer) -> dict[str, Any]:
+    shown = shown_tokens(tokenizer, found.token_ids)
+    scores = found.scores.tolist()
+    return {
+        "target": found.target,
+        "value": found.value,
+        "baseline_value": found.baseline_value,
+        "steps": found.steps,
+        "error": found.error,
+        "tokens": [each | {"score": score} for each, score in zip(shown, scores, strict=True)],
+    }
+
+
+def _neighbours(found: WordNeighbours) -> dict[str, Any]:
+    return {
+        "word": found.word,
+        "before": found.before,
+        "after": found.after,
+        "layers": [[vars(each) for each in layer] for layer in found.layers],
+    }
+
+
+def _heading(given: Any) -> str:
+    """What was looked at: a text, several, or a text with the columns beside it."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, Mapping):
+        texts = [str(given[role]) for role in ("text", "text_pair") if role in given]
+        cells = [f"{name}: {cell}" for name, cell in given.items() if name not in ("text", "text_pair")]
+        return " · ".join([*texts, *cells])
+    return " · ".join(map(str, given))
+
+
+def _packed(numbers: npt.NDArray[Any]) -> str:
+    """Deflated bytes in base64."""
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(numbers).tobytes(), 6)).decode("ascii")

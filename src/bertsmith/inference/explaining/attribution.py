@@ -3,6 +3,7 @@
 N tokens of an input, S points between baseline and input, H hidden size, L layers, A heads.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -16,15 +17,16 @@ from torch import Tensor
 from bertsmith.arrays import Floats
 from bertsmith.data.batch import PackedBatch, to_device
 from bertsmith.door import door, flag, function, kind, number, one_of, optional, whole
-from bertsmith.inference.attention_weights import attention_weights
-from bertsmith.inference.explained_model import Explained, ExplainedModel, open_explained_model
+from bertsmith.inference.explaining.explained_model import Explained, ExplainedModel, open_explained_model
+from bertsmith.model.bert import Bert
+from bertsmith.model.layers.attention import SelfAttention
+from bertsmith.model.layers.layer import Layer
 from bertsmith.progress import Progress
 from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
 from bertsmith.tasks.forward_passes import require_finite
 from bertsmith.tasks.task import Task
 
 Baseline = Literal["mask", "pad"]
-
 _AT_A_TIME = 2048  # tokens of a batch of points, at least one point
 _FIRST_STEPS = 16
 _SMALL = 32  # tokens of a small picture at most
@@ -142,10 +144,13 @@ class Explainer:
             path = _Path.of(
                 self.model, explained, tokenizer.mask_id if baseline == "mask" else tokenizer.pad_id
             )
+            ids = tuple(int(id) for window in explained.encoded.windows for id in window.token_ids)
+            tokens = tuple(map(tokenizer.id_to_token, ids))
             ends = path.numbers([0.0, 1.0])
             steps = min(_FIRST_STEPS, most_steps)
             while True:
-                found = self._named(explained, path.integral(steps, progress), ends, steps)
+                scores = path.integral(steps, progress)
+                found = TokenAttributions(tokens, ids, scores, explained.target, ends[1], ends[0], steps)
                 if found.error <= tolerance or steps == most_steps:
                     return found
                 steps = min(2 * steps, most_steps)
@@ -160,13 +165,6 @@ class Explainer:
             weights = require_finite(attention_weights(self.model.encoder, batch).cpu()).numpy()
         ids = tuple(map(int, window.token_ids))
         return AttentionWeights(tuple(map(self.model.tokenizer.id_to_token, ids)), ids, weights)
-
-    def _named(
-        self, explained: Explained, scores: Floats, ends: tuple[float, ...], steps: int
-    ) -> TokenAttributions:
-        ids = tuple(int(each) for window in explained.encoded.windows for each in window.token_ids)
-        tokens = tuple(map(self.model.tokenizer.id_to_token, ids))
-        return TokenAttributions(tokens, ids, scores, explained.target, ends[1], ends[0], steps)
 
 
 class _Path(NamedTuple):
@@ -198,19 +196,17 @@ class _Path(NamedTuple):
         total = torch.zeros_like(self.end, dtype=torch.float64)
         for first in range(0, steps, size):
             part = slice(first, first + size)
-            gradients = self._gradients(((places[part] + 1) / 2).tolist())  # (S, N, H)
+            shares = ((places[part] + 1) / 2).tolist()
+            with torch.enable_grad():
+                points = self._points(shares).requires_grad_()
+                (found,) = torch.autograd.grad(self._computed(points, len(shares)).sum(), points)
+            gradients = found.view(len(shares), *self.end.shape)  # (S, N, H)
             of_points = to_device(weights[part] / 2, gradients.device)
             total += torch.einsum("s,snh->nh", of_points, gradients.double())
             if progress is not None:
                 progress(min(first + size, steps), steps, "points")
         scores: Floats = require_finite((total * (self.end - self.start)).sum(1).cpu()).numpy()
         return scores
-
-    def _gradients(self, places: list[float]) -> Tensor:
-        with torch.enable_grad():
-            points = self._points(places).requires_grad_()
-            (found,) = torch.autograd.grad(self._computed(points, len(places)).sum(), points)
-        return found.view(len(places), *self.end.shape)
 
     def _points(self, places: list[float]) -> Tensor:
         """(S N, H)."""
@@ -227,3 +223,39 @@ class _Path(NamedTuple):
             return self.explained.compute(batch, Layout(encoded, device))
         finally:
             hook.remove()
+
+
+@torch.no_grad()
+def attention_weights(encoder: Bert, batch: PackedBatch) -> Tensor:
+    """(L, A, N, N) in float32 of a batch of one sequence, by an explicit softmax, for the fused kernels never
+    write them down: how much of what token i (third axis) receives is
+    of token j (fourth). Each row adds up to 1. The encoder isn't prepared for inference.
+    """
+    found: list[Tensor] = []
+
+    def note(attention: Any, given: tuple[Any, ...]) -> None:
+        found.append(weights_of(attention, given[0], batch))
+
+    layers = [layer for layer in encoder.layers if isinstance(layer, Layer)]
+    hooks = [layer.attention.register_forward_pre_hook(note) for layer in layers]
+    try:
+        encoder(batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return torch.stack(found)
+
+
+def weights_of(attention: SelfAttention, hidden_states: Tensor, batch: PackedBatch) -> Tensor:
+    """softmax(q k^T / sqrt(D)) of what a layer's attention is given: (N, H) -> (A, N, N)."""
+    qkv: Tensor = attention.qkv(hidden_states)
+    qkv = qkv.view(-1, 3, attention.heads, attention.head_size)  # (N, 3, A, D)
+    if attention.rotary is not None:
+        qkv = attention.rotary(qkv, batch)
+    query, key, _ = qkv.transpose(0, 2).unbind(1)  # each (A, N, D)
+    scores = query @ key.mT / math.sqrt(attention.head_size)
+    if attention.window is not None:
+        places = batch.position_ids
+        far = (places[:, None] - places).abs() > attention.window
+        scores = scores.masked_fill(far, -torch.inf)
+    return scores.float().softmax(-1)
