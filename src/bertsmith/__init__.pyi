@@ -37,7 +37,7 @@ from .inference.explaining.look import Look as Look
 from .inference.explaining.look import look as look
 from .inference.export.export import ExportResult as ExportResult
 from .inference.export.export import export_model as export_model
-from .inference.export.limits import ExportLimits as ExportLimits
+from .inference.export.gate import ExportLimits as ExportLimits
 from .inference.features import Features as Features
 from .inference.importing import import_legacy as import_legacy
 from .inference.index.index import Index as Index

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bertsmith.inference.export.padded_heads import PaddedModel
-from bertsmith.inference.export.running import Feed, Run
+from bertsmith.inference.export.graph import Feed, Run
+from bertsmith.inference.export.padded import PaddedModel
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model

@@ -16,7 +16,7 @@ from bertsmith.errors import InputError, ModelError
 from bertsmith.files import sha256
 from bertsmith.inference.checking.check import check_model
 from bertsmith.inference.export.export import export_model
-from bertsmith.inference.export.limits import ExportLimits
+from bertsmith.inference.export.gate import ExportLimits
 
 onnx: Any = pytest.importorskip("onnx", reason="needs the extra export")
 pytest.importorskip("onnxruntime", reason="needs the extra export")

@@ -17,13 +17,12 @@ from tokenizers import Tokenizer as Backend
 from bertsmith.cli.main import main
 from bertsmith.errors import ExportRefused, InputError
 from bertsmith.inference.checking.check import check_model
-from bertsmith.inference.export import export, search
-from bertsmith.inference.export import quantise as quantising
-from bertsmith.inference.export.artefact import require_place
-from bertsmith.inference.export.decoding import decoding_facts
+from bertsmith.inference.export import export
+from bertsmith.inference.export import int8 as in_int8
+from bertsmith.inference.export.artefact import decoding_facts, require_place
 from bertsmith.inference.export.export import export_model
+from bertsmith.inference.export.gate import ExportLimits
 from bertsmith.inference.export.graph import make_graph, products
-from bertsmith.inference.export.limits import ExportLimits
 from bertsmith.inference.export.source import open_source
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.examples.encoding import join_segments
@@ -190,7 +189,7 @@ Quantise = Callable[[Any, Collection[str]], Any]
 
 def ruining(*ruined: str) -> Quantise:
     """A quantiser that spoils these products' weights."""
-    honest = quantising.quantise
+    honest = in_int8.quantise
 
     def quantise(graph: Any, names: Collection[str]) -> Any:
         import onnx
@@ -212,7 +211,7 @@ def test_a_planted_bad_quantisation_is_refused_with_nothing_written(
     desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     every = products(export.make_graph(open_source(desk / "model").padded))
-    monkeypatch.setattr(search, "quantise", ruining(*every))
+    monkeypatch.setattr(in_int8, "quantise", ruining(*every))
     out = tmp_path / "out"
     command = ["export", str(desk / "model"), "--gate", str(desk / "rows.jsonl"), "--out", str(out)]
     status = main([*command, "--int8", "--agreement", "0.7", "--change", "0.5"])
@@ -226,7 +225,7 @@ def test_a_planted_bad_quantisation_is_refused_with_nothing_written(
 def test_the_product_that_spoils_a_graph_is_found_and_left_in_float(
     desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "quantise", ruining("layers.1.feed_forward.up"))
+    monkeypatch.setattr(in_int8, "quantise", ruining("layers.1.feed_forward.up"))
     result = export_model(desk / "model", desk / "rows.jsonl", tmp_path / "out", int8=True, limits=LOOSE)
     assert result.in_float == ("layers.1.feed_forward.up",)
     assert max(result.parity["damages"], key=result.parity["damages"].get) == "layers.1.feed_forward.up"

@@ -17,14 +17,11 @@ from scipy.stats import binom
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.export import comparison, padded
 from bertsmith.inference.export import gate_file as reading_rows
-from bertsmith.inference.export.arrangements import all_together, arrangements
 from bertsmith.inference.export.export import _require_enough
-from bertsmith.inference.export.gate import Gate
-from bertsmith.inference.export.gate_file import GateFile, probes, read_gate_file
-from bertsmith.inference.export.limits import ERROR, EXACT, ExportLimits
-from bertsmith.inference.export.running import Feed, padded_feed, run_sequences
+from bertsmith.inference.export.gate import ERROR, EXACT, ExportLimits, Gate
+from bertsmith.inference.export.gate_file import GateFile, probes, read_gate_file, require_same_ids
+from bertsmith.inference.export.graph import Feed, all_together, arrangements, padded_feed, run_sequences
 from bertsmith.inference.export.source import Source, open_source
-from bertsmith.inference.export.tokenizer_alone import require_same_ids
 from bertsmith.metrics.calibration import Confidence
 
 EVERY_HEAD_AND_FAMILY = [
@@ -313,7 +310,7 @@ def test_what_an_encoder_alone_has_no_use_for_is_refused(tiny_bert: Path, tmp_pa
 
 
 def test_similarity_with_classes_is_refused_by_name(tmp_path: Path) -> None:
-    from bertsmith.inference.export.padded_heads import padded_head
+    from bertsmith.inference.export.padded import padded_head
     from bertsmith.tasks.similarity import PairHead
 
     source, _ = opened(tmp_path, "classification")

@@ -12,7 +12,7 @@ import torch
 from bertsmith.compression.vocabulary_pruning import prune_vocabulary
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.explaining.attribution import Explainer
-from bertsmith.inference.export.decoding import decoding_facts
+from bertsmith.inference.export.artefact import decoding_facts
 from bertsmith.inference.export.source import open_source
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.ranking.reranker import open_reranker

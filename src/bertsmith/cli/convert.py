@@ -140,7 +140,7 @@ def export(
     """
     from bertsmith.cli.screen import print_note, print_paths, progress_bar
     from bertsmith.inference.export.export import export_model
-    from bertsmith.inference.export.limits import ExportLimits
+    from bertsmith.inference.export.gate import ExportLimits
     from bertsmith.tasks.registry import find_task
 
     said = given(asked)

@@ -13,7 +13,7 @@ from bertsmith.door import door, flag, kind, one_of, optional, place
 from bertsmith.errors import InputError
 from bertsmith.inference.checking.oracles import Oracle, their_answers
 from bertsmith.inference.engine import autocasting, make_ready
-from bertsmith.inference.export.graph_answers import check_graph, is_exported
+from bertsmith.inference.export.artefact import check_graph, is_exported
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.integrity import Hits
 from bertsmith.inference.index.manifest import MANIFEST as INDEX

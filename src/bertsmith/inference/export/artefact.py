@@ -1,11 +1,11 @@
-"""The folder that is written: graph, tokenizer, config, decoding.json, parity.json and a card.
+"""The folder that is written, and how it is checked again, by what is in it alone.
 
 model.onnx           or model.xml and model.bin for OpenVINO
 tokenizer.json …     as in the model's folder
 config.json          the model's shape, in Hugging Face's names
-decoding.json        what turns outputs into answers (see decoding.py)
+decoding.json        what turns outputs into answers, for programs that don't have Bertsmith
 parity.json          every figure of the gate, what was tried, and the versions
-golden.json          hashes of these, and what the graph gives for fixed texts (see graph_answers.py)
+golden.json          hashes of these, and what the graph gives for fixed texts
 README.md            the same for people
 """
 
@@ -16,22 +16,39 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 import bertsmith
-from bertsmith.errors import InputError
+from bertsmith.errors import BertsmithError, InputError, ModelError
 from bertsmith.files import (
     atomic_folder,
+    atomic_write,
     is_empty_folder,
+    read_json,
     require_free_space,
     require_writable_folder,
+    sha256,
     write_json,
 )
-from bertsmith.inference.export.decoding import decoding_facts
-from bertsmith.inference.export.graph_answers import DECODING, PARITY, is_exported, write_graph_answers
+from bertsmith.inference.export.graph import onnx_run, openvino_run
+from bertsmith.inference.export.padded import Vectors
 from bertsmith.inference.export.source import Source
 from bertsmith.model.checkpoint import CONFIG
 from bertsmith.model.config_json import config_to_hugging_face
+from bertsmith.tasks.examples.encoding import (
+    Encoded,
+    Window,
+    every_row,
+    join_segments,
+    pair_windows,
+    special_tokens,
+)
+from bertsmith.tasks.golden.comparison import Comparison, compare
+from bertsmith.tasks.golden.records import GOLDEN, Answers, GoldenAnswers, as_text, record_of, settings_of
+from bertsmith.tasks.golden.subject import GoldenInput, Item, golden_inputs
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -39,6 +56,11 @@ if TYPE_CHECKING:
 CARD = "README.md"
 Target = Literal["onnx", "openvino"]
 GRAPHS: dict[str, tuple[str, ...]] = {"onnx": ("model.onnx",), "openvino": ("model.xml", "model.bin")}
+FORMAT = 1
+DECODING, PARITY = "decoding.json", "parity.json"
+_NOT_HASHED = (GOLDEN, "README.md")  # the card is for people to complete
+# As a share of how large the outputs are. int8's ranges are rounded otherwise by processors without VNNI.
+_TOLERANCES = {"float32": 2e-4, "int8": 0.1}
 
 
 def require_place(out: Path, overwrite: bool, source: Path, gate: Path) -> None:
@@ -52,18 +74,14 @@ def require_place(out: Path, overwrite: bool, source: Path, gate: Path) -> None:
     if gate.resolve().is_relative_to(out.resolve()):
         raise InputError(f"{gate} lies in {out}, which is replaced. Choose another --out, or move the file.")
     if out.exists() and not is_empty_folder(out):
-        _require_exported(out, overwrite)
+        if not is_exported(out):
+            raise InputError(
+                f"{out} exists and is not an exported model, which would have {PARITY} and {DECODING}, so it "
+                "is not replaced. Choose another --out."
+            )
+        if not overwrite:
+            raise InputError(f"{out} already exists. Choose another --out, or replace it with --overwrite.")
     require_writable_folder(out)
-
-
-def _require_exported(out: Path, overwrite: bool) -> None:
-    if not is_exported(out):
-        raise InputError(
-            f"{out} exists and is not an exported model, which would have {PARITY} and {DECODING}, so it is "
-            "not replaced. Choose another --out."
-        )
-    if not overwrite:
-        raise InputError(f"{out} already exists. Choose another --out, or replace it with --overwrite.")
 
 
 def write_artefact(
@@ -86,13 +104,39 @@ def write_artefact(
         for path in openvino_files:
             (folder / path.name).write_bytes(path.read_bytes())
         config = source.config
+        head = source.packed.head if isinstance(source.packed, TaskModel) else None
+        architecture = config.family.class_prefix + ((head.architecture if head else None) or "Model")
         source.tokenizer.save(folder, segments=config.type_vocab_size > 1, max_length=source.max_length)
         labels = task.config_labels() if task is not None else {}
-        write_json(folder / CONFIG, config_to_hugging_face(config, _architecture(source)) | labels)
+        write_json(folder / CONFIG, config_to_hugging_face(config, architecture) | labels)
         write_json(folder / DECODING, decoding_facts(source, task))
         write_json(folder / PARITY, parity)
         (folder / CARD).write_text(card(source, target, parity), encoding="utf-8")
         write_graph_answers(folder)
+
+
+def decoding_facts(source: Source, task: Task[Any] | None) -> dict[str, Any]:
+    """decoding.json. `task` is the model's, or that with temperature and thresholds refitted."""
+    facts: dict[str, Any] = {
+        "format": FORMAT,
+        "task": "embedding" if task is None and source.kind == "vectors" else source.kind,
+        "inputs": list(source.padded.inputs),
+        "outputs": list(source.padded.head.names),
+        "max_length": source.max_length,
+        "pad_token_id": source.tokenizer.pad_id,
+        "probabilities": None if task is None else task.activation,
+    }
+    if isinstance(source.padded.head, Vectors):
+        facts |= {"pooling": source.padded.head.pooling, "normalise": source.padded.head.normalise}
+        facts |= {"query_prefix": "", "document_prefix": ""}  # unless said below
+    if task is not None:
+        facts |= {"task": task.name, "labels": list(task.labels)} | task.decoding(source.tokenizer)
+    if source.sentences is not None:
+        facts |= {
+            "query_prefix": source.sentences.query_prefix,
+            "document_prefix": source.sentences.document_prefix,
+        }
+    return {name: value for name, value in facts.items() if value is not None and value != []}
 
 
 def made_with(target: Target) -> dict[str, str]:
@@ -111,10 +155,13 @@ def card(source: Source, target: Target, parity: Mapping[str, Any]) -> str:
     precision, figures = parity["precision"], parity["gate"]
     files = " and ".join(GRAPHS[target])
     left = parity["in_float"]
+    purpose = "embedding" if source.kind == "vectors" else "hidden states"
+    if source.task is not None:
+        purpose = source.task.name
     lines = [
         f"# {parity['model']}, exported to {target} in {precision}",
         "",
-        f"A {source.config.model_type} for {_purpose(source)}, in {files}. "
+        f"A {source.config.model_type} for {purpose}, in {files}. "
         f"Inputs (batch, sequence), int64: {', '.join(source.padded.inputs)}. "
         f"Outputs: {', '.join(source.padded.head.names)}. Padding may stand on either side; what is padding "
         "says attention_mask.",
@@ -176,12 +223,68 @@ def shown(figures: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _purpose(source: Source) -> str:
-    if source.task is not None:
-        return source.task.name
-    return "embedding" if source.kind == "vectors" else "hidden states"
+def is_exported(folder: Path) -> bool:
+    """Whether `bertsmith export` wrote it."""
+    return (folder / PARITY).is_file() and (folder / DECODING).is_file()
 
 
-def _architecture(source: Source) -> str:
-    head = source.packed.head if isinstance(source.packed, TaskModel) else None
-    return source.config.family.class_prefix + ((head.architecture if head else None) or "Model")
+def write_graph_answers(folder: Path) -> None:
+    """Asks the graph in a folder that is otherwise whole. Raises ModelError for values that aren't finite."""
+    golden = GoldenAnswers(
+        kind="graph",
+        settings=settings_of(folder),
+        files=_hashes(folder),
+        **_answers(folder)._asdict(),
+    )
+    atomic_write(folder / GOLDEN, as_text(golden))
+
+
+def check_graph(folder: Path, golden: GoldenAnswers) -> Comparison:
+    """The graph's answers beside those of golden.json. Raises ModelError naming a file that isn't what was
+    written, MissingExtra without what runs the graph.
+    """
+    found = _hashes(folder)
+    for name in sorted({*golden.files, *found}):
+        if golden.files.get(name) != found.get(name):
+            what = "was changed" if name in found and name in golden.files else "was added or is missing"
+            raise ModelError(f"{folder / name} {what} since the model was exported. Export it again.")
+    precision = read_json(folder / PARITY)["precision"]
+    again = _answers(folder)
+    return compare(golden.answers, again, _TOLERANCES.get(precision, _TOLERANCES["float32"]))
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    files = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in _NOT_HASHED)
+    return {path.name: sha256(path) for path in files}
+
+
+def _answers(folder: Path) -> Answers:
+    """Of each text and pair alone, as the first window of it is read."""
+    facts, tokenizer = read_json(folder / DECODING), Tokenizer.load(folder)
+    is_onnx = (folder / "model.onnx").is_file()
+    run = onnx_run(folder / "model.onnx") if is_onnx else openvino_run(folder / "model.xml", facts["outputs"])
+    records = []
+    for each in golden_inputs(tokenizer, facts["max_length"]):
+        try:
+            item = _item(each, tokenizer, facts["max_length"])
+        except BertsmithError:
+            continue
+        (window,) = item.encoded.windows
+        ids, segments = (np.array([row], np.int64) for row in (window.token_ids, window.segment_ids))
+        inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": segments}
+        outputs = np.concatenate(
+            [np.ravel(output) for output in run({name: inputs[name] for name in facts["inputs"]})]
+        )
+        if not np.isfinite(outputs).all():
+            raise ModelError(f"The graph in {folder} gives values that are not finite.")
+        records.append(record_of(item, tokenizer, {}, outputs))
+    return Answers((), tuple(records))
+
+
+def _item(given: GoldenInput, tokenizer: Tokenizer, max_length: int) -> Item:
+    texts = (given.given,) if isinstance(given.given, str) else given.given
+    room = max_length - special_tokens(tokenizer, len(texts))
+    first, *second = tokenizer.encode_batch(texts, room)
+    parts = pair_windows(first, second[0], room, None)[0] if second else (first[:room],)
+    token_ids, segment_ids = join_segments(tokenizer, *parts)
+    return Item(given, texts, Encoded((Window(token_ids, segment_ids, every_row(len(token_ids))),)))

@@ -12,6 +12,7 @@
 W sequences, E examples, R rows that a head reads, C outputs, H hidden size.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +28,6 @@ from bertsmith.inference.export.source import Answer, Source
 from bertsmith.tasks.task import Task
 
 _TIED = 1e-5  # cosines that are no nearer to each other are one
-
 Change = Callable[[Answer, Answer], float]
 
 
@@ -118,3 +118,27 @@ def _angle(ours: Answer, theirs: Answer) -> float:
     first, second = (np.atleast_2d(each).astype(np.float64) for each in (ours, theirs))
     norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     return float((1 - (first * second).sum(1) / np.maximum(norms, 1e-12)).max())
+
+
+def figures_on_labels(
+    source: Source,
+    task: Task[Any] | None,
+    file: GateFile,
+    ours: Sequence[Answer],
+    theirs: Sequence[Answer],
+) -> dict[str, Any]:
+    """As JSON, of the model and of the graph that `task` decodes; empty where the file has no labels."""
+    if source.task is None or task is None or not file.labelled:
+        return {}
+    targets = [each.target for each in file.encoded]
+    metrics, errors = dict[str, Any](), dict[str, float | None]()
+    for name, by, answers in (("model", source.task, ours), ("graph", task, theirs)):
+        measured = by.metrics(file.predictions(by, answers, source), file.examples)
+        # None where there is no figure, as for the correlation of equal numbers.
+        metrics[name] = {key: value if math.isfinite(value) else None for key, value in measured.items()}
+        errors[name] = by.calibration_error(file.outputs(answers, source), targets)
+    figures: dict[str, Any] = {"metrics": metrics}
+    if None not in errors.values():
+        figures["calibration_error"] = errors
+        figures["temperature"] = {"model": source.task.temperature, "graph": task.temperature}
+    return figures

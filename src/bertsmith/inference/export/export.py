@@ -11,14 +11,11 @@ from bertsmith.errors import ExportRefused, InputError, require
 from bertsmith.files import sha256
 from bertsmith.inference.export.artefact import GRAPHS, Target, made_with, require_place, write_artefact
 from bertsmith.inference.export.comparison import fewest
-from bertsmith.inference.export.gate import Gate, Verdict
-from bertsmith.inference.export.gate_file import GateFile, read_gate_file
-from bertsmith.inference.export.graph import PURPOSE, make_graph, require_exporters
-from bertsmith.inference.export.limits import ERROR, EXACT, ExportLimits
-from bertsmith.inference.export.running import onnx_run, openvino_run
-from bertsmith.inference.export.search import Search, quantise_until_it_passes
+from bertsmith.inference.export.gate import ERROR, EXACT, ExportLimits, Gate, Verdict
+from bertsmith.inference.export.gate_file import GateFile, read_gate_file, require_same_ids
+from bertsmith.inference.export.graph import PURPOSE, make_graph, onnx_run, openvino_run, require_exporters
+from bertsmith.inference.export.int8 import Search, quantise_until_it_passes
 from bertsmith.inference.export.source import Source, open_source
-from bertsmith.inference.export.tokenizer_alone import require_same_ids
 from bertsmith.progress import Progress
 from bertsmith.tasks.task import Task
 
@@ -75,7 +72,12 @@ def export_model(
     """
     require_exporters()
     if to == "openvino":
-        _require_openvino(int8)
+        require("openvino", "openvino", f"{PURPOSE} to OpenVINO")
+        if int8:
+            raise InputError(
+                "--int8 needs --to onnx: OpenVINO runs ONNX's dynamic int8 no faster than float32, and "
+                "rounds it differently. Leave one of the two out."
+            )
     source = open_source(model, task)
     out = Path(out)
     require_place(out, overwrite, source.folder, Path(gate))
@@ -95,7 +97,9 @@ def export_model(
         verdict = opened.judge(run, EXACT, ERROR)
         parity = _parity(source, file, to, verdict)
         if verdict.problems:
-            raise ExportRefused(_refusal("The graph", verdict.problems), parity)
+            problems = "; ".join(verdict.problems)
+            sentence = f"The graph does not answer as the model does: {problems}. Nothing was written."
+            raise ExportRefused(sentence, parity)
         if int8:
             search = quantise_until_it_passes(graph, opened, limits)
             assert search.verdict is not None
@@ -106,15 +110,6 @@ def export_model(
             graph, verdict = search.graph, search.verdict
         write_artefact(out, source, graph, to, verdict.task, parity, overwrite, files)
     return ExportResult(out, parity)
-
-
-def _require_openvino(int8: bool) -> None:
-    require("openvino", "openvino", f"{PURPOSE} to OpenVINO")
-    if int8:
-        raise InputError(
-            "--int8 needs --to onnx: OpenVINO runs ONNX's dynamic int8 no faster than float32, and rounds it "
-            "differently. Leave one of the two out."
-        )
 
 
 def _require_enough(source: Source, file: GateFile, limits: ExportLimits) -> None:
@@ -173,10 +168,6 @@ def _parity(
         found |= {"tried": search.tried, "damages": search.damages}
         found["passed"] = search.graph is not None
     return found
-
-
-def _refusal(what: str, problems: tuple[str, ...]) -> str:
-    return f"{what} does not answer as the model does: {'; '.join(problems)}. Nothing was written."
 
 
 def _int8_refusal(search: Search) -> str:

@@ -1,43 +1,88 @@
 """The gate: a graph against the packed model on the user's own file, in every arrangement and at many
-lengths.
+lengths; and the limits that it must keep to, to be written at all.
 
 It refuses rather than warns, and says how sure it is: a graph whose verdict has problems isn't written.
 
 W sequences, E examples.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from bertsmith.inference.export.arrangements import (
-    Arrangement,
-    all_together,
-    alone,
-    arrangements,
-    like_lengths,
-)
+from bertsmith.errors import InputError
 from bertsmith.inference.export.comparison import (
     Comparison,
     as_vectors,
     change_of,
     compare,
     fewest,
+    figures_on_labels,
     lower_bound,
     neighbours_kept,
     neighbours_of,
 )
 from bertsmith.inference.export.gate_file import GateFile, probes
-from bertsmith.inference.export.limits import CALIBRATION, Exact, ExportLimits
-from bertsmith.inference.export.refitting import figures_on_labels, refitted
-from bertsmith.inference.export.running import Run, run_sequences
+from bertsmith.inference.export.graph import (
+    Arrangement,
+    Run,
+    all_together,
+    alone,
+    arrangements,
+    like_lengths,
+    run_sequences,
+)
 from bertsmith.inference.export.source import Answer, Source
 from bertsmith.progress import Progress
 from bertsmith.tasks.task import Task
 
+ERROR = 0.05  # the chance of calling an agreement proven that is not there, over all tries together
+CALIBRATION = 0.02  # by which a refitted calibration error may exceed the model's
 _FOR_DAMAGE = 128  # sequences
+
+
+@dataclass(frozen=True)
+class ExportLimits:
+    """Of int8; float32's are `EXACT`.
+
+    agreement: the lowest share of answers like the model's, in every arrangement, that the file must prove.
+    change: the largest change of any probability, or of a number in deviations of the file's.
+    cosine: the smallest between a vector and the model's.
+    neighbours: the smallest share of the nearest, a tenth of the others but at most ten, that stay so.
+    """
+
+    agreement: float = 0.95
+    change: float = 0.1
+    cosine: float = 0.97
+    neighbours: float = 0.9
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not math.isfinite(value) or not 0 < value <= 1:
+                raise InputError(f"{name} must be a number above 0 and at most 1, found {value!r}.")
+        if self.agreement == 1:
+            raise InputError("agreement must be below 1: no finite file proves that no answer ever differs.")
+
+    @property
+    def of_a_cosine(self) -> float:
+        """By how much it may be less than 1."""
+        return 1 - self.cosine
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Of float32: every answer the same, probabilities to 1e-4, cosines to 1e-5, all neighbours."""
+
+    change: float = 1e-4
+    of_a_cosine: float = 1e-5
+    neighbours: float = 1.0
+
+
+EXACT = Exact()
 
 
 @dataclass(frozen=True)
@@ -104,10 +149,13 @@ class Gate:
         return theirs
 
     def _task_for(self, limits: ExportLimits | Exact, theirs: Sequence[Answer]) -> Task[Any] | None:
-        """A graph in float32 needs nothing of its own."""
-        if isinstance(limits, Exact):
-            return self.source.task
-        return refitted(self.source, self.file, self._ours, theirs)
+        """What decodes the graph: of int8, whose logits are not quite the model's, with a temperature of its
+        own. None for an encoder alone.
+        """
+        task = self.source.task
+        if task is None or isinstance(limits, Exact):
+            return task
+        return task.recalibrated(*(self.file.outputs(each, self.source) for each in (self._ours, theirs)))
 
     def _compared(self, task: Task[Any] | None, theirs: Sequence[Answer]) -> Comparison:
         return compare(self.source, task, self.file, self._ours, theirs)

@@ -1,4 +1,5 @@
-"""The user's own file as sequences: what a graph is held against the model on.
+"""The user's own file as sequences: what a graph is held against the model on, and that tokenizer.json by
+itself gives their ids.
 
 E examples, W sequences (an example's windows, or its texts), R rows that a head reads.
 """
@@ -11,13 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from bertsmith.errors import InputError
-from bertsmith.inference.export.padded_heads import Vectors
+from bertsmith.errors import InputError, ModelError
+from bertsmith.inference.export.padded import Vectors
 from bertsmith.inference.export.source import Answer, Source
 from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens, windows_apart
+from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.task import Outputs, Prediction, Task, reading_columns
 from bertsmith.text.labelled.rows import stream_texts
+from bertsmith.text.tokens.tokenizer import without_surrogates
 
 MOST_EXAMPLES = 2000
 MOST_TOKENS = 100_000
@@ -25,6 +28,8 @@ _MOST_STATE_TOKENS = 20_000  # of a model without a head, each of whose hidden s
 _SEED = 0
 _LENGTHS = (3, 4, 5, 7, 8, 16, 17, 31, 32, 33, 64, 100, 128, 200, 256, 384, 512)
 _LONGEST_PROBE = 512
+_LAYOUT = ("format", "header", "encoding")
+_COMPARED = 200
 
 
 @dataclass(frozen=True)
@@ -146,9 +151,6 @@ def _texts(source: Source, path: Path, columns: dict[str, Any]) -> GateFile:
     return GateFile(path, rows, windows, [some[place] for place in kept], chosen, labelled=False)
 
 
-_LAYOUT = ("format", "header", "encoding")
-
-
 def _text_windows(source: Source, texts: Sequence[str]) -> list[Window]:
     """Each text cut to the longest, behind the prefix of a document."""
     shown = [as_document(source, text) for text in texts]
@@ -186,3 +188,34 @@ def _joined(answers: Sequence[Answer], source: Source) -> Outputs:
         return np.asarray(answers[0], np.float32)
     vectors = np.stack(answers).astype(np.float32)
     return vectors if source.task is None else source.task.outputs_of_vectors(vectors)
+
+
+def require_same_ids(source: Source, file: GateFile) -> None:
+    """On texts and pairs that are not cut; words of sentences and passages are the task's to divide. Raises
+    ModelError where the file says nothing of special tokens around texts, or other ones.
+    """
+    backend = source.tokenizer.text_backend
+    for example, encoded in list(zip(file.examples, file.encoded, strict=True))[:_COMPARED]:
+        texts, ids = _first_texts(source, example), encoded.windows[0].token_ids.tolist()
+        if not texts:
+            return
+        first, second = (
+            without_surrogates(texts[0]),
+            without_surrogates(texts[1]) if len(texts) == 2 else None,
+        )
+        found = backend.encode(first, second).ids
+        if len(found) <= source.max_length and found != ids:
+            raise ModelError(
+                f"{source.folder}: tokenizer.json alone gives the ids {found[:8]} …, but the model reads "
+                f"{ids[:8]} …. Its post_processor must put the special tokens around texts."
+            )
+
+
+def _first_texts(source: Source, example: Any) -> tuple[str, ...]:
+    """What the first sequence of an example is made of; nothing where that is for the task to say."""
+    if source.task is None:
+        return (as_document(source, example),)
+    texts = tuple(source.task.texts(example))
+    if isinstance(source.padded.head, Vectors):
+        return texts[:1]
+    return texts if isinstance(example, TextExample) else ()

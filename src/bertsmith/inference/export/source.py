@@ -19,7 +19,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.inference.embedding.embedder import pooled_in_batches
 from bertsmith.inference.embedding.vectors import normalised
 from bertsmith.inference.engine import start_engine
-from bertsmith.inference.export.padded_heads import PaddedModel, States, Vectors, padded_head
+from bertsmith.inference.export.padded import PaddedModel, States, Vectors, padded_head
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.config import BertConfig

@@ -1,19 +1,26 @@
-"""Which products to leave in float where all in int8 don't pass the gate: each one's own damage is measured,
-then the worst are left out, more of them until the gate holds or half are gone.
+"""Products of an encoder's layers in int8, and which to leave in float where all in int8 don't pass the gate:
+each one's own damage is measured, then the worst are left out, more of them until the gate holds or half are
+gone.
+
+It is ONNX Runtime's dynamic quantisation: weights once, a scale for each output channel; what they are
+multiplied with in every call, by the range of the whole batch. Weights have 7 bits. With 8, processors
+without VNNI add pairs of products in 16 bits, which overflow, and a graph that passes its gate on one machine
+would be wrong on another (onnxruntime issues 5644, 9599).
 """
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertsmith.inference.export.gate import Gate, Verdict
-from bertsmith.inference.export.graph import products
-from bertsmith.inference.export.limits import ERROR, ExportLimits
-from bertsmith.inference.export.quantise import quantise
-from bertsmith.inference.export.running import onnx_run
+from bertsmith.inference.export.gate import ERROR, ExportLimits, Gate, Verdict
+from bertsmith.inference.export.graph import onnx_run, products
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+_PREPARED = "onnx.quant.pre_process"
 
 
 @dataclass
@@ -70,3 +77,34 @@ def _counts(products: int) -> list[int]:
     steps = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
     half = products // 2
     return sorted({*(step for step in steps if step < half), half} - {0})
+
+
+def quantise(graph: "ModelProto", names: Collection[str]) -> "ModelProto":
+    """A copy of the graph with the products of these names in int8; the graph itself for none."""
+    import onnx
+    from onnxruntime.quantization import (  # type: ignore[import-untyped]
+        QuantType,
+        quantize_dynamic,
+    )
+
+    if not names:
+        return graph
+    prepared = onnx.ModelProto()
+    prepared.CopyFrom(graph)  # its shapes are known: without the mark there is a warning to prepare it
+    prepared.metadata_props.add(key=_PREPARED, value="onnxruntime.quant")
+    with tempfile.TemporaryDirectory(prefix="bertsmith-") as folder:
+        path = Path(folder) / "int8.onnx"
+        quantize_dynamic(
+            prepared,
+            path,
+            op_types_to_quantize=["MatMul"],
+            per_channel=True,
+            reduce_range=True,
+            weight_type=QuantType.QInt8,
+            nodes_to_quantize=list(names),
+            extra_options={"MatMulConstBOnly": True},
+        )
+        quantised = onnx.load(path)
+    del quantised.metadata_props[:]
+    onnx.checker.check_model(quantised)
+    return quantised
