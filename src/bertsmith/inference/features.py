@@ -64,7 +64,8 @@ class LayerMix:
                 raise InputError(f"layers must be {', '.join(named)} or numbers, found {layers!r}.")
             return named[layers]
         numbers = tuple(layers) if isinstance(layers, Sequence | np.ndarray) else (layers,)
-        if not numbers or not all(_is_layer(number, last) for number in numbers):
+        are_layers = [isinstance(n, int | np.integer) and -last - 1 <= int(n) <= last for n in numbers]
+        if not numbers or not all(are_layers):
             raise InputError(f"layers are numbers from 0 (the embeddings) to {last}, found {layers!r}.")
         return cls(tuple(int(number) % (last + 1) for number in numbers))  # type: ignore[call-overload]
 
@@ -144,7 +145,9 @@ class Features:
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:
             states = self.encoder.all_hidden_states(batch)
             mixed = [select_rows(mix.of(states), layout.rows) for mix in mixes]
-            return torch.stack([self._pool(each, layout) for each in mixed])
+            if not self._by_row:  # (R, D) -> (E, D)
+                mixed = [pool_examples(each, layout, cast(Pooling, self.pooling)) for each in mixed]
+            return torch.stack(mixed)
 
         encoded = self._encoded(texts)
         found: list[list[Vectors]] = [[np.empty(0, np.float32)] * len(encoded) for _ in mixes]
@@ -171,10 +174,6 @@ class Features:
     def _by_row(self) -> bool:
         return self.pooling in ("tokens", "words")
 
-    def _pool(self, states: Tensor, layout: Layout) -> Tensor:
-        """(R, D) -> (E, D), or as they are."""
-        return states if self._by_row else pool_examples(states, layout, cast(Pooling, self.pooling))
-
     def _encoded(self, texts: Sequence[Text]) -> list[Encoded]:
         """Texts as windows, with the rows that the pooling reads."""
         require_list(texts)
@@ -184,7 +183,13 @@ class Features:
         task = kind(kind.Settings(max_length=self.max_length, stride=self.stride))
         examples = [task.example(text, f"text {number}") for number, text in enumerate(texts, 1)]
         encoded = list(encode_examples(task, examples, self.tokenizer).encoded)
-        return encoded if self.pooling in ("words", "cls") else [_reading_all(each) for each in encoded]
+        if self.pooling in ("words", "cls"):
+            return encoded
+        reading_all = []
+        for each in encoded:
+            wide = [replace(window, rows=every_row(len(window.token_ids))) for window in each.windows]
+            reading_all.append(Encoded(tuple(wide)))
+        return reading_all
 
     def _pieces_of(self, pieces: Pieces) -> Encoded:
         """Each piece is read in the window that shows most of its surroundings."""
@@ -197,16 +202,6 @@ class Features:
             rows = np.flatnonzero(owners[start:end] == number) + before
             made.append(Window(*join_segments(self.tokenizer, pieces.ids[start:end]), rows))
         return Encoded(tuple(made))
-
-
-def _is_layer(number: object, last: int) -> bool:
-    return isinstance(number, int | np.integer) and -last - 1 <= int(number) <= last
-
-
-def _reading_all(encoded: Encoded) -> Encoded:
-    return Encoded(
-        tuple(replace(window, rows=every_row(len(window.token_ids))) for window in encoded.windows)
-    )
 
 
 def _single(texts: Sequence[Text]) -> list[str]:

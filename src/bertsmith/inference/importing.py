@@ -47,13 +47,9 @@ def _refused_use(folder: Path) -> str:
         elif kind == "masked-language":
             load_pretraining_model(folder)
         else:
-            _open_vectors(folder)
+            found = read_sentence_settings(folder)
+            if found.projection is not None:
+                read_projection(found.projection, load_encoder(found.encoder).config.hidden_size)
     except BertsmithError as error:
         return f"the folder can't be used for {_USES[kind]}: {error}"
     return ""
-
-
-def _open_vectors(folder: Path) -> None:
-    found = read_sentence_settings(folder)
-    if found.projection is not None:
-        read_projection(found.projection, load_encoder(found.encoder).config.hidden_size)

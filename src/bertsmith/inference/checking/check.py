@@ -81,7 +81,13 @@ def check_model(
     if against is not None:
         return _beside(against, folder, subject)
     if write:
-        _write(folder, task)
+        if stated_manifest(folder) is None:
+            raise InputError(
+                f"{folder} has no {MANIFEST}, and golden answers belong to files whose hashes it says. "
+                "Nothing was written."
+            )
+        if reason := write_golden(folder, task):
+            raise InputError(f"No golden answers were written: {reason}")
     golden = read_golden(folder)
     if golden is None:
         raise InputError(
@@ -175,13 +181,3 @@ def _beside(oracle: Oracle, folder: Path, subject: Subject) -> Check:
 
 def _again(golden: Answers, subject: Subject) -> Answers:
     return answers_of(subject, [record.input for record in golden.records])
-
-
-def _write(folder: Path, task: type[Task[Any]] | None) -> None:
-    if stated_manifest(folder) is None:
-        raise InputError(
-            f"{folder} has no {MANIFEST}, and golden answers belong to files whose hashes it says. Nothing "
-            "was written."
-        )
-    if reason := write_golden(folder, task):
-        raise InputError(f"No golden answers were written: {reason}")

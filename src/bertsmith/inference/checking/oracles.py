@@ -29,12 +29,22 @@ def their_answers(oracle: Oracle, folder: Path, subject: Subject, inputs: Sequen
     one of the model's special tokens, which is text to Bertsmith. Raises InputError where none is left, and
     where the tool isn't installed or doesn't open the folder.
     """
-    package = _imported(oracle)
-    items = [item for each in inputs if (item := subject.item(each)) is not None]
+    try:
+        package = import_module(oracle.replace("-", "_"))
+    except ModuleNotFoundError as error:
+        raise InputError(f"Comparing with {oracle} needs it installed: pip install {oracle}") from error
     special = [subject.tokenizer.id_to_token(number) for number in subject.tokenizer.special_ids]
-    items = [item for item in items if _in_one_piece(item) and not _spells(item, special)]
-    if _reads_words(subject):
-        items = [item for item in items if _word_by_word(item, subject.tokenizer)]
+    items = []
+    for given in inputs:
+        if (item := subject.item(given)) is None:
+            continue
+        numbers = [window.text for window in item.encoded.windows]
+        in_one_piece = len(numbers) == len(set(numbers))
+        spells_special = any(token.lower() in text.lower() for text in item.texts for token in special)
+        if not in_one_piece or spells_special:
+            continue
+        if not _reads_words(subject) or _word_by_word(item, subject.tokenizer):
+            items.append(item)
     if not items:
         raise InputError(
             f"There is nothing to compare: {folder} reads none of the texts as {oracle} does. A tagger with "
@@ -50,15 +60,6 @@ def their_answers(oracle: Oracle, folder: Path, subject: Subject, inputs: Sequen
         raise InputError(f"{oracle} doesn't open {folder}, or can't answer: {first_line}") from error
 
 
-def _in_one_piece(item: Item) -> bool:
-    numbers = [window.text for window in item.encoded.windows]
-    return len(numbers) == len(set(numbers))
-
-
-def _spells(item: Item, tokens: Sequence[str]) -> bool:
-    return any(token.lower() in text.lower() for text in item.texts for token in tokens)
-
-
 def _reads_words(subject: Subject) -> bool:
     return isinstance(subject, TaskSubject) and subject.task.is_pretokenized
 
@@ -69,13 +70,6 @@ def _word_by_word(item: Item, tokenizer: Tokenizer) -> bool:
     """
     pieces = [tokenizer.encode(word).ids for word in item.texts]
     return all(pieces) and sum(map(len, pieces)) == item.encoded.tokens - special_tokens(tokenizer, 1)
-
-
-def _imported(oracle: Oracle) -> Any:
-    try:
-        return import_module(oracle.replace("-", "_"))
-    except ModuleNotFoundError as error:
-        raise InputError(f"Comparing with {oracle} needs it installed: pip install {oracle}") from error
 
 
 class _Theirs:
@@ -190,7 +184,14 @@ class _SentenceTransformers:
         stages: tuple[str, ...] = ()
         records = []
         for item in items:
-            texts = self._with_prompts(item)
+            given, prompts = (
+                item.input.given,
+                self.model.prompts,
+            )  # as encode_query and encode_document put them
+            if isinstance(given, str):
+                texts = [(prompts.get("document") or "") + given]
+            else:
+                texts = [(prompts.get("query") or "") + given[0], (prompts.get("document") or "") + given[1]]
             longest = self.model.max_seq_length
             batches = [
                 self.tokenizer([text], truncation=True, max_length=longest, return_tensors="pt")
@@ -209,10 +210,3 @@ class _SentenceTransformers:
             asked = replace(item, texts=tuple(texts))
             records.append(_record(asked, self.tokenizer, batches, states, vectors))
         return Answers(stages, tuple(records))
-
-    def _with_prompts(self, item: Item) -> list[str]:
-        """As encode_query and encode_document put them."""
-        given, prompts = item.input.given, self.model.prompts
-        if isinstance(given, str):
-            return [(prompts.get("document") or "") + given]
-        return [(prompts.get("query") or "") + given[0], (prompts.get("document") or "") + given[1]]

@@ -266,8 +266,16 @@ class Embedder:
         return vectors
 
     def _vectors(self, chunk: Chunk, report: Watch) -> Vectors:
-        """(E, D)."""
-        pooled = self._pooled(chunk, report)
+        """(E, D). Windows are pooled by themselves, (W, H), then those of a text together; `report` counts
+        them as parts of a text.
+        """
+        sequences = tokens = 0
+        pooled = np.empty((len(chunk.sequences), self.encoder.config.hidden_size), np.float32)
+        how = self.pooling, self.device, self.compute_dtype, self.batch_tokens
+        for numbers, vectors in pooled_in_batches(self.encoder, chunk.sequences, *how):
+            pooled[numbers] = vectors
+            sequences, tokens = sequences + len(numbers), tokens + int(chunk.lengths[numbers].sum())
+            report(sequences * chunk.texts // len(pooled), tokens)
         if len(pooled) > chunk.texts:
             size = chunk.lengths if self.pooling == "mean" else np.ones_like(chunk.lengths)
             pooled = join_pooled(pooled, chunk.text_of_sequence, size, self.pooling)
@@ -288,17 +296,6 @@ class Embedder:
             if watch is not None:
                 watch(texts_done, tokens_done)
             yield Embedded(self._finished(vectors), tokens)
-
-    def _pooled(self, chunk: Chunk, report: Watch) -> Vectors:
-        """(W, H) of each sequence by itself. Windows count as parts of a text where `report` counts texts."""
-        sequences = tokens = 0
-        pooled = np.empty((len(chunk.sequences), self.encoder.config.hidden_size), np.float32)
-        how = self.pooling, self.device, self.compute_dtype, self.batch_tokens
-        for numbers, vectors in pooled_in_batches(self.encoder, chunk.sequences, *how):
-            pooled[numbers] = vectors
-            sequences, tokens = sequences + len(numbers), tokens + int(chunk.lengths[numbers].sum())
-            report(sequences * chunk.texts // len(pooled), tokens)
-        return pooled
 
 
 def pooled_in_batches(

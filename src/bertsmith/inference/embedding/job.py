@@ -215,7 +215,13 @@ def _about(
 ) -> About:
     products = embedder.compute_dtype if engine == "local" else embedder.dtype_of_copies
     if ranges is not None:
-        _require_fitting(ranges, embedder.width, store_dtype)
+        if store_dtype != "int8":
+            raise InputError(f"Ranges are for int8 vectors, found {store_dtype}. Add --store-dtype int8.")
+        if len(ranges.lowest) != embedder.width:
+            raise InputError(
+                f"The ranges are for vectors of {len(ranges.lowest)} dimensions, but these have "
+                f"{embedder.width}. Take ranges made with the same model and --dimensions."
+            )
     about = About(
         model=model or embedder.folder.name,
         model_sha256=embedder.model_sha256,
@@ -231,16 +237,6 @@ def _about(
         precision=store_dtype,
     )
     return about if ranges is None else about.with_ranges(ranges)
-
-
-def _require_fitting(ranges: Int8Ranges, width: int, store_dtype: Precision) -> None:
-    if store_dtype != "int8":
-        raise InputError(f"Ranges are for int8 vectors, found {store_dtype}. Add --store-dtype int8.")
-    if len(ranges.lowest) != width:
-        raise InputError(
-            f"The ranges are for vectors of {len(ranges.lowest)} dimensions, but these have {width}. Take "
-            "ranges made with the same model and --dimensions."
-        )
 
 
 def _finished(parts: ShardFolder, rows: ShardedRows) -> EmbeddingResult:

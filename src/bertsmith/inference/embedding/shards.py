@@ -63,7 +63,12 @@ class ShardFolder:
                 f"{self.folder} holds the parts of an unfinished job. --resume goes on with it; "
                 "remove the folder to begin anew."
             )
-        noted = self._noted()
+        try:
+            noted = _Noted.model_validate(read_json(self.folder / _ABOUT))
+        except ValidationError as error:
+            raise InputError(
+                f"{self.folder / _ABOUT} wasn't written by this version. Remove the folder to begin anew."
+            ) from error
         require_same(noted, self.about, self.folder)
         if noted.shard_rows != self.shard_rows:
             raise InputError(
@@ -120,14 +125,6 @@ class ShardFolder:
     def remove(self) -> None:
         """What is left of the parts once `out` stands."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _noted(self) -> _Noted:
-        try:
-            return _Noted.model_validate(read_json(self.folder / _ABOUT))
-        except ValidationError as error:
-            raise InputError(
-                f"{self.folder / _ABOUT} wasn't written by this version. Remove the folder to begin anew."
-            ) from error
 
     def _path(self, number: int) -> Path:
         return self.folder / f"shard-{number:05d}.parquet"

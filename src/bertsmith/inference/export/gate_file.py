@@ -125,6 +125,7 @@ def _read(task: Task[Any], path: Path) -> tuple[list[Any], bool, tuple[str, ...]
 
 
 def _texts(source: Source, path: Path, columns: dict[str, Any]) -> GateFile:
+    """For an encoder alone: each text cut to the longest, behind the prefix of a document."""
     strange = [name for name in columns if name not in ("text", *_LAYOUT)]
     if strange:
         raise InputError(
@@ -143,20 +144,16 @@ def _texts(source: Source, path: Path, columns: dict[str, Any]) -> GateFile:
     for number, text in enumerate(stream()):
         if number in wanted:
             some[wanted[number]] = text
-    encoded = [Encoded((window,)) for window in _text_windows(source, some)]
+    room = source.max_length - special_tokens(source.tokenizer, 1)
+    pieces = source.tokenizer.encode_pieces([as_document(source, text) for text in some], room)
+    encoded = [
+        Encoded((windows_apart(source.tokenizer, [piece], source.max_length, None)[0],)) for piece in pieces
+    ]
     most = MOST_TOKENS if isinstance(source.padded.head, Vectors) else _MOST_STATE_TOKENS
     kept = _within(drawn, encoded, most)
     chosen = [encoded[place] for place in kept]
     windows = [each.windows[0] for each in chosen]
     return GateFile(path, rows, windows, [some[place] for place in kept], chosen, labelled=False)
-
-
-def _text_windows(source: Source, texts: Sequence[str]) -> list[Window]:
-    """Each text cut to the longest, behind the prefix of a document."""
-    shown = [as_document(source, text) for text in texts]
-    room = source.max_length - special_tokens(source.tokenizer, 1)
-    pieces = source.tokenizer.encode_pieces(shown, room)
-    return [windows_apart(source.tokenizer, [piece], source.max_length, None)[0] for piece in pieces]
 
 
 def as_document(source: Source, text: str) -> str:

@@ -154,7 +154,11 @@ def cut_and_embed(
     """`documents`: title and text of each."""
     cut = [passages(text, embedder.tokenizer, settings) for _, text in documents]
     titles = _short([title for title, _ in documents], embedder, settings)
-    read = [_read(title, each.text) for title, found in zip(titles, cut, strict=True) for each in found]
+    read = []
+    for title, found in zip(titles, cut, strict=True):
+        for text in (passage.text for passage in found):
+            # The title says what a passage from the middle is about.
+            read.append(text if not title or text.startswith(title) else f"{title}\n{text}")
     return Cut(cut, embedder.documents(read))
 
 
@@ -166,8 +170,3 @@ def _short(titles: Sequence[str], embedder: TextEmbedder, settings: PassageSetti
         title[: each.offsets[room][0]] if len(each.ids) > room else title
         for title, each in zip(titles, pieces, strict=True)
     ]
-
-
-def _read(title: str, text: str) -> str:
-    """What the model reads: the title says what a passage from the middle is about."""
-    return text if not title or text.startswith(title) else f"{title}\n{text}"
