@@ -52,12 +52,12 @@ def test_a_linear_model_of_it_is_not_compared_with_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = random_encoder(tmp_path / "encoder", ["tin", "zinc"])
-    provenance = {"recipe": {"model": str(encoder)}, "method": "linear"}
-    manifest = Manifest.model_construct(provenance=provenance)
+    stated = {"recipe": {"model": str(encoder)}, "method": "linear"}
+    manifest = Manifest.model_construct(provenance=stated)
     monkeypatch.setattr(provenance, "stated_manifest", lambda folder: manifest)
     assert encoder_of_baseline(tmp_path) is None
     assert encoder_before(tmp_path) == encoder
-    provenance["method"] = "contrastive"
+    stated["method"] = "contrastive"
     assert encoder_of_baseline(tmp_path) == encoder
 
 

@@ -156,9 +156,10 @@ def cut_and_embed(
     titles = _short([title for title, _ in documents], embedder, settings)
     read = []
     for title, found in zip(titles, cut, strict=True):
-        for text in (passage.text for passage in found):
+        for passage in found:
             # The title says what a passage from the middle is about.
-            read.append(text if not title or text.startswith(title) else f"{title}\n{text}")
+            named = not title or passage.text.startswith(title)
+            read.append(passage.text if named else f"{title}\n{passage.text}")
     return Cut(cut, embedder.documents(read))
 
 
