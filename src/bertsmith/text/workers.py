@@ -142,7 +142,9 @@ def _connected(ray: Any) -> Iterator[None]:
         return
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # a cluster that is started here would report home
     try:
-        _require_answer(os.environ.get("RAY_ADDRESS", ""))
+        host, _, port = os.environ.get("RAY_ADDRESS", "").rpartition(":")
+        if port.isdigit() and "//" not in host:  # Ray itself would try for more than five minutes
+            socket.create_connection((host, int(port)), SECONDS_TO_ANSWER).close()
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray raises plain ones too, as when a node takes too long to start
         first_line = str(error).strip().partition("\n")[0].rstrip(".")
@@ -154,13 +156,6 @@ def _connected(ray: Any) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-def _require_answer(address: str) -> None:
-    """Raises OSError when nothing listens at host:port; Ray itself would try for more than five minutes."""
-    host, _, port = address.rpartition(":")
-    if port.isdigit() and "//" not in host:
-        socket.create_connection((host, int(port)), SECONDS_TO_ANSWER).close()
 
 
 @contextmanager

@@ -207,14 +207,16 @@ def _manifest_of(
 ) -> CorpusManifest:
     """Counts per split and per source."""
     found = prospect.found
+    splits: dict[Split, SplitEntry] = {}
+    for split, mask in choice.splits.items():
+        facts = prospect.facts[mask]
+        sums = {name: int(facts[name].sum(dtype=np.uint64)) for name in ("sentences", "words", "bytes")}
+        splits[split] = SplitEntry(counts=Counts(documents=len(facts), **sums), shards=shards[split])
     return CorpusManifest(
         created_by=f"bertsmith {__version__}",
         licence=settings.licence,
         settings=settings,
-        splits={
-            split: SplitEntry(counts=_total(prospect.facts[mask]), shards=shards[split])
-            for split, mask in choice.splits.items()
-        },
+        splits=splits,
         skipped=Skipped(
             hidden=found.hidden,
             excluded=found.excluded,
@@ -222,11 +224,6 @@ def _manifest_of(
         ),
         sources=_source_entries(prospect, choice),
     )
-
-
-def _total(facts: Facts) -> Counts:
-    sums = {name: int(facts[name].sum(dtype=np.uint64)) for name in ("sentences", "words", "bytes")}
-    return Counts(documents=len(facts), **sums)
 
 
 def _source_entries(prospect: Prospect, choice: Choice) -> tuple[SourceEntry, ...]:

@@ -119,8 +119,11 @@ class TextIndex:
     def load(cls, path: Path) -> "TextIndex":
         """What `save` wrote."""
         with np.load(path, allow_pickle=False) as file:
-            count = sum(name.endswith(".hashes") for name in file.files)
-            return cls(file["words"], file["starts"], tuple(_loaded_seeds(file, n) for n in range(count)))
+            found = list[Seeds]()
+            for number in range(sum(name.endswith(".hashes") for name in file.files)):
+                arrays = {name: file[f"{number}.{name}"] for name in ("hashes", "texts", "offsets", "filter")}
+                found.append(Seeds(int(file[f"{number}.length"]), bool(file[f"{number}.whole"]), **arrays))
+            return cls(file["words"], file["starts"], tuple(found))
 
 
 def piece_length(words: int) -> int:
@@ -141,11 +144,6 @@ def _sorted_seeds(
     present = np.zeros(1 << _FILTER_BITS, np.bool_)
     present[hashes >> np.uint64(64 - _FILTER_BITS)] = True
     return Seeds(length, whole, hashes[order], texts[order], offsets[order], present)
-
-
-def _loaded_seeds(file: "np.lib.npyio.NpzFile", number: int) -> Seeds:
-    named = {name: file[f"{number}.{name}"] for name in ("hashes", "texts", "offsets", "filter")}
-    return Seeds(int(file[f"{number}.length"]), bool(file[f"{number}.whole"]), **named)
 
 
 def seeds(ids: Int32s, length: int) -> UInt64s:
