@@ -23,8 +23,8 @@ from bertsmith.errors import BertsmithError, InputError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.job import embed_file
 from bertsmith.inference.embedding.vector_file import read_vectors
-from bertsmith.mirror.json_objects import json_objects
-from bertsmith.mirror.labelling import read_texts
+from bertsmith.mirror.call_files import json_objects
+from bertsmith.mirror.learning.asking import read_texts
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.registry import find_task
 from bertsmith.text.corpus.reading import Reader
