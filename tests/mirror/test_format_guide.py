@@ -14,6 +14,7 @@ from made_student import make_student, put_in_mode
 from running_mirror import running_mirror, wait_until
 from scripted_upstream import Reply, Seen, Upstream, upstream_of
 
+from bertsmith.cli.main import main
 from bertsmith.errors import InputError
 from bertsmith.mirror.formats.reading import events_of
 from bertsmith.mirror.formats.registry import find_formats
@@ -165,4 +166,8 @@ def test_what_is_no_format_is_refused_with_its_name(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(InputError, match=re.escape(said)):
             find_formats([name])
+    store = tmp_path / "calls.sqlite"
+    given = ["--upstream", "http://127.0.0.1:9", "--store", str(store), "--port", "0"]
+    assert main(["mirror", "serve", *given, "--format", "nowhere:Format"]) == 2
+    assert not store.exists()
     sys.modules.pop("half", None)

@@ -18,6 +18,7 @@ from bertsmith.mirror.answering.service import Service
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.training_process import Command, Trainer, train_command
 from bertsmith.mirror.database import shown
+from bertsmith.mirror.formats.registry import find_formats
 from bertsmith.mirror.page.page import Page, is_of_page
 from bertsmith.mirror.page.state import Looking
 from bertsmith.mirror.recorder import Recorder
@@ -128,6 +129,7 @@ def serve(settings: MirrorSettings) -> None:
     can't be used and as `Store`.
     """
     require_upstream(settings, "bertsmith mirror serve")
+    find_formats(settings.format)  # refuses one that isn't there before a store is made
     with listening(settings.host, settings.port) as listener:
         app = MirrorApp(settings, Store(settings.store))
         run(settings, app, listener, lambda address: _announce(settings, address))
