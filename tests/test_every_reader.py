@@ -31,8 +31,8 @@ from bertsmith.text.corpus.reading import Reader
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.decontamination.evaluation_texts import read_evaluation_file
 from bertsmith.text.files import streams
+from bertsmith.text.files.rows import read_rows, stream_texts
 from bertsmith.text.files.sources import find_sources
-from bertsmith.text.labelled.rows import read_rows, stream_texts
 from bertsmith.text.retrieval.documents import Documents, DocumentSettings
 from bertsmith.text.retrieval.judged_questions import read_judged_questions
 from random_encoder import random_encoder

@@ -91,7 +91,7 @@ def test_an_error_of_the_consumer_ends_the_thread() -> None:
 WAITING = """
 import os, signal, threading
 from bertsmith.data.stream import prefetch
-from bertsmith.text.labelled.rows import stream_rows
+from bertsmith.text.files.rows import stream_rows
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()

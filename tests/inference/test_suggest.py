@@ -21,7 +21,7 @@ from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.heads.linear_start import features_of
 from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings
 from bertsmith.tasks.registry import find_task
-from bertsmith.text.labelled.rows import stream_rows
+from bertsmith.text.files.rows import stream_rows
 from bertsmith.training.finetuning.finetune import finetune
 from sentence_folders import save_foreign
 

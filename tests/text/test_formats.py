@@ -17,8 +17,8 @@ from bertsmith.errors import InputError
 from bertsmith.text.corpus.reading import COLLECTION, Reader, detect
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files import plain
+from bertsmith.text.files.rows import read_rows
 from bertsmith.text.files.sources import find_sources
-from bertsmith.text.labelled.rows import read_rows
 from bertsmith.text.prose.sentences import RawDocument
 
 LINES = "First sentence here.\nSecond one.\n\nAnother document.\nIt goes on.\n"

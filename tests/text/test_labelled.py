@@ -18,7 +18,7 @@ from pyarrow import csv as arrow_csv
 
 from bertsmith.errors import InputError
 from bertsmith.text.files.columns import Columns, guess_columns
-from bertsmith.text.labelled.rows import (
+from bertsmith.text.files.rows import (
     LabelledRow,
     guess_file_columns,
     read_column_names,

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.errors import InputError
+from bertsmith.text.files.rows import read_rows
 from bertsmith.text.files.values import as_label, as_text
-from bertsmith.text.labelled.rows import read_rows
 
 
 def cells(folder: Path, column: pa.Array) -> list[Any]:

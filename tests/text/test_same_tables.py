@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from bertsmith.text.files.rows import read_rows
 from bertsmith.text.files.values import as_category, as_number, as_text, is_blank
-from bertsmith.text.labelled.rows import read_rows
 from table_writers import WRITERS, write_table
 
 ODD_TEXTS = (

@@ -31,10 +31,10 @@ from bertsmith.benchmarks.glue_scores import (
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_write
 from bertsmith.metrics.scores import standard_errors
+from bertsmith.text.files.rows import FORMATS, Record
 from bertsmith.text.files.table_file import open_table
 from bertsmith.text.files.tables import json_records
 from bertsmith.text.files.values import shown
-from bertsmith.text.labelled.rows import FORMATS, Record
 
 WHERE = "https://super.gluebenchmark.com/tasks"
 ADVICE = "Take the file from the benchmark anew."

@@ -121,7 +121,7 @@ def distil(
     from bertsmith.cli.results import show_distilled
     from bertsmith.cli.screen import console, print_paths, progress_bar
     from bertsmith.compression.distilling.distil_task import distil_task
-    from bertsmith.text.labelled.rows import FORMATS
+    from bertsmith.text.files.rows import FORMATS
 
     beside: dict[str, object]
     if static:

@@ -316,8 +316,8 @@ def mine(
     from bertsmith.model.locate import locate_model
     from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
     from bertsmith.text.files.jsonl import write_jsonl
+    from bertsmith.text.files.rows import quoting_warnings, read_rows, tells_format
     from bertsmith.text.files.values import as_text, is_blank
-    from bertsmith.text.labelled.rows import quoting_warnings, read_rows, tells_format
 
     reads = [pairs, *([documents] if documents else []), locate_model(model).folder]
     require_output(out, overwrite, reads)

@@ -140,7 +140,7 @@ def look(
     from bertsmith.inference.explaining.look import look as look_at
     from bertsmith.model.locate import locate_model
     from bertsmith.tasks.registry import find_task
-    from bertsmith.text.labelled.rows import stream_texts
+    from bertsmith.text.files.rows import stream_texts
 
     reading = given(layout) if column is None else {"column": column} | given(layout)
     if among is None and reading:

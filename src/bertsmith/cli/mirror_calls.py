@@ -243,7 +243,7 @@ def label(
         unsure_first,
     )
     from bertsmith.mirror.student import Student
-    from bertsmith.text.labelled.rows import quoting_warnings
+    from bertsmith.text.files.rows import quoting_warnings
 
     if site:
         require_name(site, "--site:")

@@ -40,8 +40,8 @@ from bertsmith.tasks.losses import contrastive
 from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.text.files.columns import find_column, guess_label, named_column
+from bertsmith.text.files.rows import read_column_names, stream_rows
 from bertsmith.text.files.values import as_number
-from bertsmith.text.labelled.rows import read_column_names, stream_rows
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 

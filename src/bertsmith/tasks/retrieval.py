@@ -35,8 +35,8 @@ from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.losses.distillation import DistillationLoss, VectorLoss
 from bertsmith.tasks.losses.retrieval_losses import LossName, RetrievalLoss, Sought
 from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, Task, TaskSettings
+from bertsmith.text.files.rows import names_of_numbers, quoting_warnings
 from bertsmith.text.files.values import ID, is_blank, shown
-from bertsmith.text.labelled.rows import names_of_numbers, quoting_warnings
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 

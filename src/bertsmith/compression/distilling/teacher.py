@@ -28,8 +28,8 @@ from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.files.columns import listed
+from bertsmith.text.files.rows import are_lines, are_objects, read_column_names, read_keys, read_rows
 from bertsmith.text.files.values import shown
-from bertsmith.text.labelled.rows import are_lines, are_objects, read_column_names, read_keys, read_rows
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.validation import check
 

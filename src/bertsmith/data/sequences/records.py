@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from bertsmith.errors import InputError
 from bertsmith.text.files.columns import listed, separator_advice
-from bertsmith.text.labelled.rows import are_objects, read_column_names, stream_objects, stream_rows
+from bertsmith.text.files.rows import are_objects, read_column_names, stream_objects, stream_rows
 
 SEQUENCE = "sequence"  # the column of a .npy
 _ENDINGS = (".npy", ".npz")

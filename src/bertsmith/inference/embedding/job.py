@@ -17,8 +17,7 @@ from bertsmith.inference.embedding.shards import ShardedRows, ShardFolder, requi
 from bertsmith.inference.embedding.vector_file import ROWS, About, decode, encode, read_about, vector_table
 from bertsmith.inference.embedding.vectors import Int8Ranges, Loss, Precision, loss
 from bertsmith.inference.lock import sole_writer
-from bertsmith.text.files.values import as_text
-from bertsmith.text.labelled.rows import (
+from bertsmith.text.files.rows import (
     LabelledRow,
     are_objects,
     guess_text,
@@ -27,6 +26,7 @@ from bertsmith.text.labelled.rows import (
     read_keys,
     stream_rows,
 )
+from bertsmith.text.files.values import as_text
 from bertsmith.text.workers import Engine, ordered_by_ray, require_engine
 
 SHARD_ROWS = 4096

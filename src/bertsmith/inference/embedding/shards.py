@@ -21,8 +21,8 @@ from pydantic import ValidationError
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_write, flush, read_json, write_json
 from bertsmith.inference.embedding.vector_file import ROWS, About, vector_schema
+from bertsmith.text.files.rows import LabelledRow
 from bertsmith.text.files.values import as_text, is_blank
-from bertsmith.text.labelled.rows import LabelledRow
 from bertsmith.text.tokens.tokenizer import LONE_SURROGATE
 
 _ABOUT, _WHOLE = "about.json", "whole.parquet"

@@ -19,7 +19,7 @@ from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, sp
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.task import Outputs, Prediction, Task, reading_columns
-from bertsmith.text.labelled.rows import stream_texts
+from bertsmith.text.files.rows import stream_texts
 from bertsmith.text.tokens.tokenizer import without_surrogates
 
 MOST_EXAMPLES = 2000

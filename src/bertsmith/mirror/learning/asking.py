@@ -39,7 +39,7 @@ from bertsmith.mirror.store import Store, VersionCount
 from bertsmith.mirror.student import Student
 from bertsmith.mirror.upstreams import HEADER
 from bertsmith.progress import Progress
-from bertsmith.text.labelled.rows import stream_texts
+from bertsmith.text.files.rows import stream_texts
 
 _ATTEMPTS, _LONGEST_WAIT = 6, 60.0  # seconds
 _BUSY = (408, 409, 429, 500, 502, 503, 504, 529)

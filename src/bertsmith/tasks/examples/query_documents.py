@@ -24,8 +24,8 @@ import numpy as np
 from bertsmith.arrays import Ints
 from bertsmith.errors import InputError
 from bertsmith.text.files.columns import guess_columns, named_column, plain_name
+from bertsmith.text.files.rows import are_objects, read_column_names, read_keys, read_rows
 from bertsmith.text.files.values import ID, as_category, as_id, as_number, as_text, is_blank, shown
-from bertsmith.text.labelled.rows import are_objects, read_column_names, read_keys, read_rows
 
 Column = str | int
 QUERIES = ("query", "question", "anchor")

@@ -34,9 +34,7 @@ from bertsmith.text.files.columns import (
     names_a_text,
     unknown_column,
 )
-from bertsmith.text.files.values import ID, as_category, as_id, as_text, is_blank, shown
-from bertsmith.text.labelled.labelled_files import named_files
-from bertsmith.text.labelled.rows import (
+from bertsmith.text.files.rows import (
     LINES_HAVE,
     are_lines,
     are_objects,
@@ -47,6 +45,8 @@ from bertsmith.text.labelled.rows import (
     read_keys,
     read_rows,
 )
+from bertsmith.text.files.values import ID, as_category, as_id, as_text, is_blank, shown
+from bertsmith.text.labelled.labelled_files import named_files
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizers import ValuePieces

@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.files import sha256
-from bertsmith.text.files import tables
+from bertsmith.text.files import rows, tables
 from bertsmith.text.files.columns import BY_SEMICOLONS, column_number, listed, unknown_column
 from bertsmith.text.files.table_file import TableFile, open_table
-from bertsmith.text.labelled import rows
 from bertsmith.text.labelled.conll import Sentence, read_tagged
 from bertsmith.text.labelled.squad import read_squad
 from bertsmith.text.retrieval.beir import gathered_texts, is_beir

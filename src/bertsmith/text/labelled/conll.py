@@ -29,9 +29,9 @@ from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.text.files.columns import column_number, unknown_column
+from bertsmith.text.files.rows import Record, records
 from bertsmith.text.files.table_file import open_table
 from bertsmith.text.files.values import ID, as_id, as_label, is_blank
-from bertsmith.text.labelled.rows import Record, records
 from bertsmith.text.labelled.span_texts import SpanText, require_texts
 
 FORMATS = {

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from bertsmith.errors import InputError
 from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.files.rows import tells_format
 from bertsmith.text.files.sources import find_sources
 from bertsmith.text.files.streams import SourceFile
 from bertsmith.text.labelled import conll
-from bertsmith.text.labelled.rows import tells_format
 
 # SuperGLUE has val.jsonl, CoNLL-2003 eng.testa and eng.testb.
 _OTHER_SPLIT = re.compile(

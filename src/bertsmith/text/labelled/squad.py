@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from bertsmith.errors import InputError
 from bertsmith.files import parse_json, with_distinct_keys
 from bertsmith.text.files.columns import unknown_column
+from bertsmith.text.files.rows import Record, records
 from bertsmith.text.files.table_file import TableFile, open_table
 from bertsmith.text.files.values import as_category, is_blank
-from bertsmith.text.labelled.rows import Record, records
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
 _KINDS: dict[type, str] = {

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
+from bertsmith.text.files.rows import FORMATS, LabelledRow, Record, read_rows, records, stream_rows
 from bertsmith.text.files.streams import COMPRESSIONS
 from bertsmith.text.files.table_file import open_table
 from bertsmith.text.files.values import as_text
-from bertsmith.text.labelled.rows import FORMATS, LabelledRow, Record, read_rows, records, stream_rows
 from bertsmith.text.retrieval.retrieval_data import Gathering, RetrievalData, titled
 
 _COLUMNS = ("query-id", "corpus-id", "score")

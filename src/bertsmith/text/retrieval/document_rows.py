@@ -22,10 +22,10 @@ from bertsmith.errors import InputError
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files import tables
 from bertsmith.text.files.columns import find_column
+from bertsmith.text.files.rows import FORMATS, records
 from bertsmith.text.files.streams import SourceFile
 from bertsmith.text.files.table_file import TableFile, open_table
 from bertsmith.text.files.values import as_text, shown
-from bertsmith.text.labelled.rows import FORMATS, records
 from bertsmith.text.tokens.tokenizer import LONE_SURROGATE, without_surrogates
 
 USUAL = {

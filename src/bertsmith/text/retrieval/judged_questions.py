@@ -16,8 +16,8 @@ from typing import Any
 
 from bertsmith.errors import InputError, did_you_mean
 from bertsmith.text.files.columns import listed
+from bertsmith.text.files.rows import are_objects, read_column_names, read_keys, read_rows
 from bertsmith.text.files.values import as_label, as_number, as_text, shown
-from bertsmith.text.labelled.rows import are_objects, read_column_names, read_keys, read_rows
 from bertsmith.text.retrieval.retrieval_data import RetrievalData
 
 TABLES = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".json", ".parquet")

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.files import parse_json, with_distinct_keys
+from bertsmith.text.files.rows import read_rows
 from bertsmith.text.files.table_file import open_table
-from bertsmith.text.labelled.rows import read_rows
 from bertsmith.text.retrieval.beir import is_beir, is_nanobeir, read_beir, read_nanobeir
 from bertsmith.text.retrieval.retrieval_data import Gathering, RetrievalData
 from bertsmith.text.retrieval.trec import read_trec
