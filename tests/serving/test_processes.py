@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import tempfile
-import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +21,8 @@ from bertsmith.serving.models import Models
 from bertsmith.serving.serve import _metrics_folder, _Processes, _Worker, try_models
 from bertsmith.serving.settings import read_settings
 from served_models import save_fine_tuned
+
+LOOK = 0.5  # seconds between two looks at the processes, of which the first sees that one has died
 
 
 class Made:
@@ -60,22 +61,34 @@ class Speaking(Line):
         return True
 
 
+class Clock:
+    """A time that passes by waiting alone, however busy the machine is."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[_Processes, list[float]]]:
-    """Two processes, of which one is dead and can't be begun again; and when that was tried."""
-    tried = list[float]()
+    """Two processes, of which one is dead and can't be begun again; and when that was tried, in seconds."""
+    tried, clock = list[float](), Clock()
     settings = read_settings(["m=nowhere"], None, {"workers": 2}, {})
     with socket.socket() as listener:
         found = _Processes(settings, listener)
 
         def begin() -> None:
-            tried.append(time.monotonic())
+            tried.append(clock.now)
             found._workers.append(_Worker(Made(False), Line()))  # type: ignore[arg-type]
 
         monkeypatch.setattr(found, "_begin", begin)
-        monkeypatch.setattr(serve.connection, "wait", lambda *_, **__: time.sleep(0.005))
+        monkeypatch.setattr(serve, "time", clock)
+        monkeypatch.setattr(serve.connection, "wait", lambda *_, **__: clock.sleep(LOOK))
         monkeypatch.setattr(serve.multiprocess, "mark_process_dead", lambda _: None)
-        monkeypatch.setattr(serve, "_PAUSE", 0.02)
         yield found, tried
 
 
@@ -90,11 +103,10 @@ def test_one_that_cannot_be_begun_again_leaves_the_others_and_is_tried_more_and_
     ]
     found._announced = True
     with caplog.at_level(logging.ERROR, "bertsmith.serving"):
-        until = time.monotonic() + 30
-        while len(tried) < 5 and time.monotonic() < until:
+        for _ in range(500):
             found._look()
-    pauses = [after - before for before, after in pairwise(tried)]
-    assert pauses[-1] > 2 * pauses[0]
+    pauses = [after - before - LOOK for before, after in pairwise(tried[:9])]
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
     assert alive.is_alive()
     assert not found._stopping
     assert "the next one tries in" in caplog.text
