@@ -315,7 +315,7 @@ def test_similarity_with_classes_is_refused_by_name(tmp_path: Path) -> None:
 
     source, _ = opened(tmp_path, "classification")
     with pytest.raises(ModelError, match="similarity with classes"):
-        padded_head(PairHead(source.config, "mean", 3), source.packed.encoder, "similarity")  # type: ignore[union-attr,arg-type]
+        padded_head(PairHead(source.packed.config, "mean", 3), source.packed.encoder, "similarity")  # type: ignore[union-attr,arg-type]
 
 
 @pytest.mark.parametrize(

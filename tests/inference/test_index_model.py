@@ -14,13 +14,13 @@ pytest.importorskip("lancedb")
 from bertsmith.cli.embed import _ranges
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import sha256
-from bertsmith.inference.embedding import embedder as embedder_module
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.job import embed_file
 from bertsmith.inference.index import index as index_module
 from bertsmith.inference.index import text_embedder as index_embedder
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.text_embedder import lasting_name
+from bertsmith.tasks.checkpoints import sentence_folder as sentence_files
 from bertsmith.text.retrieval.passages import PassageSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -183,7 +183,7 @@ def test_a_first_build_opens_and_reads_its_model_once(
         return sha256(path)
 
     monkeypatch.setattr(index_module, "open_embedder", counted_opening)
-    monkeypatch.setattr(embedder_module, "sha256", counted_reading)
+    monkeypatch.setattr(sentence_files, "sha256", counted_reading)
     index = Index.build([docs], docs.parent / "index", model=str(tiny_bert), passages=SETTINGS)
     index.search("cat")
     assert done == ["opened", "read"]

@@ -6,7 +6,6 @@ E texts, W windows of them, N tokens in the packed batch, H hidden size, D width
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from functools import cached_property
-from hashlib import sha256 as sha256_of
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, get_args
 
@@ -15,10 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.data.stream import prefetch
 from bertsmith.door import door, flag, function, one_of, optional, text, whole
 from bertsmith.errors import InputError
-from bertsmith.files import sha256
 from bertsmith.inference.embedding.text_chunks import Chunk, TableReader, TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.inference.engine import (
@@ -30,13 +27,12 @@ from bertsmith.inference.engine import (
     start_engine,
 )
 from bertsmith.model.bert import Bert
-from bertsmith.model.checkpoint import WEIGHTS, load_encoder
+from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.cpu.inference import prepare_for_inference
 from bertsmith.model.cpu.kernel_layer import as_kernel
-from bertsmith.model.locate import locate_model
 from bertsmith.model.static_table import StaticTable, is_static, load_static
 from bertsmith.progress import Progress
-from bertsmith.tasks.checkpoints.infer_task import refuse_predictor
+from bertsmith.tasks.checkpoints.infer_task import locate_vector_model
 from bertsmith.tasks.checkpoints.sentence_folder import SHORTEST, read_projection, read_sentence_settings
 from bertsmith.tasks.examples.encoding import Encoded, Layout
 from bertsmith.tasks.forward_passes import forward_passes, usual_forward_tokens
@@ -104,10 +100,8 @@ class Embedder:
         """Raises ModelError when there is no such model, InputError for a choice that it doesn't have."""
         if not isinstance(long_texts, str) or long_texts not in get_args(LongTexts):
             raise InputError(f"long_texts must be {' or '.join(get_args(LongTexts))}, found {long_texts!r}.")
-        self.folder = locate_model(model).folder
-        refuse_predictor(self.folder)
-        found = read_sentence_settings(self.folder)
-        self._weights = [each / WEIGHTS for each in (found.encoder, found.projection) if each is not None]
+        self.folder = locate_vector_model(model)
+        found = self._settings = read_sentence_settings(self.folder)
         started: Engine[Bert] | Engine[StaticTable]
         if is_static(self.folder):
             started = start_engine(load_static(self.folder), found.encoder)
@@ -135,7 +129,6 @@ class Embedder:
         self.pooling: Pooling = found.pooling
         self.long_texts = long_texts
         self.normalise = normalise
-        self._by_dot = found.by_dot
         self.batch_tokens = batch_tokens or usual_forward_tokens(self.device)
         self.windows = TextWindows(
             self.tokenizer,
@@ -171,13 +164,12 @@ class Embedder:
     @cached_property
     def model_sha256(self) -> str:
         """Of all in the folder that texts become vectors by: of the weights, where there is nothing else."""
-        found = [*map(sha256, self._weights)]
-        return found[0] if len(found) == 1 else sha256_of(" ".join(found).encode()).hexdigest()
+        return self._settings.weights_sha256()
 
     @property
     def caveat(self) -> str:
         """A sentence for whoever compares the vectors, where the model wasn't trained for how; else ''."""
-        if not (self._by_dot and self.normalise):
+        if not (self._settings.by_dot and self.normalise):
             return ""
         return (
             f"{self.folder} was trained for dot products, and here its vectors are compared by cosine, in "
@@ -225,20 +217,20 @@ class Embedder:
         if not isinstance(kind, str) or kind not in self.prefixes:
             raise InputError(f"kind must be query or document, found {kind!r}.")
         require_texts(texts)
-        if self._reader is not None:
-            yield from self._from_table(self._reader, texts, kind, size, watch)
-            return
         texts_before = tokens_before = 0
 
         def report(texts: int, tokens: int) -> None:
             if watch is not None:
                 watch(texts_before + texts, tokens_before + tokens)
 
-        chunks = self.windows.chunks(texts, self.prefixes[kind], size)
-        if not isinstance(texts, Sequence) or len(texts) > size:  # else a thread costs more than it saves
-            chunks = prefetch(chunks, ahead=1)
+        if self._reader is not None:
+            for vectors, tokens in self._reader.batches(texts, self.prefixes[kind], size):
+                report(len(vectors), tokens)
+                texts_before, tokens_before = texts_before + len(vectors), tokens_before + tokens
+                yield Embedded(self._finished(vectors), tokens)
+            return
         held, texts_held, tokens_held = list[Vectors](), 0, 0
-        for chunk in chunks:
+        for chunk in self.windows.chunks(texts, self.prefixes[kind], size):
             held.append(self._vectors(chunk, report))
             tokens = int(chunk.lengths.sum())
             texts_held, tokens_held = texts_held + chunk.texts, tokens_held + tokens
@@ -286,16 +278,6 @@ class Embedder:
         if self.dimensions:
             pooled = cut(pooled, self.dimensions, normalise=False)
         return normalised(pooled) if self.normalise else pooled
-
-    def _from_table(
-        self, reader: TableReader, texts: Iterable[str], kind: PromptKind, size: int, watch: Watch | None
-    ) -> Iterator[Embedded]:
-        texts_done = tokens_done = 0
-        for vectors, tokens in reader.batches(texts, self.prefixes[kind], size):
-            texts_done, tokens_done = texts_done + len(vectors), tokens_done + tokens
-            if watch is not None:
-                watch(texts_done, tokens_done)
-            yield Embedded(self._finished(vectors), tokens)
 
 
 def pooled_in_batches(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ _TOKENS = 1 << 21  # of a chunk; more than 4,096 usual texts have
 _FIRST_ROW = np.zeros(1, np.int64)
 _CHARACTERS_OF_TABLE = 1 << 20  # held as text; of a chunk's texts only the ids are kept
 _LONG = 20  # characters a token: a text with more is longer than the limit, or made of endless words
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,12 @@ class TextWindows:
 
     def chunks(self, texts: Iterable[str], prefix: str, size: int) -> Iterator[Chunk]:
         """`size` texts at a time, in order; the last chunk has fewer. Long texts come in several chunks that
-        have `size` together. InputError for what is no text.
+        have `size` together. A thread reads and tokenises beside whoever takes them. InputError for what is
+        no text.
         """
+        return _beside(self._chunks(texts, prefix, size), texts, size)
+
+    def _chunks(self, texts: Iterable[str], prefix: str, size: int) -> Iterator[Chunk]:
         numbered, left = iter(enumerate(texts, 1)), size
         while chunk := self._chunk(islice(numbered, left), prefix):
             yield chunk
@@ -90,13 +95,6 @@ class TextWindows:
         token_ids, segment_ids = join_segments(self.tokenizer, ids)
         rows = _FIRST_ROW if self.first_row_only else every_row(len(token_ids))
         return Encoded((Window(token_ids, segment_ids, rows),))
-
-
-class Looked(NamedTuple):
-    """Token ids (N,) of texts one after the other, and how many each has (E,)."""
-
-    ids: Ints
-    lengths: Ints
 
 
 class TableReader:
@@ -125,43 +123,36 @@ class TableReader:
         """Vectors (E, D) of `size` texts at a time, in order, and their tokens; the last chunk has fewer.
         A thread looks words up beside the sums. InputError for what is no text.
         """
-        found = self._chunks(texts, prefix, size)
-        if not isinstance(texts, list) or len(texts) > size:  # else a thread costs more than it saves
-            found = prefetch(found, ahead=1)
-        for ids, lengths in found:
-            yield self._means(ids, lengths), int(lengths.sum()) + len(lengths) * self._around
+        for ids, lengths in _beside(self._token_ids(texts, prefix, size), texts, size):
+            starts = np.cumsum(lengths) - lengths
+            with torch.inference_mode():
+                sums = F.embedding_bag(  # (N,), (E,) -> (E, D)
+                    torch.from_numpy(ids), self.table.table, torch.from_numpy(starts), mode="sum"
+                )
+            counts = np.maximum(lengths + self._around, 1).astype(np.float32)
+            vectors = np.asarray(sums.numpy() / counts[:, None], np.float32)
+            yield vectors, int(lengths.sum()) + len(lengths) * self._around
 
-    def _means(self, ids: Ints, lengths: Ints) -> Vectors:
-        """(N,), (E,) -> (E, D)."""
-        starts = np.cumsum(lengths) - lengths
-        with torch.inference_mode():
-            sums = F.embedding_bag(
-                torch.from_numpy(ids), self.table.table, torch.from_numpy(starts), mode="sum"
-            )
-        counts = np.maximum(lengths + self._around, 1).astype(np.float32)
-        return np.asarray(sums.numpy() / counts[:, None], np.float32)
-
-    def _chunks(self, texts: Iterable[str], prefix: str, size: int) -> Iterator[Looked]:
+    def _token_ids(self, texts: Iterable[str], prefix: str, size: int) -> Iterator[tuple[Ints, Ints]]:
+        """Of `size` texts at a time the ids (N,) one after the other, and how many each text has (E,)."""
         numbered = iter(texts)
         number = 1
         while some := list(islice(numbered, size)):
             few_at_a_time = _few_characters(enumerate(some, number), prefix, _CHARACTERS_OF_TABLE)
-            parts = [self._looked_up(few) for few in few_at_a_time]
+            ids, lengths = zip(*map(self._looked_up, few_at_a_time), strict=True)
             number += len(some)
-            yield Looked(
-                np.concatenate([part.ids for part in parts]), np.concatenate([part.lengths for part in parts])
-            )
+            yield np.concatenate(ids), np.concatenate(lengths)
 
-    def _looked_up(self, texts: list[str]) -> Looked:
+    def _looked_up(self, texts: list[str]) -> tuple[Ints, Ints]:
         if self.room is not None:
             longest = self.room * _LONG
             texts = [text if len(text) <= longest else self._beginning(text, self.room) for text in texts]
         found, lengths = self._words.encode(texts)
         ids = found.astype(np.int64)
         if self.room is None or not (lengths > self.room).any():
-            return Looked(ids, lengths)
+            return ids, lengths
         place = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return Looked(ids[place < self.room], np.minimum(lengths, self.room))
+        return ids[place < self.room], np.minimum(lengths, self.room)
 
     def _beginning(self, text: str, room: int) -> str:
         """As much of a long text as has more tokens than are read, so that no time goes into the rest."""
@@ -172,6 +163,12 @@ class TableReader:
                 return part
             end *= 4
         return text
+
+
+def _beside(chunks: Iterator[Made], texts: Iterable[str], size: int) -> Iterator[Made]:
+    """By a thread that is one ahead; for a list of `size` texts at most it would cost more than it saves."""
+    few = isinstance(texts, Sequence) and len(texts) <= size
+    return chunks if few else prefetch(chunks, ahead=1)
 
 
 def _few_characters(texts: Iterable[tuple[int, str]], prefix: str, most: int) -> Iterator[list[str]]:

@@ -103,7 +103,7 @@ def write_artefact(
             (folder / GRAPHS[target][0]).write_bytes(content)
         for path in openvino_files:
             (folder / path.name).write_bytes(path.read_bytes())
-        config = source.config
+        config = source.packed.config
         head = source.packed.head if isinstance(source.packed, TaskModel) else None
         architecture = config.family.class_prefix + ((head.architecture if head else None) or "Model")
         source.tokenizer.save(folder, segments=config.type_vocab_size > 1, max_length=source.max_length)
@@ -161,7 +161,7 @@ def card(source: Source, target: Target, parity: Mapping[str, Any]) -> str:
     lines = [
         f"# {parity['model']}, exported to {target} in {precision}",
         "",
-        f"A {source.config.model_type} for {purpose}, in {files}. "
+        f"A {source.packed.config.model_type} for {purpose}, in {files}. "
         f"Inputs (batch, sequence), int64: {', '.join(source.padded.inputs)}. "
         f"Outputs: {', '.join(source.padded.head.names)}. Padding may stand on either side; what is padding "
         "says attention_mask.",

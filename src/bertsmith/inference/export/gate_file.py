@@ -92,7 +92,7 @@ def probes(source: Source, file: GateFile) -> list[Window]:
     """Sequences of many lengths, made of the file's own tokens: what no row of it may have."""
     template = source.tokenizer.template
     around = len(template.before) + len(template.behind)
-    longest = min(source.config.max_length, max(_LONGEST_PROBE, source.max_length))
+    longest = min(source.packed.config.max_length, max(_LONGEST_PROBE, source.max_length))
     special = np.array(source.tokenizer.special_ids)
     tokens = np.concatenate([window.token_ids for window in file.sequences])
     tokens = tokens[~np.isin(tokens, special)]

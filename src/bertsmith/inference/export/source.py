@@ -6,7 +6,6 @@ R rows that a head reads, C outputs, H hidden size.
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,10 @@ from bertsmith.inference.engine import start_engine
 from bertsmith.inference.export.padded import PaddedModel, States, Vectors, padded_head
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
-from bertsmith.model.config import BertConfig
-from bertsmith.model.locate import locate_model
-from bertsmith.model.sentence_files import makes_vectors
-from bertsmith.model.static_table import refuse_static
-from bertsmith.tasks.checkpoints.infer_task import model_kind
+from bertsmith.tasks.checkpoints.infer_task import locate_with_layers, model_kind
 from bertsmith.tasks.checkpoints.sentence_folder import (
     SentenceSettings,
+    read_pooling,
     read_sentence_settings,
     refuse_projection,
 )
@@ -65,10 +61,6 @@ class Source:
         require_text(self.tokenizer, "Export")
 
     @property
-    def config(self) -> BertConfig:
-        return self.packed.config
-
-    @cached_property
     def kind(self) -> str:
         """What the graph answers with, for those who compare it."""
         if self.task is not None and not isinstance(self.padded.head, Vectors):
@@ -90,7 +82,12 @@ class Source:
         encoded = [Encoded((window,)) for window in windows]
         head = self.padded.head
         if isinstance(head, Vectors):
-            return self._vectors(encoded, head)
+            found = np.empty((len(encoded), self.packed.config.hidden_size), np.float32)
+            encoder = self._encoder
+            for numbers, vectors in pooled_in_batches(encoder, encoded, head.pooling, _CPU, torch.float32):
+                found[numbers] = vectors
+            found = found[:, : head.truncate_dim]
+            return list(normalised(found) if head.normalise else found)
         if isinstance(head, States):
             return self._states(encoded)
         assert isinstance(self.packed, TaskModel)
@@ -99,13 +96,6 @@ class Source:
     @property
     def _encoder(self) -> Bert:
         return self.packed if isinstance(self.packed, Bert) else self.packed.encoder
-
-    def _vectors(self, encoded: Sequence[Encoded], head: Vectors) -> list[Answer]:
-        found = np.empty((len(encoded), self.config.hidden_size), np.float32)
-        for numbers, vectors in pooled_in_batches(self._encoder, encoded, head.pooling, _CPU, torch.float32):
-            found[numbers] = vectors
-        found = found[:, : head.truncate_dim]
-        return list(normalised(found) if head.normalise else found)
 
     def _states(self, encoded: Sequence[Encoded]) -> list[Answer]:
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:
@@ -124,8 +114,7 @@ def open_source(name: str | Path, task: type[Task[Any]] | None = None) -> Source
     """By path, alias or hub name; `task` for a model of a task of one's own. Raises ModelError for what can't
     be exported, and as loading does.
     """
-    folder = locate_model(name).folder
-    refuse_static(folder)
+    folder = locate_with_layers(name)
     if model_kind(folder) != "task":
         return _encoder_source(str(name), folder)
     return _task_source(str(name), folder, task)
@@ -152,7 +141,7 @@ def _encoder_source(name: str, folder: Path) -> Source:
     refuse_projection(folder, sentences.projection, "an exported graph")
     encoder = load_encoder(sentences.encoder)
     encoder.pooler = None
-    is_embedder = sentences.encoder != folder or makes_vectors(folder)
+    is_embedder = read_pooling(folder) is not None
     head = Vectors(sentences.pooling, True, sentences.truncate_dim) if is_embedder else States()
     engine = start_engine(deepcopy(encoder), sentences.encoder, _CPU, torch.float32)
     longest = min(sentences.max_length or encoder.config.max_length, encoder.config.max_length)

@@ -9,8 +9,10 @@ from typing import Any, Literal
 from bertsmith.errors import ModelError
 from bertsmith.model.checkpoint import Checkpoint
 from bertsmith.model.config_json import find_architecture
+from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import stated_manifest
 from bertsmith.model.sentence_files import makes_vectors, read_cross_encoder
+from bertsmith.model.static_table import refuse_static
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.tasks.checkpoints.sentence_folder import read_longest_text
 from bertsmith.tasks.examples.text_task import TextTask
@@ -150,12 +152,24 @@ def model_kind(folder: Path) -> ModelKind:
     return "masked-language" if _fills_masks(architecture) else "embedding"
 
 
-def refuse_predictor(folder: Path) -> None:
-    """Raises ModelError for a fine-tuned model that predicts, where vectors are asked for."""
+def locate_with_layers(name: str | Path) -> Path:
+    """The folder of a model by path, alias or hub name. Raises ModelError for a static table, where layers
+    are needed.
+    """
+    folder = locate_model(name).folder
+    refuse_static(folder)
+    return folder
+
+
+def locate_vector_model(name: str | Path) -> Path:
+    """The folder of a model by path, alias or hub name. Raises ModelError for a fine-tuned one that predicts,
+    where vectors are asked for.
+    """
+    folder = locate_model(name).folder
     manifest = stated_manifest(folder)
     task = "" if manifest is None else manifest.task
     if model_kind(folder) != "task" or task in _OF_VECTORS:
-        return
+        return folder
     what = f"fine-tuned for {task}" if task in TASKS else f"a fine-tuned {_architecture(folder)}"
     raise ModelError(
         f"{folder} is {what}: it predicts, and was trained for no vectors of texts. Use an embedding model, "

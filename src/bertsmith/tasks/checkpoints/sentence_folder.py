@@ -9,6 +9,7 @@ sentence_bert_config.json             the longest input
 config_sentence_transformers.json     prefixes of queries and documents, as prompts
 """
 
+import hashlib
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from bertsmith.errors import ModelError
-from bertsmith.files import tensors_written_to, write_json
+from bertsmith.files import sha256, tensors_written_to, write_json
 from bertsmith.model.config import BertConfig
 from bertsmith.model.folder_keys import (
     DENSE,
@@ -138,6 +139,13 @@ class SentenceSettings:
     def default_prompt(self) -> str:
         """Empty where there is none."""
         return self.prompts.get(self.default_prompt_name or "", "")
+
+    def weights_sha256(self) -> str:
+        """Of all in the folder that texts become vectors by: of the encoder's weights, where there is nothing
+        else.
+        """
+        found = [sha256(each / _WEIGHTS) for each in (self.encoder, self.projection) if each is not None]
+        return found[0] if len(found) == 1 else hashlib.sha256(" ".join(found).encode()).hexdigest()
 
 
 def read_sentence_settings(folder: Path) -> SentenceSettings:

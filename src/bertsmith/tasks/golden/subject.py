@@ -22,7 +22,7 @@ from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.cpu.onednn_layer import ROWS
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.model.static_table import StaticTable, is_static, load_static
-from bertsmith.tasks.checkpoints.infer_task import model_kind
+from bertsmith.tasks.checkpoints.infer_task import ModelKind, model_kind
 from bertsmith.tasks.checkpoints.sentence_folder import (
     SentenceSettings,
     read_projection,
@@ -257,7 +257,7 @@ class VectorSubject(Subject):
         super().__init__(encoder, encoder, tokenizer, min(sentences.max_length or most, most))
         self.sentences, self.projection = sentences, projection
 
-    def item(self, given: GoldenInput) -> Item | None:
+    def item(self, given: GoldenInput) -> Item:
         said = self.sentences
         text = given.given
         texts = (
@@ -350,11 +350,17 @@ class MaskSubject(Subject):
         return found
 
 
-def open_subject(folder: Path, task: type[Task[Any]] | None = None) -> Subject:
-    """The folder's model in float32 on a processor, by torch's own products; `task` for one of your own.
-    Raises as loading does, and InputError for a model of images or numbers, which reads no text.
+def open_subject(
+    folder: Path,
+    task: type[Task[Any]] | None = None,
+    kind: ModelKind | None = None,
+    purpose: str = "Asking for golden answers",
+) -> Subject:
+    """The folder's model in float32 on a processor, by torch's own products; `task` for one of your own,
+    `kind` for what it is taken as. Raises as loading does, and InputError, naming the `purpose`, for a model
+    of images or numbers, which reads no text.
     """
-    kind = "task" if task is not None else model_kind(folder)
+    kind = kind or ("task" if task is not None else model_kind(folder))
     subject: Subject
     if kind == "task":
         model, opened = load_task_model(folder, task)
@@ -370,5 +376,5 @@ def open_subject(folder: Path, task: type[Task[Any]] | None = None) -> Subject:
         projection = None if where is None else read_projection(where, encoder.config.hidden_size)
         tokenizer = load_own_tokenizer(sentences.encoder, encoder.config)
         subject = VectorSubject(encoder, tokenizer, sentences, projection)
-    require_text(subject.tokenizer, "Asking for golden answers")
+    require_text(subject.tokenizer, purpose)
     return subject
