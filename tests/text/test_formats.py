@@ -19,6 +19,7 @@ from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files import plain
 from bertsmith.text.files.rows import read_rows
 from bertsmith.text.files.sources import find_sources
+from bertsmith.text.files.tables import json_records
 from bertsmith.text.prose.sentences import RawDocument
 
 LINES = "First sentence here.\nSecond one.\n\nAnother document.\nIt goes on.\n"
@@ -265,10 +266,8 @@ def test_blocks_are_what_was_put_between_blank_lines(written: list[list[str]]) -
 
 @given(st.lists(st.dictionaries(st.just("text"), st.text(), min_size=1), max_size=5))
 def test_any_text_survives_json_lines(rows: list[dict[str, str]]) -> None:
-    from bertsmith.text.files.tables import json_lines
-
     file = io.StringIO("\n".join(map(json.dumps, rows)))
-    assert [text for _, text in json_lines(file, "f", "text")] == [row["text"] for row in rows]
+    assert [record.fields["text"] for record in json_records(file, "f")] == [row["text"] for row in rows]
 
 
 def test_a_long_collection_with_blanks_at_line_ends_is_not_one_document(tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ from pyarrow import csv as arrow_csv
 from bertsmith.errors import InputError
 from bertsmith.text.files.columns import Columns, guess_columns
 from bertsmith.text.files.rows import (
-    LabelledRow,
     guess_file_columns,
     read_column_names,
     read_rows,
     stream_texts,
 )
+from bertsmith.text.files.tables import Row
 
 EMPTY_TEXTS = {"reuters/test.jsonl": 276}  # headlines without an article
 RECORDS = [{"id": "1", "text": 'say "a, b"', "label": "x"}, {"id": "2", "text": "é 🎉", "label": "y"}]
@@ -71,7 +71,7 @@ def test_every_format_gives_the_same_rows(
         packed.write_bytes(compress(path.read_bytes()))
         path = packed
     expected = [
-        LabelledRow((record["label"], record["text"], record["label"]), f"{path}, {place}")
+        Row((record["label"], record["text"], record["label"]), f"{path}, {place}")
         for record, place in zip(RECORDS, places)
     ]
     assert read_rows(path, ["label", "text", "label"]) == expected
@@ -127,8 +127,8 @@ def test_standard_input_is_json_lines_unless_said_otherwise(monkeypatch: pytest.
 def test_a_row_is_placed_at_the_line_it_begins_on(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('t\n"over\ntwo lines"\n\nlast\n')
     assert read_rows(tmp_path / "a.csv", ["t"]) == [
-        LabelledRow(("over\ntwo lines",), f"{tmp_path}/a.csv, line 2"),
-        LabelledRow(("last",), f"{tmp_path}/a.csv, line 5"),
+        Row(("over\ntwo lines",), f"{tmp_path}/a.csv, line 2"),
+        Row(("last",), f"{tmp_path}/a.csv, line 5"),
     ]
 
 

@@ -19,7 +19,7 @@ from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import atomic_file, make_folder, read_json, sha256, write_json
 from bertsmith.model.locate import locate_model
 from bertsmith.text.files.table_file import open_table
-from bertsmith.text.files.tables import separated_rows
+from bertsmith.text.files.tables import Tsv
 
 SCORE = "score"
 BEGUN = "benchmark.json"
@@ -196,7 +196,7 @@ def _cells(
     """(text, pair, label, where) of each row; None for one that was too short."""
     wanted = (file.text, file.pair, file.label)
     with open_table(path, "tsv", "utf-8", {".tsv": "tsv"}, None, whole_name=True) as table:
-        rows = ((line, row) for line, row in separated_rows(table.whole_lines(), table.name, "tsv") if row)
+        rows = ((line, row) for line, row in Tsv().cells(table.stream) if row)
         if file.header:
             places = _places(path, next(rows, (1, []))[1], wanted)
         else:

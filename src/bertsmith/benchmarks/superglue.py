@@ -31,9 +31,8 @@ from bertsmith.benchmarks.glue_scores import (
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_write
 from bertsmith.metrics.scores import standard_errors
-from bertsmith.text.files.rows import FORMATS, Record
 from bertsmith.text.files.table_file import open_table
-from bertsmith.text.files.tables import json_records
+from bertsmith.text.files.tables import Record, json_records
 from bertsmith.text.files.values import shown
 
 WHERE = "https://super.gluebenchmark.com/tasks"
@@ -329,12 +328,11 @@ def superglue_tasks() -> list[BenchmarkTask]:
 def _read(path: Path, pairs: Pairs, *, labelled: bool) -> list[list[dict[str, Any]]]:
     """The rows of each line, without labels where the server judges. Raises InputError naming the line."""
     lines, name = [], f"{path.parent.name}/{path.name}"  # every task's files have the same names
-    with open_table(path, "jsonl", "utf-8", FORMATS, None) as table:
-        for number, fields in json_records(table.lines(), name, ADVICE):
-            where = f"{name}, line {number}"
-            found = pairs(Record(fields, where))
+    with open_table(path, "jsonl", "utf-8", {}, "jsonl") as table:
+        for record in json_records(table.lines(), name, ADVICE):
+            found = pairs(record)
             if labelled and any(pair.label is None for pair in found):
-                raise InputError(f"{where}: expected a label, found none. {ADVICE}")
+                raise InputError(f"{record.where}: expected a label, found none. {ADVICE}")
             lines.append([pair.as_row(labelled) for pair in found])
     if not any(lines):
         raise InputError(f"{path} has no rows. {ADVICE}")

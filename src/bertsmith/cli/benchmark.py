@@ -399,7 +399,7 @@ def rank(
     from bertsmith.inference.ranking.reranker import open_reranker
     from bertsmith.inference.ranking.results import compare, metrics_for
     from bertsmith.inference.ranking.search import Bm25Settings
-    from bertsmith.text.retrieval.judged_questions import TABLES, read_judged_questions
+    from bertsmith.text.retrieval.judged_questions import is_table, read_judged_questions
     from bertsmith.text.retrieval.layouts import read_retrieval_data
 
     kept = max(depth, k)  # documents a query, of each system
@@ -409,7 +409,7 @@ def rank(
         require_free(out)
     settings = RankingSettings(kept, reranked, bm25=Bm25Settings(english=english))
     index = Index.open(model) if (Path(model) / MANIFEST).is_file() else None
-    if index is not None and format is None and data.suffix in TABLES:
+    if index is not None and format is None and is_table(data):
         collection = read_judged_questions(data, index.texts(), encoding)
     else:
         collection = read_retrieval_data(data, format, split, encoding)

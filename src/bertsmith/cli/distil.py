@@ -121,7 +121,7 @@ def distil(
     from bertsmith.cli.results import show_distilled
     from bertsmith.cli.screen import console, print_paths, progress_bar
     from bertsmith.compression.distilling.distil_task import distil_task
-    from bertsmith.text.files.rows import FORMATS
+    from bertsmith.text.files.tables import format_of_ending
 
     beside: dict[str, object]
     if static:
@@ -155,7 +155,7 @@ def distil(
     settings = [word for word in overrides if _is_setting(word)]
     teachers = [teacher, *(word for word in overrides if not _is_setting(word))]
     if not Path(teacher).is_file():
-        if Path(teacher).suffix.lower() in FORMATS and not Path(teacher).exists():
+        if format_of_ending(Path(teacher).suffix.lower()) and not Path(teacher).exists():
             raise InputError(f"{teacher} does not exist. Name a file of answers, or the model that teaches.")
         _require_task(teacher)
     values: dict[str, Any] = given(columns, layout)

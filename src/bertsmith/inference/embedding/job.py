@@ -18,7 +18,6 @@ from bertsmith.inference.embedding.vector_file import ROWS, About, decode, encod
 from bertsmith.inference.embedding.vectors import Int8Ranges, Loss, Precision, loss
 from bertsmith.inference.lock import sole_writer
 from bertsmith.text.files.rows import (
-    LabelledRow,
     are_objects,
     guess_text,
     quoting_warnings,
@@ -26,6 +25,7 @@ from bertsmith.text.files.rows import (
     read_keys,
     stream_rows,
 )
+from bertsmith.text.files.tables import Row
 from bertsmith.text.files.values import as_text
 from bertsmith.text.workers import Engine, ordered_by_ray, require_engine
 
@@ -129,7 +129,7 @@ def embed_file(
 
 def _finish(
     embedder: Embedder,
-    found: Iterator[LabelledRow],
+    found: Iterator[Row],
     parts: ShardFolder,
     kind: PromptKind,
     engine: Engine,
@@ -259,7 +259,7 @@ def _finished(parts: ShardFolder, rows: ShardedRows) -> EmbeddingResult:
 
 def _rows(
     input: Path | str, text: str | int | None, id: str | int | None, layout: dict[str, Any]
-) -> Iterator[LabelledRow]:
+) -> Iterator[Row]:
     """(text,) or (text, id) of each; a blank line of plain text is a row without a text."""
     if str(input) == "-":
         columns, more = [text or "text", *([id] if id else [])], () if id else _SPELLINGS
@@ -280,7 +280,7 @@ def _texts_again(
             yield as_text(row.values[0], row.where)
 
 
-def _with_ids_if_any(rows: Iterator[LabelledRow]) -> Iterator[LabelledRow]:
+def _with_ids_if_any(rows: Iterator[Row]) -> Iterator[Row]:
     """(text, id) of each, or (text,): the first row of a stream says which spelling it has. Raises InputError
     for an id where that has none.
     """
@@ -292,7 +292,7 @@ def _with_ids_if_any(rows: Iterator[LabelledRow]) -> Iterator[LabelledRow]:
             raise InputError(
                 f"{row.where} has the id {other!r}, and the first row has none. Give an id to all or to none."
             )
-        yield LabelledRow(tuple(row.values[place] for place in (0, *ids)), row.where)
+        yield Row(tuple(row.values[place] for place in (0, *ids)), row.where)
 
 
 def _id_of(names: Sequence[str]) -> str | None:

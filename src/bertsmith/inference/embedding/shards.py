@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_write, flush, read_json, write_json
 from bertsmith.inference.embedding.vector_file import ROWS, About, vector_schema
-from bertsmith.text.files.rows import LabelledRow
+from bertsmith.text.files.tables import Row
 from bertsmith.text.files.values import as_text, is_blank
 from bertsmith.text.tokens.tokenizer import LONE_SURROGATE
 
@@ -159,7 +159,7 @@ class ShardedRows:
     tokens alone, are counted in `blank`; `first_blank` is the first one's place.
     """
 
-    rows: Iterable[LabelledRow]
+    rows: Iterable[Row]
     size: int
     done: Sequence[str] = ()
     waiting: deque[ShardRows] = field(default_factory=deque)
@@ -201,7 +201,7 @@ class ShardedRows:
         self.shards += 1
 
 
-def _id(row: LabelledRow, number: int) -> str:
+def _id(row: Row, number: int) -> str:
     """The row's own, or its number."""
     if len(row.values) < 2:
         return str(number)

@@ -35,7 +35,6 @@ from bertsmith.text.files.columns import (
     unknown_column,
 )
 from bertsmith.text.files.rows import (
-    LINES_HAVE,
     are_lines,
     are_objects,
     guess_file_columns,
@@ -45,6 +44,7 @@ from bertsmith.text.files.rows import (
     read_keys,
     read_rows,
 )
+from bertsmith.text.files.tables import LINES_HAVE
 from bertsmith.text.files.values import ID, as_category, as_id, as_text, is_blank, shown
 from bertsmith.text.labelled.labelled_files import named_files
 from bertsmith.text.tokens.long_texts import Pieces

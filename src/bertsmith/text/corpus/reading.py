@@ -23,24 +23,16 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
 
 from bertsmith.text.corpus_settings import CorpusSettings, Format
-from bertsmith.text.files import plain, tables
+from bertsmith.text.files import plain
 from bertsmith.text.files.streams import SourceFile, SourceStream, hash_of
+from bertsmith.text.files.tables import FORMATS, TableFormat, format_of_ending
 from bertsmith.text.prose.pydocs import Package, Page, read_page
 from bertsmith.text.prose.sentences import LineLayout, RawDocument
 
 BATCH_CHARACTERS = 1_500_000
 BATCH_DOCUMENTS = 4_000
 
-BY_SUFFIX: dict[str, Format] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".parquet": "parquet",
-}
-LAYOUTS: dict[Format, LineLayout] = {
+LAYOUTS: dict[str, LineLayout] = {
     "wikiextractor": "paragraph-lines",
     "lines": "sentence-lines",
 }  # others: folded
@@ -133,8 +125,8 @@ class Reader:
         for index, source in enumerate(self._sources):
             if isinstance(source, Package):
                 yield from self._package(index, source)
-            elif format_by_name(source, self._settings) == "parquet":
-                yield from self._parquet(index, source)
+            elif (table := FORMATS.get(format_by_name(source, self._settings))) and not table.IS_TEXT:
+                yield from self._binary_table(index, source, table)
             else:
                 yield from self._text_file(index, source)
             self._before += source.size
@@ -146,18 +138,20 @@ class Reader:
             self.position += page.size
             yield UnreadPage(index, f"{package.name}#{page.name}", page)
 
-    def _parquet(self, index: int, file: SourceFile) -> Iterator[RawDocument]:
-        self.origins[index] = Origin("parquet", hash_of(file))
-        with SourceStream(file, self._settings) as stream, stream.seekable() as opened:
-            rows = max(tables.parquet_rows(opened, file.name), 1)
-            texts = tables.parquet(opened, file.name, self._settings.text_column)
-            yield from self._raw_documents(index, "parquet", self._counted(texts, file.size, rows))
+    def _binary_table(self, index: int, file: SourceFile, table: TableFormat) -> Iterator[RawDocument]:
+        self.origins[index] = Origin(table.NAME, hash_of(file))
+        with SourceStream(file, self._settings) as stream:
+            rows = table.row_count(stream)
+            texts = table.texts(stream, self._settings.text_column)
 
-    def _counted(self, texts: Iterator[plain.Text], size: int, rows: int) -> Iterator[plain.Text]:
-        """The position after each row, as if all took as much of the file."""
-        for row, text in enumerate(texts, start=1):
-            self.position = self._before + size * row // rows
-            yield text
+            def counted() -> Iterator[plain.Text]:
+                """The position after each row, as if all took as much of the file."""
+                for row, text in enumerate(texts, start=1):
+                    if rows is not None:
+                        self.position = self._before + file.size * row // rows
+                    yield text
+
+            yield from self._raw_documents(index, table.NAME, counted())
 
     def _text_file(self, index: int, file: SourceFile) -> Iterator[RawDocument]:
         with SourceStream(file, self._settings) as stream:
@@ -176,9 +170,7 @@ class Reader:
             self._folders[folder] = of_folder(self._texts_of[folder], self._settings)
         return self._folders[folder]
 
-    def _raw_documents(
-        self, index: int, format: Format, texts: Iterator[plain.Text]
-    ) -> Iterator[RawDocument]:
+    def _raw_documents(self, index: int, format: str, texts: Iterator[plain.Text]) -> Iterator[RawDocument]:
         name, layout = self._sources[index].name, LAYOUTS.get(format, "folded")
         for id, text in texts:
             for part, piece in enumerate(_pieces(text)):
@@ -198,23 +190,25 @@ def _pieces(text: str) -> Iterator[str]:
     yield text
 
 
-def format_by_name(file: SourceFile, settings: CorpusSettings) -> Format:
+def format_by_name(file: SourceFile, settings: CorpusSettings) -> str:
     """The format asked for, else the one the file's name tells, else 'auto': look inside."""
-    return settings.format if settings.format != "auto" else BY_SUFFIX.get(file.suffix, "auto")
+    if settings.format != "auto":
+        return settings.format
+    if file.suffix == ".json":
+        return "jsonl"
+    table = None if file.suffix == ".txt" else format_of_ending(file.suffix)
+    return "auto" if table is None else table.NAME
 
 
 def read_texts(
     stream: SourceStream, settings: CorpusSettings, folder: Callable[[], Format | None]
-) -> tuple[Format, Iterator[plain.Text]]:
-    """The format of a file that isn't Parquet, and its documents as (id within the file, text). `folder`
-    gives what `of_folder` says of the files beside it.
+) -> tuple[str, Iterator[plain.Text]]:
+    """The format of a file that holds text, and its documents as (id within the file, text). `folder` gives
+    what `of_folder` says of the files beside it.
     """
-    name, column = stream.file.name, settings.text_column
     format = format_by_name(stream.file, settings)
-    if format == "jsonl":
-        return format, tables.json_lines(stream.lines(tables.LONGEST_LINE), name, column)
-    if format in ("csv", "tsv"):
-        return format, tables.separated(stream.whole_lines(tables.LONGEST_LINE), name, column, format)
+    if format not in ("auto", *_PLAIN_READERS):
+        return format, FORMATS[format].texts(stream, settings.text_column)
     lines = stream.lines(plain.LONGEST)
     if format == "auto":
         sample = _sample(lines)

@@ -22,9 +22,11 @@ from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.files import sha256
-from bertsmith.text.files import rows, tables
 from bertsmith.text.files.columns import BY_SEMICOLONS, column_number, listed, unknown_column
+from bertsmith.text.files.rows import read_column_names, stream_rows
+from bertsmith.text.files.streams import ending_of
 from bertsmith.text.files.table_file import TableFile, open_table
+from bertsmith.text.files.tables import FORMATS, Csv, Record, Tsv, find_format, table_endings
 from bertsmith.text.labelled.conll import Sentence, read_tagged
 from bertsmith.text.labelled.squad import read_squad
 from bertsmith.text.retrieval.beir import gathered_texts, is_beir
@@ -34,11 +36,7 @@ from bertsmith.text.words import spaced_words
 
 LEAST_MEAN_WORDS = 3  # of a column that is taken for text
 _LOOKED_AT = 1000  # values of a column, when it is judged which columns are text
-_BY_ENDING = {
-    **{ending: format for ending, format in rows.FORMATS.items() if format != "lines"},
-    **dict.fromkeys((".conll", ".iob", ".iob2", ".bio"), "conll"),
-    ".conllu": "conllu",
-}
+_TAGGED = {**dict.fromkeys((".conll", ".iob", ".iob2", ".bio"), "conll"), ".conllu": "conllu"}  # by ending
 _TEXT = "text"  # lines, or CoNLL's columns: the content tells
 _FOLDER = "folder"  # of any layout: its files tell
 
@@ -63,12 +61,7 @@ class EvaluationFile:
     texts: tuple[EvaluationText, ...]
 
 
-class _Row(NamedTuple):
-    fields: dict[str, Any]
-    where: str
-
-
-_Reader = Callable[[Path, str, str], list[_Row]]
+_Reader = Callable[[Path, str, str], list[Record]]
 
 
 def read_evaluation_file(
@@ -86,10 +79,10 @@ def read_evaluation_file(
     if not path.exists():  # an address or standard input among them: the hash is that of a file
         raise InputError(f"{path} does not exist. Name a test file or a folder on this machine.")
     read_as = _format_of(path, format, encoding)
-    found = _READERS[read_as](path, read_as, encoding)
+    found = _READERS.get(read_as, _table_rows)(path, read_as, encoding)
     if not found:
         raise InputError(f"{path} has no rows. Expected at least one.")
-    chosen = _chosen(found, columns, str(path), guess=read_as in _TABLES)
+    chosen = _chosen(found, columns, str(path), guess=read_as in FORMATS and read_as != "lines")
     texts = tuple(
         EvaluationText(number, column, text, row.where)
         for number, row in enumerate(found)
@@ -111,13 +104,15 @@ def _hashes(path: Path) -> dict[str, str]:
 
 
 def _format_of(path: Path, format: str | None, encoding: str) -> str:
-    """What was said, else what the ending or the content tells: a name among _READERS."""
-    if format is not None and format not in _READERS:
+    """What was said, else what the ending or the content tells: a name among _READERS, or of a table."""
+    if format is not None and format not in _READERS and find_format(format) is None:
         known = ", ".join(name for name in _READERS if name not in (_TEXT, _FOLDER))
         raise InputError(f"There is no format {format!r}. Choose one of {known}.")
     if path.is_dir() or format is not None:
         return format or _FOLDER
-    with open_table(path, None, encoding, _BY_ENDING, _TEXT, whole_name=True) as table:
+    tables = table_endings(None, ending_of(str(path)))
+    by_ending = {ending: name for ending, name in tables.items() if name != "lines"} | _TAGGED
+    with open_table(path, None, encoding, by_ending, _TEXT, whole_name=True) as table:
         if table.format == "csv":  # saved with tabs it is no rarity: the more frequent separator counts
             first = next(iter(table.lines()), "")
             return "tsv" if first.count("\t") > first.count(",") else "csv"
@@ -136,10 +131,11 @@ def _kind_of_json(table: TableFile) -> str:
     return "reqa" if isinstance(content, dict) and "questions" in content else "json"
 
 
-def _separated_rows(path: Path, format: str, encoding: str) -> list[_Row]:
+def _separated_rows(path: Path, format: str, encoding: str) -> list[Record]:
     """Rows of CSV or TSV, of any width."""
     with open_table(path, format, encoding, {}, format, whole_name=True) as table:
-        found = [each for each in tables.separated_rows(table.whole_lines(), table.name, format) if each[1]]
+        kind = Csv() if format == "csv" else Tsv()
+        found = [each for each in kind.cells(table.stream) if each[1]]
     if not found:
         return []
     if _has_semicolons([fields for _, fields in found]):
@@ -148,7 +144,7 @@ def _separated_rows(path: Path, format: str, encoding: str) -> list[_Row]:
     names, is_header = [str(number) for number in range(1, width + 1)], _is_header(found[0][1])
     if is_header:
         names[: len(found[0][1])] = [field.strip() for field in found[0][1]]
-    return [_Row(dict(zip(names, fields)), f"{path}, line {line}") for line, fields in found[is_header:]]
+    return [Record(dict(zip(names, fields)), f"{path}, line {line}") for line, fields in found[is_header:]]
 
 
 def _has_semicolons(rows: Sequence[Sequence[str]]) -> bool:
@@ -168,52 +164,51 @@ def _is_header(first: Sequence[str]) -> bool:
     return all(names[1:]) and len(set(names)) == len(names) and all(len(name.split()) < 3 for name in names)
 
 
-def _record_rows(path: Path, format: str, encoding: str) -> list[_Row]:
+def _record_rows(path: Path, format: str, encoding: str) -> list[Record]:
     with open_table(path, format, encoding, {}, format, whole_name=True) as table:
-        return [_Row(*record) for record in rows.records(table)]
+        return list(FORMATS[format].records(table.stream))
 
 
-def _parquet_rows(path: Path, format: str, encoding: str) -> list[_Row]:
-    names = rows.read_column_names(path, format=format, encoding=encoding)
-    found = rows.stream_rows(path, names, format=format, encoding=encoding)
-    return [_Row(dict(zip(names, row.values, strict=True)), row.where) for row in found]
+def _table_rows(path: Path, format: str, encoding: str) -> list[Record]:
+    """Of Parquet, and of a package's format."""
+    names = read_column_names(path, format=format, encoding=encoding)
+    found = stream_rows(path, names, format=format, encoding=encoding)
+    return [Record(dict(zip(names, row.values, strict=True)), row.where) for row in found]
 
 
-def _tagged_rows(path: Path, format: str, encoding: str) -> list[_Row]:
+def _tagged_rows(path: Path, format: str, encoding: str) -> list[Record]:
     said = None if format == _TEXT else format
     found = read_tagged(path, format=said, tagged=False, encoding=encoding)
     return [
-        _Row(
+        Record(
             {"words": " ".join(each.words)} if isinstance(each, Sentence) else {"text": each.text}, each.where
         )
         for each in found
     ]
 
 
-def _squad_rows(path: Path, format: str, encoding: str) -> list[_Row]:
+def _squad_rows(path: Path, format: str, encoding: str) -> list[Record]:
     found = read_squad(path, labelled=False, format="json", encoding=encoding)
-    return [_Row({"question": each.question, "context": each.passage}, each.where) for each in found]
+    return [Record({"question": each.question, "context": each.passage}, each.where) for each in found]
 
 
-def _retrieval_rows(path: Path, format: str, encoding: str) -> list[_Row]:
+def _retrieval_rows(path: Path, format: str, encoding: str) -> list[Record]:
     data: RetrievalData | Gathering
     if format in (_FOLDER, "beir") and is_beir(path):  # of whatever splits, a hidden one among them
         data = gathered_texts(path, encoding)
     else:
         data = read_retrieval_data(path, None if format == _FOLDER else format, encoding=encoding)
-    queries = [_Row({"query": text}, f"{path}, query {id}") for id, text in data.queries.items()]
-    documents = [_Row({"document": text}, f"{path}, document {id}") for id, text in data.documents.items()]
+    queries = [Record({"query": text}, f"{path}, query {id}") for id, text in data.queries.items()]
+    documents = [Record({"document": text}, f"{path}, document {id}") for id, text in data.documents.items()]
     return queries + documents
 
 
-_TABLES: dict[str, _Reader] = {
+_READERS: dict[str, _Reader] = {
     "csv": _separated_rows,
     "tsv": _separated_rows,
     "jsonl": _record_rows,
     "json": _record_rows,
-    "parquet": _parquet_rows,
-}
-_READERS: dict[str, _Reader] = _TABLES | {
+    "parquet": _table_rows,
     _TEXT: _tagged_rows,
     "lines": _tagged_rows,
     "conll": _tagged_rows,
@@ -226,7 +221,7 @@ _READERS: dict[str, _Reader] = _TABLES | {
 }
 
 
-def _chosen(found: Sequence[_Row], columns: Sequence[str], where: str, *, guess: bool) -> list[str]:
+def _chosen(found: Sequence[Record], columns: Sequence[str], where: str, *, guess: bool) -> list[str]:
     """The columns that were named, else all, or in a table all whose values look like running text."""
     names = list(dict.fromkeys(name for row in found for name in row.fields))
     if columns:

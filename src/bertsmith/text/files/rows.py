@@ -1,70 +1,33 @@
-"""Rows of labelled data out of any table: the columns asked for, and where each row stands.
+"""Rows of any table: the columns asked for, and where each row stands.
 
-| format | by the ending | a row's values |
-| --- | --- | --- |
-| csv | .csv | strings; quotes as in RFC 4180 |
-| tsv | .tsv, .tab | strings; a quote is a letter like any other |
-| jsonl | .jsonl, .ndjson | as JSON has them: strings, numbers, lists, None |
-| json | .json | the same, from one list of objects (or from lines after all) |
-| parquet | .parquet | as Parquet has them |
-| lines | .txt | one column called `text`, a row a line |
-
-Each may be packed: a.csv.gz, a.jsonl.zst. A dash is standard input, JSON lines unless another format is
-given. Blank lines are passed over, unless those of plain lines, and of a CSV or TSV of one column, are asked
-for. A byte-order mark settles the encoding and is no part of a column's name.
+`tables.py` says which formats there are. A file may be packed: a.csv.gz, a.jsonl.zst. A dash is standard
+input, JSON lines unless another format is given. Blank lines are passed over, unless those of plain lines,
+and of a CSV or TSV of one column, are asked for. A byte-order mark settles the encoding and is no part of a
+column's name.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import pyarrow as pa
+from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.files import parse_json, with_distinct_keys
-from bertsmith.text.files import tables
-from bertsmith.text.files.columns import (
-    Columns,
-    column_number,
-    find_column,
-    guess_columns,
-    named_column,
-    separator_advice,
-    unknown_column,
-)
-from bertsmith.text.files.streams import COMPRESSIONS
+from bertsmith.text.files.columns import Columns, guess_columns, named_column
+from bertsmith.text.files.streams import ending_of
 from bertsmith.text.files.table_file import TableFile, open_table
+from bertsmith.text.files.tables import (
+    FORMATS,
+    LINES_HAVE,
+    Record,
+    Row,
+    Selection,
+    format_of_ending,
+    table_endings,
+)
 from bertsmith.text.files.values import as_text, is_blank
 
-FORMATS = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "json",
-    ".parquet": "parquet",
-    ".txt": "lines",
-}
-LINES_HAVE = ["text"]  # the one column of plain lines
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
-
-
-class LabelledRow(NamedTuple):
-    """Values in the order of the columns asked for, and their place for messages: 'a/train.tsv, line 12'."""
-
-    values: tuple[Any, ...]
-    where: str
-
-
-class Record(NamedTuple):
-    """One JSON object whole, and its place."""
-
-    fields: dict[str, Any]
-    where: str
 
 
 def read_rows(
@@ -76,7 +39,7 @@ def read_rows(
     encoding: str = "utf-8",
     optional: Sequence[str] = (),
     blank_lines: bool = False,
-) -> list[LabelledRow]:
+) -> list[Row]:
     """Every row of a table, reduced to `columns`, each given by name or by its number from 1, and behind them
     those of the `optional` ones, None where there is no such column.
 
@@ -88,8 +51,7 @@ def read_rows(
     Raises InputError for a file that is missing, empty, broken or in another encoding, for a column that
     isn't there, and for a row that is too short or too long, with its line.
     """
-    wanted = _Wanted(columns, header, optional, blank_lines)
-    return list(_stream(path, wanted, format, encoding))
+    return list(_stream(path, Selection(columns, header, optional, blank_lines), format, encoding))
 
 
 def stream_rows(
@@ -101,11 +63,11 @@ def stream_rows(
     encoding: str = "utf-8",
     optional: Sequence[str] = (),
     blank_lines: bool = False,
-) -> Iterator[LabelledRow]:
+) -> Iterator[Row]:
     """The rows of `read_rows` one at a time, for files that don't fit into memory (.json is read whole). The
     file is opened at the first row, and errors are raised where they stand.
     """
-    return _stream(path, _Wanted(columns, header, optional, blank_lines), format, encoding)
+    return _stream(path, Selection(columns, header, optional, blank_lines), format, encoding)
 
 
 def stream_texts(
@@ -130,19 +92,10 @@ def stream_texts(
             yield text
 
 
-class _Wanted(NamedTuple):
-    """What is asked of each row."""
-
-    columns: Sequence[str | int]
-    header: bool
-    optional: Sequence[str] = ()
-    blank_lines: bool = False
-
-
-def _stream(path: str | Path, wanted: _Wanted, format: str | None, encoding: str) -> Iterator[LabelledRow]:
+def _stream(path: str | Path, wanted: Selection, format: str | None, encoding: str) -> Iterator[Row]:
     row = None
     with _opened(path, format, encoding) as table:
-        for row in _READERS[table.format](table, wanted):
+        for row in FORMATS[table.format].rows(table.stream, wanted):
             yield row
     if row is None:
         raise InputError(f"{table.name} has no rows. Expected at least one, as {table.format}.")
@@ -158,7 +111,7 @@ def read_column_names(
     if str(path) == "-":
         raise InputError("The columns of standard input cannot be looked up beforehand. Name them.")
     with _opened(path, format, encoding) as table:
-        names = _NAMES[table.format](table, header)
+        names = FORMATS[table.format].names(table.stream, header)
     if not names:
         raise InputError(f"{table.name} has no rows. Expected at least one, as {table.format}.")
     return names
@@ -234,14 +187,7 @@ def names_of_numbers(
 
 def tells_format(path: str | Path) -> bool:
     """Whether a file's ending, before that of its compression, says by which format it is read."""
-    return _told_format(path) is not None
-
-
-def _told_format(path: str | Path) -> str | None:
-    stem = Path(path).name.lower()
-    for ending in COMPRESSIONS:
-        stem = stem.removesuffix(ending)
-    return FORMATS.get(Path(stem).suffix)
+    return format_of_ending(ending_of(str(path))) is not None
 
 
 def quoting_warnings(path: str | Path, texts: Iterable[str], format: str | None = None) -> list[str]:
@@ -249,7 +195,7 @@ def quoting_warnings(path: str | Path, texts: Iterable[str], format: str | None 
     ends between, as pandas and spreadsheets write them. Of GLUE's files, where a quote is a letter, none has
     such texts.
     """
-    if (format or _told_format(path)) != "tsv":
+    if format != "tsv" and (format or ending_of(str(path)) not in FORMATS["tsv"].ENDINGS):
         return []
     count, torn, first, is_open = 0, 0, "", False
     for text in texts:
@@ -278,13 +224,14 @@ def quoting_warnings(path: str | Path, texts: Iterable[str], format: str | None 
 def are_objects(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> bool:
     """Whether the rows are JSON objects, each of which may have other keys."""
     with _opened(path, format, encoding) as table:
-        return table.format in ("json", "jsonl")
+        return FORMATS[table.format].HAS_OWN_KEYS
 
 
 def read_keys(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> list[str]:
     """The keys of all objects of a .jsonl or .json file, in the order in which they come."""
     with _opened(path, format, encoding) as table:
-        return list(dict.fromkeys(key for record in records(table) for key in record.fields))
+        records = FORMATS[table.format].records(table.stream)
+        return list(dict.fromkeys(key for record in records for key in record.fields))
 
 
 def stream_objects(
@@ -292,7 +239,7 @@ def stream_objects(
 ) -> Iterator[Record]:
     """The objects of a .jsonl or .json file whole, one at a time."""
     with _opened(path, format, encoding) as table:
-        yield from records(table)
+        yield from FORMATS[table.format].records(table.stream)
 
 
 def are_lines(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> bool:
@@ -305,160 +252,5 @@ def are_lines(path: str | Path, *, format: str | None = None, encoding: str = "u
 
 def _opened(path: str | Path, format: str | None, encoding: str) -> AbstractContextManager[TableFile]:
     otherwise = "jsonl" if str(path) == "-" else None
-    return open_table(path, format, encoding, FORMATS, otherwise, whole_name=True)
-
-
-def _separated(table: TableFile, wanted: _Wanted) -> Iterator[LabelledRow]:
-    every = tables.separated_rows(table.whole_lines(), table.name, table.format)
-    before = list[tuple[int, list[str]]]()  # blank lines: cells too, where there is no header
-    for first in every:
-        if first[1]:
-            break
-        before.append(first)
-    else:
-        return
-    blank = [""] if wanted.blank_lines and len(first[1]) == 1 else []
-    behind = every if wanted.header else chain(before, [first], every)
-    rows = ((line, row or blank) for line, row in behind if row or blank)
-    names = _header(first[1]) if wanted.header else None
-    picked = [_place(column, names, table.name) for column in wanted.columns]
-    more = [names.index(name) if names and name in names else None for name in wanted.optional]
-    needed = max(picked, default=-1) + 1
-    for line, row in rows:
-        where = f"{table.name}, line {line}"
-        if len(row) < needed:
-            raise _too_short(row, needed, where, table.format)
-        if names is not None:
-            tables.require_no_more(row, names, where)
-        elif table.format == "csv":  # in TSV, where a text holds no tab, STS-B has sources behind some rows
-            tables.require_no_more(row, first[1], where, "the first row")
-        optional = (None if index is None or index >= len(row) else row[index] for index in more)
-        yield LabelledRow((*(row[index] for index in picked), *optional), where)
-
-
-def _header(fields: Iterable[str]) -> list[str]:
-    return [field.strip() for field in fields]
-
-
-def _place(column: str | int, names: Sequence[str] | None, where: str) -> int:
-    if names is not None:
-        return find_column(column, names, where)
-    number = column_number(column)
-    if number is None:
-        raise InputError(
-            f"{where}: no column {column!r}: without a header, columns have only numbers, from 1."
-        )
-    return number - 1
-
-
-def _too_short(row: Sequence[str], needed: int, where: str, format: str) -> InputError:
-    hint = ""
-    if format == "csv" and "\t" in "".join(row):
-        hint = separator_advice(["\t"])
-    return InputError(
-        f"{where}: expected {needed} columns or more, found {len(row)}. Mend the row or remove it.{hint}"
-    )
-
-
-def _objects(table: TableFile, wanted: _Wanted) -> Iterator[LabelledRow]:
-    for fields, where in records(table):
-        for column in wanted.columns:
-            if column not in fields:
-                raise unknown_column(column, list(fields), where)
-        values = [fields[str(column)] for column in wanted.columns]
-        yield LabelledRow((*values, *map(fields.get, wanted.optional)), where)
-
-
-def records(table: TableFile) -> Iterator[Record]:
-    """The objects of an opened .jsonl or .json file, one at a time."""
-    lines: Iterable[str] = table.lines()
-    if table.format == "json":
-        text = table.stream.text()
-        if text.lstrip().startswith("["):
-            yield from _listed_records(text, table.name)
-            return
-        lines = text.split("\n")
-    advice = "Mend the line, or name another format with --format."
-    for number, record in tables.json_records(lines, table.name, advice):
-        yield Record(record, f"{table.name}, line {number}")
-
-
-def _listed_records(text: str, name: str) -> Iterator[Record]:
-    try:
-        found = parse_json(text, with_distinct_keys)
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{name}: expected one JSON list of objects, but it is not valid JSON ({error})."
-        ) from error
-    for number, record in enumerate(found, start=1):
-        if not isinstance(record, dict):
-            raise InputError(f"{name}, item {number}: expected a JSON object, found {type(record).__name__}.")
-        yield Record(record, f"{name}, item {number}")
-
-
-def _parquet(table: TableFile, wanted: _Wanted) -> Iterator[LabelledRow]:
-    chosen: list[str | None] = []  # None: a column that there isn't
-
-    def choose(schema: pa.Schema) -> list[str]:
-        names = schema.names
-        chosen.extend(names[find_column(column, names, table.name)] for column in wanted.columns)
-        chosen.extend(name if name in names else None for name in wanted.optional)
-        read = list(dict.fromkeys(name for name in chosen if name is not None))
-        tables.require_different(names, read, table.name)  # Parquet is read by name
-        return read
-
-    row = 0
-    with table.binary() as file:
-        for batch in tables.record_batches(file, table.name, choose):
-            nothing = [None] * batch.num_rows
-            columns = (
-                tables.column_values(batch, name, table.name, row) if name else nothing for name in chosen
-            )
-            rows: Iterable[tuple[Any, ...]] = zip(*columns) if chosen else repeat((), batch.num_rows)
-            for values in rows:
-                row += 1
-                yield LabelledRow(values, f"{table.name}, row {row}")
-
-
-def _lines(table: TableFile, wanted: _Wanted) -> Iterator[LabelledRow]:
-    for column in wanted.columns:
-        find_column(column, LINES_HAVE, table.name)
-    for number, line in enumerate(table.lines(), start=1):
-        if line.strip() or wanted.blank_lines:
-            values = (*[line] * len(wanted.columns), *[None] * len(wanted.optional))
-            yield LabelledRow(values, f"{table.name}, line {number}")
-
-
-_READERS: dict[str, Callable[[TableFile, _Wanted], Iterator[LabelledRow]]] = {
-    "csv": _separated,
-    "tsv": _separated,
-    "jsonl": _objects,
-    "json": _objects,
-    "parquet": _parquet,
-    "lines": _lines,
-}
-
-
-def _separated_names(table: TableFile, header: bool) -> list[str]:
-    rows = tables.separated_rows(table.whole_lines(), table.name, table.format)
-    first = next((row for _, row in rows if row), [])
-    return _header(first) if header else [str(number) for number in range(1, len(first) + 1)]
-
-
-def _object_names(table: TableFile, header: bool) -> list[str]:
-    return [name for record in islice(records(table), 1) for name in record.fields]
-
-
-def _parquet_names(table: TableFile, header: bool) -> list[str]:
-    with table.binary() as file:
-        return tables.parquet_columns(file, table.name)
-
-
-_NAMES: dict[str, Callable[[TableFile, bool], list[str]]] = {
-    "csv": _separated_names,
-    "tsv": _separated_names,
-    "jsonl": _object_names,
-    "json": _object_names,
-    "parquet": _parquet_names,
-    "lines": lambda table, header: LINES_HAVE,
-}
+    by_ending = table_endings(format, ending_of(str(path)))
+    return open_table(path, format, encoding, by_ending, otherwise, whole_name=True)

@@ -18,6 +18,7 @@ from bertsmith.errors import EncodingError, InputError
 from bertsmith.text.corpus_settings import CorpusSettings
 
 CHUNK = 1 << 20  # bytes decompressed at a time
+LONGEST_LINE = 1 << 26  # characters of one line of JSON or CSV: a bound on memory, far beyond real rows
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 # UTF-32 before UTF-16: the little-endian marks of both begin with the same two bytes.
 BYTE_ORDER_MARKS = (
@@ -30,6 +31,14 @@ BYTE_ORDER_MARKS = (
 
 
 _WIDE = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")  # encodings that a file may have without a mark
+
+
+def ending_of(path: str) -> str:
+    """The lower-case ending of a file's name without that of its compression: '.csv' for 'a.CSV.gz'."""
+    stem = path.lower().rsplit("/", 1)[-1]
+    for ending in COMPRESSIONS:
+        stem = stem.removesuffix(ending)
+    return "." + stem.rsplit(".", 1)[1] if "." in stem else ""
 
 
 @dataclass(frozen=True)
@@ -51,11 +60,8 @@ class SourceFile:
 
     @property
     def suffix(self) -> str:
-        """The lower-case ending of the name without that of the compression: '.csv' for 'a.csv.gz'."""
-        stem = self.path.lower().rsplit("/", 1)[-1]
-        for ending in COMPRESSIONS:
-            stem = stem.removesuffix(ending)
-        return "." + stem.rsplit(".", 1)[1] if "." in stem else ""
+        """The name's, as `ending_of` has it."""
+        return ending_of(self.path)
 
     @property
     def date(self) -> str | None:
@@ -82,6 +88,7 @@ class SourceStream:
         self._stack = contextlib.ExitStack()
         self._raw = _HashingReader(self._stack.enter_context(file.open()))
         self._bytes = self._decompressed()
+        self._content: bytes | None = None  # of what is packed and was asked for whole
         self.head = self._read()  # the first piece, to look at before deciding how to read the rest
 
     def __enter__(self) -> "SourceStream":
@@ -89,6 +96,11 @@ class SourceStream:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    @property
+    def name(self) -> str:
+        """What errors call the file."""
+        return self.file.name
 
     @property
     def position(self) -> int:
@@ -126,29 +138,27 @@ class SourceStream:
             ".zst?"
         )
 
-    def lines(self, limit: int) -> Iterator[str]:
+    def lines(self, limit: int = LONGEST_LINE) -> Iterator[str]:
         """Lines without their ends; one longer than `limit` characters is cut at a space.
 
         Raises InputError naming file, line and byte where the text is not in the expected encoding.
         """
         return lines_of(self.chunks(), limit)
 
-    def whole_lines(self, limit: int) -> Iterator[str]:
+    def whole_lines(self) -> Iterator[str]:
         """The same with their ends, \\n, \\r\\n or \\r, which between quotes are part of a cell."""
-        return lines_of(self.chunks(translate=False), limit, keep_ends=True)
+        return lines_of(self.chunks(translate=False), LONGEST_LINE, keep_ends=True)
 
     def text(self) -> str:
         """All of it at once, for formats that cannot be read by lines; errors as of `lines`."""
         return "".join(self.chunks())
 
-    def content(self) -> bytes:
-        """The decompressed bytes at once, for formats that are read by jumping about."""
-        return b"".join([self.head, *iter(self._read, b"")])
-
     def seekable(self) -> contextlib.AbstractContextManager[Any]:
-        """The same to jump about in: the file on disk, or in memory what is packed or piped."""
+        """The decompressed bytes to jump about in: the file on disk, or in memory what is packed or piped."""
         if self.file.compression or self.file.path == "-":
-            return io.BytesIO(self.content())
+            if self._content is None:
+                self._content = b"".join([self.head, *iter(self._read, b"")])
+            return io.BytesIO(self._content)
         opened: contextlib.AbstractContextManager[Any] = self.file.open()
         return opened
 

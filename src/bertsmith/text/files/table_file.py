@@ -11,7 +11,7 @@ from bertsmith.errors import InputError
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.sources import filesystem_of, find_sources
 from bertsmith.text.files.streams import SourceFile, SourceStream
-from bertsmith.text.files.tables import LONGEST_LINE
+from bertsmith.text.files.tables import FORMATS
 
 
 class TableFile(NamedTuple):
@@ -23,15 +23,15 @@ class TableFile(NamedTuple):
     @property
     def name(self) -> str:
         """The file's own name, or as `open_table` was told."""
-        return self.stream.file.name
+        return self.stream.name
 
     def lines(self) -> Iterator[str]:
         """Decoded, without their ends and without a byte-order mark."""
-        return self.stream.lines(LONGEST_LINE)
+        return self.stream.lines()
 
     def whole_lines(self) -> Iterator[str]:
-        """The same with their ends, for `separated_rows`."""
-        return self.stream.whole_lines(LONGEST_LINE)
+        """The same with their ends, which in CSV may be part of a cell."""
+        return self.stream.whole_lines()
 
     def binary(self) -> contextlib.AbstractContextManager[Any]:
         """A file to jump about in."""
@@ -61,7 +61,8 @@ def open_table(
         file = replace(file, name=str(path))
     chosen = _format_of(file, format, by_ending, otherwise)
     with SourceStream(file, settings) as stream:
-        if chosen != "parquet" and stream.looks_binary:
+        is_text = chosen not in FORMATS or FORMATS[chosen].IS_TEXT
+        if is_text and stream.looks_binary:
             raise stream.binary_error(f"{chosen} text")
         yield TableFile(stream, chosen)
 

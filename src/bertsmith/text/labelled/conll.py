@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
+from bertsmith.text.files import tables
 from bertsmith.text.files.columns import column_number, unknown_column
-from bertsmith.text.files.rows import Record, records
 from bertsmith.text.files.table_file import open_table
 from bertsmith.text.files.values import ID, as_id, as_label, is_blank
 from bertsmith.text.labelled.span_texts import SpanText, require_texts
@@ -110,7 +110,8 @@ def read_tagged(
     with open_table(path, format, encoding, by_ending, otherwise, whole_name=True) as table:
         found: list[Sentence | MarkedText]
         if table.format in ("json", "jsonl"):
-            found = list(_json_sentences(records(table), word_column, tag_column, tagged))
+            records = tables.FORMATS[table.format].records(table.stream)
+            found = list(_json_sentences(records, word_column, tag_column, tagged))
             require_texts(
                 [span for each in found if isinstance(each, MarkedText) for span in _span_texts(each)]
             )
@@ -225,7 +226,7 @@ def _check(fields: Sequence[str], layout: _Layout, width: int, where: str) -> No
 
 
 def _json_sentences(
-    found: Iterable[Record], word_key: str | int | None, tag_key: str | int | None, tagged: bool
+    found: Iterable[tables.Record], word_key: str | int | None, tag_key: str | int | None, tagged: bool
 ) -> Iterator[Sentence | MarkedText]:
     for document, (fields, where) in enumerate(found):
         id = None if tagged else as_id(fields.get(ID))

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from bertsmith.errors import InputError
 from bertsmith.files import parse_json, with_distinct_keys
 from bertsmith.text.files.columns import unknown_column
-from bertsmith.text.files.rows import Record, records
 from bertsmith.text.files.table_file import TableFile, open_table
+from bertsmith.text.files.tables import JsonLines, Record
 from bertsmith.text.files.values import as_category, is_blank
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
@@ -85,7 +85,7 @@ def read_squad(
     otherwise = "jsonl" if str(path) == "-" else "json"
     with open_table(path, format, encoding, FORMATS, otherwise, whole_name=True) as table:
         if table.format == "jsonl":
-            questions = list(_json_lines(records(table), keys, labelled))
+            questions = list(_json_lines(JsonLines().records(table.stream), keys, labelled))
         else:
             _refuse_keys(keys, table.name)
             questions = list(_squad(_json(table), table.name, labelled))

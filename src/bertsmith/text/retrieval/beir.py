@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.text.files.rows import FORMATS, LabelledRow, Record, read_rows, records, stream_rows
+from bertsmith.text.files.rows import read_rows, stream_rows
 from bertsmith.text.files.streams import COMPRESSIONS
 from bertsmith.text.files.table_file import open_table
+from bertsmith.text.files.tables import JsonLines, Record, Row
 from bertsmith.text.files.values import as_text
 from bertsmith.text.retrieval.retrieval_data import Gathering, RetrievalData, titled
 
@@ -72,8 +73,8 @@ def as_grade(value: str, where: str) -> int:
 
 def _records(path: Path, encoding: str) -> Iterator[Record]:
     """One at a time: a corpus of millions is held once, as text."""
-    with open_table(path, "jsonl", encoding, FORMATS, otherwise=None) as table:
-        yield from records(table)
+    with open_table(path, "jsonl", encoding, {}, otherwise="jsonl") as table:
+        yield from JsonLines().records(table.stream)
 
 
 def _file(folder: Path, name: str) -> Path:
@@ -152,9 +153,7 @@ def _parquet_files(folder: Path, part: str) -> list[Path]:
     return found
 
 
-def _parquet_rows(
-    files: list[Path], columns: list[str], optional: list[str] | None = None
-) -> Iterator[LabelledRow]:
+def _parquet_rows(files: list[Path], columns: list[str], optional: list[str] | None = None) -> Iterator[Row]:
     for file in files:
         yield from stream_rows(file, columns, format="parquet", optional=optional or [])
 

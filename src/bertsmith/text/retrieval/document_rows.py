@@ -16,15 +16,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-import pyarrow as pa
-
 from bertsmith.errors import InputError
 from bertsmith.text.corpus_settings import CorpusSettings
-from bertsmith.text.files import tables
 from bertsmith.text.files.columns import find_column
-from bertsmith.text.files.rows import FORMATS, records
 from bertsmith.text.files.streams import SourceFile
-from bertsmith.text.files.table_file import TableFile, open_table
+from bertsmith.text.files.table_file import open_table
+from bertsmith.text.files.tables import FORMATS, table_endings
 from bertsmith.text.files.values import as_text, shown
 from bertsmith.text.tokens.tokenizer import LONE_SURROGATE, without_surrogates
 
@@ -78,9 +75,13 @@ def read_table(
     local = "://" not in file.origin
     path = file.path if local else file.filesystem.unstrip_protocol(file.path)
     encoding, errors = reading.encoding, reading.encoding_errors
-    with open_table(path, format, encoding, FORMATS, None, encoding_errors=errors) as table:
+    endings = table_endings(format, file.suffix)
+    with open_table(path, format, encoding, endings, None, encoding_errors=errors) as table:
         columns, names = None, dict[str, None]()
-        for number, (fields, where) in enumerate(_records(table), start=1):
+        read_as = FORMATS[table.format]
+        for number, (fields, where) in enumerate(read_as.records(table.stream), start=1):
+            if not read_as.HAS_TYPES:
+                fields = {name: Cell(value) if value else None for name, value in fields.items()}
             if columns is None or not fields.keys() <= names.keys():
                 names |= dict.fromkeys(fields)
                 columns = _chosen_anew(columns, list(names), wanted, file.name if number == 1 else where)
@@ -157,39 +158,3 @@ def _column(role: str, named: str | None, names: Sequence[str], where: str) -> s
     if len(found) > 1:
         raise InputError(f"{where}: {', '.join(found)} could all be the {role}. Name one with --{role}.")
     return found[0] if found else None
-
-
-def _records(table: TableFile) -> Iterator[tuple[dict[str, Any], str]]:
-    if table.format in ("csv", "tsv"):
-        return _separated(table)
-    return _parquet(table) if table.format == "parquet" else iter(records(table))
-
-
-def _separated(table: TableFile) -> Iterator[tuple[dict[str, Any], str]]:
-    rows = (row for row in tables.separated_rows(table.whole_lines(), table.name, table.format) if row[1])
-    header = [name.strip() for name in next(rows, (0, []))[1]]
-    tables.require_different(header, header, table.name)
-    for line, row in rows:
-        if len(row) != len(header):
-            raise InputError(
-                f"{table.name}, line {line}: expected {len(header)} columns, found {len(row)}. "
-                "Mend the row or remove it."
-            )
-        cells = {name: Cell(value) if value else None for name, value in zip(header, row)}
-        yield cells, f"{table.name}, line {line}"
-
-
-def _parquet(table: TableFile) -> Iterator[tuple[dict[str, Any], str]]:
-    def choose(schema: pa.Schema) -> list[str]:
-        names: list[str] = schema.names
-        tables.require_different(names, names, table.name)
-        return names
-
-    number = 0
-    with table.binary() as file:
-        for batch in tables.record_batches(file, table.name, choose):
-            names = batch.schema.names
-            columns = [tables.column_values(batch, name, table.name, number) for name in names]
-            for values in zip(*columns):
-                number += 1
-                yield dict(zip(names, values)), f"{table.name}, row {number}"

@@ -31,20 +31,14 @@ from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.plain import DOC_OPENING, LONGEST, Article, articles, blocks
 from bertsmith.text.files.sources import as_utf8, find_sources
 from bertsmith.text.files.streams import SourceFile, SourceStream, lines_of
+from bertsmith.text.files.tables import format_of_ending
 from bertsmith.text.prose.html_text import HtmlText
 from bertsmith.text.retrieval.document_rows import COLUMNS_HELP, DocumentRow, filter_value, read_table
 from bertsmith.text.retrieval.titles import front_matter_of, title_of
 from bertsmith.text.tokens.tokenizer import without_surrogates
 from bertsmith.validation import UserSettings
 
-TABLES = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-}
+_NO_TABLES = (".json", ".txt")  # in a folder: a program's settings more often, and texts
 _PAGES = {".html", ".htm", ".xhtml"}
 _BINARY_BEGINNINGS = (
     b"%PDF-",
@@ -201,13 +195,13 @@ class Documents:
         return self._of_text(file)
 
     def _table_format(self, file: SourceFile) -> str | None:
-        """A .json in a folder is a program's settings more often than a table."""
         named_itself, said = file.name in self._named, self.settings.format
         if named_itself and said in CONVENTIONS:
             return None
         if named_itself and (said or file.suffix == ".json"):
             return said or "json"
-        return TABLES.get(file.suffix)
+        found = None if file.suffix in _NO_TABLES else format_of_ending(file.suffix)
+        return None if found is None else found.NAME
 
     def _of_text(self, file: SourceFile) -> Iterator[Document]:
         with SourceStream(file, self._reading) as stream:
