@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bertsmith.errors import NotFinite
-from bertsmith.training import checkpoint, loop, pretrain
+from bertsmith.training import checkpoint, loop, pretraining_report
 from bertsmith.training import checkpoint as checkpoint_writer
 from bertsmith.training.gradients import StepResult
 
@@ -82,10 +82,10 @@ def _disk_full() -> None:
 
 
 def _not_filled_afterwards() -> None:
-    def filled_masks(*arguments: Any) -> list[list[Any]]:
+    def write_after(*arguments: Any) -> None:
         raise NotFinite("a fault")
 
-    pretrain.filled_masks = filled_masks
+    pretraining_report.Fills.write_after = write_after
 
 
 DEFECTS: dict[str, Callable[[], None]] = {

@@ -23,8 +23,8 @@ from bertsmith.text.tokens.value_tokenizers import load_tokenizer
 from bertsmith.training import pretrain as pretraining
 from bertsmith.training.checkpoint import read_training_state
 from bertsmith.training.log import RunLog
+from bertsmith.training.pretraining_report import filled_masks
 from bertsmith.training.recipe import check_recipe
-from bertsmith.training.run_report import filled_masks
 
 STEPS, DECAY = 24, 10  # of the long run, a quarter of which is its decay, and of those that begin from it
 # The weights change once a step. In the order of the attempts: warm-up, stable phase, decay.

@@ -28,8 +28,8 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.extending import EXTENSION, extend_vocabulary, read_extension, undo_extension
 from bertsmith.training.log import RunLog
 from bertsmith.training.pretrain import pretrain
+from bertsmith.training.pretraining_report import forgetting_warnings, gains_and_losses
 from bertsmith.training.recipe import read_recipe
-from bertsmith.training.run_report import forgetting_warnings, gains_and_losses
 
 GENERAL = ("the", "cat", "sits", "on", "a", "mat", "and", "sleeps")
 DOMAIN = ("laminar", "flow", "over", "the", "airfoil", "at", "hypersonic", "speed")

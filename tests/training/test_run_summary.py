@@ -7,7 +7,7 @@ import pytest
 
 from bertsmith.machine import Hardware
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
-from bertsmith.training import run_report as run_summary
+from bertsmith.training import pretraining_report as run_summary
 from bertsmith.training.log import RunLog
 from bertsmith.training.recipe import check_recipe
 

@@ -14,12 +14,13 @@ from bertsmith.data.sequences.codec import table_row_length
 from bertsmith.data.sequences.encoding import encode_sequences
 from bertsmith.errors import RecipeError
 from bertsmith.inference.masked_language import MaskedLanguageModel
+from bertsmith.model.card import learned_row_length, rows_provenance
 from bertsmith.model.config import preset
 from bertsmith.model.manifest import Manifest, write_manifest
 from bertsmith.planning.plan import plan
 from bertsmith.training.finetuning.adaptation import _sequence_length
 from bertsmith.training.finetuning.finetune import finetune
-from bertsmith.training.inputs import learned_row_length, note_on_places, rows_provenance
+from bertsmith.training.inputs import note_on_places
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop
 from bertsmith.training.pretrain import pretrain

@@ -205,7 +205,7 @@ def pretrain(
     """
     from bertsmith.cli.screen import console, print_paths, print_table
     from bertsmith.training.pretrain import pretrain as run
-    from bertsmith.training.run_report import gains_and_losses
+    from bertsmith.training.pretraining_report import gains_and_losses
 
     result = run(recipe, *overrides, resume=resume, console=console)
     if rows := gains_and_losses(result.before, result.metrics):

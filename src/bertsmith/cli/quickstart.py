@@ -151,7 +151,7 @@ def _train(out: Path, minutes: float) -> None:
 def _questions(source: str, run: Path) -> list[str]:
     """Sentences with a mask: ours for Python's documentation, held-out ones of the run for other text."""
     from bertsmith.files import read_json
-    from bertsmith.training.run_report import FILLS
+    from bertsmith.training.pretraining_report import FILLS
 
     if source.startswith("pydocs"):
         return list(_QUESTIONS)

@@ -4,8 +4,10 @@ from torch import nn
 
 from bertsmith.errors import ModelError
 from bertsmith.model.bert import Bert
+from bertsmith.model.config import BertConfig
 from bertsmith.model.layers.elementwise import Dropout
 from bertsmith.model.layers.initialisation import initialise
+from bertsmith.model.meta_init import meta_init
 
 
 def freeze(model: Bert, embeddings: bool, lowest: int) -> None:
@@ -56,3 +58,15 @@ def _check_layers(model: Bert, asked: int, purpose: str) -> None:
             f"Can't {purpose} {asked} layers: the model has {len(model.layers)}. "
             f"Give a number from 0 to {len(model.layers)}."
         )
+
+
+def apply_dropout(encoder: nn.Module, config: BertConfig) -> None:
+    """Sets the dropout rates of a loaded encoder to those of a shape."""
+    rates = {
+        name: module.probability
+        for name, module in meta_init(lambda: Bert(config)).named_modules()
+        if isinstance(module, Dropout)
+    }
+    for name, module in encoder.named_modules():
+        if name in rates and isinstance(module, Dropout):
+            module.probability = rates[name]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from bertsmith.files import read_json, sha256
 from bertsmith.model.locate import ALIASES, is_hub_name
-from bertsmith.model.manifest import Manifest, read_manifest
+from bertsmith.model.manifest import Manifest, read_manifest, stated_manifest
 
 CARD = "README.md"
 _MOST_LABELS = 30
@@ -42,7 +42,7 @@ _BY_CLASS = {  # of transformers, where another tool made the model
     "ForQuestionAnswering": "question-answering",
     "Model": "encoder",
 }
-_KEY = "corpus_checked_against"
+_KEY, _ROW_LENGTH = "corpus_checked_against", "table_row_length"  # in a provenance
 
 
 class _Kind(NamedTuple):
@@ -364,3 +364,17 @@ def unchecked_warning(folder: Path, test: Path) -> str | None:
         f"the corpus that this model was pre-trained on was never compared with {test.name}: it may have "
         f"read the answers. bertsmith corpus decontaminate CORPUS --against {test} tells, and takes them out."
     )
+
+
+def learned_row_length(model: Path | None) -> int | None:
+    """Of the table that a model was pre-trained on, as its bertsmith.json says; None where that says nothing
+    of one.
+    """
+    manifest = None if model is None else stated_manifest(model)
+    found = None if manifest is None else manifest.provenance.get(_ROW_LENGTH)
+    return found if isinstance(found, int) else None
+
+
+def rows_provenance(length: int | None) -> dict[str, int]:
+    """What a provenance says of it."""
+    return {} if length is None else {_ROW_LENGTH: length}

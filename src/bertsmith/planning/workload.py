@@ -118,7 +118,7 @@ def find_inputs(recipe: Recipe) -> PlanInputs:
     files that are there but broken.
     """
     if recipe.corpus is not None:
-        require_room_for_rows(recipe.corpus, recipe.data.sequence_lengths, "data.sequence_lengths")
+        require_room_for_rows(recipe.corpus, min(recipe.data.sequence_lengths), "data.sequence_lengths")
     tokenizer, notes = _tokenizer(recipe)
     config = _config(recipe, tokenizer)
     require_fit(recipe, config, config.vocab_size if tokenizer is None else tokenizer.vocab_size)

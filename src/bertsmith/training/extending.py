@@ -152,6 +152,16 @@ def write_extension(folder: Path, extension: Extension) -> None:
     write_json(folder / EXTENSION, extension.model_dump(mode="json"))
 
 
+def extension_writer(folder: Path | None) -> Callable[[Path], None] | None:
+    """What writes the words that the model of this folder was extended by beside a model that goes on from
+    it, to be taken out again by them; None where there are none. Raises as `read_extension` does.
+    """
+    extension = None if folder is None else read_extension(folder)
+    if extension is None:
+        return None
+    return lambda written: write_extension(written, extension)
+
+
 def _open(source: Path | str) -> _Source:
     path = Path(source)
     if path.is_file() or (path.is_dir() and not any(file.suffix in _WEIGHTS for file in path.iterdir())):

@@ -3,54 +3,50 @@
 A row of a table is one sequence, and the position of a cell is its column. Of a row that is cut or divided,
 cells would be lost, or stand at the positions of others: a length without room for all its cells is refused.
 A model that only knows distances between positions is warned of.
-
-Of [UNK] nothing is learned: it is never masked, and every unknown word is the same to the model. Text of
-which all is unknown is refused, and where much is, that is told.
 """
 
-from collections.abc import Sequence
+import json
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
-from torch import nn
 
-from bertsmith.data.masking import Masker
 from bertsmith.data.sequences.codec import read_codec, table_row_length
 from bertsmith.data.store import CODEC_FILE, TokenStore
-from bertsmith.data.stream import Cursor, MixedStream, PretrainingStream, require_documents
+from bertsmith.data.stream import require_documents
 from bertsmith.data.tokenizing import tokenize_corpus
-from bertsmith.errors import CorpusError, RecipeError, StoreError, TokenizerError
+from bertsmith.errors import BertsmithError, CorpusError, RecipeError, StoreError, TokenizerError
 from bertsmith.files import sha256
 from bertsmith.machine import Hardware
-from bertsmith.model.bert import Bert
+from bertsmith.model.adaptation import apply_dropout
+from bertsmith.model.card import (
+    checked_against,
+    contamination_provenance,
+    learned_row_length,
+    rows_provenance,
+)
 from bertsmith.model.config import BertConfig
-from bertsmith.model.layers.elementwise import Dropout
 from bertsmith.model.locate import locate_model, locate_tokenizer
-from bertsmith.model.manifest import stated_manifest
-from bertsmith.model.meta_init import meta_init
 from bertsmith.model.own_tokenizer import read_own_tokenizer
-from bertsmith.tasks.pretraining.objectives import OBJECTIVES, PretrainedModel
+from bertsmith.tasks.pretraining.objectives import OBJECTIVES, VALUES, PretrainedModel, PretrainingObjective
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.value_tokenizers import ValueTokenizer, load_tokenizer
+from bertsmith.text.tokens.value_tokenizers import PatchTokenizer, ValueTokenizer, load_tokenizer
 from bertsmith.training.machine import Machine, Ranks, wait
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.resources import require_resources
 
-_ROW_LENGTH = "table_row_length"  # in a provenance
 _READ_TOKENS = 1_000_000
-_TRIED_BATCHES = 8
 _MUCH = 0.1  # of the tokens; BERT's vocabularies have far under 0.01 in their own languages
 
 
 @dataclass(frozen=True)
 class Inputs:
     """What a recipe names, found and opened. `measured` is the held-out part, where it can be measured on;
-    `general` and `general_measured` are those of the general text, where there is one.
+    `init` is the folder of the model to go on from, `general` and `general_measured` are the stores of the
+    general text, where there are such.
     """
 
     tokenizer: Tokenizer
@@ -59,6 +55,7 @@ class Inputs:
     measured: TokenStore | None
     model: PretrainedModel
     notes: tuple[str, ...]
+    init: Path | None = None
     general: TokenStore | None = None
     general_measured: TokenStore | None = None
 
@@ -68,6 +65,49 @@ class Inputs:
         found = {"corpus": self.train.content_sha256}
         return found if self.general is None else found | {"general": self.general.content_sha256}
 
+    def objective(self, recipe: Recipe) -> PretrainingObjective[Any]:
+        """What the recipe names; of a store with values their reconstruction. Raises RecipeError for settings
+        that are the other kind's.
+        """
+        if recipe.loss.decoder_layers and not isinstance(self.tokenizer, PatchTokenizer):
+            raise RecipeError(
+                "loss.decoder_layers is for series and images: leave it out for other sequences."
+            )
+        if self.train.values is None:
+            return OBJECTIVES[recipe.objective]
+        if recipe.objective != "masked-language" or recipe.data.next_sentence or recipe.general is not None:
+            raise RecipeError(
+                "Rows of numbers are pre-trained by objective=masked-language, whose masked values are "
+                "predicted, with data.next_sentence=false and without general."
+            )
+        return VALUES
+
+    def provenance(self, recipe: Recipe) -> dict[str, object]:
+        """What the trained model's manifest says of recipe and data."""
+        return {
+            **self._text(recipe),
+            "recipe": json.loads(recipe.model_dump_json()),
+            "tokenizer_sha256": self.tokenizer.sha256,
+            "corpus_sha256": self.train.corpus_sha256,
+            **contamination_provenance(self.train.manifest.checked_against, checked_against(self.init)),
+            **rows_provenance(table_row_length(self.train.path.parent) or learned_row_length(self.init)),
+        }
+
+    def _text(self, recipe: Recipe) -> dict[str, object]:
+        """What the corpus says of itself, or else the token store, which knows neither words nor a licence.
+        Nothing of rows of numbers.
+        """
+        try:
+            manifest = Corpus.open(recipe.corpus or "").manifest
+        except BertsmithError:
+            if isinstance(self.tokenizer, ValueTokenizer):
+                return {}
+            stored = self.train.manifest.splits["train"]
+            return {"text": {"documents": stored.documents, "tokens": stored.tokens}}
+        counts = manifest.splits["train"].counts
+        facts = {"documents": counts.documents, "words": counts.words, "licence": manifest.licence}
+        return {"text": facts}
+
 
 def open_inputs(
     recipe: Recipe, out: Path, machine: Machine, hardware: Hardware, console: Console | None
@@ -75,7 +115,7 @@ def open_inputs(
     """What can be refused is refused before the first file is written: the token store comes last."""
     for corpus in filter(None, (recipe.corpus, recipe.general)):
         _require_folder(Path(corpus))
-        require_room_for_rows(corpus, recipe.data.sequence_lengths, "data.sequence_lengths")
+        require_room_for_rows(corpus, min(recipe.data.sequence_lengths), "data.sequence_lengths")
     init = locate_model(recipe.init).folder if recipe.init else None
     tokenizer = _tokenizer(recipe, init)
     model, notes = _model(recipe, tokenizer, init)
@@ -92,7 +132,8 @@ def open_inputs(
     unknown = note_on_unknown(train, tokenizer)
     measured, lacking = _measured(heldout, recipe.data.next_sentence)
     places = note_on_places(_corpus(recipe), model.config) if init is None else ()
-    found = Inputs(tokenizer, train, heldout, measured, model, (*notes, *unknown, *lacking, *places))
+    told = *notes, *unknown, *lacking, *places
+    found = Inputs(tokenizer, train, heldout, measured, model, told, init)
     if recipe.general is None:
         return found
     general = recipe.general, tokenizer, out / "tokens-general", machine.ranks, console
@@ -127,7 +168,9 @@ def _model(
     generator = recipe.replaced.generator
     found = None if generator is None else locate_model(generator).folder
     model, notes = objective.load(init, recipe.objective_choices(found))
-    apply_dropout(model, recipe.model.dropouts(model.config))
+    for part in (model.encoder, getattr(model, "generator", None)):
+        if part is not None:
+            apply_dropout(part, recipe.model.dropouts(model.config))
     return model, notes
 
 
@@ -246,29 +289,37 @@ def _measured(heldout: TokenStore, next_sentence: bool) -> tuple[TokenStore | No
     return None, (f"{note}. Build the corpus with a larger held-out share",)
 
 
-def apply_dropout(model: PretrainedModel, config: BertConfig) -> None:
-    """Sets a loaded model's dropout rates to the recipe's."""
-    rates = {
-        name: module.probability
-        for name, module in meta_init(lambda: Bert(config)).named_modules()
-        if isinstance(module, Dropout)
-    }
-    for part in (model.encoder, getattr(model, "generator", nn.Module())):
-        for name, module in part.named_modules():
-            if name in rates and isinstance(module, Dropout):
-                module.probability = rates[name]
+def note_on_unknown(store: TokenStore, tokenizer: Tokenizer) -> tuple[str, ...]:
+    """A sentence where more than a tenth of the first million tokens is unknown. Raises CorpusError where all
+    of them are.
+    """
+    unknown = store.tokens[:_READ_TOKENS] == tokenizer.unk_id
+    share = float(unknown.mean()) if len(unknown) else 0.0
+    piece = tokenizer.id_to_token(tokenizer.unk_id)
+    if share == 1.0:
+        raise CorpusError(
+            f"{store.path} holds nothing that the vocabulary knows: every token is {piece}, and nothing can "
+            "be learned. Take a tokenizer for text like it; `bertsmith tokenizer train` makes one."
+        )
+    if share <= _MUCH:
+        return ()
+    return (
+        f"{share:.0%} of the tokens in {store.path} are {piece}, of which nothing is learned: "
+        "`bertsmith tokenizer report` shows what is unknown, `bertsmith tokenizer train` makes a vocabulary "
+        "for the text",
+    )
 
 
 # -- rows of tables ------------------------------------------------------------------------------------
 
 
-def require_room_for_rows(store: Path | str, lengths: Sequence[int], setting: str) -> None:
-    """Raises RecipeError where the `setting` has a length that a row of the table `store` doesn't fit into.
-    Any other folder fits.
+def require_room_for_rows(store: Path | str, length: int, setting: str) -> None:
+    """Raises RecipeError where the `setting` has this length, and a row of the table `store` doesn't fit into
+    it. Any other folder fits.
     """
     needed = table_row_length(store)
     if needed is not None:
-        _require(min(lengths), needed, f"the table {store}", setting)
+        _require(length, needed, f"the table {store}", setting)
 
 
 def note_on_places(store: Path | str, config: BertConfig) -> tuple[str, ...]:
@@ -289,60 +340,9 @@ def require_room_for_learned_rows(model: Path, max_length: int) -> None:
         _require(max_length, needed, f"the table that {model} was pre-trained on", "max_length")
 
 
-def learned_row_length(model: Path | None) -> int | None:
-    """Of the table that a model was pre-trained on, as its bertsmith.json says; None where that says nothing
-    of one.
-    """
-    manifest = None if model is None else stated_manifest(model)
-    found = None if manifest is None else manifest.provenance.get(_ROW_LENGTH)
-    return found if isinstance(found, int) else None
-
-
-def rows_provenance(length: int | None) -> dict[str, int]:
-    """What a provenance says of it."""
-    return {} if length is None else {_ROW_LENGTH: length}
-
-
 def _require(length: int, needed: int, table: str, setting: str) -> None:
     if length < needed:
         raise RecipeError(
             f"{setting}: {length} tokens, but a row of {table} has {needed}, [CLS] and [SEP] included, and "
             f"it is never cut, for a cell's position is its column. Give {needed} or more."
-        )
-
-
-# -- text that the vocabulary doesn't know -------------------------------------------------------------
-
-
-def note_on_unknown(store: TokenStore, tokenizer: Tokenizer) -> tuple[str, ...]:
-    """A sentence where more than a tenth of the first million tokens is unknown. Raises CorpusError where all
-    of them are.
-    """
-    unknown = store.tokens[:_READ_TOKENS] == tokenizer.unk_id
-    share = float(np.mean(unknown)) if len(unknown) else 0.0
-    piece = tokenizer.id_to_token(tokenizer.unk_id)
-    if share == 1.0:
-        raise CorpusError(
-            f"{store.path} holds nothing that the vocabulary knows: every token is {piece}, and nothing can "
-            "be learned. Take a tokenizer for text like it; `bertsmith tokenizer train` makes one."
-        )
-    if share <= _MUCH:
-        return ()
-    return (
-        f"{share:.0%} of the tokens in {store.path} are {piece}, of which nothing is learned: "
-        "`bertsmith tokenizer report` shows what is unknown, `bertsmith tokenizer train` makes a vocabulary "
-        "for the text",
-    )
-
-
-def require_masks(stream: PretrainingStream | MixedStream, masker: Masker) -> None:
-    """Raises CorpusError where the first batches have no token that could be masked: such a run would show a
-    loss of 0 and learn nothing.
-    """
-    batches = islice(stream.batches(Cursor()), _TRIED_BATCHES)
-    if not any(masker.count(batch.sequences) for batch in batches):
-        raise CorpusError(
-            f"The first {_TRIED_BATCHES} batches have no token that could be masked, but only special tokens "
-            "and unknown words. Take a tokenizer for text like it; `bertsmith tokenizer report` shows what "
-            "is unknown."
         )

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from bertsmith.errors import ModelError
 from bertsmith.files import read_json, write_json
+from bertsmith.model.card import learned_row_length
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flops import encoder_flops, vocabulary_flops
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
@@ -26,7 +27,6 @@ from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe
 from bertsmith.training.finetuning.choosing import Tried, expected_gain, gain_of
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import LINEAR, drawn
-from bertsmith.training.inputs import learned_row_length
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.recipe import Recipe, read_recipe
 from bertsmith.training.run import Run

@@ -18,7 +18,12 @@ from typing import Any, NamedTuple, cast
 
 from bertsmith.arrays import Ints
 from bertsmith.files import read_json, sha256, write_json
-from bertsmith.model.card import checked_against, contamination_provenance
+from bertsmith.model.card import (
+    checked_against,
+    contamination_provenance,
+    learned_row_length,
+    rows_provenance,
+)
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
@@ -43,7 +48,6 @@ from bertsmith.training.finetuning.column_study import ColumnStudy, study_by_fol
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import FULL, LINEAR
 from bertsmith.training.finetuning.task_run import WORST
-from bertsmith.training.inputs import learned_row_length, rows_provenance
 from bertsmith.training.log import json_value
 
 # Of the learning curve: the parts of the rows, and of how many a quarter teaches nothing.

@@ -37,9 +37,10 @@ from bertsmith.tasks.checkpoints.sentence_folder import encoder_folder
 from bertsmith.tasks.heads.pooling import pool_sequences
 from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead, start_at_frequencies
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.training.inputs import note_on_unknown, open_stores, require_masks, require_room_for_rows
+from bertsmith.training.inputs import note_on_unknown, open_stores, require_room_for_rows
 from bertsmith.training.machine import Machine, wait
 from bertsmith.training.run_folder import require_same_data, write_data_hashes
+from bertsmith.training.streams import require_masks
 
 _CHECKPOINT_BYTES = 12  # a weight's, and of its two moments
 _SAMPLE_MICRO_BATCH = 4096  # tokens
@@ -91,7 +92,7 @@ class Prepared:
 
 def open_teacher(recipe: EncoderDistilRecipe) -> Opened:
     """Reads and checks; writes nothing. Raises ModelError and RecipeError."""
-    require_room_for_rows(recipe.corpus, [recipe.data.sequence_length], "data.sequence_length")
+    require_room_for_rows(recipe.corpus, recipe.data.sequence_length, "data.sequence_length")
     folder = locate_model(recipe.teacher).folder
     inside = encoder_folder(folder)
     checkpoint = read_checkpoint(inside)
