@@ -15,8 +15,17 @@ from seqeval.metrics.sequence_labeling import get_entities
 from seqeval.scheme import BILOU, IOB1, IOB2, IOBES, IOE1, IOE2, Entities
 
 from bertsmith.errors import InputError
-from bertsmith.metrics.entities import Span, entity_scores, spans_of_tags, tags_of_spans
-from bertsmith.metrics.tag_schemes import NONE, SCHEMES, Scheme, SchemeName, recognise
+from bertsmith.metrics.entities import (
+    NONE,
+    SCHEMES,
+    Scheme,
+    SchemeName,
+    Span,
+    entity_scores,
+    recognise,
+    spans_of_tags,
+    tags_of_spans,
+)
 
 STRICT = {"iob1": IOB1, "iob2": IOB2, "ioe1": IOE1, "ioe2": IOE2, "iobes": IOBES, "bilou": BILOU}
 NAMES = [*SCHEMES]

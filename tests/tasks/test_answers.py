@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.data.windows import owner, windows
+from bertsmith.tasks.examples.encoding import owner, windows
 from bertsmith.tasks.question_answering import (
     Decoded,
     WindowScores,

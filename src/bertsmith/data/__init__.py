@@ -4,5 +4,5 @@ In: a corpus and a tokenizer. Out: packed batches with their masks, and a cursor
 
     tokenizing → store → pairs → stream → batch → masking
 
-`windows` cuts long texts. `sequences` makes a store of what is no text. Read first: store.py, then stream.py.
+`sequences` makes a store of what is no text. Read first: store.py, then stream.py.
 """

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.data.windows import owner, windows
 from bertsmith.door import door, optional, whole
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.vectors import Vectors
@@ -31,7 +30,9 @@ from bertsmith.tasks.examples.encoding import (
     Window,
     every_row,
     join_segments,
+    owner,
     special_tokens,
+    windows,
 )
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.forward_passes import forward_passes

@@ -158,6 +158,12 @@ def tfidf_vectors(
     return name, weigh(queries), weigh(documents)
 
 
+def majority_tag(tags: Sequence[Sequence[str]], dev: Sequence[Sequence[str]]) -> Baseline[list[list[str]]]:
+    """The most frequent tag of train for every word."""
+    most = _most_frequent(Counter(tag for sentence in tags for tag in sentence))
+    return Baseline("majority", [[most] * len(words) for words in dev])
+
+
 def frequent_tags(
     words: Sequence[Sequence[str]], tags: Sequence[Sequence[str]], dev: Sequence[Sequence[str]]
 ) -> Baseline[list[list[str]]]:

@@ -7,20 +7,17 @@ E examples, C classes.
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError
 from bertsmith.metrics import scores
 from bertsmith.metrics.baselines import majority_class, tfidf_classes
-from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.metrics.thresholds import chow_threshold, threshold_for_coverage
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, class_errors, without_temperature
@@ -177,7 +174,7 @@ class Classification(CalibratedTask):
         device = outputs.device
         weights = None if self._weights is None else to_device(np.array(self._weights, np.float32), device)
         gold = to_device(np.array(targets, np.int64), device)
-        return F.cross_entropy(outputs.float(), gold, weights, reduction="sum")
+        return nn.functional.cross_entropy(outputs.float(), gold, weights, reduction="sum")
 
     def count(self, targets: Sequence[int]) -> float:
         """The sum of the examples' weights, so that the loss is their weighted mean."""
@@ -189,9 +186,6 @@ class Classification(CalibratedTask):
 
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
         return ClassLoss(temperature)
-
-    def as_label(self, example: TextExample, prediction: Prediction) -> TextExample:
-        return replace(example, label=prediction["label"])
 
     def answer_of(self, probabilities: Sequence[float]) -> Outputs:
         """Log-probabilities."""
@@ -209,7 +203,7 @@ class Classification(CalibratedTask):
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
     ) -> list[Prediction]:
         """label, its calibrated probability, those of all labels, and whether the model should abstain."""
-        return [self._prediction(row) for row in probabilities_of(np.stack(outputs), self.temperature)]
+        return [self._prediction(row) for row in self.label_probabilities(np.stack(outputs))]
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
         """accuracy, macro F1, Matthews; of two classes the F1 of the second too."""

@@ -157,10 +157,15 @@ def _run(
     compute: Compute, encoded: Sequence[Encoded], device: torch.device, numbers: list[int]
 ) -> _Computing:
     part = [encoded[number] for number in numbers]
-    multiple = ROWS if device.type == "cpu" else 1  # else each packed product fills its rows up, by a copy
-    batch, layout = PackedBatch.of(pack_examples(part, numbers), device, multiple), Layout(part, device)
+    batch, layout = packed_batch(part, numbers, device), Layout(part, device)
     with torch.inference_mode(), fast_products(len(batch.token_ids)):
         return _Computing(numbers, layout, compute(batch, layout))
+
+
+def packed_batch(encoded: Sequence[Encoded], numbers: Sequence[int], device: torch.device) -> PackedBatch:
+    """Examples by their numbers, on the device."""
+    multiple = ROWS if device.type == "cpu" else 1  # else each packed product fills its rows up, by a copy
+    return PackedBatch.of(pack_examples(encoded, numbers), device, multiple)
 
 
 def _by_threads(

@@ -6,24 +6,19 @@ E examples, C labels.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
-from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from bertsmith.arrays import Bools, Floats, Ints
 from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError
 from bertsmith.metrics import scores
 from bertsmith.metrics.baselines import majority_labels, tfidf_labels
-from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, label_set_errors
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
@@ -33,6 +28,7 @@ from bertsmith.tasks.examples.text_task import TextExample, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.losses.distillation import DistillationLoss, LabelLoss
 from bertsmith.tasks.task import (
+    UNBOUND,
     AnswerNumber,
     Bound,
     Head,
@@ -45,7 +41,6 @@ from bertsmith.tasks.task import (
 )
 from bertsmith.text.files.values import as_labels, is_multi_hot
 from bertsmith.text.labelled.label_names import are_multi_hot, joined, look
-from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.validation import Listed
 
 _OTHER_SEPARATORS = "|;"
@@ -192,14 +187,8 @@ class MultiLabel(CalibratedTask):
     def loss(self, outputs: Tensor, targets: Sequence[Bools]) -> Tensor:
         """Binary cross-entropy of (E, C) logits, the mean over labels and the sum over examples."""
         gold = to_device(np.stack(targets).astype(np.float32), outputs.device)
-        loss = F.binary_cross_entropy_with_logits(outputs.float(), gold, reduction="sum")
+        loss = nn.functional.binary_cross_entropy_with_logits(outputs.float(), gold, reduction="sum")
         return loss / len(self.labels)
-
-    @property
-    def thresholds(self) -> Floats:
-        """(C,) from which probability each label holds: 0.5 before calibration."""
-        found = self.confidence.label_thresholds if self.confidence else None
-        return np.full(len(self.labels), 0.5) if found is None else np.array(found)
 
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
         return LabelLoss(temperature)
@@ -216,9 +205,6 @@ class MultiLabel(CalibratedTask):
         """As sure as the least sure label."""
         given = (probabilities >= self.thresholds).astype(np.float64)
         return given, np.asarray(np.where(given > 0, probabilities, 1 - probabilities).min(1))
-
-    def decoding(self, tokenizer: Tokenizer) -> dict[str, Any]:
-        return super().decoding(tokenizer) | {"label_thresholds": self.thresholds.tolist()}
 
     def average(
         self, teachers: Sequence[Task[TextExample]], outputs: Sequence[Sequence[Outputs]]
@@ -238,7 +224,7 @@ class MultiLabel(CalibratedTask):
         self.log_odds = np.log(shares / (1 - shares))
 
     def as_label(self, example: TextExample, prediction: Prediction) -> TextExample:
-        return replace(example, label=tuple(prediction["labels"]))
+        return super().as_label(example, {"label": tuple(prediction["labels"])})
 
     def check_taught(self, labelled: Sequence[TextExample]) -> None:
         """Labels that the teacher can't give would be learned as absent."""
@@ -267,7 +253,7 @@ class MultiLabel(CalibratedTask):
     ) -> list[Prediction]:
         """labels, and the probability of each label."""
         thresholds = self.thresholds
-        probabilities = probabilities_of(np.stack(outputs), self.temperature, multi_label=True)
+        probabilities = self.label_probabilities(np.stack(outputs))
         return [
             {
                 "labels": [
@@ -284,20 +270,15 @@ class MultiLabel(CalibratedTask):
         examples: Sequence[TextExample],
         encoded: Sequence[Encoded],
         folds: Ints,
-        bound: Mapping[int, Bound] = MappingProxyType({}),
+        bound: Mapping[int, Bound] = UNBOUND,
     ) -> list[Prediction]:
         """Thresholds decide which labels are given."""
         found = self.decode(outputs, examples, encoded)
-        task = copy(self)
-        for fold in sorted(set(folds.tolist())):
-            task.confidence, held = None, np.flatnonzero(folds == fold).tolist()
-            parts = [
-                [[each[row] for row in rows] for each in (outputs, examples, encoded)]
-                for rows in (np.flatnonzero(folds != fold).tolist(), held)
-            ]
-            if parts[0][0]:
-                task.calibrate(*parts[0])  # type: ignore[arg-type]
-            for row, said in zip(held, task.decode(*parts[1]), strict=True):  # type: ignore[arg-type]
+        for judge, _, rows, own, others in self._judges(folds, outputs, examples, encoded):
+            judge.confidence = None
+            if others[0]:
+                judge.calibrate(*others)
+            for row, said in zip(rows, judge.decode(*own), strict=True):
                 found[row] = {**found[row], "labels": said["labels"]}
         return found
 

@@ -12,36 +12,36 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import Field
-from torch import Tensor
-from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
+from torch import Tensor, nn
 
-from bertsmith.arrays import Floats, Int32s, Ints
+from bertsmith.arrays import Bools, Float32s, Floats, Int32s, Ints
 from bertsmith.data.batch import to_device
-from bertsmith.data.windows import TokenRange, owner, windows
-from bertsmith.errors import InputError
 from bertsmith.metrics.baselines import lexical_answers
-from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.metrics.scores import question_scores
 from bertsmith.metrics.thresholds import no_answer_threshold
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, span_errors
-from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens
+from bertsmith.tasks.examples.encoding import (
+    Encoded,
+    TokenRange,
+    Window,
+    join_segments,
+    owner,
+    special_tokens,
+    windows,
+)
 from bertsmith.tasks.heads.classifier_head import RowHead
 from bertsmith.tasks.losses.distillation import DistillationLoss, SpanLoss
 from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, Task, TaskSettings
-from bertsmith.text.files.values import shown
 from bertsmith.text.labelled.squad import Keys, Question, read_squad
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _QUESTION_PIECES = 64  # as in BERT's published script
 _LEAST_ROOM = 8  # for the passage, however long the question is
-FloatArray = npt.NDArray[np.floating]
 LONGEST_ANSWER = 30  # tokens, as in BERT's published script
 N_BEST = 20  # as there
 _HELD = 50  # times as many candidates of a passage, however long it is
@@ -64,7 +64,7 @@ class PassagePieces:
     """Of one window: where its pieces stand in the passage (T, 2), and which are its to read (T,)."""
 
     offsets: Int32s
-    owned: npt.NDArray[np.bool_]
+    owned: Bools
 
 
 class SpanHead(RowHead):
@@ -108,10 +108,7 @@ class QuestionAnswering(Task[Question]):
 
     def example(self, text: Sequence[str], where: str = "the input") -> Question:
         """From (question, passage)."""
-        match text:
-            case [str() as question, str() as passage]:
-                return Question("", question, passage, (), where=where)
-        raise InputError(f"{where}: expected a question and a passage, found {shown(text)}.")
+        return Question.of_input(text, where)
 
     def warnings(self, examples: Sequence[Question]) -> list[str]:
         """Answers that did not stand where the file said."""
@@ -163,11 +160,13 @@ class QuestionAnswering(Task[Question]):
         """Cross-entropy of start and end over each window's rows, half of either."""
         flat = [target for each in targets for target in each]
         sizes = [size for size, _, _ in flat]
-        padded = pad_sequence(list(outputs.float().split(sizes)), batch_first=True, padding_value=-torch.inf)
+        padded = nn.utils.rnn.pad_sequence(
+            list(outputs.float().split(sizes)), batch_first=True, padding_value=-torch.inf
+        )
         loss = torch.zeros((), device=outputs.device)
         for side in (0, 1):  # start, end
             gold = to_device(np.array([target[1 + side] for target in flat]), outputs.device)
-            loss = loss + F.cross_entropy(padded[..., side], gold, reduction="sum") / 2
+            loss = loss + nn.functional.cross_entropy(padded[..., side], gold, reduction="sum") / 2
         return loss
 
     def count(self, targets: Sequence[Any]) -> float:
@@ -177,9 +176,9 @@ class QuestionAnswering(Task[Question]):
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
         return SpanLoss(temperature)
 
-    def probabilities(self, outputs: Outputs) -> Floats:
+    def probabilities(self, outputs: Outputs) -> Floats | None:
         """(R, 2) of a window -> (2, R)."""
-        return probabilities_of(outputs.T)
+        return super().probabilities(outputs.T)
 
     def decoding(self, tokenizer: Tokenizer) -> dict[str, Any]:
         settings = self.settings
@@ -329,12 +328,12 @@ class WindowScores:
     an answer may start, so that each is judged once, where most of its surroundings are seen.
     """
 
-    start: FloatArray
-    end: FloatArray
+    start: Floats | Float32s
+    end: Floats | Float32s
     offsets: Int32s | Ints
     null_start: float
     null_end: float
-    owned: npt.NDArray[np.bool_] | None = None
+    owned: Bools | None = None
 
 
 @dataclass(frozen=True)
@@ -402,7 +401,9 @@ def _best(found: dict[tuple[int, int], Answer], n_best: int) -> list[Answer]:
     return sorted(found.values(), key=lambda answer: (-answer.score, answer.start, answer.end))[:n_best]
 
 
-def best_pairs(start: FloatArray, end: FloatArray, longest: int, count: int) -> list[tuple[int, int, float]]:
+def best_pairs(
+    start: Floats | Float32s, end: Floats | Float32s, longest: int, count: int
+) -> list[tuple[int, int, float]]:
     """The `count` best (i, j, start[i] + end[j]) with i ≤ j < i + longest, all pairs considered.
 
     The published script considers only pairs of the 20 best starts and the 20 best ends. Here the pairs are a
@@ -450,10 +451,10 @@ def _answers(passage: str, window: WindowScores, n_best: int, longest: int) -> l
     return answers
 
 
-def _softmax(scores: FloatArray, null: float) -> npt.NDArray[np.float64]:
+def _softmax(scores: Floats | Float32s, null: float) -> Floats:
     """(T,) the probabilities of the passage's tokens, [CLS] being one more choice, as in training."""
     highest = float(scores.max(initial=null))
-    weights: npt.NDArray[np.float64] = np.exp(scores.astype(np.float64) - highest)
+    weights: Floats = np.exp(scores.astype(np.float64) - highest)
     return np.asarray(weights / (weights.sum() + np.exp(null - highest)))
 
 

@@ -4,7 +4,6 @@ E examples.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -142,9 +141,6 @@ class Regression(TextTask):
     def begin_student(self, answers: Sequence[Outputs]) -> None:
         numbers = np.concatenate(answers)
         self.mean, self.deviation = float(numbers.mean()), float(numbers.std()) or 1.0
-
-    def as_label(self, example: TextExample, prediction: Prediction) -> TextExample:
-        return replace(example, label=prediction["score"])
 
     def check_taught(self, labelled: Sequence[TextExample]) -> None:
         """Numbers of another scale than the teacher's would be learned beside its own."""

@@ -5,15 +5,12 @@ labelled one by one, or stand together as `bertsmith mine` writes them: a query,
 E examples, a candidate each.
 """
 
-import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -26,9 +23,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, number_errors
 from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.examples.query_documents import (
-    QueryColumns,
-    find_query_columns,
-    is_negative,
+    find_mined_columns,
     read_query_documents,
     text_number,
     together,
@@ -39,13 +34,9 @@ from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.losses import contrastive
 from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, TaskSettings
-from bertsmith.text.files.columns import find_column, guess_label, named_column
-from bertsmith.text.files.rows import read_column_names, stream_rows
 from bertsmith.text.files.values import as_number
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
-
-_ROW_NAMES = re.compile(r"|Unnamed: \d+|.*id")  # columns that number the rows: pandas' index, or ids
 
 
 class RerankingSettings(RowSettings):
@@ -91,16 +82,14 @@ class Reranking(TextTask):
 
     def read(self, path: Path | str, *, labelled: bool = True) -> list[TextExample]:
         """One example a row with a label; of a row with negatives one for each of its documents."""
-        columns = self._with_negatives(path) if labelled else None
+        settings, columns = self.settings, None
+        layout = settings.model_dump(include={"format", "header", "encoding"})
+        if labelled and settings.label is None and settings.header and str(path) != "-":
+            columns = find_mined_columns(path, settings.text, settings.text_pair, settings.group, **layout)
         if columns is None:
             return super().read(path, labelled=labelled)
-        layout = self.settings.model_dump(include={"format", "header", "encoding"})
         rows = read_query_documents(
-            path,
-            replace(columns, scores=None),
-            **layout,
-            group=self.settings.group,
-            optional_group=self.optional_group,
+            path, columns, **layout, group=settings.group, optional_group=self.optional_group
         )
         examples = _each_once(
             MinedExample(row.query, document, 0.0 if place else 1.0, row.where, group=row.group)
@@ -113,31 +102,6 @@ class Reranking(TextTask):
     def read_files(self, paths: Sequence[Path | str]) -> list[TextExample]:
         """A mined negative may be the query's answer in another file."""
         return _each_once(super().read_files(paths))
-
-    def _with_negatives(self, path: Path | str) -> QueryColumns | None:
-        """The columns of a file whose names tell of negatives and of no label; None for any other."""
-        settings = self.settings
-        if settings.label is not None or not settings.header or str(path) == "-":
-            return None
-        layout = settings.model_dump(include={"format", "header", "encoding"})
-        names = read_column_names(path, **layout)
-        group = named_column(settings.group, names)
-        others = [name for name in names if name != group]
-        if not any(map(is_negative, names)) or guess_label(others, str(path)) is not None:
-            return None
-        columns = find_query_columns(path, settings.text, settings.text_pair, None, **layout)
-        roles = (columns.query, columns.positive, columns.scores, *columns.negatives)
-        used = {find_column(column, names, str(path)) for column in roles if column is not None}
-        spare = [name for name in others if names.index(name) not in used and not _ROW_NAMES.fullmatch(name)]
-        first = next(stream_rows(path, spare, **layout))
-        for name, value in zip(spare, first.values, strict=True):
-            if _is_number(value):
-                raise InputError(
-                    f"{path} has a column of negatives, and a column {name!r} of numbers that is none of "
-                    "query, document, negatives and scores. If it is the label, give "
-                    f"--label {name!r}; if not, leave it out."
-                )
-        return columns
 
     @property
     def reads_pairs(self) -> bool:
@@ -215,7 +179,7 @@ class Reranking(TextTask):
             return contrastive.pointwise(scores, relevance, self.settings.positive_weight)
         _, numbers = np.unique([target.query for target in targets], return_inverse=True)
         query = to_device(numbers, scores.device)
-        total = torch.zeros(len(scores), device=scores.device).index_add(0, query, relevance)[query]
+        total = scores.new_zeros(len(scores)).index_add(0, query, relevance)[query]
         return contrastive.listwise(scores, relevance / total.where(total > 0, 1.0), query)
 
     def count(self, targets: Sequence[Candidate]) -> float:
@@ -252,7 +216,7 @@ class Reranking(TextTask):
                 values.append(
                     (tied_average_precision(scores, relevant), tied_reciprocal_rank(scores, relevant))
                 )
-        mean = np.mean(values, axis=0) if values else (math.nan, math.nan)
+        mean = np.mean(values, axis=0) if values else (np.nan, np.nan)
         return {"map": float(mean[0]), "mrr": float(mean[1])}
 
     def error_analysis(
@@ -299,10 +263,3 @@ def _each_once(examples: Iterable[TextExample]) -> list[TextExample]:
         if known is None or known.label < example.label:
             found[key] = example
     return list(found.values())
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        return not isinstance(value, bool) and math.isfinite(float(value))
-    except (TypeError, ValueError):
-        return False

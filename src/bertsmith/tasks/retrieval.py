@@ -5,7 +5,6 @@ query's vector is near theirs (Karpukhin et al. 2020; Reimers and Gurevych 2019)
 """
 
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,8 +31,8 @@ from bertsmith.tasks.examples.query_documents import (
 from bertsmith.tasks.examples.text_settings import RowSettings
 from bertsmith.tasks.heads.classifier_head import VectorHead
 from bertsmith.tasks.heads.pooling import Pooling
+from bertsmith.tasks.losses.contrastive import LossName, RetrievalLoss, Sought
 from bertsmith.tasks.losses.distillation import DistillationLoss, VectorLoss
-from bertsmith.tasks.losses.retrieval_losses import LossName, RetrievalLoss, Sought
 from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.rows import names_of_numbers, quoting_warnings
 from bertsmith.text.files.values import ID, is_blank, shown
@@ -153,7 +152,7 @@ class Retrieval(Task[QueryExample]):
         for example in train:
             known.setdefault(text_number(example.query), {})[text_number(example.documents[0])] = None
         self._known = {query: tuple(documents) for query, documents in known.items()}
-        if len(known) < 2 or len(set(chain.from_iterable(known.values()))) < 2:
+        if len(known) < 2 or len({each for documents in known.values() for each in documents}) < 2:
             raise InputError(
                 f"Every one of the {len(train):,} training rows has the same query or the same document, "
                 f"from {train[0].where} on: there is nothing to learn. Are the columns the right ones?"
@@ -312,7 +311,9 @@ class Retrieval(Task[QueryExample]):
     ) -> dict[str, list[Prediction]]:
         """Documents in a random order, and by the cosine of their words' TF-IDF vectors."""
         numbers = [tuple(map(text_number, example.documents)) for example in dev]
-        texts = dict(zip(chain(*numbers), chain(*(example.documents for example in dev)), strict=True))
+        texts: dict[int, str] = {}
+        for own, example in zip(numbers, dev, strict=True):
+            texts.update(zip(own, example.documents, strict=True))
         place = {number: row for row, number in enumerate(texts)}
         positive = np.array([place[own[0]] for own in numbers], np.int64)
         pairs = [(example.query, example.documents[0]) for example in train]

@@ -1,18 +1,15 @@
 """How alike two texts are: each encoded alone by the same encoder, pooled, and compared by their cosine, or
 by a classifier on (u, v, |u - v|) (Reimers and Gurevych 2019, section 3).
 
-E examples, T texts (two an example), N tokens, H hidden size, C classes.
+E examples, T texts (two an example), H hidden size, C classes.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError, ModelError
@@ -20,14 +17,13 @@ from bertsmith.metrics import scores
 from bertsmith.metrics.baselines import majority_class, mean_number, tfidf_classes, tfidf_cosine
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.config import BertConfig
-from bertsmith.model.layers.initialisation import initialise
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, class_errors, number_errors
-from bertsmith.tasks.examples.encoding import Encoded, Layout, windows_apart
+from bertsmith.tasks.examples.encoding import Encoded, windows_apart
 from bertsmith.tasks.examples.text_settings import RowSettings
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
-from bertsmith.tasks.heads.classifier_head import VectorHead
-from bertsmith.tasks.heads.pooling import Pooling, pool_texts
+from bertsmith.tasks.heads.classifier_head import PairHead, VectorHead
+from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.losses.distillation import ClassLoss, CosineLoss, DistillationLoss
 from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, Task, TaskSettings
@@ -45,40 +41,6 @@ class SimilaritySettings(RowSettings):
     of_model: ClassVar[frozenset[str]] = RowSettings.of_model | {"pooling", "target"}
     pooling: Pooling = "mean"
     target: Literal["score", "class"] = "score"
-
-
-class PairHead(Head):
-    """Pools each text; without classes the cosine of the two, with classes their logits."""
-
-    def __init__(self, config: BertConfig, pooling: Pooling, classes: int) -> None:
-        super().__init__()
-        self._pooling = self.joins = pooling
-        self.text_vectors = pooling, True  # of which the cosine is the product
-        self.classifier = nn.Linear(3 * config.hidden_size, classes) if classes else None
-        if self.classifier is not None:
-            initialise(self.classifier, config.initializer_range)
-
-    def forward(self, states: Tensor, layout: Layout) -> Tensor:
-        """(N, H) -> (E, 1) or (E, C)."""
-        return self.answer(self.pool(states, layout), layout)
-
-    def pool(self, states: Tensor, layout: Layout) -> Tensor:
-        return pool_texts(states, layout, self._pooling)
-
-    def refuse_graph(self, task: str) -> None:
-        if self.classifier is not None:
-            raise ModelError(
-                f"The model is for {task} with classes: it compares the vectors of two texts with a layer, "
-                "but an exported graph reads one text at a time. Train with target=score, or classification "
-                "on pairs."
-            )
-
-    def answer(self, pooled: Tensor, layout: Layout) -> Tensor:
-        first, second = pooled.view(layout.examples, 2, -1).unbind(1)
-        if self.classifier is None:
-            return F.cosine_similarity(first, second).unsqueeze(1)
-        logits: Tensor = self.classifier(torch.cat([first, second, (first - second).abs()], 1))
-        return logits
 
 
 class Similarity(TextTask):
@@ -153,7 +115,7 @@ class Similarity(TextTask):
         """Squared error of the cosine, or cross-entropy."""
         gold = to_device(np.array(targets), outputs.device)
         if self.settings.target == "class":
-            return F.cross_entropy(outputs.float(), gold, reduction="sum")
+            return nn.functional.cross_entropy(outputs.float(), gold, reduction="sum")
         return ((outputs.float().squeeze(1) - gold.float()) ** 2).sum()
 
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
@@ -173,9 +135,6 @@ class Similarity(TextTask):
         if type(self) is not Similarity or not self.compares_vectors:
             return self
         return VectorSimilarity.from_state(self.state(), "the teacher")
-
-    def as_label(self, example: TextExample, prediction: Prediction) -> TextExample:
-        return replace(example, label=prediction.get("score", prediction.get("label")))
 
     def answer_number(
         self, example: TextExample, encoded: Encoded, outputs: Outputs, target: str | int | None

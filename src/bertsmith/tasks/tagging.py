@@ -4,73 +4,64 @@ sentence (Devlin et al. 2019, section 5.3; Lample et al. 2016).
 W words, C labels, R rows that the head reads: one a word.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
-from functools import lru_cache
-from hashlib import blake2b
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from pydantic import field_validator, model_validator
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 from bertsmith.arrays import Ints
 from bertsmith.data.batch import to_device
-from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError
-from bertsmith.metrics.baselines import frequent_tags
-from bertsmith.metrics.calibration import probabilities_of
-from bertsmith.metrics.entities import are_entity_tags, entity_scores, to_iob2
-from bertsmith.metrics.tag_schemes import NONE, Scheme, SchemeName, recognise, scheme_name
+from bertsmith.metrics.baselines import frequent_tags, majority_tag
+from bertsmith.metrics.entities import (
+    NONE,
+    Scheme,
+    SchemeName,
+    are_entity_tags,
+    entity_scores,
+    recognise,
+    scheme_name,
+    scheme_of_labels,
+    tag_counts,
+    tag_metrics,
+    to_iob2,
+)
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, tag_errors
-from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens
+from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, owner, special_tokens, windows
 from bertsmith.tasks.examples.tagged_example import (
     TaggedExample,
-    as_example,
     entities_of,
     example_of_text,
+    read_examples,
+    read_texts,
     word_pieces,
 )
 from bertsmith.tasks.heads.classifier_head import RowHead
 from bertsmith.tasks.heads.crf import ConditionalRandomField, TransitionScores, legal_scores, viterbi
 from bertsmith.tasks.losses.distillation import DistillationLoss, WordLoss
 from bertsmith.tasks.saved_state import require_truth
-from bertsmith.tasks.task import AnswerNumber, Bound, Head, Metrics, Outputs, Prediction, Task, TaskSettings
+from bertsmith.tasks.task import (
+    UNBOUND,
+    AnswerNumber,
+    Bound,
+    Head,
+    Metrics,
+    Outputs,
+    Prediction,
+    Task,
+    TaskSettings,
+)
 from bertsmith.text.files.values import ID, shown
-from bertsmith.text.labelled.conll import MarkedText, Sentence, read_tagged
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
-
-def tag_metrics(gold: Sequence[Sequence[str]], guessed: Sequence[Sequence[str]], entities: bool) -> Metrics:
-    """Precision, recall and F1 of entities by conlleval's rules, and the words' accuracy; of other tags this
-    alone.
-    """
-    pairs = [pair for tags, others in zip(gold, guessed, strict=True) for pair in zip(tags, others)]
-    accuracy = sum(tag == other for tag, other in pairs) / max(len(pairs), 1)
-    if not entities:
-        return {"accuracy": accuracy}
-    micro = entity_scores(gold, guessed).micro
-    return {"f1": micro.f1, "precision": micro.precision, "recall": micro.recall, "accuracy": accuracy}
-
-
-def tag_counts(gold: Sequence[str], guessed: Sequence[str], entities: bool) -> tuple[int, int]:
-    """Of one sentence, what F1, or accuracy, is the quotient of."""
-    if not entities:
-        return sum(tag == other for tag, other in zip(gold, guessed, strict=False)), len(gold)
-    micro = entity_scores([gold], [guessed]).micro
-    return 2 * micro.correct, micro.predicted + micro.support
-
-
 _LEAST_PROBABILITY = 1e-9  # so that its logarithm is a number
-_FEWEST_DOCUMENTS = 10  # to divide a file by: fewer leave too little to choose by
 
 
 class TaggingSettings(TaskSettings):
@@ -126,7 +117,7 @@ class Tagging(Task[TaggedExample]):
     is_linear = True
     needs_training = True
     answers_are_labels = True
-    student_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"crf": False})  # its answers have it
+    student_settings: ClassVar[Mapping[str, Any]] = {"crf": False}  # its answers have it
     Settings: ClassVar[type[TaskSettings]] = TaggingSettings
     settings: TaggingSettings
     _crf: ConditionalRandomField | None = None
@@ -151,60 +142,43 @@ class Tagging(Task[TaggedExample]):
         """Of the labels, which are in IOB2 unless a model of others has them."""
         if self.settings.scheme == NONE:
             return Scheme(NONE)
-        return _scheme_of(self.labels, trained_here=self.settings.scheme is not None)
+        return scheme_of_labels(self.labels, trained_here=self.settings.scheme is not None)
 
     def read(self, path: Path | str, *, labelled: bool = True) -> list[TaggedExample]:
         """CoNLL's columns; JSON lines of words and tags, or of text and spans; to predict, lines of text.
         Sentences of a document are never divided between train and dev where a file has ten or more.
         """
         settings = self.settings
-        found = read_tagged(
-            path,
-            word_column=settings.text,
-            tag_column=settings.label,
-            format=settings.format,
-            tagged=labelled,
-            encoding=settings.encoding,
-        )
+        layout = {"format": settings.format, "encoding": settings.encoding}
+        columns = {"word_column": settings.text, "tag_column": settings.label}
         if not labelled:
-            return [as_example(each, None, self._syllables) for each in found]
-        scheme = self._scheme_in(found, str(path))
-        self._read_as[str(path)] = scheme
-        if not self.labels and self.settings.scheme is None:  # what the first file shows helps with the next
-            self.settings = self.settings.model_copy(update={"scheme": scheme.name})
-        examples = [as_example(each, scheme) for each in found]
-        words: dict[int, list[str]] = {}
-        for each in found:
-            if isinstance(each, Sentence):
-                words.setdefault(each.document, []).extend(each.words)
-        if _FEWEST_DOCUMENTS <= len(words) < len(found):
-            # By what they say: a file that was moved, or named otherwise, is divided as before.
-            names = {
-                number: blake2b(" ".join(own).encode("utf-8", "replace"), digest_size=8).hexdigest()
-                for number, own in words.items()
-            }
-            examples = [
-                replace(example, group=names[each.document]) if isinstance(each, Sentence) else example
-                for example, each in zip(examples, found, strict=True)
-            ]
-        keeps = self.settings.missing == "keep"
+            return read_texts(path, **columns, **layout, syllables=self._syllables)
+        examples = read_examples(
+            path, **columns, **layout, scheme_of=lambda sentences: self._scheme_in(sentences, str(path))
+        )
+        keeps = settings.missing == "keep"
         return self.complete(examples, ["" if keeps or each.words else "text" for each in examples], path)
 
     def has_text(self, example: TaggedExample) -> bool:
         return bool(example.words)
 
-    def _scheme_in(self, found: Sequence[Sentence | MarkedText], path: str) -> Scheme:
-        """As set or, in a file behind the first, as it is recognised, should that not fit."""
-        sentences = [each.tags for each in found if isinstance(each, Sentence)]
+    def _scheme_in(self, sentences: Sequence[Sequence[str]], path: str) -> Scheme:
+        """Of a file's tags, as set or, in a file behind the first, as it is recognised, should that not fit.
+        What the first file shows helps with the next.
+        """
         if self.labels and not self.entity_tags:
-            return Scheme(NONE)
-        try:
-            scheme = recognise(sentences, self.settings.scheme)
-            if (self._read_as or self.labels) and not scheme.fits(sentences):
-                other = recognise(sentences)
-                scheme = other if other.fits(sentences) else scheme
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
+            scheme = Scheme(NONE)
+        else:
+            try:
+                scheme = recognise(sentences, self.settings.scheme)
+                if (self._read_as or self.labels) and not scheme.fits(sentences):
+                    other = recognise(sentences)
+                    scheme = other if other.fits(sentences) else scheme
+            except InputError as error:
+                raise InputError(f"{path}: {error}") from error
+        self._read_as[path] = scheme
+        if not self.labels and self.settings.scheme is None:
+            self.settings = self.settings.model_copy(update={"scheme": scheme.name})
         return scheme
 
     def remarks(self) -> dict[str, str]:
@@ -305,7 +279,7 @@ class Tagging(Task[TaggedExample]):
         if self._crf is not None:
             lengths = tuple(len(target) for target in targets)
             return self._crf.loss(outputs.float(), torch.from_numpy(gold), lengths)
-        return F.cross_entropy(outputs.float(), to_device(gold, outputs.device), reduction="sum")
+        return nn.functional.cross_entropy(outputs.float(), to_device(gold, outputs.device), reduction="sum")
 
     def count(self, targets: Sequence[Any]) -> float:
         """Words."""
@@ -330,9 +304,11 @@ class Tagging(Task[TaggedExample]):
         scores = legal_scores(self.labels) if self._crf is None else self._crf.scores()
         if not self.settings.constrained:
             scores = TransitionScores(*map(torch.zeros_like, scores))
-        transitions: dict[str, Any] = {
-            name: _without_infinity(part) for name, part in scores._asdict().items()
-        }
+        transitions: dict[str, Any] = {}
+        for name, part in scores._asdict().items():
+            plain = part.detach().double().numpy().astype(object)
+            plain[~part.detach().isfinite().numpy()] = None  # JSON has no infinity
+            transitions[name] = plain.tolist()
         transitions["learnt"] = self._crf is not None
         return {"stride": self.window(tokenizer)[1], "transitions": transitions}
 
@@ -383,20 +359,28 @@ class Tagging(Task[TaggedExample]):
         emissions = torch.from_numpy(
             np.concatenate([output.reshape(-1, len(self.labels)) for output in outputs])
         )
-        paths = self._paths(emissions, lengths)
+        if not self.settings.constrained:
+            paths = emissions.argmax(1).numpy()
+        else:
+            scores = self._crf.scores() if self._crf is not None else legal_scores(self.labels)
+            paths = viterbi(emissions, lengths, scores).numpy()
         if self._crf is not None:
             probabilities = self._crf.marginals(emissions, lengths).numpy()
         else:
-            probabilities = probabilities_of(emissions.numpy())
+            probabilities = self.label_probabilities(emissions.numpy())
         confidence = probabilities[np.arange(len(paths)), paths]
         ends = np.cumsum(lengths)[:-1]
         rows = [each.decoding for each in encoded] or [None] * len(outputs)
-        return [
-            self._prediction(example, *self._of_words([self.labels[number] for number in path], sure, words))
-            for example, path, sure, words in zip(
-                examples, np.split(paths, ends), np.split(confidence, ends), rows, strict=True
-            )
-        ]
+        found: list[Prediction] = []
+        for example, path, sure, words in zip(
+            examples, np.split(paths, ends), np.split(confidence, ends), rows, strict=True
+        ):
+            tags, sure = self._of_words([self.labels[number] for number in path], sure, words)
+            said: dict[str, Any] = {"words": list(example.words), "tags": tags}
+            said["confidence"] = np.round(sure, 6).tolist()
+            said["entities"] = entities_of(example, self.in_iob2(tags)) if self.entity_tags else []
+            found.append(said)
+        return found
 
     def decode_by_folds(
         self,
@@ -404,21 +388,18 @@ class Tagging(Task[TaggedExample]):
         examples: Sequence[TaggedExample],
         encoded: Sequence[Encoded],
         folds: Ints,
-        bound: Mapping[int, Bound] = MappingProxyType({}),
+        bound: Mapping[int, Bound] = UNBOUND,
     ) -> list[Prediction]:
         """With a CRF, each fold by the transitions of the model that judged it."""
         if not self.settings.crf:
             return self.decode(outputs, examples, encoded)
         found: list[Prediction] = [{}] * len(outputs)
-        task = copy(self)
-        for fold in sorted(set(folds.tolist())):
-            task._crf = ConditionalRandomField(self.labels)
+        for judge, fold, rows, own, _ in self._judges(folds, outputs, examples, encoded):
+            judge._crf = ConditionalRandomField(self.labels)
             if fold in bound:
                 learned = {name: torch.from_numpy(weights) for name, weights in bound[fold].items()}
-                task._crf.load_state_dict(learned)
-            held = np.flatnonzero(folds == fold).tolist()
-            parts = [[each[row] for row in held] for each in (outputs, examples, encoded)]
-            for row, said in zip(held, task.decode(*parts), strict=True):  # type: ignore[arg-type]
+                judge._crf.load_state_dict(learned)
+            for row, said in zip(rows, judge.decode(*own), strict=True):
                 found[row] = said
         return found
 
@@ -465,13 +446,9 @@ class Tagging(Task[TaggedExample]):
     ) -> dict[str, list[Prediction]]:
         """The most frequent tag for every word, and the most frequent tag of each word."""
         tags = [self._legal(example.tags or ()) for example in train]
-        found = frequent_tags([e.words for e in train], tags, [e.words for e in dev])
-        counts = Counter(tag for each in tags for tag in each)
-        most = min(counts, key=lambda tag: (-counts[tag], tag))
-        return {
-            "majority": [{"tags": [most] * len(example.words)} for example in dev],
-            found.name: [{"tags": each} for each in found.predictions],
-        }
+        words = [example.words for example in dev]
+        found = majority_tag(tags, words), frequent_tags([e.words for e in train], tags, words)
+        return {each.name: [{"tags": line} for line in each.predictions] for each in found}
 
     def line(self, example: TaggedExample, prediction: Prediction) -> dict[str, Any]:
         gold = {} if example.tags is None else {"gold": self._legal(example.tags)}
@@ -502,21 +479,6 @@ class Tagging(Task[TaggedExample]):
                 found[word] = found[word] if found[word] == "O" else f"I{found[word][1:]}"
         return found, confidence[words]
 
-    def _prediction(self, example: TaggedExample, tags: list[str], confidence: Any) -> Prediction:
-        return {
-            "words": list(example.words),
-            "tags": tags,
-            "confidence": np.round(confidence, 6).tolist(),
-            "entities": entities_of(example, self.in_iob2(tags)) if self.entity_tags else [],
-        }
-
-    def _paths(self, emissions: Tensor, lengths: tuple[int, ...]) -> Ints:
-        """(W, C) -> (W,) the tags' numbers."""
-        if not self.settings.constrained:
-            return emissions.argmax(1).numpy()
-        scores = self._crf.scores() if self._crf is not None else legal_scores(self.labels)
-        return viterbi(emissions, lengths, scores).numpy()
-
     def _expressed(self) -> set[str]:
         """IOB2 tags of the labels' entities: another scheme (IO, IOBES) says them by other letters, and
         training may have shown entities of one word alone, so that I- tags of longer ones are missed.
@@ -543,24 +505,3 @@ def _tags_of_rows(tags: Sequence[str], words: Ints) -> list[str]:
         if found[row] == "O":
             found[row] = tag
     return found
-
-
-def _without_infinity(scores: Tensor) -> list[Any]:
-    plain = scores.detach().double().numpy().astype(object)
-    plain[~scores.detach().isfinite().numpy()] = None
-    rows: list[Any] = plain.tolist()
-    return rows
-
-
-@lru_cache(maxsize=8)
-def _scheme_of(labels: tuple[str, ...], trained_here: bool) -> Scheme:
-    """Asked of every sentence, and always of the same labels. Where nobody can say whether letters alone mean
-    entities, B and I do.
-    """
-    if trained_here and are_entity_tags(labels):
-        return Scheme("iobes")
-    try:
-        scheme = recognise([labels])
-    except InputError:
-        scheme = Scheme("iob2", has_letters=False)
-    return scheme if scheme.fits([labels]) else Scheme(NONE)

@@ -38,6 +38,7 @@ Outputs = npt.NDArray[np.float32]  # of one example: (C,), or (R, C) where the h
 Prediction = Mapping[str, Any]  # what `predict` writes as a line of JSON
 Metrics = dict[str, float]
 Bound = Mapping[str, Outputs]  # weights of a head that decoding needs
+UNBOUND: Mapping[int, Bound] = MappingProxyType({})  # of no fold
 AnswerNumber = tuple[str, Callable[[Tensor], Tensor]]  # a name, and (S, …) outputs of a head -> (S,)
 E = TypeVar("E", bound="Labelled")
 
@@ -570,13 +571,24 @@ class Task(ABC, Generic[E]):
         examples: Sequence[E],
         encoded: Sequence[Encoded],
         folds: Ints,
-        bound: Mapping[int, Bound] = MappingProxyType({}),
+        bound: Mapping[int, Bound] = UNBOUND,
     ) -> list[Prediction]:
         """The same where the examples judge in turn, each in one of the `folds` (E,). An answer that depends
         on what `calibrate` chooses is by a choice of the other folds: by its own a score would flatter.
         `bound` are the `bound_weights` of each fold's model; a fold that has none was judged by a new head's.
         """
         return self.decode(outputs, examples, encoded)
+
+    def _judges(
+        self, folds: Ints, *of_examples: Sequence[Any]
+    ) -> Iterator[tuple[Self, int, list[int], list[Any], list[Any]]]:
+        """For each fold a copy of the task to judge it, its number, the numbers of its examples, and what
+        `of_examples` has of them and of all others.
+        """
+        for fold in sorted(set(folds.tolist())):
+            own, others = np.flatnonzero(folds == fold).tolist(), np.flatnonzero(folds != fold).tolist()
+            parts = [[[each[row] for row in rows] for each in of_examples] for rows in (own, others)]
+            yield copy(self), fold, own, *parts
 
     @abstractmethod
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[E]) -> Metrics:

@@ -6,7 +6,6 @@ N tokens, H hidden size, R rows that a head reads, T texts of an example, D widt
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -207,6 +206,6 @@ class _SentenceTransformers:
             states["pooled"] = np.concatenate([each["sentence_embedding"].numpy() for each in pooled])
             stages = tuple(states)
             vectors = self.model.encode(texts, prompt="", batch_size=1, normalize_embeddings=True)
-            asked = replace(item, texts=tuple(texts))
+            asked = item._replace(texts=tuple(texts))
             records.append(_record(asked, self.tokenizer, batches, states, vectors))
         return Answers(stages, tuple(records))

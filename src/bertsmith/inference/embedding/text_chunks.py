@@ -16,11 +16,17 @@ from torch.nn import functional as F
 
 from bertsmith.arrays import Ints
 from bertsmith.data.stream import prefetch
-from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.model.static_table import StaticTable
-from bertsmith.tasks.examples.encoding import Encoded, Window, every_row, join_segments, special_tokens
+from bertsmith.tasks.examples.encoding import (
+    Encoded,
+    Window,
+    every_row,
+    join_segments,
+    special_tokens,
+    windows,
+)
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.word_cache import WordCache
 

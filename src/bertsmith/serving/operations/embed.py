@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.embedder import projected
 from bertsmith.inference.embedding.text_chunks import TextWindows
@@ -23,7 +22,7 @@ from bertsmith.model.static_table import StaticTable
 from bertsmith.serving.operations.operation import Options, Pass, PreparedRequest
 from bertsmith.serving.refusals import TooLarge, TooLong
 from bertsmith.tasks.checkpoints.sentence_folder import SentenceSettings
-from bertsmith.tasks.examples.encoding import Encoded, Layout
+from bertsmith.tasks.examples.encoding import Encoded, Layout, windows
 from bertsmith.tasks.heads.pooling import Pooling, join_pooled, pool_examples
 from bertsmith.tasks.task import Outputs
 

@@ -21,6 +21,8 @@ from torch import nn
 
 from bertsmith.errors import ModelError
 from bertsmith.files import sha256, tensors_written_to, write_json
+from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.config import BertConfig
 from bertsmith.model.folder_keys import (
     DENSE,
@@ -37,7 +39,14 @@ from bertsmith.model.sentence_files import (
     read_prompts,
     read_sentence_config,
 )
-from bertsmith.model.static_table import PACKAGE, is_static, read_longest, table_folder
+from bertsmith.model.static_table import (
+    PACKAGE,
+    StaticTable,
+    is_static,
+    load_static,
+    read_longest,
+    table_folder,
+)
 from bertsmith.model.untrusted import plain_file, read_settings, read_small_json, read_tensors
 from bertsmith.tasks.heads.pooling import Pooling
 
@@ -168,6 +177,17 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         {**_no_prompts(), **prompts},
         read_sentence_config(folder).get("default_prompt_name"),
     )
+
+
+def load_sentence_model(folder: Path) -> tuple[Bert | StaticTable, nn.Linear | None, SentenceSettings]:
+    """What makes a folder's vectors: its encoder or static table, the product at the end, if there is one,
+    and the settings. Raises ModelError.
+    """
+    settings = read_sentence_settings(folder)
+    encoder = load_static(folder) if is_static(folder) else load_encoder(settings.encoder)
+    if settings.projection is None:
+        return encoder, None, settings
+    return encoder, read_projection(settings.projection, encoder.config.hidden_size), settings
 
 
 def encoder_folder(folder: Path) -> Path:

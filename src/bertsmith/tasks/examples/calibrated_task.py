@@ -6,6 +6,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from bertsmith.arrays import Floats
 from bertsmith.errors import ModelError
 from bertsmith.metrics.calibration import (
     Confidence,
@@ -30,6 +31,14 @@ class CalibratedTask(TextTask):
         """What logits are divided by: 1 before calibration."""
         return self.confidence.temperature if self.confidence else 1.0
 
+    @property
+    def thresholds(self) -> Floats:
+        """(C,) from which probability each of labels that don't exclude each other holds: 0.5 before
+        calibration.
+        """
+        found = self.confidence.label_thresholds if self.confidence else None
+        return np.full(len(self.labels), 0.5) if found is None else np.array(found)
+
     def threshold(self, confidence: npt.ArrayLike) -> float:
         """The lowest confidence to answer with, given dev's (E,): 0, every text is answered."""
         return 0.0
@@ -47,7 +56,9 @@ class CalibratedTask(TextTask):
 
     def decoding(self, tokenizer: Tokenizer) -> dict[str, Any]:
         threshold = self.confidence.threshold if self.confidence else 0.0
-        return {"temperature": self.temperature, "threshold": threshold} | super().decoding(tokenizer)
+        of_labels = {"label_thresholds": self.thresholds.tolist()} if self.activation == "sigmoid" else {}
+        own = {"temperature": self.temperature, "threshold": threshold}
+        return own | super().decoding(tokenizer) | of_labels
 
     def recalibrated(self, own: Sequence[Outputs], others: Sequence[Outputs]) -> Self:
         """By no labels. The thresholds stay: they were chosen on dev for probabilities, and these are the

@@ -1,10 +1,14 @@
 """Examples as sequences: one window or several each, packed end to end, and what a head reads of them.
 
 N   tokens in the packed batch     W   windows     E   examples     R   rows that the head reads
-F   features of columns beside the text
+F   features of columns beside the text            T   tokens of a text
+
+A text that is longer than the model can read is read in overlapping windows: ranges (start, end) of its
+tokens, by one rule for every head. Each token counts in the window that shows most of its surroundings, in
+training as in prediction.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -16,7 +20,6 @@ from torch import Tensor
 
 from bertsmith.arrays import Bools, Float32s, Int32s, Ints
 from bertsmith.data.batch import Sequences, joined_values, to_device
-from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.sequence_rules import USUAL_TRUNCATION, Truncation
@@ -170,6 +173,51 @@ def pack_examples(encoded: Sequence[Encoded], numbers: Sequence[int]) -> Sequenc
         np.array([window.text for window in sequences], np.int64),
         joined_values([window.values for window in sequences]),
     )
+
+
+TokenRange = tuple[int, int]
+
+
+def windows(
+    token_ids: Sized, room: int, stride: int | None, truncation: Truncation = USUAL_TRUNCATION
+) -> list[TokenRange]:
+    """Ranges of at most `room` tokens that cover the whole text, each sharing `stride` tokens with the next.
+
+    The last one is moved back until it is full, so that no window has little to go by: it may share more.
+    A text that fits is one window, an empty text too: (0, 0). With `stride` None the text is cut to `room`
+    tokens instead, at the end that `truncation` says. Raises ValueError for a room below 1 and a stride
+    outside 0 … room - 1.
+    """
+    if room < 1:
+        raise ValueError(f"a window needs room for at least one token, found room = {room}")
+    if stride is not None and not 0 <= stride < room:
+        raise ValueError(
+            f"expected a stride from 0 to {room - 1}, below the {room} tokens of a window, found {stride}"
+        )
+    tokens = len(token_ids)
+    if stride is None or tokens <= room:
+        return [truncation.range(tokens, min(tokens, room))]
+    last = tokens - room
+    starts = [*range(0, last, room - stride), last]
+    return [(start, start + room) for start in starts]
+
+
+def owner(ranges: Sequence[TokenRange]) -> npt.NDArray[np.int64]:
+    """(T,) for each token up to the last window's end the index of the window that is to read it.
+
+    It is the one in which the token stands farthest from the nearer end, the first of several. A token that
+    no window covers has -1.
+    """
+    tokens = max((end for _, end in ranges), default=0)
+    most_context = np.full(tokens, -1, np.int64)
+    owners = np.full(tokens, -1, np.int64)
+    for index, (start, end) in enumerate(ranges):
+        from_start = np.arange(end - start)
+        context = np.minimum(from_start, from_start[::-1])
+        better = context > most_context[start:end]
+        most_context[start:end][better] = context[better]
+        owners[start:end][better] = index
+    return owners
 
 
 def windows_apart(

@@ -12,9 +12,10 @@ may leave negatives and scores out: those that any object has are read.
 """
 
 import hashlib
+import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ import numpy as np
 
 from bertsmith.arrays import Ints
 from bertsmith.errors import InputError
-from bertsmith.text.files.columns import guess_columns, named_column, plain_name
-from bertsmith.text.files.rows import are_objects, read_column_names, read_keys, read_rows
+from bertsmith.text.files.columns import find_column, guess_columns, guess_label, named_column, plain_name
+from bertsmith.text.files.rows import are_objects, read_column_names, read_keys, read_rows, stream_rows
 from bertsmith.text.files.values import ID, as_category, as_id, as_number, as_text, is_blank, shown
 
 Column = str | int
@@ -46,6 +47,7 @@ _DENIALS = (
 _WRONG = ("0", "false", "f", "no", "n")
 _NOT_WRONG = ("1", "true", "t", "yes", "y")
 _NEGATIVE = re.compile(r"negatives?[ _-]?\d*", re.IGNORECASE)
+_ROW_NAMES = re.compile(r"|Unnamed: \d+|.*id")  # columns that number the rows: pandas' index, or ids
 # A list of texts. Braces aren't looked at: a document may be code.
 _PRINTED = re.compile(r"""\[\s*(?:['"].*['"]\s*)?\]""", re.DOTALL)
 
@@ -165,6 +167,43 @@ def find_query_columns(
         names = read_keys(path, format=format, encoding=encoding)
     negatives = negatives or tuple(name for name in names if is_negative(name))
     return QueryColumns(query, positive, negatives, "scores" if "scores" in names else None, by_key)
+
+
+def find_mined_columns(
+    path: Path | str,
+    query: Column | None,
+    positive: Column | None,
+    group: Column | None,
+    **layout: Any,
+) -> QueryColumns | None:
+    """Those of a file whose names tell of negatives and of no label, without scores; None for any other.
+    Raises InputError where a column that plays no role may be a label all the same.
+    """
+    names = read_column_names(path, **layout)
+    of_group = named_column(group, names)
+    others = [name for name in names if name != of_group]
+    if not any(map(is_negative, names)) or guess_label(others, str(path)) is not None:
+        return None
+    columns = find_query_columns(path, query, positive, None, **layout)
+    roles = (columns.query, columns.positive, columns.scores, *columns.negatives)
+    used = {find_column(column, names, str(path)) for column in roles if column is not None}
+    spare = [name for name in others if names.index(name) not in used and not _ROW_NAMES.fullmatch(name)]
+    first = next(stream_rows(path, spare, **layout))
+    for name, value in zip(spare, first.values, strict=True):
+        if _is_number(value):
+            raise InputError(
+                f"{path} has a column of negatives, and a column {name!r} of numbers that is none of "
+                "query, document, negatives and scores. If it is the label, give "
+                f"--label {name!r}; if not, leave it out."
+            )
+    return replace(columns, scores=None)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return not isinstance(value, bool) and math.isfinite(float(value))
+    except (TypeError, ValueError):
+        return False
 
 
 def require_answers(

@@ -7,10 +7,12 @@ W words, R rows that a head reads.
 import re
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from itertools import chain
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -18,9 +20,8 @@ from tokenizers import pre_tokenizers
 
 from bertsmith.arrays import Ints
 from bertsmith.errors import InputError
-from bertsmith.metrics.entities import Span, spans_of_tags, tags_of_spans
-from bertsmith.metrics.tag_schemes import NONE, Scheme
-from bertsmith.text.labelled.conll import MarkedText, Sentence
+from bertsmith.metrics.entities import NONE, Scheme, Span, spans_of_tags, tags_of_spans
+from bertsmith.text.labelled.conll import MarkedText, Sentence, read_tagged
 from bertsmith.text.tokens.long_texts import BLANK, Pieces, text_parts
 from bertsmith.text.tokens.tokenizer import Tokenizer, without_surrogates
 from bertsmith.text.words import MARKS, WITHOUT_BLANKS
@@ -40,6 +41,7 @@ _HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff"
 _PICTURES = "\u2190-\u2bff\U0001f000-\U0001faff"
 _EXTENDING = f"[{MARKS}\ufe00-\ufe0f\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*"
 _FORMAT = "\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff"  # shown as nothing
+_FEWEST_DOCUMENTS = 10  # to divide a file by: fewer leave too little to choose by
 _ONE_TAG = "A word has one tag: keep one of the two."
 
 
@@ -207,6 +209,37 @@ def example_of_text(
     """The words of a text, to be tagged; of Korean its words or its `syllables`."""
     offsets = word_offsets(text, syllables)
     return TaggedExample(tuple(offsets.words(text)), None, where, text, offsets, id=id)
+
+
+def read_texts(path: Path | str, *, syllables: bool, **layout: Any) -> list[TaggedExample]:
+    """What is to be tagged of a file; `layout` as `read_tagged` takes it."""
+    return [as_example(each, None, syllables) for each in read_tagged(path, tagged=False, **layout)]
+
+
+def read_examples(
+    path: Path | str, *, scheme_of: Callable[[Sequence[Sequence[str]]], Scheme], **layout: Any
+) -> list[TaggedExample]:
+    """A tagged file's examples; `scheme_of` is asked for the scheme of its sentences' tags. In a file of ten
+    documents or more each is of its document's group.
+    """
+    found = read_tagged(path, tagged=True, **layout)
+    scheme = scheme_of([each.tags for each in found if isinstance(each, Sentence)])
+    examples = [as_example(each, scheme) for each in found]
+    words: dict[int, list[str]] = {}
+    for each in found:
+        if isinstance(each, Sentence):
+            words.setdefault(each.document, []).extend(each.words)
+    if not _FEWEST_DOCUMENTS <= len(words) < len(found):
+        return examples
+    # By what they say: a file that was moved, or named otherwise, is divided as before.
+    names = {
+        number: blake2b(" ".join(own).encode("utf-8", "replace"), digest_size=8).hexdigest()
+        for number, own in words.items()
+    }
+    return [
+        replace(example, group=names[each.document]) if isinstance(each, Sentence) else example
+        for example, each in zip(examples, found, strict=True)
+    ]
 
 
 def as_example(found: Sentence | MarkedText, scheme: Scheme | None, syllables: bool = False) -> TaggedExample:

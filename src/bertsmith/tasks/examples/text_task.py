@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from bertsmith.arrays import Float32s
-from bertsmith.data.windows import windows
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import read_json, write_json
 from bertsmith.model.config import BertConfig
@@ -23,6 +22,7 @@ from bertsmith.tasks.examples.encoding import (
     pair_windows,
     single_windows,
     special_tokens,
+    windows,
 )
 from bertsmith.tasks.examples.text_settings import MixedSettings
 from bertsmith.tasks.saved_state import require_text, require_truth
@@ -412,6 +412,10 @@ class TextTask(Task[TextExample]):
     @abstractmethod
     def as_target(self, value: Any, where: str) -> Any:
         """A label as it stands in a file → what examples hold. Raises InputError naming file and line."""
+
+    def as_label(self, example: TextExample, prediction: Prediction) -> TextExample:
+        """By the prediction's label or, where it has none, its score."""
+        return replace(example, label=prediction["label" if "label" in prediction else "score"])
 
     def target(self, label: Any) -> Any:
         """An example's label → what the loss compares with."""

@@ -6,7 +6,6 @@ of full length.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,18 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.data.windows import windows
 from bertsmith.errors import BertsmithError
 from bertsmith.model.bert import Bert
-from bertsmith.model.checkpoint import load_encoder
-from bertsmith.model.cpu.onednn_layer import ROWS
 from bertsmith.model.own_tokenizer import load_own_tokenizer
-from bertsmith.model.static_table import StaticTable, is_static, load_static
+from bertsmith.model.static_table import StaticTable
 from bertsmith.tasks.checkpoints.infer_task import ModelKind, model_kind
 from bertsmith.tasks.checkpoints.sentence_folder import (
     SentenceSettings,
-    read_projection,
-    read_sentence_settings,
+    load_sentence_model,
 )
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.examples.encoding import (
@@ -35,19 +30,17 @@ from bertsmith.tasks.examples.encoding import (
     Window,
     every_row,
     join_segments,
-    pack_examples,
     pair_windows,
     single_windows,
     special_tokens,
 )
 from bertsmith.tasks.finetuning import encode_examples
-from bertsmith.tasks.forward_passes import evaluating, forward_passes
+from bertsmith.tasks.forward_passes import evaluating, forward_passes, packed_batch
 from bertsmith.tasks.heads.pooling import pool_texts
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
-from bertsmith.text.tokens.sequence_rules import USUAL_TRUNCATION
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizers import require_text
 
@@ -124,8 +117,7 @@ def _added_lines(tokenizer: Tokenizer) -> list[str]:
     return [f"a.{'.'.join(apart[start : start + _ADDED])}.b" for start in starts]
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """An input as the model reads it: `texts` as they are tokenised, and their windows."""
 
     input: GoldenInput
@@ -177,8 +169,7 @@ class Subject(ABC):
         if not items:
             return []
         encoded = [item.encoded for item in items]
-        multiple = ROWS if self.device.type == "cpu" else 1
-        batch = PackedBatch.of(pack_examples(encoded, range(len(items))), self.device, multiple)
+        batch = packed_batch(encoded, range(len(items)), self.device)
         tokens = [each.tokens for each in encoded]
         found = []
         with torch.inference_mode(), evaluating(self.encoder):
@@ -267,11 +258,11 @@ class VectorSubject(Subject):
         )
         is_table = isinstance(self.encoder, StaticTable)
         room = self.max_length - (0 if is_table else special_tokens(self.tokenizer, 1))
-        side = USUAL_TRUNCATION if is_table else self.tokenizer.truncation
+        sides = () if is_table else (self.tokenizer.truncation,)
         made = []
         for number, ids in enumerate(self.tokenizer.encode_batch(texts, room)):
-            ((start, end),) = windows(ids, room, None, side)
-            token_ids, segment_ids = join_segments(self.tokenizer, ids[start:end])
+            (parts,) = single_windows(ids, room, None, *sides)
+            token_ids, segment_ids = join_segments(self.tokenizer, *parts)
             made.append(Window(token_ids, segment_ids, every_row(len(token_ids)), number))
         return Item(given, texts, Encoded(tuple(made)))
 
@@ -369,11 +360,7 @@ def open_subject(
         words, _ = load_pretraining_model(folder)
         subject = MaskSubject(words, load_own_tokenizer(folder, words.config))
     else:
-        sentences = read_sentence_settings(folder)
-        static = is_static(folder)
-        encoder = load_static(folder) if static else load_encoder(sentences.encoder)
-        where = sentences.projection
-        projection = None if where is None else read_projection(where, encoder.config.hidden_size)
+        encoder, projection, sentences = load_sentence_model(folder)
         tokenizer = load_own_tokenizer(sentences.encoder, encoder.config)
         subject = VectorSubject(encoder, tokenizer, sentences, projection)
     require_text(subject.tokenizer, purpose)

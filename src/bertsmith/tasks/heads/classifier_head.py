@@ -1,6 +1,7 @@
-"""What stands between hidden states and a classifier's outputs, as the encoder's family has it.
+"""What stands between hidden states and outputs: a classifier as the encoder's family has it, or vectors.
 
-R rows, W windows, E examples, H hidden size, F features of columns beside the text, C outputs.
+N tokens, R rows, W windows, E examples, T texts, H hidden size, C outputs, F features of columns beside the
+text.
 """
 
 from typing import ClassVar
@@ -173,3 +174,37 @@ class VectorHead(Head):
         places = to_device(np.flatnonzero(present), vectors.device)
         filled = vectors.new_zeros(len(texts) * most, vectors.shape[1])
         return filled.index_copy(0, places, vectors).view(len(texts), most, -1)
+
+
+class PairHead(Head):
+    """Pools each text; without classes the cosine of the two, with classes their logits."""
+
+    def __init__(self, config: BertConfig, pooling: Pooling, classes: int) -> None:
+        super().__init__()
+        self._pooling = self.joins = pooling
+        self.text_vectors = pooling, True  # of which the cosine is the product
+        self.classifier = nn.Linear(3 * config.hidden_size, classes) if classes else None
+        if self.classifier is not None:
+            initialise(self.classifier, config.initializer_range)
+
+    def forward(self, states: Tensor, layout: Layout) -> Tensor:
+        """(N, H) -> (E, 1) or (E, C)."""
+        return self.answer(self.pool(states, layout), layout)
+
+    def pool(self, states: Tensor, layout: Layout) -> Tensor:
+        return pool_texts(states, layout, self._pooling)
+
+    def refuse_graph(self, task: str) -> None:
+        if self.classifier is not None:
+            raise ModelError(
+                f"The model is for {task} with classes: it compares the vectors of two texts with a layer, "
+                "but an exported graph reads one text at a time. Train with target=score, or classification "
+                "on pairs."
+            )
+
+    def answer(self, pooled: Tensor, layout: Layout) -> Tensor:
+        first, second = pooled.view(layout.examples, 2, -1).unbind(1)
+        if self.classifier is None:
+            return F.cosine_similarity(first, second).unsqueeze(1)
+        logits: Tensor = self.classifier(torch.cat([first, second, (first - second).abs()], 1))
+        return logits

@@ -1,11 +1,16 @@
-"""Losses of retrieval and re-ranking: on vectors and scores alone, each a value per query.
+"""Losses of retrieval and re-ranking: on vectors and scores alone, each a value per query; and those of
+retrieval laid on examples.
 
 Q   queries          D   documents, at least one a query      H   size of a vector
 T   documents of one query, the positive first; (Q, T) is filled up where a query has fewer
 C   candidates of all queries end to end
+
+Of examples, each a query with its texts: E examples; T texts, the query, its document and its negatives.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bertsmith.arrays import Bools, Ints
-from bertsmith.data.batch import ragged_range
+from bertsmith.data.batch import ragged_range, to_device
 
 
 def in_batch_softmax(
@@ -118,3 +123,70 @@ def _log_softmax(scores: Tensor, present: Tensor) -> Tensor:
     """(Q, T) over the documents there are; 0 where there is none, for -inf would make NaN of a gradient."""
     found = F.log_softmax(scores.masked_fill(~present, -torch.inf), 1)
     return found.masked_fill(~present, 0.0)
+
+
+LossName = Literal["softmax", "margin", "margin-mse", "kl"]
+
+
+@dataclass(frozen=True)
+class Sought:
+    """An example by the numbers of its texts. `known` are documents that must never count as negatives;
+    `scores` a teacher's, of each document.
+    """
+
+    query: int
+    documents: tuple[int, ...]
+    known: tuple[int, ...]
+    scores: tuple[float, ...] | None
+
+
+@dataclass(frozen=True)
+class RetrievalLoss:
+    """Which loss, and its settings. `scale` multiplies similarities; not used by `margin`."""
+
+    name: LossName
+    scale: float
+    symmetric: bool
+    margin: float
+
+    def __call__(self, outputs: Tensor, targets: Sequence[Sought]) -> Tensor:
+        """(E, T, H) -> (E,). In float32 at least: similarities of half precision would lose what sets near
+        documents apart.
+        """
+        counts = np.array([len(target.documents) for target in targets])
+        present = np.arange(outputs.shape[1] - 1) < counts[:, None]  # (E, T - 1)
+        with torch.autocast(outputs.device.type, enabled=False):
+            outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+            queries, documents = outputs[:, 0], outputs[:, 1:]
+            if self.name == "softmax":
+                rows = to_device(np.flatnonzero(present), outputs.device)
+                documents = documents.flatten(0, 1).index_select(0, rows)
+                return self._in_batch(queries, documents, counts.cumsum() - counts, targets)
+            similarities = (queries[:, None] * documents).sum(2)  # (E, T - 1)
+            return self._among_own(similarities, to_device(present, outputs.device), targets)
+
+    def _in_batch(
+        self, queries: Tensor, documents: Tensor, positive: Ints, targets: Sequence[Sought]
+    ) -> Tensor:
+        """documents (D, H), positive (E,)."""
+        numbers = np.array([number for target in targets for number in target.documents])
+        known = [target.known for target in targets]
+        excluded = to_device(false_negatives(known, numbers, positive), documents.device)
+        rows = to_device(positive, documents.device)
+        return in_batch_softmax(queries, documents, rows, excluded, self.scale, symmetric=self.symmetric)
+
+    def _among_own(self, similarities: Tensor, present: Tensor, targets: Sequence[Sought]) -> Tensor:
+        if self.name == "margin":
+            answers = np.zeros(similarities.shape, np.bool_)  # documents behind the first that answer it too
+            for row, target in enumerate(targets):
+                answers[row, 1 : len(target.documents)] = np.isin(target.documents[1:], target.known)
+            negatives = present & to_device(~answers, present.device)
+            return triplet_margin(similarities, negatives, self.margin)
+        taught = np.zeros(similarities.shape)
+        for row, target in enumerate(targets):
+            scores = target.scores or ()
+            taught[row, : len(scores)] = scores
+        teacher = to_device(taught, similarities.device).to(similarities.dtype)
+        if self.name == "kl":
+            return kl_divergence(self.scale * similarities, teacher, present)
+        return margin_mse(self.scale * similarities, teacher, present)

@@ -13,14 +13,14 @@ in place of both: a list as in SQuAD, or the two lists of the `datasets` library
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from bertsmith.errors import InputError
 from bertsmith.files import parse_json, with_distinct_keys
 from bertsmith.text.files.columns import unknown_column
 from bertsmith.text.files.table_file import TableFile, open_table
 from bertsmith.text.files.tables import JsonLines, Record
-from bertsmith.text.files.values import as_category, is_blank
+from bertsmith.text.files.values import as_category, is_blank, shown
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
 _KINDS: dict[type, str] = {
@@ -50,6 +50,14 @@ class Question:
     moved: int = 0
     where: str = ""
     group: str | None = None
+
+    @classmethod
+    def of_input(cls, given: Any, where: str) -> Self:
+        """From (question, passage), without an answer. Raises InputError for anything else."""
+        match given:
+            case [str() as question, str() as passage]:
+                return cls("", question, passage, (), where=where)
+        raise InputError(f"{where}: expected a question and a passage, found {shown(given)}.")
 
 
 class Keys(NamedTuple):

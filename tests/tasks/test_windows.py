@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.data.windows import owner, windows
+from bertsmith.tasks.examples.encoding import owner, windows
 
 SIZES = st.integers(1, 40).flatmap(lambda room: st.tuples(st.just(room), st.integers(0, room - 1)))
 
