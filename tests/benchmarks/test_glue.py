@@ -12,7 +12,7 @@ from scipy import stats
 from sklearn import metrics
 
 from bertsmith.benchmarks.benchmark import BenchmarkTask
-from bertsmith.benchmarks.glue import RECORDS, glue_tasks
+from bertsmith.benchmarks.glue import RECORDS, glue_suite
 from bertsmith.benchmarks.glue_scores import F1AndAccuracy, Matthews, PearsonAndSpearman
 from bertsmith.benchmarks.published import BM25
 from bertsmith.benchmarks.published import GLUE as PUBLISHED
@@ -20,7 +20,7 @@ from bertsmith.errors import InputError
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.registry import find_task
 
-TASKS = {task.name: task for task in glue_tasks()}
+TASKS = {task.name: task for task in glue_suite().tasks}
 ENTAILMENT = ("entailment", "not_entailment")
 
 

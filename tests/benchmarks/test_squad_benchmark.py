@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from benchmark_toys import GOOD, QUICK, WORDS
 
-from bertsmith.benchmarks.squad import SquadTask, version_in
+from bertsmith.benchmarks.squad import SquadTask, squad_suite
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
 
@@ -62,10 +62,10 @@ def test_punctuation_alone_is_an_answer_of_version_1_only(version: str, exact: f
 
 def test_versions_are_known_by_their_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no SQuAD. Expected train-v1.1.json and dev-v1.1.json"):
-        version_in(tmp_path)
+        squad_suite(tmp_path)
     for part in ("train", "dev"):
         write_squad(tmp_path / f"{part}-v2.0.json", 3, "2.0")
-    assert version_in(tmp_path) == "2.0"
+    assert squad_suite(tmp_path).name == "SQuAD v2.0"
 
 
 def test_pieces_of_the_official_files_are_said_to_be_pieces(shared_data: Path, tmp_path: Path) -> None:

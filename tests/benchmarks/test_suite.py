@@ -17,16 +17,15 @@ from safetensors.numpy import load_file, save_file
 from sklearn.metrics import accuracy_score
 
 from bertsmith.benchmarks import seed_run, suite
-from bertsmith.benchmarks.glue import glue_tasks
-from bertsmith.benchmarks.published import GLUE
+from bertsmith.benchmarks.glue import glue_suite
 from bertsmith.benchmarks.results import BenchmarkResult, TaskResult, beside_published
 from bertsmith.benchmarks.seed_run import ChosenSettings, SeedScore, run_values, search_settings
-from bertsmith.benchmarks.suite import Share, Suite, SuiteSettings, own_share, run_suite
+from bertsmith.benchmarks.suite import Share, SuiteSettings, own_share, run_suite
 from bertsmith.cli.main import main
 from bertsmith.errors import RecipeError
 from bertsmith.training.settings import read_toml
 
-SUITE = Suite("GLUE", glue_tasks(), GLUE)
+SUITE = glue_suite()
 SETTINGS = SuiteSettings(("SST-2", "MRPC"), seeds=2, overrides=QUICK)
 
 
@@ -265,7 +264,7 @@ def test_a_search_that_is_killed_while_it_clears_up_is_not_lost(
     glue_data: Path, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("optuna")
-    task, out = glue_tasks()[1], tmp_path / "search"
+    task, out = SUITE.tasks[1], tmp_path / "search"
     files = task.prepare(glue_data, tmp_path / "data", None)
     given = ["epochs=1", "max_length=32", "dropout=0", "hardware.threads=1", "search.batch_size=[8]"]
 

@@ -14,14 +14,14 @@ from sklearn import metrics
 from bertsmith.benchmarks.glue_scores import Alternatives, F1Alone, MacroF1AndAccuracy
 from bertsmith.benchmarks.published import SUPERGLUE
 from bertsmith.benchmarks.seed_run import predictions_of, run_seed, seed_folder
-from bertsmith.benchmarks.superglue import superglue_tasks
+from bertsmith.benchmarks.superglue import superglue_suite
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.registry import find_task
 
-TASKS = {task.name: task for task in superglue_tasks()}
+TASKS = {task.name: task for task in superglue_suite().tasks}
 DRAW = np.random.default_rng(0)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from bertsmith.benchmarks.published import Published
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import atomic_file, make_folder, read_json, sha256, write_json
 from bertsmith.model.locate import locate_model
@@ -89,6 +90,15 @@ class BenchmarkTask(ABC):
         """Writes predictions for rows into the folder `out` as the benchmark's server takes them; None for
         parts that it doesn't ask for.
         """
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A benchmark: its name, its tasks in the order of its table, and what others reached."""
+
+    name: str
+    tasks: Sequence[BenchmarkTask]
+    published: tuple[Published, ...]
 
 
 def begin(

@@ -16,6 +16,7 @@ from bertsmith.benchmarks.benchmark import (
     Layouts,
     OfficialFile,
     OfficialRows,
+    Suite,
     TaskFiles,
     draw,
     find_layout,
@@ -35,6 +36,7 @@ from bertsmith.benchmarks.glue_scores import (
     in_words,
     scored,
 )
+from bertsmith.benchmarks.published import GLUE
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_write
 from bertsmith.metrics import scores
@@ -160,9 +162,9 @@ class GlueTask(BenchmarkTask):
         return label
 
 
-def glue_tasks() -> list[BenchmarkTask]:
-    """All of them, in the order of GLUE's table."""
-    return [GlueTask(record) for record in RECORDS]
+def glue_suite() -> Suite:
+    """All tasks, in the order of GLUE's table."""
+    return Suite("GLUE", [GlueTask(record) for record in RECORDS], GLUE)
 
 
 def _texts(row: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from bertsmith.arrays import Floats
-from bertsmith.benchmarks.benchmark import SCORE, BenchmarkTask, Figures, TaskFiles
+from bertsmith.benchmarks.benchmark import SCORE, BenchmarkTask, Figures, Suite, TaskFiles
+from bertsmith.benchmarks.published import SQUAD
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_write, read_json, write_json
 from bertsmith.metrics.scores import Golds, exact_match, question_scores, token_f1
@@ -91,14 +92,20 @@ def _scores_of_v1(predictions: Sequence[str], golds: Golds) -> tuple[Floats, Flo
     return np.array(exact), np.array(f1)
 
 
-def version_in(folder: Path) -> str:
-    """The version whose files are there; v1.1 where both are. Raises InputError for none."""
-    for version in _TRAIN:
-        if SquadTask(version).is_in(folder):
-            return version
-    raise InputError(
-        f"{folder} has no SQuAD. {SquadTask('1.1').source()} For v2.0 the names end in -v2.0.json."
-    )
+def squad_suite(folder: Path, version: str | None = None) -> Suite:
+    """SQuAD in the version asked for, or in the one whose files are there; v1.1 where both are. Raises
+    InputError for none.
+    """
+    if version is None:
+        version = next((each for each in _TRAIN if SquadTask(each).is_in(folder)), None)
+        if version is None:
+            raise InputError(
+                f"{folder} has no SQuAD. {SquadTask('1.1').source()} For v2.0 the names end in -v2.0.json."
+            )
+    if version not in SQUAD:
+        raise InputError(f"There is no SQuAD v{version}. The versions are {' and '.join(SQUAD)}.")
+    task = SquadTask(version)
+    return Suite(task.name, [task], SQUAD[version])
 
 
 def _answers(predictions: Path) -> dict[str, str]:

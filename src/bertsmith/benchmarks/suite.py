@@ -19,8 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from rich.console import Console
 
-from bertsmith.benchmarks.benchmark import BenchmarkTask, TaskFiles, begin, model_hash
-from bertsmith.benchmarks.published import Published
+from bertsmith.benchmarks.benchmark import BenchmarkTask, Suite, TaskFiles, begin, model_hash
 from bertsmith.benchmarks.results import BenchmarkResult, TaskResult, gather_seeds, write_benchmark_report
 from bertsmith.benchmarks.seed_run import (
     CHOSEN,
@@ -53,15 +52,6 @@ _OWN = ("seed", "restarts", "out", "model", "train", "dev", "test", "resume", "u
 _OF_SEARCH = ("search", "prune")  # settings of `tune` that `finetune` doesn't have
 _HOURS_A_TASK = "hours_a_task"
 OnSeed = Callable[[str, SeedScore], None]
-
-
-@dataclass(frozen=True)
-class Suite:
-    """A benchmark: its name, its tasks in the order of its table, and what others reached."""
-
-    name: str
-    tasks: Sequence[BenchmarkTask]
-    published: tuple[Published, ...]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertsmith.arrays import Ints
-from bertsmith.benchmarks.benchmark import SCORE, BenchmarkTask, Figures, TaskFiles, draw, rows_of, write_rows
+from bertsmith.benchmarks.benchmark import (
+    SCORE,
+    BenchmarkTask,
+    Figures,
+    Suite,
+    TaskFiles,
+    draw,
+    rows_of,
+    write_rows,
+)
 from bertsmith.benchmarks.glue_scores import (
     ACCURACY,
     EXACT_MATCH,
@@ -28,6 +37,7 @@ from bertsmith.benchmarks.glue_scores import (
     in_words,
     scored,
 )
+from bertsmith.benchmarks.published import SUPERGLUE
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_write
 from bertsmith.metrics.scores import standard_errors
@@ -320,9 +330,10 @@ def _questions(answered: Sequence[AnsweredPair]) -> list[list[AnsweredPair]]:
 _OTHERS = {"COPA": AlternativesTask, "MultiRC": AnswersTask}
 
 
-def superglue_tasks() -> list[BenchmarkTask]:
-    """All of them, in the order of SuperGLUE's table."""
-    return [_OTHERS.get(record.name, SuperGlueTask)(record) for record in RECORDS]
+def superglue_suite() -> Suite:
+    """All tasks, in the order of SuperGLUE's table."""
+    tasks = [_OTHERS.get(record.name, SuperGlueTask)(record) for record in RECORDS]
+    return Suite("SuperGLUE", tasks, SUPERGLUE)
 
 
 def _read(path: Path, pairs: Pairs, *, labelled: bool) -> list[list[dict[str, Any]]]:

@@ -4,19 +4,25 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
 from bertsmith.cli.options import Flag, Out, as_typed, finetune_setting_names, takes_settings
+from bertsmith.cli.screen import (
+    console,
+    print_json,
+    print_note,
+    print_paths,
+    print_table,
+    print_warning,
+    progress_bar,
+)
 from bertsmith.errors import InputError
 from bertsmith.files import require_free
 
 if TYPE_CHECKING:
-    from bertsmith.benchmarks.results import BenchmarkResult
-    from bertsmith.benchmarks.seed_run import SeedScore
-    from bertsmith.benchmarks.suite import Suite
-    from bertsmith.inference.ranking.results import Comparison
+    from bertsmith.benchmarks.benchmark import Suite
 
 
 app = App(name="benchmark", help="Run a whole benchmark, with its official files, metrics and submissions.")
@@ -110,11 +116,9 @@ def glue(
 
     bertsmith benchmark glue glue_data/ --model minilm --rows 200 --seeds 1 --out runs/trial
     """
-    from bertsmith.benchmarks.glue import glue_tasks
-    from bertsmith.benchmarks.published import GLUE
-    from bertsmith.benchmarks.suite import Suite
+    from bertsmith.benchmarks.glue import glue_suite
 
-    _run(Suite("GLUE", glue_tasks(), GLUE), folder, run, overrides, _names(tasks, "--tasks"), resume)
+    _run(glue_suite(), folder, run, overrides, _names(tasks, "--tasks"), resume)
 
 
 @app.command
@@ -150,12 +154,9 @@ def superglue(
 
     bertsmith benchmark superglue superglue/ --model minilm --tasks BoolQ,RTE --seeds 5 --out runs/two
     """
-    from bertsmith.benchmarks.published import SUPERGLUE
-    from bertsmith.benchmarks.suite import Suite
-    from bertsmith.benchmarks.superglue import superglue_tasks
+    from bertsmith.benchmarks.superglue import superglue_suite
 
-    suite = Suite("SuperGLUE", superglue_tasks(), SUPERGLUE)
-    _run(suite, folder, run, overrides, _names(tasks, "--tasks"), resume)
+    _run(superglue_suite(), folder, run, overrides, _names(tasks, "--tasks"), resume)
 
 
 @app.command
@@ -188,15 +189,9 @@ def squad(
 
     bertsmith benchmark squad squad/ --model bert-base/ --version 2.0 --seeds 1 --out runs/squad2 epochs=2
     """
-    from bertsmith.benchmarks.published import SQUAD
-    from bertsmith.benchmarks.squad import SquadTask, version_in
-    from bertsmith.benchmarks.suite import Suite
+    from bertsmith.benchmarks.squad import squad_suite
 
-    chosen = version_in(folder) if version is None else version
-    if chosen not in SQUAD:
-        raise InputError(f"There is no SQuAD v{chosen}. The versions are {' and '.join(SQUAD)}.")
-    suite = Suite(f"SQuAD v{chosen}", [SquadTask(chosen)], SQUAD[chosen])
-    _run(suite, folder, run, overrides, None, resume)
+    _run(squad_suite(folder, version), folder, run, overrides, None, resume)
 
 
 @app.command
@@ -246,7 +241,6 @@ def nanobeir(folder: Path, *, search: Annotated[SearchOptions, Parameter(name="*
 
 def _search(name: str, folder: Path, search: SearchOptions) -> None:
     from bertsmith.benchmarks.retrieval import dataset_table, run_retrieval, write_retrieval_report
-    from bertsmith.cli.screen import print_note, print_paths, print_table, progress_bar
 
     with progress_bar("Ranking") as progress:
         result = run_retrieval(
@@ -289,14 +283,11 @@ def _run(
     tasks: tuple[str, ...] | None,
     resume: bool,
 ) -> None:
+    from bertsmith.benchmarks.results import beside_published, task_table
     from bertsmith.benchmarks.suite import SuiteSettings, own_share, run_suite
-    from bertsmith.cli.screen import console, progress_bar
 
     share = own_share()
     settings = SuiteSettings(tasks, run.seeds, run.hours, run.rows, overrides)
-
-    def on_seed(name: str, found: "SeedScore") -> None:
-        console.print(f"{name}, seed {found.seed}: {100 * found.score:.1f}", markup=False, soft_wrap=True)
 
     with progress_bar("Predicting") as progress:
         result = run_suite(
@@ -310,23 +301,21 @@ def _run(
             command=_typed(),
             console=console if share.rank == 0 else None,
             progress=progress,
-            on_seed=on_seed,
+            on_seed=lambda name, seed: console.print(
+                f"{name}, seed {seed.seed}: {100 * seed.score:.1f}", markup=False, soft_wrap=True
+            ),
         )
-    if share.rank == 0:
-        _show_benchmark(result, run.out)
-
-
-def _show_benchmark(result: "BenchmarkResult", out: Path) -> None:
-    from bertsmith.benchmarks.results import beside_published, task_table
-    from bertsmith.cli.screen import print_note, print_paths, print_table, print_warning
-
+    if share.rank > 0:
+        return
     print_table(*task_table(result), title=f"{result.name}, {result.model}: task by task, in points")
     print_table(*beside_published(result), title="Beside the published")
     for note in result.notes:
         print_note(note)
     for warning in result.warnings():
         print_warning(warning)
-    print_paths(report=out / "report.html", results=out / "results.json", handin=out / "submission")
+    print_paths(
+        report=run.out / "report.html", results=run.out / "results.json", handin=run.out / "submission"
+    )
 
 
 def rank(
@@ -389,43 +378,15 @@ def rank(
 
     bertsmith rank runs/questions/model cranfield/ --reranker runs/reranker/model --queries 500
     """
-    from bertsmith.cli.screen import print_json, print_paths, progress_bar
-    from bertsmith.inference.embedding.embedder import Embedder
-    from bertsmith.inference.index.index import Index
-    from bertsmith.inference.index.manifest import MANIFEST
-    from bertsmith.inference.index.ranking import rank_by_index
-    from bertsmith.inference.ranking.ranking import RankingSettings, rank_by_all
-    from bertsmith.inference.ranking.report import write_comparison
-    from bertsmith.inference.ranking.reranker import open_reranker
-    from bertsmith.inference.ranking.results import compare, metrics_for
-    from bertsmith.inference.ranking.search import Bm25Settings
-    from bertsmith.text.retrieval.judged_questions import is_table, read_judged_questions
-    from bertsmith.text.retrieval.layouts import read_retrieval_data
+    from bertsmith.inference.index.ranking import rank_model_or_index
+    from bertsmith.inference.ranking.report import figure_table, write_comparison
 
-    kept = max(depth, k)  # documents a query, of each system
-    options = {"reranker": reranker, "format": format, "split": split, "encoding": encoding, "k": k}
-    options |= {"depth": kept, "reranked": reranked, "queries": queries, "english": english}
+    options: dict[str, Any] = {"reranker": reranker, "format": format, "split": split, "encoding": encoding}
+    options |= {"k": k, "depth": max(depth, k), "reranked": reranked, "queries": queries, "english": english}
     if out is not None:
         require_free(out)
-    settings = RankingSettings(kept, reranked, bm25=Bm25Settings(english=english))
-    index = Index.open(model) if (Path(model) / MANIFEST).is_file() else None
-    if index is not None and format is None and is_table(data):
-        collection = read_judged_questions(data, index.texts(), encoding)
-    else:
-        collection = read_retrieval_data(data, format, split, encoding)
-    if queries is not None:
-        collection = collection.with_fewer_queries(queries)
-    metrics = metrics_for(collection, k, settings.depth)
     with progress_bar("Ranking") as progress:
-        reader = open_reranker(reranker) if reranker else None
-        if index is not None:
-            systems = rank_by_index(index, collection, kept, reader, progress)
-        else:
-            embedder = Embedder(model)
-            collection = collection.noting(embedder.caveat)
-            systems = rank_by_all(collection, embedder, reader, settings, progress)
-    noted = {"most_queries" if name == "queries" else name: value for name, value in options.items()}
-    found = compare(systems, collection, metrics, {"model": model, **noted})
+        found = rank_model_or_index(model, data, progress, **options)
     try:
         if out is not None:
             write_comparison(out, found, as_typed(rank, "rank", model, data, **options))
@@ -433,17 +394,9 @@ def rank(
         if json:
             print_json(found.to_json())
         else:
-            _show_comparison(found)
+            size = f"{len(found.data.documents):,} documents, {len(found.queries):,} queries"
+            print_table(*figure_table(found), title=f"{found.data.name}: {size}")
+            for note in (found.verdict(), *found.notes()):
+                console.print(note, markup=False)
     if out is not None and not json:
         print_paths(report=out / "report.html", runs=out / "runs")
-
-
-def _show_comparison(found: "Comparison") -> None:
-    from bertsmith.cli.screen import console, print_table
-    from bertsmith.inference.ranking.report import figure_table
-
-    columns, rows = figure_table(found)
-    size = f"{len(found.data.documents):,} documents, {len(found.queries):,} queries"
-    print_table(columns, rows, title=f"{found.data.name}: {size}")
-    for note in (found.verdict(), *found.notes()):
-        console.print(note, markup=False)

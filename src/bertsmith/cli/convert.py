@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns, Out, given
+from bertsmith.cli.screen import console, print_facts, print_note, print_paths, print_table, progress_bar
 from bertsmith.errors import ExportRefused, InputError
 
 
@@ -38,7 +39,6 @@ def import_checkpoint(folder: Path, *, out: Out) -> None:
 
     bertsmith pretrain adapt init=models/bert-base-cased corpus=corpora/law out=runs/law
     """
-    from bertsmith.cli.screen import console, print_note
     from bertsmith.inference.importing import import_legacy
 
     imported = import_legacy(folder, out)
@@ -138,7 +138,6 @@ def export(
 
     bertsmith export runs/names/model --to openvino --gate dev.conll --out exported/names
     """
-    from bertsmith.cli.screen import print_note, print_paths, progress_bar
     from bertsmith.inference.export.export import export_model
     from bertsmith.inference.export.gate import ExportLimits
     from bertsmith.tasks.registry import find_task
@@ -176,7 +175,6 @@ def export(
 
 
 def _show(model: str, parity: Mapping[str, Any]) -> None:
-    from bertsmith.cli.screen import print_facts, print_table
     from bertsmith.inference.export.artefact import shown
 
     tried = parity.get("tried", [])

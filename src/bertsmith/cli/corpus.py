@@ -23,9 +23,7 @@ from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.workers import Engine
 
 if TYPE_CHECKING:
-    from bertsmith.text.corpus.corpus import Corpus, Document
-    from bertsmith.text.corpus.manifest import Counts
-    from bertsmith.text.decontamination.contamination import Contamination
+    from bertsmith.text.corpus.corpus import Corpus
 
 app = App(name="corpus", help="Build a corpus from raw text, look at it, check it, and tokenize it.")
 DEFAULTS = CorpusSettings()
@@ -85,7 +83,20 @@ def build(
             sources, out, settings=settings, workers=workers, engine=engine, progress=progress
         )
     _print_summary(corpus)
-    _print_hints(corpus)
+    sources, made_by = corpus.manifest.sources, corpus.manifest.settings
+    # the guess about blank lines may have been wrong
+    if len(sources) == 1 and sources[0].format == "file" and made_by.format == "auto":
+        console.print(
+            f"\n{sources[0].name} was read as one document. If blank lines separate documents in it, "
+            "build again with --format blank-lines.",
+            markup=False,
+        )
+    heldout = corpus.manifest.splits["heldout"].counts
+    if made_by.heldout and heldout.words < _FEW_WORDS:
+        print_warning(
+            f"{heldout.words:,} words are held out: too few for figures on them to be trusted. Build with a "
+            "larger --heldout."
+        )
 
 
 def _print_summary(corpus: "Corpus") -> None:
@@ -122,23 +133,6 @@ def _print_summary(corpus: "Corpus") -> None:
         console.print(f"  checked    against {names}: {removed} removed", markup=False)
 
 
-def _print_hints(corpus: "Corpus") -> None:
-    """Says so where the guess about blank lines may have been wrong, and where little is held out."""
-    whole = [source for source in corpus.manifest.sources if source.format == "file"]
-    if corpus.manifest.settings.format == "auto" and len(whole) == len(corpus.manifest.sources) == 1:
-        console.print(
-            f"\n{whole[0].name} was read as one document. If blank lines separate documents in it, "
-            "build again with --format blank-lines.",
-            markup=False,
-        )
-    heldout = corpus.manifest.splits["heldout"].counts
-    if corpus.manifest.settings.heldout and heldout.words < _FEW_WORDS:
-        print_warning(
-            f"{heldout.words:,} words are held out: too few for figures on them to be trusted. Build with a "
-            "larger --heldout."
-        )
-
-
 @app.command
 def info(corpus: Path, *, seed: int = 0, json: Flag = False) -> None:
     """Show what a corpus holds: counts, the biggest sources, a few random documents.
@@ -159,46 +153,32 @@ def info(corpus: Path, *, seed: int = 0, json: Flag = False) -> None:
     bertsmith corpus info corpora/pydocs
     bertsmith corpus info corpora/pydocs --json
     """
+    from bertsmith.data.store import SPLITS, TokenStore, is_store
     from bertsmith.text.corpus.corpus import Corpus
 
     if json:
-        from bertsmith.data.store import TokenStore
-
         manifest = (
-            TokenStore.open(corpus / "train").manifest if _is_store(corpus) else Corpus.open(corpus).manifest
+            TokenStore.open(corpus / "train").manifest if is_store(corpus) else Corpus.open(corpus).manifest
         )
         print_json(manifest.model_dump(mode="json"))
         return
-    if _is_store(corpus):
-        _print_store(corpus)
+    if is_store(corpus):
+        stores = [TokenStore.open(corpus / split) for split in SPLITS]
+        rows = []
+        for store in stores:
+            counts = store.manifest.splits[store.split]
+            rows.append((store.split, counts.documents, counts.sentences, counts.tokens))
+        print_table(("split", "documents", "sentences", "tokens"), rows, title=f"Token store {corpus}")
+        print_facts("Made of", {"vocabulary": f"{stores[0].manifest.vocab_size:,} pieces"})
         return
     opened = Corpus.open(corpus)
     _print_summary(opened)
     _print_sources(opened)
-    for document in _sample(opened, seed):
+    for document in opened.sample(_DOCUMENTS, seed):
         text = " ".join(document.sentences)
         shown = text if len(text) <= _DOCUMENT_CHARACTERS else text[:_DOCUMENT_CHARACTERS] + " …"
         console.print(f"\n[{document.id}]", style="dim", markup=False)
         console.print(shown, markup=False)
-
-
-def _is_store(path: Path) -> bool:
-    from bertsmith.data.store import SPLITS
-
-    return any((path / split).is_dir() for split in SPLITS)
-
-
-def _print_store(path: Path) -> None:
-    from bertsmith.data.store import SPLITS, TokenStore
-
-    stores = [TokenStore.open(path / split) for split in SPLITS]
-    rows = []
-    for store in stores:
-        counts = store.manifest.splits[store.split]
-        rows.append((store.split, counts.documents, counts.sentences, counts.tokens))
-    print_table(("split", "documents", "sentences", "tokens"), rows, title=f"Token store {path}")
-    manifest = stores[0].manifest
-    print_facts("Made of", {"vocabulary": f"{manifest.vocab_size:,} pieces"})
 
 
 def _print_sources(corpus: "Corpus") -> None:
@@ -217,21 +197,6 @@ def _print_sources(corpus: "Corpus") -> None:
     ]
     header = ("source", "format", "documents", "words", "exact duplicates", "near duplicates", "empty")
     print_table(header, rows, title=f"Biggest of {len(sources):,} sources")
-
-
-def _sample(corpus: "Corpus", seed: int) -> "list[Document]":
-    """Documents at random places of the training split, in order."""
-    import random
-    from itertools import islice
-
-    count = corpus.manifest.splits["train"].counts.documents
-    places = sorted(random.Random(seed).sample(range(count), min(_DOCUMENTS, count)))
-    documents, at = corpus.documents("train"), 0
-    found: list[Document] = []
-    for place in places:
-        found += islice(documents, place - at, place - at + 1)
-        at = place + 1
-    return found
 
 
 @app.command
@@ -281,7 +246,13 @@ def decontaminate(
     bertsmith corpus decontaminate corpora/law --against beir/scifact --column query --page found.html
     """
     from bertsmith.files import atomic_write, refuse_existing, require_free, require_writable
-    from bertsmith.reporting.decontamination import render_contamination
+    from bertsmith.reporting.decontamination import (
+        EXAMPLE_COLUMNS,
+        FILE_COLUMNS,
+        example_row,
+        file_rows,
+        render_contamination,
+    )
     from bertsmith.text.corpus.corpus import Corpus
     from bertsmith.text.decontamination.contamination import find_contamination
     from bertsmith.text.decontamination.removal import write_decontaminated
@@ -309,14 +280,6 @@ def decontaminate(
         options = {"against": against, "out": out, "column": column, "format": format, "encoding": encoding}
         command = as_typed(decontaminate, "corpus decontaminate", corpus, **options)
         atomic_write(page, render_contamination(found, removed, command))
-    _print_contamination(found, removed)
-    written = {"corpus": out, "page": page}
-    print_paths(**{name: path for name, path in written.items() if path is not None})
-
-
-def _print_contamination(found: "Contamination", removed: "Counts | None") -> None:
-    from bertsmith.reporting.decontamination import EXAMPLE_COLUMNS, FILE_COLUMNS, example_row, file_rows
-
     print_table(FILE_COLUMNS, file_rows(found), title=f"What {found.corpus.path} holds of the test files")
     for each in found.files:
         if each.examples:
@@ -340,6 +303,8 @@ def _print_contamination(found: "Contamination", removed: "Counts | None") -> No
         print_note(
             f"{documents} of the corpus concerned. --out FOLDER writes the corpus without what was found"
         )
+    written = {"corpus": out, "page": page}
+    print_paths(**{name: path for name, path in written.items() if path is not None})
 
 
 @app.command
@@ -385,11 +350,11 @@ def verify(path: Path) -> None:
     --------
     bertsmith corpus verify corpora/pydocs
     """
-    from bertsmith.data.store import SPLITS, TokenStore
+    from bertsmith.data.store import SPLITS, TokenStore, is_store
     from bertsmith.text.corpus.corpus import Corpus
 
     with progress_bar("Verifying") as progress:
-        if _is_store(path):
+        if is_store(path):
             for split in SPLITS:
                 TokenStore.open(path / split).verify(progress)
         else:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns, Out, given, takes_settings
+from bertsmith.cli.screen import console, print_paths, print_table, print_warning, progress_bar
 from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
@@ -119,7 +120,6 @@ def distil(
     bertsmith distil minilm --static --texts articles/ --out runs/static
     """
     from bertsmith.cli.results import show_distilled
-    from bertsmith.cli.screen import console, print_paths, progress_bar
     from bertsmith.compression.distilling.distil_task import distil_task
     from bertsmith.text.files.tables import format_of_ending
 
@@ -199,7 +199,6 @@ def _as_table(
     resume: bool,
 ) -> None:
     from bertsmith.cli.results import show_static_table
-    from bertsmith.cli.screen import print_paths, progress_bar
     from bertsmith.compression.distil_static import distil_static
 
     with progress_bar("Static table") as progress:
@@ -220,7 +219,6 @@ def _on_a_corpus(
     teacher: str, corpus: Path, out: Path, layers: str | None, overrides: Sequence[str], resume: bool
 ) -> None:
     from bertsmith.cli.results import show_losses
-    from bertsmith.cli.screen import console, print_paths
     from bertsmith.compression.distilling.encoders.distil_encoder import distil_encoder
     from bertsmith.compression.distilling.encoders.encoder_recipe import make_encoder_recipe
     from bertsmith.model.locate import locate_model
@@ -314,7 +312,6 @@ def shrink(
     bertsmith shrink runs/intents/model --train intents.csv --texts tickets.csv --dev later.csv \
               --test last.csv --out runs/shrunk --hours 2 --keep 0.97 epochs=10
     """
-    from bertsmith.cli.screen import console, print_paths, progress_bar
     from bertsmith.compression.shrinking.shrink import shrink as search
 
     values: dict[str, Any] = given(columns, layout)
@@ -339,7 +336,6 @@ def shrink(
 
 
 def _show(shrunk: "Shrunk") -> None:
-    from bertsmith.cli.screen import console, print_table, print_warning
     from bertsmith.compression.shrinking.shrink_report import COLUMNS, rows
 
     print_table(COLUMNS, rows(shrunk), title=f"{shrunk.metric} on dev, at least {shrunk.wanted:.4f} wanted")

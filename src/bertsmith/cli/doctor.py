@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.cli.options import Flag
+from bertsmith.cli.screen import console, print_facts, print_json, print_table, print_warning
 from bertsmith.reporting import formatting
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ def doctor(*, json: Flag = False) -> None:
     bertsmith doctor
     bertsmith doctor --json
     """
-    from bertsmith.cli.screen import print_json
     from bertsmith.training.diagnosis import diagnose
 
     diagnosis = diagnose()
@@ -49,8 +49,6 @@ def as_json(diagnosis: "Diagnosis") -> dict[str, Any]:
 
 
 def _print_page(diagnosis: "Diagnosis") -> None:
-    from bertsmith.cli.screen import console, print_facts, print_table, print_warning
-
     print_facts("This machine", _machine(diagnosis))
     print_facts("What training uses", _used(diagnosis))
     console.print("\n[bold]Pre-training speed to expect[/bold] (rough; length 128, vocabulary 30,522)")

@@ -10,6 +10,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from rich.text import Text
+
 from bertsmith.cli.options import (
     AS_NAMED,
     ComputeDtype,
@@ -20,12 +22,11 @@ from bertsmith.cli.options import (
     ReadableText,
     given,
 )
+from bertsmith.cli.screen import console, error_console, print_note, print_warning
 from bertsmith.errors import InputError, printable
 from bertsmith.text.workers import Engine
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from bertsmith.inference.embedding.embedder import Embedder
     from bertsmith.inference.embedding.job import Count, EmbeddingResult, Watch
     from bertsmith.inference.embedding.vectors import Int8Ranges
@@ -125,7 +126,6 @@ def embed(
     """
     import torch
 
-    from bertsmith.cli.screen import print_note
     from bertsmith.inference.embedding.embedder import Embedder
     from bertsmith.inference.embedding.job import embed_file
     from bertsmith.tasks.checkpoints.sentence_folder import is_for_fewer_dimensions
@@ -181,7 +181,6 @@ def _ranges(path: Path | None, embedder: "Embedder") -> "Int8Ranges | None":
 @contextmanager
 def _rates() -> "Iterator[Watch]":
     """A line that is kept up to date in a terminal; elsewhere a line now and then."""
-    from bertsmith.cli.screen import error_console
 
     with error_console.status("Embedding") as status:
         last = time.monotonic()
@@ -206,8 +205,6 @@ def _rate(count: "Count") -> str:
 
 
 def _print_result(result: "EmbeddingResult") -> None:
-    from bertsmith.cli.screen import console, print_warning
-
     about, loss = result.about, result.loss
     lines = [_rate(result.computed) if result.computed.texts else "Nothing was left to compute."]
     if loss is not None:
@@ -269,7 +266,6 @@ def search(
 
     bertsmith search indexes/handbook "parental leave" --reranker runs/reranker/model --json
     """
-    from bertsmith.cli.screen import console
     from bertsmith.inference.index.index import Index
 
     opened = Index.open(index)
@@ -296,10 +292,8 @@ def _print_json(hits: "list[Hit]") -> None:
         sys.stdout.write(printable(dumps(fields, ensure_ascii=False, allow_nan=False)) + "\n")
 
 
-def _heading(rank: int, hit: "Hit", kind: str) -> "Text":
+def _heading(rank: int, hit: "Hit", kind: str) -> Text:
     """Number, place, title, and the score with what it is: scores of different kinds don't compare."""
-    from rich.text import Text
-
     heading = Text(f"{rank}  ")
     heading.append(_on_one_line(hit.place), style="bold cyan")
     if hit.title:
@@ -312,10 +306,8 @@ def _on_one_line(text: str) -> str:
     return " ".join(text.translate(_CONTROL).split())
 
 
-def _passage(hit: "Hit") -> "Text":
+def _passage(hit: "Hit") -> Text:
     """As it stands, cut when it is long, the query's words marked."""
-    from rich.text import Text
-
     start, end = _window(hit)
     text = Text(hit.text[start:end].translate(_CONTROL))
     for begin, stop in hit.matches:

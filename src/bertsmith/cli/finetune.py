@@ -17,6 +17,15 @@ from bertsmith.cli.options import (
     given,
     takes_settings,
 )
+from bertsmith.cli.screen import (
+    console,
+    error_console,
+    print_note,
+    print_paths,
+    print_table,
+    print_warning,
+    progress_bar,
+)
 from bertsmith.errors import InputError
 from bertsmith.reporting import formatting
 
@@ -76,7 +85,6 @@ def finetune(
     bertsmith finetune retrieval --model minilm --train pairs.jsonl --out runs/search batch_size=64
     """
     from bertsmith.cli.results import show_results
-    from bertsmith.cli.screen import console, print_paths, print_warning
     from bertsmith.model.card import unchecked_warning
     from bertsmith.training.finetuning.finetune import finetune as run
 
@@ -125,7 +133,6 @@ def tune(
               trials=30 batch_size=32 search.epochs=[3,10] --resume
     """
     from bertsmith.cli.results import show_results
-    from bertsmith.cli.screen import console, print_paths, print_table
     from bertsmith.training.finetuning.search import Trial
     from bertsmith.training.finetuning.tune import trial_rows
     from bertsmith.training.finetuning.tune import tune as run
@@ -198,7 +205,6 @@ def suggest(
 
     bertsmith suggest minilm pool.jsonl --labelled rows.csv --label topic --out runs/next
     """
-    from bertsmith.cli.screen import print_note, print_paths, progress_bar
     from bertsmith.inference.suggesting.folder import require_place, write_suggestions
     from bertsmith.inference.suggesting.suggest import suggest as find
 
@@ -221,8 +227,6 @@ def suggest(
 
 
 def _print_suggestions(found: "Suggestions") -> None:
-    from bertsmith.cli.screen import print_note, print_table
-
     if found.rows:
         rows = [(_cut(row.example.text), row.guess, f"{row.confidence:.0%}") for row in found.rows[:_SHOWN]]
         title = f"{len(found.rows):,} of {found.without_label:,} rows to label next"
@@ -308,7 +312,6 @@ def mine(
 
     bertsmith mine runs/search/model pairs.tsv --documents manual.csv --document-text body --out mined.jsonl
     """
-    from bertsmith.cli.screen import error_console, progress_bar
     from bertsmith.files import require_output
     from bertsmith.inference.embedding.embedder import Embedder
     from bertsmith.inference.ranking.mining import Guard

@@ -5,6 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, Out, ReadableText, given
+from bertsmith.cli.screen import (
+    console,
+    print_facts,
+    print_json,
+    print_paths,
+    print_table,
+    print_warning,
+    progress_bar,
+)
 from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,7 +63,6 @@ def check(
 
     bertsmith check models/bert-base-uncased --write
     """
-    from bertsmith.cli.screen import print_json
     from bertsmith.inference.checking.check import check_model
     from bertsmith.tasks.registry import find_task
 
@@ -67,8 +75,6 @@ def check(
 
 
 def _print_check(model: str, found: "Check") -> None:
-    from bertsmith.cli.screen import console, print_facts, print_warning
-
     facts = {}
     for name, each in found.comparisons.items():
         largest = f"largest difference: {each.largest}" if each.largest.size else "no difference of numbers"
@@ -135,7 +141,6 @@ def look(
 
     bertsmith look runs/articles/model "The dog chased the ball" --word dog --among sentences.txt
     """
-    from bertsmith.cli.screen import print_paths, progress_bar
     from bertsmith.files import require_output
     from bertsmith.inference.explaining.look import look as look_at
     from bertsmith.model.locate import locate_model
@@ -183,7 +188,6 @@ def _refuse_columns(model: str) -> None:
 
 def _print_look(model: str, found: "Look") -> None:
     """What the answer rests on most, and a word's neighbours in the last layer."""
-    from bertsmith.cli.screen import print_facts, print_table
     from bertsmith.text.tokens.pieces import shown_tokens
 
     rests = found.attributions

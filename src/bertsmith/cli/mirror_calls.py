@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from bertsmith.mirror.settings import MirrorSettings
     from bertsmith.mirror.store import Store
 
-_LACKING = ("no such table", "no such column")  # SQLite's words
 
 # One word with an ending or a separator, or in ASCII: not every language has blanks between words.
 _FILE_NAME = re.compile(r".*\.(?:txt|md|prompt)|\S*(?:\.\w+|[/\\]\S*)|[!-~]*")
@@ -67,35 +66,17 @@ def opened_store(where: StoreOptions, *, create: bool = False, reads: bool = Fal
     damaged, or holds what Bertsmith never wrote.
     """
     settings = mirror_settings(where)
-    from sqlalchemy.exc import DBAPIError
-
-    from bertsmith.mirror.database import damaged, is_damaged, lacking, locked, odd_row, shown, why_refused
+    from bertsmith.mirror.database import why_failed
     from bertsmith.mirror.store import Store
 
     opened = Store(settings.store, create=create, reads=reads)
     try:
         yield opened
-    except DBAPIError as error:
-        if is_damaged(error):
-            raise damaged(opened.engine, error.orig) from None
-        if (why := why_refused(error)) is None:
-            raise
-        if why.startswith(_LACKING):
-            raise InputError(lacking(shown(settings.store), why.removeprefix("no such "))) from None
-        if "is locked" in why:
-            raise InputError(locked(shown(settings.store))) from None
-        raise InputError(
-            f"The store {shown(settings.store)} can't be read or written just now: {why}. Run this again "
-            "when that is mended; what was done before it stays."
-        ) from None
     except BertsmithError:
         raise
-    except Exception:
-        if odd := odd_row(opened.engine):
-            raise InputError(
-                f"The store {shown(settings.store)} holds what Bertsmith doesn't write: {odd}. Mend or "
-                "delete that row, or put a copy of yours in its place. Then run this again."
-            ) from None
+    except Exception as error:
+        if (failure := why_failed(error, opened.engine, settings.store)) is not None:
+            raise failure from None
         raise
     finally:
         opened.close()

@@ -2,6 +2,8 @@
 whether what was promised holds.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,16 +43,16 @@ def status(*, where: StoreOptions = ANY_STORE, json: Flag = False) -> None:
     bertsmith mirror status --store calls.sqlite --json
     """
     from bertsmith.mirror.answering.accounts import accounts
-    from bertsmith.mirror.answering.stage_store import StageStore
     from bertsmith.mirror.page.state import Looking
 
     settings = mirror_settings(where)
-    with opened_store(where, reads=True) as opened:
+    with _stages(where, reads=True) as stages:
+        opened = stages.store
         if json:
             print_json(Looking(opened, settings).state())
             return
         versions, passed, calls = opened.versions(), opened.passed(), opened.count()
-        answering = accounts(StageStore(opened), settings.prices)
+        answering = accounts(stages, settings.prices)
         facts = {"calls": f"{calls:,}", "sites": f"{len({each.site for each in versions}):,}"}
         print_facts("Recorded", facts)
         if versions:
@@ -59,6 +61,14 @@ def status(*, where: StoreOptions = ANY_STORE, json: Flag = False) -> None:
             _print_accounts(answering)
         if passed:
             print_passed(passed)
+
+
+@contextmanager
+def _stages(where: StoreOptions, *, reads: bool = False) -> "Iterator[StageStore]":
+    with opened_store(where, reads=reads) as opened:
+        from bertsmith.mirror.answering.stage_store import StageStore
+
+        yield StageStore(opened)
 
 
 def _print_versions(versions: "list[VersionCount]") -> None:
@@ -192,12 +202,8 @@ def promote(
             "--candidate keeps the mode. Leave out --to and --student, or promote in a second step."
         )
     settings = mirror_settings(where, canary_share=share)
-    with opened_store(where) as opened:
-        from bertsmith.mirror.answering.stage_store import StageStore
-        from bertsmith.mirror.answering.stages import find_stage
-
-        stages = StageStore(opened)
-        before = find_stage(stages.stages(), site)
+    with _stages(where) as stages:
+        before = stages.find(site)
         named = None if student is None else _student_in(student, before)
         after = before
         if named is not None and before.student in ("", named.id):
@@ -256,12 +262,8 @@ def demote(
     if former and to is not None:
         raise InputError("--former keeps the mode. Leave out --to, or demote in a second step.")
     settings = mirror_settings(where)
-    with opened_store(where) as opened:
-        from bertsmith.mirror.answering.stage_store import StageStore
-        from bertsmith.mirror.answering.stages import find_stage
-
-        stages = StageStore(opened)
-        before = find_stage(stages.stages(), site)
+    with _stages(where) as stages:
+        before = stages.find(site)
         move = "roll-back" if former else "demote"
         after = moved(stages, before, move, settings.canary_share, to or "")
         _change(stages, before, after)
@@ -323,10 +325,8 @@ def check(*, where: StoreOptions = ANY_STORE, files: bool = True, json: Flag = F
     """
     from bertsmith.mirror.answering.judging import check_guarantees
 
-    with opened_store(where, reads=True) as opened:
-        from bertsmith.mirror.answering.stage_store import StageStore
-
-        found = check_guarantees(StageStore(opened), looks_at_files=files)
+    with _stages(where, reads=True) as stages:
+        found = check_guarantees(stages, looks_at_files=files)
     holds = bool(found) and all(each.holds for each in found)
     if json:
         print_json({"holds": holds, "findings": [vars(each) for each in found]})

@@ -15,6 +15,7 @@ from bertsmith.cli.options import (
     TextColumns,
     given,
 )
+from bertsmith.cli.screen import print_json, print_note, print_table, print_warning, progress_bar
 from bertsmith.errors import InputError
 
 _TOKENS, _LENGTH = 1_000_000, 128  # of a corpus
@@ -60,7 +61,6 @@ def predict(
     """
     import torch
 
-    from bertsmith.cli.screen import print_note, print_warning, progress_bar
     from bertsmith.files import is_standard_output, require_output
     from bertsmith.inference.predictor import Predictor
     from bertsmith.model.locate import locate_model
@@ -147,7 +147,6 @@ def _require_its_options(data: Path, of_rows: dict[str, Any], tokens: int, seque
 
 
 def _evaluate_corpus(model: str, data: Path, tokens: int, sequence_length: int, json: bool) -> None:
-    from bertsmith.cli.screen import print_json, print_table
     from bertsmith.model.locate import locate_model
     from bertsmith.tasks.checkpoints.infer_task import model_kind
 
@@ -176,7 +175,6 @@ def _evaluate_rows(
     import torch
 
     from bertsmith.cli.results import show_classes, show_evaluation, show_remarks
-    from bertsmith.cli.screen import print_json, print_warning
     from bertsmith.inference.predictor import Predictor
     from bertsmith.model.card import unchecked_warning
     from bertsmith.model.locate import locate_model
@@ -231,7 +229,6 @@ def fill_mask(model: str, text: ReadableText, *, top: int = 5, json: Flag = Fals
 
     bertsmith fill-mask google-bert/bert-base-uncased "Paris is the [MASK] of [MASK]." --top 3
     """
-    from bertsmith.cli.screen import print_json, print_table
     from bertsmith.inference.masked_language import MaskedLanguageModel
 
     masks = MaskedLanguageModel.load(model, "cpu").fill_mask(text, top)  # a GPU takes longer to start

@@ -4,6 +4,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.cli.options import Flag, takes_settings
+from bertsmith.cli.screen import (
+    console,
+    print_facts,
+    print_json,
+    print_note,
+    print_paths,
+    print_table,
+    print_warning,
+)
 from bertsmith.reporting import formatting
 
 if TYPE_CHECKING:
@@ -59,7 +68,6 @@ def plan(
 
     bertsmith plan bert-base model.size=small --tokens 3e9 --hardware rtx-4090
     """
-    from bertsmith.cli.screen import print_json
     from bertsmith.planning.plan import plan as make_plan
 
     made = make_plan(
@@ -84,8 +92,6 @@ def as_json(plan: "Plan") -> dict[str, Any]:
 
 
 def _print_page(plan: "Plan") -> None:
-    from bertsmith.cli.screen import console, print_facts, print_note, print_table, print_warning
-
     print_facts("The run", _run(plan))
     print_facts("What it takes", _needs(plan))
     console.print("\n[bold]Where the hours go[/bold]")
@@ -203,7 +209,6 @@ def pretrain(
     torchrun --nproc-per-node 8 -m bertsmith pretrain bert-base corpus=corpora/wiki \
               tokenizer=tokenizers/wiki out=runs/base
     """
-    from bertsmith.cli.screen import console, print_paths, print_table
     from bertsmith.training.pretrain import pretrain as run
     from bertsmith.training.pretraining_report import gains_and_losses
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertsmith.cli.options import Out, goes_on_again
+from bertsmith.cli.screen import console, print_table, progress_bar
 from bertsmith.errors import InputError
+from bertsmith.files import read_json
 from bertsmith.reporting import formatting
 
 if TYPE_CHECKING:
@@ -74,7 +76,6 @@ def quickstart(
 
 def _require_same_choices(out: Path, source: str, vocab_size: int, minutes: float) -> None:
     """Raises InputError where what an earlier call made, and this one would use, was made otherwise."""
-    from bertsmith.files import read_json
     from bertsmith.text.corpus.corpus import Corpus
 
     made = dict[str, tuple[object, object]]()
@@ -95,7 +96,6 @@ def _require_same_choices(out: Path, source: str, vocab_size: int, minutes: floa
 
 
 def _corpus(source: str, path: Path) -> "Corpus":
-    from bertsmith.cli.screen import progress_bar
     from bertsmith.text.corpus.building import build_corpus
     from bertsmith.text.corpus.corpus import Corpus
     from bertsmith.text.corpus_settings import CorpusSettings
@@ -118,8 +118,6 @@ def _corpus(source: str, path: Path) -> "Corpus":
 
 
 def _tokenizer(corpus: "Corpus", path: Path, vocab_size: int) -> None:
-    from bertsmith.cli.screen import progress_bar
-    from bertsmith.files import read_json
     from bertsmith.text.tokens.vocabulary import VocabularySettings, train_tokenizer
 
     _step(2, "A vocabulary", path)
@@ -136,7 +134,6 @@ def _tokenizer(corpus: "Corpus", path: Path, vocab_size: int) -> None:
 
 
 def _train(out: Path, minutes: float) -> None:
-    from bertsmith.cli.screen import console
     from bertsmith.training.pretrain import pretrain
 
     run = out / "run"
@@ -150,7 +147,6 @@ def _train(out: Path, minutes: float) -> None:
 
 def _questions(source: str, run: Path) -> list[str]:
     """Sentences with a mask: ours for Python's documentation, held-out ones of the run for other text."""
-    from bertsmith.files import read_json
     from bertsmith.training.pretraining_report import FILLS
 
     if source.startswith("pydocs"):
@@ -188,7 +184,6 @@ def _finetune(corpus: "Corpus", out: Path) -> bool:
     """
     from statistics import mean
 
-    from bertsmith.cli.screen import print_table, progress_bar
     from bertsmith.training.finetuning.source_demo import (
         ROWS,
         Start,
@@ -246,13 +241,9 @@ def _say_what_next(number: int, out: Path, question: str) -> None:
 def _step(number: int, title: str, made: Path | None = None) -> None:
     from rich.markup import escape
 
-    from bertsmith.cli.screen import console
-
     again = "  [dim]made earlier, used again[/dim]" if made is not None and made.exists() else ""
     console.print(f"\n[bold]{number}  {escape(title)}[/bold]{again}")
 
 
 def _tell(text: str) -> None:
-    from bertsmith.cli.screen import console
-
     console.print(f"   {text}".rstrip(), markup=False, soft_wrap=True)

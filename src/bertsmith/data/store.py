@@ -199,6 +199,11 @@ class TokenStore:
                 progress(done, len(files), "files verified")
 
 
+def is_store(path: Path) -> bool:
+    """Whether a folder holds a token store, rather than a corpus."""
+    return any((path / split).is_dir() for split in SPLITS)
+
+
 def _require_sizes(path: Path, entry: StoredSplit) -> None:
     for name, file in entry.files.items():
         size = (path / name).stat().st_size if (path / name).is_file() else None

@@ -38,6 +38,7 @@ _LOCK = 0x62657274  # of PostgreSQL's advisory locks: "bert"
 READING = {"mirror_reads": True}  # execution options of a connection that only reads
 _NO_PRIVILEGE = "42501"  # PostgreSQL's code
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_LACKING = ("no such table", "no such column")  # SQLite's words
 _FILES = "mirror_files"  # an execution option of an engine: its _OpenedFiles
 _LOG = ("-wal", "-shm")
 _WAIT_MS = 5000  # for another process that writes
@@ -132,6 +133,31 @@ def damaged(engine: Engine, error: object) -> InputError:
         f"{name}-shm aside, and put a copy in its place, or what sqlite3's .dump can still read of it "
         "(docs/mirror.md, The store). Then run this again."
     )
+
+
+def why_failed(error: Exception, engine: Engine, address: str) -> InputError | None:
+    """What to do where work with the store ended by `error`: it is damaged, locked, away, lacks something, or
+    holds what Bertsmith never wrote. None for a fault of ours.
+    """
+    if isinstance(error, DBAPIError):
+        if is_damaged(error):
+            return damaged(engine, error.orig)
+        if (why := why_refused(error)) is None:
+            return None
+        if why.startswith(_LACKING):
+            return InputError(lacking(shown(address), why.removeprefix("no such ")))
+        if "is locked" in why:
+            return InputError(locked(shown(address)))
+        return InputError(
+            f"The store {shown(address)} can't be read or written just now: {why}. Run this again "
+            "when that is mended; what was done before it stays."
+        )
+    if odd := odd_row(engine):
+        return InputError(
+            f"The store {shown(address)} holds what Bertsmith doesn't write: {odd}. Mend or "
+            "delete that row, or put a copy of yours in its place. Then run this again."
+        )
+    return None
 
 
 def is_sqlite(engine: Engine) -> bool:

@@ -1,14 +1,71 @@
-"""An index's own ways to search, measured on questions whose right document is known."""
+"""Ways to search measured on questions whose right document is known: an index's own, or a model's over a
+whole collection.
+"""
 
 import time
+from pathlib import Path
 
+from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.index.index import Index
+from bertsmith.inference.index.manifest import MANIFEST
 from bertsmith.inference.index.search import Mode, Question
-from bertsmith.inference.ranking.ranking import BM25, DENSE, HYBRID, RERANKED, Rankings, System
-from bertsmith.inference.ranking.reranker import Reranker
+from bertsmith.inference.ranking.ranking import (
+    BM25,
+    DENSE,
+    HYBRID,
+    RERANKED,
+    Rankings,
+    RankingSettings,
+    System,
+    rank_by_all,
+)
+from bertsmith.inference.ranking.reranker import Reranker, open_reranker
+from bertsmith.inference.ranking.results import Comparison, compare, metrics_for
+from bertsmith.inference.ranking.search import Bm25Settings
 from bertsmith.progress import Progress
 from bertsmith.text.retrieval.documents import part_of
+from bertsmith.text.retrieval.judged_questions import is_table, read_judged_questions
+from bertsmith.text.retrieval.layouts import read_retrieval_data
 from bertsmith.text.retrieval.retrieval_data import RetrievalData
+
+
+def rank_model_or_index(
+    model: str,
+    data: Path,
+    progress: Progress | None = None,
+    *,
+    reranker: str | None,
+    format: str | None,
+    split: str,
+    encoding: str,
+    k: int,
+    depth: int,
+    reranked: int,
+    queries: int | None,
+    english: bool,
+) -> Comparison:
+    """Every way to search `data`'s collection by a model, or an index by the folder `model`, of `depth`
+    documents a query and measured on `k` of them. Raises what opening and reading them raises.
+    """
+    settings = RankingSettings(depth, reranked, bm25=Bm25Settings(english=english))
+    index = Index.open(model) if (Path(model) / MANIFEST).is_file() else None
+    if index is not None and format is None and is_table(data):
+        collection = read_judged_questions(data, index.texts(), encoding)
+    else:
+        collection = read_retrieval_data(data, format, split, encoding)
+    if queries is not None:
+        collection = collection.with_fewer_queries(queries)
+    metrics = metrics_for(collection, k, depth)
+    reader = open_reranker(reranker) if reranker else None
+    if index is not None:
+        systems = rank_by_index(index, collection, depth, reader, progress)
+    else:
+        embedder = Embedder(model)
+        collection = collection.noting(embedder.caveat)
+        systems = rank_by_all(collection, embedder, reader, settings, progress)
+    facts = {"model": model, "reranker": reranker, "format": format, "split": split, "encoding": encoding}
+    facts |= {"k": k, "depth": depth, "reranked": reranked, "most_queries": queries, "english": english}
+    return compare(systems, collection, metrics, facts)
 
 
 def rank_by_index(

@@ -26,6 +26,7 @@ from sqlalchemy import (
     update,
 )
 
+from bertsmith.errors import InputError
 from bertsmith.metrics.guarantees.audit import Audits
 from bertsmith.mirror.answering.stages import (
     VOID,
@@ -117,6 +118,22 @@ class StageStore:
             for row in connection.execute(select(VERSIONS.c.id, VERSIONS.c.site)):
                 known.setdefault(row.id, Stage(row.id, row.site))
         return known
+
+    def find(self, named: str) -> Stage:
+        """By version, or by site where only one of its versions has a student. Raises InputError."""
+        stages = self.stages()
+        if named in stages:
+            return stages[named]
+        of_site = [each for each in stages.values() if each.site == named]
+        meant = [each for each in of_site if each.student or each.candidate] or of_site
+        if len(meant) == 1:
+            return meant[0]
+        if not meant:
+            raise InputError(
+                f"There is no site or version {named!r} in the store. `bertsmith mirror status` lists them."
+            )
+        versions = ", ".join(sorted(each.version for each in meant))
+        raise InputError(f"Site {named} has {len(meant)} versions. Name one: {versions}.")
 
     def changed_stages(self) -> dict[str, Stage]:
         """Of the versions that have a student, or had one."""

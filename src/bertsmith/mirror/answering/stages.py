@@ -8,7 +8,7 @@ live     the student answers all calls that it is sure of, but for failures of o
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -116,22 +116,6 @@ def dismissed(stage: Stage) -> Stage:
 def in_mode(stage: Stage, mode: str, canary_share: float) -> Stage:
     """With the share that the mode has."""
     return replace(stage, mode=mode, share={CANARY: canary_share, LIVE: 1.0}.get(mode, 0.0))
-
-
-def find_stage(stages: Mapping[str, Stage], named: str) -> Stage:
-    """By version, or by site where only one of its versions has a student. Raises InputError."""
-    if named in stages:
-        return stages[named]
-    of_site = [each for each in stages.values() if each.site == named]
-    meant = [each for each in of_site if each.student or each.candidate] or of_site
-    if len(meant) == 1:
-        return meant[0]
-    if not meant:
-        raise InputError(
-            f"There is no site or version {named!r} in the store. `bertsmith mirror status` lists them."
-        )
-    versions = ", ".join(sorted(each.version for each in meant))
-    raise InputError(f"Site {named} has {len(meant)} versions. Name one: {versions}.")
 
 
 @dataclass(frozen=True)

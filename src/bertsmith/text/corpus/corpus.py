@@ -4,7 +4,9 @@
 """
 
 import os
+import random
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -68,6 +70,17 @@ class Corpus:
             for batch in read_shard(self.path / shard.file):
                 columns = batch.to_pydict()
                 yield from map(Document, columns["id"], columns["source"], columns["sentences"])
+
+    def sample(self, count: int, seed: int) -> list[Document]:
+        """So many documents at random places of the training split, in order."""
+        there = self.manifest.splits["train"].counts.documents
+        places = sorted(random.Random(seed).sample(range(there), min(count, there)))
+        documents, at = self.documents("train"), 0
+        found: list[Document] = []
+        for number in places:
+            found += islice(documents, number - at, number - at + 1)
+            at = number + 1
+        return found
 
     def verify(self, progress: Progress | None = None) -> None:
         """Reads every file; raises CorpusError for one whose hash differs from the manifest's."""
