@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
 from bertsmith.tasks.registry import find_task
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.training.finetuning.task_run import Best
 from bertsmith.training.recipe import read_recipe
 from parity.model_parity import assert_parity, random_sample, twin, with_large_weights
 from test_documented_commands import commands
@@ -65,7 +67,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             (tmp_path / name).write_text(text, encoding="utf-8")
     write_tiny_bert(tmp_path / "minilm")
     yield tmp_path
-    for name in ("stars", "tickets"):
+    for name in ("stars", "tickets", "lion"):
         sys.modules.pop(name, None)
 
 
@@ -302,7 +304,7 @@ def test_the_command_line_trains_on_a_family_from_outside(
     save_pretraining_model(package / "downloads/prelayernorm", PretrainingModel(config), tokenizer, {})
     write_reviews(package)
     (package / "clauses.csv").write_text((package / "reviews.csv").read_text())
-    (finetune,) = commands(VARIANT.read_text(encoding="utf-8"))
+    finetune, *_ = commands(VARIANT.read_text(encoding="utf-8"))
     assert main([*finetune, "pooling=published", *LEARNS_FAST]) == 0
     found = json.loads((package / "runs/clauses/results.json").read_text())["evaluations"]
     dev = found["cross-validation"]  # of few rows
@@ -370,6 +372,39 @@ def test_a_package_that_says_something_else_is_one_sentence(
 def test_a_package_can_t_take_the_place_of_a_family_of_ours(package: Path) -> None:
     install(package, "bold", "1", {"bertsmith.families": {"bert": "prelayernorm:RECORD"}})
     assert find_family("bert").class_prefix == "Bert"
+
+
+# -- an optimiser --------------------------------------------------------------------------------------------
+
+
+def test_a_run_by_the_guide_s_optimiser_learns_and_goes_on_to_the_bit(
+    desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (desk / "lion.py").write_text(files_in(VARIANT)["lion.py"], encoding="utf-8")
+    write_reviews(desk)
+    _, by_lion, *_ = commands(VARIANT.read_text(encoding="utf-8"))
+    whole = [*by_lion, *LEARNS_FAST, "optimizer.learning_rate=1e-3", "method=full", "restarts=1"]
+    assert main(whole) == 0
+    dev = json.loads((desk / "runs/lion/results.json").read_text())["evaluations"]["dev"]
+    assert dev["model"]["accuracy"] > dev["baselines"]["majority"]["accuracy"] + 0.3
+    assert 'kind = "lion:Lion"' in (desk / "runs/lion/recipe.toml").read_text()
+
+    parts = ["runs/parts" if word == "runs/lion" else word for word in whole]
+    considered, consider = count(), Best.consider
+
+    def interrupted(best: Best, *arguments: Any) -> None:
+        if next(considered) == 3:
+            raise KeyboardInterrupt
+        consider(best, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Best, "consider", interrupted)
+        assert main(parts) == 130
+    (state,) = (desk / "runs/parts").glob("restarts/1/**/step-*/optimizer.safetensors")
+    assert {name.rpartition(".")[2] for name in load_file(state)} == {"momentum"}
+    assert main([*parts, "--resume"]) == 0
+    first, second = (load_file(desk / f"runs/{name}/model/model.safetensors") for name in ("lion", "parts"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def imported(module: str) -> Any:

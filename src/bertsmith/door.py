@@ -9,9 +9,11 @@ A check raises InputError for what can't be meant. Values pass as they are, noth
 import math
 import os
 import reprlib
+import sys
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from functools import wraps
+from importlib import import_module
 from inspect import signature
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
@@ -113,6 +115,24 @@ def one_of(*choices: Any) -> Check:
             raise InputError(f"{name} must be one of {listed}, found {found(value)}.")
 
     return check
+
+
+def own_class(name: str, parent: type[Any], what: str) -> Any:
+    """A user's own class that is a `parent`, by `package.module:Class`; `what` it is, for messages.
+
+    It imports code, also from the current folder: a name may come from the user, never from a file that isn't
+    the user's own. Raises InputError.
+    """
+    if "" not in sys.path:  # the current folder; last, so that it hides nothing that is installed
+        sys.path.append("")
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"The {what} {name!r} can't be imported: {error}.") from error
+    if not (isinstance(found, type) and issubclass(found, parent)):
+        raise InputError(f"{name!r} is not a subclass of {parent.__module__}.{parent.__qualname__}.")
+    return found
 
 
 def kind(*classes: type) -> Check:

@@ -1,13 +1,13 @@
 """BERT's parameter groups, which weights are Muon's, and the state of both optimisers by name."""
 
 from copy import deepcopy
-from typing import Literal
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from bertsmith.errors import InputError, RecipeError
 from bertsmith.model.config import Family, make_config
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.optimizer import (
@@ -22,7 +22,7 @@ from bertsmith.training.optimizer import (
 )
 from bertsmith.training.settings import OptimizerSettings
 
-Kind = Literal["adamw", "muon"]
+OWN = f"{__name__}:Own"
 SHAPE = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
 
 
@@ -33,7 +33,7 @@ def new_model(family: Family = "bert") -> PretrainingModel:
     return PretrainingModel(make_config(config | SHAPE | own, "the test"))
 
 
-def new_optimizer(model: nn.Module, layer_decay: float = 1.0, kind: Kind = "adamw") -> Optimizers:
+def new_optimizer(model: nn.Module, layer_decay: float = 1.0, kind: str = "adamw") -> Optimizers:
     return make_optimizer(model, OptimizerSettings(kind=kind, layer_decay=layer_decay))
 
 
@@ -140,7 +140,7 @@ def test_one_step_by_hand() -> None:
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 @pytest.mark.parametrize("layer_decay", [1.0, 0.8])
-def test_state_goes_over_to_another_optimizer_to_the_bit(layer_decay: float, kind: Kind) -> None:
+def test_state_goes_over_to_another_optimizer_to_the_bit(layer_decay: float, kind: str) -> None:
     model = new_model()
     optimizer = new_optimizer(model, layer_decay, kind)
     for _ in range(3):
@@ -155,6 +155,76 @@ def test_state_goes_over_to_another_optimizer_to_the_bit(layer_decay: float, kin
     take_step(twin, resumed)
     for name, parameter in twin.named_parameters():
         assert torch.equal(parameter, model.get_parameter(name)), name
+
+
+class Own(torch.optim.SGD):
+    """A user's own, which counts its steps: as a tensor, as a number, in its groups, or as of no weight."""
+
+    counts = "as a tensor"
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        super().step()
+        for group in self.param_groups:
+            for weight in group["params"]:
+                state = self.state[weight]
+                state["count"] = state.get("count", torch.zeros(())) + 1
+                weight.data.sub_(0.01 * state["count"])
+                if self.counts == "as a number":
+                    state["count"] = int(state["count"])
+        if self.counts == "in its groups":
+            self.param_groups[0]["count"] = 1
+        if self.counts == "of no weight":
+            self.state["count"] = {"all": torch.zeros(())}
+
+
+def test_a_user_s_own_has_our_groups_and_its_state_goes_over_to_the_bit() -> None:
+    model = new_model()
+    optimizer = new_optimizer(model, 0.8, OWN)
+    ours = new_optimizer(model, 0.8)
+    settings = [(group["weight_decay"], group["factor"], group["params"]) for group in optimizer.param_groups]
+    expected = [(group["weight_decay"], group["factor"], group["params"]) for group in ours.param_groups]
+    assert [each[:2] for each in settings] == [each[:2] for each in expected]
+    for _ in range(3):
+        take_step(model, optimizer)
+    twin = deepcopy(model)
+    resumed = new_optimizer(twin, 0.8, OWN)
+    saved = {name: tensor.clone() for name, tensor in optimizer_tensors(model, optimizer).items()}
+    assert {float(tensor) for name, tensor in saved.items() if name.endswith(".count")} == {3.0}
+    load_optimizer_tensors(twin, resumed, saved)
+    take_step(model, optimizer)
+    take_step(twin, resumed)
+    for name, parameter in twin.named_parameters():
+        assert torch.equal(parameter, model.get_parameter(name)), name
+
+
+@pytest.mark.parametrize(
+    ("counts", "complaint"),
+    [
+        ("as a number", "Own keeps 'count' as int. A checkpoint holds tensors by weight"),
+        ("in its groups", "Own changes its groups' settings as it steps"),
+        ("of no weight", r"Own keeps state\['count'\], which is of no weight"),
+    ],
+)
+def test_what_a_resumed_run_would_have_forgotten_is_refused_at_the_first_step(
+    counts: str, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Own, "counts", counts)
+    model = new_model()
+    with pytest.raises(RecipeError, match=complaint):
+        take_step(model, new_optimizer(model, kind=OWN))
+
+
+@pytest.mark.parametrize(
+    ("kind", "complaint"),
+    [
+        ("no_such_file:Lion", "The optimizer 'no_such_file:Lion' can't be imported: No module named"),
+        ("math:Lion", "The optimizer 'math:Lion' can't be imported: module 'math' has no attribute"),
+        ("math:pi", "'math:pi' is not a subclass of torch.optim.optimizer.Optimizer"),
+    ],
+)
+def test_what_is_no_optimizer_is_refused(kind: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        new_optimizer(new_model(), kind=kind)
 
 
 def take_step(model: PretrainingModel, optimizer: Optimizers) -> None:

@@ -61,7 +61,10 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"model": {"size": "huge"}}, "model.size: expected 'tiny', 'mini', 'small'"),
     ({"optimizer": {"learning_rate": float("nan")}}, "optimizer.learning_rate: expected"),
     ({"optimizer": {"learning_rate": float("inf")}}, "optimizer.learning_rate: expected"),
-    ({"optimizer": {"kind": "sgd"}}, "optimizer.kind: expected 'adamw' or 'muon', found 'sgd'"),
+    (
+        {"optimizer": {"kind": "sgd"}},
+        "optimizer.kind: expected 'adamw' or 'muon', or your own as module:Class, found 'sgd'",
+    ),
     (
         {"optimizer": {"kind": "muon", "warmup": 1}, "hardware": {"shard": "full"}},
         "choose optimizer.kind=adamw, or hardware.shard=none",

@@ -1,6 +1,6 @@
 """AdamW with BERT's parameter groups: no decay on biases and LayerNorm (google-research/bert,
 optimization.py), and with learning rates that fall towards the embeddings where asked for; beside it Muon for
-the matrices of the layers, where asked for.
+the matrices of the layers, where asked for. Or a user's own optimiser, on the same groups.
 
 R rows and C columns of a matrix, R ≤ C.
 """
@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bertsmith.door import own_class
+from bertsmith.errors import RecipeError
 from bertsmith.model.cpu.onednn_matmul import fast_products
 from bertsmith.model.layers.attention import SelfAttention
 from bertsmith.model.layers.layer import FeedForward
@@ -37,14 +39,49 @@ class Optimizers:
         self.state = each[0].state
         for one in each:
             one.state = self.state
+        self._settings = self._group_settings()
+        self._has_stepped = False
 
     def step(self) -> None:
         for one in self.each:
             one.step()
+        if not self._has_stepped:
+            self.require_resumable()
+            self._has_stepped = True
+
+    def require_resumable(self) -> None:
+        """Raises RecipeError where a user's own optimiser remembers what a checkpoint doesn't hold: anything
+        but tensors by weight. Found here rather than by a run that goes on otherwise than it would have.
+        """
+        name = type(self.each[0]).__name__
+        rule = "A checkpoint holds tensors by weight: keep it in state[weight], a count as torch.zeros(())."
+        for owner, state in self.state.items():
+            if not isinstance(owner, Tensor):
+                raise RecipeError(f"{name} keeps state[{owner!r}], which is of no weight. {rule}")
+            for key, value in state.items():
+                if not isinstance(value, Tensor):
+                    raise RecipeError(f"{name} keeps {key!r} as {type(value).__name__}. {rule}")
+        if self._group_settings() != self._settings:
+            raise RecipeError(f"{name} changes its groups' settings as it steps. {rule}")
+
+    def _group_settings(self) -> list[dict[str, Any]]:
+        """All but the weights and their rate, which the schedule sets."""
+        return [
+            {key: value for key, value in group.items() if key not in ("params", "lr")}
+            for group in self.param_groups
+        ]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for one in self.each:
             one.zero_grad(set_to_none)
+
+
+def find_optimizer(kind: str) -> type[torch.optim.Optimizer] | None:
+    """A user's own by `module:Class`, made by `Class(groups, lr=…)`; None for ours. Raises InputError."""
+    if ":" not in kind:
+        return None
+    found: type[torch.optim.Optimizer] = own_class(kind, torch.optim.Optimizer, "optimizer")
+    return found
 
 
 def make_optimizer(
@@ -74,6 +111,8 @@ def make_optimizer(
             groups.setdefault((matrices, factor, decayed), group)["params"].append(parameter)
     # the decayed ones first, from the head down
     ordered = [groups[key] for key in sorted(groups, key=lambda key: (key[0], -key[1], not key[2]))]
+    if (own := find_optimizer(settings.kind)) is not None:
+        return Optimizers(own(ordered, lr=settings.learning_rate))  # type: ignore[call-arg]
     betas = (settings.beta1, settings.beta2)
     for_adamw = [group for group in ordered if not group["matrices"]]
     for_muon = [group for group in ordered if group["matrices"]]
@@ -111,8 +150,9 @@ def set_learning_rate(optimizer: Optimizers, learning_rate: float) -> None:
 
 def optimizer_tensors(model: nn.Module, optimizer: Optimizers) -> dict[str, Tensor]:
     """The optimiser's state: `NAME.exp_avg`, `NAME.exp_avg_sq` and `NAME.step` of each parameter of AdamW's,
-    `NAME.momentum_buffer` of each of Muon's.
+    `NAME.momentum_buffer` of each of Muon's, and what a user's own keeps.
     """
+    optimizer.require_resumable()
     return {
         f"{name}.{key}": value
         for name, parameter in model.named_parameters()
@@ -122,19 +162,16 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizers) -> dict[str, Tens
 
 def load_optimizer_tensors(model: nn.Module, optimizer: Optimizers, tensors: dict[str, Tensor]) -> None:
     """The inverse of `optimizer_tensors`, of a divided model from this rank's rows of the moments."""
+    states: dict[str, dict[str, Tensor]] = {}
+    for full_name, value in tensors.items():
+        name, _, key = full_name.rpartition(".")
+        states.setdefault(name, {})[key] = value
     for name, parameter in model.named_parameters():
-        state = {key: tensors[f"{name}.{key}"] for key in state_keys(tensors, name)}
-        if state:
+        if name in states:
             optimizer.state[parameter] = {
-                key: value.to(parameter.device) if key == "step" else divided_like(parameter, value)
-                for key, value in state.items()
+                key: divided_like(parameter, value) if value.ndim else value.to(parameter.device)  # a count
+                for key, value in states[name].items()
             }
-
-
-def state_keys(tensors: Iterable[str], name: str) -> list[str]:
-    """Which kinds of state there are for one parameter."""
-    kinds = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
-    return [key for key in kinds if f"{name}.{key}" in tensors]
 
 
 # -- Muon ----------------------------------------------------------------------------------------------

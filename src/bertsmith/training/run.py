@@ -20,8 +20,9 @@ from bertsmith.files import locked_folder, make_folder
 from bertsmith.machine import Hardware
 from bertsmith.training.machine import Machine, from_first, leave, set_up_machine, wait
 from bertsmith.training.observer import RunObserver
+from bertsmith.training.optimizer import find_optimizer
 from bertsmith.training.run_folder import begin_folder
-from bertsmith.training.settings import HardwareSettings, RunSettings
+from bertsmith.training.settings import HardwareSettings, OptimizerSettings, RunSettings
 
 
 class RecipeWithFolder(Protocol):
@@ -34,6 +35,10 @@ class RecipeWithFolder(Protocol):
     @property
     def hardware(self) -> HardwareSettings:
         """What to compute on."""
+
+    @property
+    def optimizer(self) -> OptimizerSettings:
+        """What steps the weights."""
 
     @property
     def micro_batch_tokens(self) -> int | None:
@@ -63,6 +68,7 @@ class Run(Generic[R]):
         calls this. Raises RecipeError, in all of them, while another run is at work in the folder.
         """
         recipe, hardware = look(), Hardware.detect()
+        find_optimizer(recipe.optimizer.kind)  # or hours of tokenizing might pass before it is refused
         machine = set_up_machine(recipe.hardware, recipe.micro_batch_tokens, hardware)
         try:
             with sole_run(Path(recipe.out or ""), machine):

@@ -6,6 +6,7 @@ On the command line, settings have dotted names: `optimizer.learning_rate=3e-4`.
 
 import math
 import os
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,8 +59,15 @@ def _as_text(given: object) -> object:
 PathText = Annotated[str, BeforeValidator(_as_text), AfterValidator(os.path.expanduser)]
 
 
+def _known_optimizer(kind: str) -> str:
+    if kind not in ("adamw", "muon") and not re.fullmatch(r"[\w.]+:\w+", kind):
+        raise ValueError("expected 'adamw' or 'muon', or your own as module:Class")
+    return kind
+
+
 class OptimizerSettings(UserSettings):
-    """AdamW, or Muon for the matrices of the layers beside AdamW for all else.
+    """AdamW, or Muon for the matrices of the layers beside AdamW for all else; or a user's `module:Class`,
+    which isn't told `beta1`, `beta2`, `epsilon` and `momentum`.
 
     After the warm-up the rate falls linearly (`schedule`), or stays until the `decay` (`wsd`). `warmup` and
     `decay` are numbers of steps, or below 1 shares of the run.
@@ -69,7 +77,7 @@ class OptimizerSettings(UserSettings):
     encoder with a new head, which wants a rate that would spoil the encoder.
     """
 
-    kind: Literal["adamw", "muon"] = "adamw"
+    kind: Annotated[str, AfterValidator(_known_optimizer)] = "adamw"
     learning_rate: float = Field(1e-4, gt=0, le=1)
     schedule: Literal["linear", "wsd"] = "linear"
     warmup: float = Field(10_000, ge=0)
@@ -137,10 +145,10 @@ class RunSettings(UserSettings):
 
     @model_validator(mode="after")
     def _whole_matrices(self) -> Self:
-        if self.optimizer.kind == "muon" and self.hardware.shard == "full":
+        if self.optimizer.kind != "adamw" and self.hardware.shard == "full":
             raise ValueError(
-                "optimizer.kind = muon needs every matrix whole, and hardware.shard = full divides them "
-                "between the processes: choose optimizer.kind=adamw, or hardware.shard=none"
+                f"optimizer.kind = {self.optimizer.kind} needs every matrix whole, and hardware.shard = full "
+                "divides them between the processes: choose optimizer.kind=adamw, or hardware.shard=none"
             )
         return self
 

@@ -1,9 +1,8 @@
 """Which formats there are: ours, and those of others as `package.module:Class`."""
 
-import sys
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 
+from bertsmith.door import own_class
 from bertsmith.errors import InputError
 from bertsmith.mirror.call import Json
 from bertsmith.mirror.formats.anthropic import Anthropic
@@ -33,15 +32,7 @@ def find_formats(own: Iterable[str]) -> tuple[WireFormat, ...]:
 
 
 def _find_format(name: str) -> WireFormat:
-    module, _, attribute = name.partition(":")
-    if "" not in sys.path:  # the current folder; last, so that it hides nothing that is installed
-        sys.path.append("")
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"The wire format {name!r} can't be imported: {error}.") from error
-    if not (isinstance(found, type) and issubclass(found, WireFormat)):
-        raise InputError(f"{name!r} is not a subclass of bertsmith.mirror.formats.wire_format.WireFormat.")
+    found: type[WireFormat] = own_class(name, WireFormat, "wire format")
     if found.__abstractmethods__:
         raise InputError(f"The wire format {name!r} lacks {', '.join(sorted(found.__abstractmethods__))}.")
     if found.NAME in BY_NAME:
