@@ -107,7 +107,9 @@ def _parts(folder: Path, manifest: Manifest, shape: str) -> Iterator[str]:
     base = recipe.get("init") or recipe.get("student") or recipe.get("model")
     yield _front_matter(folder, manifest, kind, base)
     yield f"# {kind.title}\n\n{shape}. Made with Bertsmith {manifest.bertsmith}."
-    example = kind.example.format(folder="FOLDER", mask=_mask(folder), input=_input(folder, manifest))
+    tokenizer = folder / "tokenizer_config.json"  # ours
+    mask = str((read_json(tokenizer) if tokenizer.exists() else {}).get("mask_token") or "[MASK]")
+    example = kind.example.format(folder="FOLDER", mask=mask, input=_input(folder, manifest))
     yield f"## How to use it\n\n```python\n{example}\n```\n\n{_others(folder, manifest)}"
     labels = manifest.settings.get("labels")
     if isinstance(labels, list | tuple) and labels:
@@ -162,23 +164,14 @@ def _cell(column: Mapping[str, Any]) -> object:
     return next((str(each) for each in values if each), "") if isinstance(values, list | tuple) else ""
 
 
-def _mask(folder: Path) -> str:
-    """As the folder's tokenizer, which is ours, writes it."""
-    path = folder / "tokenizer_config.json"
-    return str((read_json(path) if path.exists() else {}).get("mask_token") or "[MASK]")
-
-
 def _front_matter(folder: Path, manifest: Manifest, kind: _Kind, base: object) -> str:
-    lines = {"library_name": _library(folder, manifest), "pipeline_tag": kind.pipeline, "tags": ["bertsmith"]}
+    library = "bertsmith" if _is_bare(manifest) else "transformers"
+    if (folder / "modules.json").exists():
+        library = "sentence-transformers"
+    lines = {"library_name": library, "pipeline_tag": kind.pipeline, "tags": ["bertsmith"]}
     if isinstance(base, str) and (named := _on_the_hub(base)):
         lines["base_model"] = named
     return "\n".join(["---", *(f"{name}: {json.dumps(value)}" for name, value in lines.items()), "---"])
-
-
-def _library(folder: Path, manifest: Manifest) -> str:
-    if (folder / "modules.json").exists():
-        return "sentence-transformers"
-    return "bertsmith" if _is_bare(manifest) else "transformers"
 
 
 def _is_bare(manifest: Manifest) -> bool:

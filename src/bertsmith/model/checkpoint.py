@@ -165,16 +165,17 @@ def load_into(
     unexpected, mis-shaped (expected and found) and not finite; the module is then unchanged.
     """
     expected = module.state_dict()
-    missing = expected.keys() - tensors.keys() - set(may_lack)
-    misfits = [
-        f"missing {listed(_spelled(missing, config))}" if missing else "",
-        _unexpected(tensors.keys() - expected.keys(), config),
-        *_misshapen(expected, tensors, config),
-        _not_finite(tensors, config),
-    ]
-    if any(misfits):
+    misfits = []
+    if missing := expected.keys() - tensors.keys() - set(may_lack):
+        misfits.append(f"missing {listed(_spelled(missing, config))}")
+    if unexpected := tensors.keys() - expected.keys():
+        misfits.append(f"unexpected {listed(_spelled(unexpected, config))}")
+    misfits += _misshapen(expected, tensors, config)
+    if broken := [name for name, tensor in tensors.items() if not _finite(tensor)]:
+        misfits.append(f"values that are not finite in {listed(_spelled(broken, config))}")
+    if misfits:
         raise ModelError(
-            f"{where} doesn't fit its {CONFIG}: {'; '.join(filter(None, misfits))}. "
+            f"{where} doesn't fit its {CONFIG}: {'; '.join(misfits)}. "
             "Use a checkpoint whose files belong together."
         )
     on_meta = any(tensor.is_meta for tensor in expected.values())
@@ -214,7 +215,10 @@ def save_checkpoint(
             f"The tokenizer has {tokenizer.vocab_size:,} pieces, the model only {config.vocab_size:,} rows. "
             "Save the model with its own tokenizer."
         )
-    ready = _ready_to_write(tensors, carried, config, bare=known.bare and not carried)
+    theirs = to_hugging_face(tensors, config, bare=known.bare and not carried) | dict(carried)
+    ready = {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in theirs.items()}
+    if broken := [name for name, tensor in ready.items() if not _finite(tensor)]:
+        raise ModelError(f"The model was not saved: {listed(broken)} holds values that are not finite.")
     require_free_space(Path(folder), sum(tensor.nbytes for tensor in ready.values()), "Saving the model")
     manifest = Manifest(
         architecture=architecture, task=task, settings=dict(settings or {}), provenance=dict(provenance or {})
@@ -272,17 +276,6 @@ def _as_float32(tensors: Mapping[str, Tensor], where: str) -> tuple[dict[str, Te
     return result, tuple(notes)
 
 
-def _ready_to_write(
-    tensors: Mapping[str, Tensor], carried: Mapping[str, Tensor], config: BertConfig, *, bare: bool
-) -> dict[str, Tensor]:
-    theirs = to_hugging_face(tensors, config, bare=bare) | dict(carried)
-    ready = {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in theirs.items()}
-    broken = [name for name, tensor in ready.items() if not _finite(tensor)]
-    if broken:
-        raise ModelError(f"The model was not saved: {listed(broken)} holds values that are not finite.")
-    return ready
-
-
 def _shape(config: BertConfig, tensors: Mapping[str, Tensor]) -> str:
     weights = sum(tensor.numel() for tensor in tensors.values())
     counted = f"{weights / 1e6:.1f} million" if weights >= 1e6 else f"{weights:,}"
@@ -294,10 +287,6 @@ def _shape(config: BertConfig, tensors: Mapping[str, Tensor]) -> str:
 
 def _parts(tensors: Mapping[str, Tensor], carried: Mapping[str, Tensor]) -> frozenset[str]:
     return frozenset(map(part_of, tensors)) | {name.partition(".")[0] for name in carried}
-
-
-def _unexpected(names: Collection[str], config: BertConfig) -> str:
-    return f"unexpected {listed(_spelled(names, config))}" if names else ""
 
 
 def _misshapen(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], config: BertConfig) -> list[str]:
@@ -313,11 +302,6 @@ def _misshapen(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], conf
             f"found {_piece_shape(found[name], len(theirs))}"
         )
     return sentences + ([f"{len(wrong) - 4} more of a wrong shape"] if len(wrong) > 4 else [])
-
-
-def _not_finite(tensors: Mapping[str, Tensor], config: BertConfig) -> str:
-    broken = [name for name, tensor in tensors.items() if not _finite(tensor)]
-    return f"values that are not finite in {listed(_spelled(broken, config))}" if broken else ""
 
 
 def _finite(tensor: Tensor) -> bool:

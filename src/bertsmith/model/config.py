@@ -93,14 +93,6 @@ class BertConfig(UserSettings):
 
     @model_validator(mode="after")
     def _possible(self) -> "BertConfig":
-        self._require_heads()
-        self._require_pattern()
-        if self.max_length < 1:
-            raise ValueError("max_position_embeddings leaves no position for a token")
-        self._require_spelled()
-        return self
-
-    def _require_heads(self) -> None:
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"num_attention_heads = {self.num_attention_heads} must divide "
@@ -111,12 +103,14 @@ class BertConfig(UserSettings):
                 f"rotary positions turn pairs of values, but a head has {self.head_size}: give "
                 "hidden_size / num_attention_heads an even value"
             )
-
-    def _require_pattern(self) -> None:
         if self.layer_types is not None and len(self.layer_types) != self.num_hidden_layers:
             raise ValueError(
                 f"layer_types has {len(self.layer_types)} entries for {self.num_hidden_layers} layers"
             )
+        if self.max_length < 1:
+            raise ValueError("max_position_embeddings leaves no position for a token")
+        self._require_spelled()
+        return self
 
     def _require_spelled(self) -> None:
         """A value that the family's config.json has no key for would be another one in the saved model."""

@@ -39,19 +39,18 @@ class FileKeys:
             if value is None or key in self.honoured or key in self.harmless:
                 continue
             if key in self.accepted:
-                _require_accepted(key, value, self.accepted[key], where)
-            elif not self.open:
+                # numbers, true and false are never each other here, as they are not in JSON
+                accepted, is_truth = self.accepted[key], isinstance(value, bool)
+                if any(value == each and is_truth == isinstance(each, bool) for each in accepted):
+                    continue
+                only = f"only {' or '.join(map(repr, accepted))} is supported"
+                said = only if accepted else "it is not supported"
+                raise ModelError(f"{where}: {key} is {reprlib.repr(value)}; {said}.")
+            if not self.open:
                 raise ModelError(
                     f"{where}: unknown key {reprlib.repr(key)}.{did_you_mean(key, [*self.known])} It may "
                     "change what the model computes: remove it only if it means nothing."
                 )
-
-
-def _require_accepted(key: str, value: Any, accepted: tuple[Any, ...], where: str) -> None:
-    """Numbers, true and false are never each other here, as they are not in JSON."""
-    if not any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in accepted):
-        only = f"only {' or '.join(map(repr, accepted))} is supported" if accepted else "it is not supported"
-        raise ModelError(f"{where}: {key} is {reprlib.repr(value)}; {only}.")
 
 
 def _keys(meaning: str, *keys: str) -> dict[str, str]:

@@ -90,9 +90,17 @@ def convert_legacy(folder: Path | str, out: Path | str) -> Imported:
         labels=checkpoint.labels | labels,
         write_extra_files=write_beside,
     )
-    labels_note = _labels_note(labels) if labels else ()
-    notes = (*checkpoint.notes, *_carried_note(checkpoint), *labels_note, *tokenizer_note)
-    return Imported(checkpoint, tokenizer is not None, notes)
+    notes = list(checkpoint.notes)
+    if checkpoint.carried:
+        heads = ", ".join(sorted({name.partition(".")[0] for name in checkpoint.carried}))
+        notes.append(f"the head {heads} ({checkpoint.architecture}) was kept under its own names")
+    if labels:
+        names = " to ".join(dict.fromkeys((labels["id2label"]["0"], list(labels["label2id"])[-1])))
+        notes.append(
+            f"the config names no labels, so the head's outputs are called {names}. To name them, give "
+            "id2label in the config and import again"
+        )
+    return Imported(checkpoint, tokenizer is not None, (*notes, *tokenizer_note))
 
 
 def read_legacy_tensors(path: Path) -> dict[str, Tensor]:
@@ -207,9 +215,18 @@ def _require_plain_tensors(content: object, path: Path) -> dict[str, Tensor]:
     budget = 2 * path.stat().st_size
     tensors: dict[str, Tensor] = {}
     for name, value in content.items():
-        if not isinstance(name, str) or not _is_plain(value):
+        is_plain = (
+            type(value) in (Tensor, torch.nn.Parameter)
+            and value.layout is torch.strided
+            and value.device.type == "cpu"
+            and not value.is_quantized
+        )
+        if not isinstance(name, str) or not is_plain:
+            kind = type(value).__name__
+            if isinstance(value, Tensor):
+                kind = f"a tensor of an unusual kind ({value.layout})"
             raise ModelError(
-                f"{path}: {name!r} is {_described(value)}; expected nothing but dense tensors by name. "
+                f"{path}: {name!r} is {kind}; expected nothing but dense tensors by name. "
                 "A training state must be reduced to the model's state_dict by its maker."
             )
         budget -= value.numel() * value.element_size()
@@ -217,21 +234,6 @@ def _require_plain_tensors(content: object, path: Path) -> dict[str, Tensor]:
             raise ModelError(f"{path} claims tensors that are larger than the file; it was refused.")
         tensors[name] = value.detach()
     return {name: tensor.clone() for name, tensor in tensors.items()}
-
-
-def _is_plain(value: Any) -> bool:
-    return (
-        type(value) in (Tensor, torch.nn.Parameter)
-        and value.layout is torch.strided
-        and value.device.type == "cpu"
-        and not value.is_quantized
-    )
-
-
-def _described(value: object) -> str:
-    return (
-        f"a tensor of an unusual kind ({value.layout})" if isinstance(value, Tensor) else type(value).__name__
-    )
 
 
 def _read_tokenizer(folder: Path, checkpoint: Checkpoint) -> tuple[Tokenizer | None, tuple[str, ...]]:
@@ -249,13 +251,6 @@ def _read_tokenizer(folder: Path, checkpoint: Checkpoint) -> tuple[Tokenizer | N
     return tokenizer, ()
 
 
-def _carried_note(checkpoint: Checkpoint) -> tuple[str, ...]:
-    if not checkpoint.carried:
-        return ()
-    heads = sorted({name.partition(".")[0] for name in checkpoint.carried})
-    return (f"the head {', '.join(heads)} ({checkpoint.architecture}) was kept under its own names",)
-
-
 def _numbered_labels(checkpoint: Checkpoint) -> dict[str, Any]:
     """LABEL_0, … of a classifier whose config names none, as Google's doesn't: nothing would open it, since
     two are then assumed. Empty where it has two, or names.
@@ -271,11 +266,3 @@ def _numbered_labels(checkpoint: Checkpoint) -> dict[str, Any]:
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},
     }
-
-
-def _labels_note(labels: dict[str, Any]) -> tuple[str, ...]:
-    names = " to ".join(dict.fromkeys((labels["id2label"]["0"], list(labels["label2id"])[-1])))
-    return (
-        f"the config names no labels, so the head's outputs are called {names}. To name them, give id2label "
-        "in the config and import again",
-    )

@@ -174,9 +174,10 @@ def _from_hub(name: str) -> Located:
             repository, revision=revision or None, allow_patterns=list(_SAFE_FILES)
         )
     except Exception as error:  # the library raises a dozen kinds, some of its HTTP client's
+        first_line = str(error).strip().partition("\n")[0][:200]
         raise ModelError(
             f"The model {name} could not be fetched from the hub "
-            f"({type(error).__name__}: {_first_line(error)}). "
+            f"({type(error).__name__}: {first_line}). "
             "Check the name and the connection, or give the path of a local folder."
         ) from error
     # The hub's cache names a snapshot's folder by its commit.
@@ -193,19 +194,9 @@ def _not_found(name: str) -> str:
     path = Path(name).expanduser()
     if path.name == "model" and (unfinished := unfinished_run(path.parent)):
         return f"There is no model {name!r} yet.{unfinished}"
-    meant = did_you_mean(Path(name).name, _neighbours(Path(name)), count=3)
+    beside = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
+    meant = did_you_mean(Path(name).name, [*beside, *ALIASES], count=3)
     return (
         f"There is no model {name!r}: no such folder, and not a name of the hub (organisation/name)."
         f"{meant} Known short names: {', '.join(ALIASES)}."
     )
-
-
-def _neighbours(path: Path) -> list[str]:
-    """Folders beside the one that isn't there, and the short names."""
-    parent = path.expanduser().parent
-    beside = [entry.name for entry in parent.iterdir() if entry.is_dir()] if parent.is_dir() else []
-    return [*beside, *ALIASES]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:200]

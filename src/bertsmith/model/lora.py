@@ -257,14 +257,20 @@ def save_adapter(
     if settings is None:
         raise ModelError("This model has no LoRA to save: add it first (add_lora), or save the whole model.")
     prefix = "" if heads else model.config.family.prefix + "."
-    ours, places = lora_tensors(model), _places(model)
-    adapted = {name: place for name, place in places.items() if place.target in settings.targets}
+    ours = lora_tensors(model)
+    adapted = {  # by the modules' full names in transformers
+        name: Place(path, target)
+        for path, targets in adaptable(model).items()
+        for name, target in zip(adapter_names(f"encoder.{path}", model.config), targets, strict=True)
+        if target in settings.targets
+    }
     tensors = {
         f"{module.removeprefix(prefix)}.lora_{factor}.weight": ours[place.ours(factor)]
         for module, place in adapted.items()
         for factor in "AB"
     } | dict(heads or {})
-    _require_finite(tensors, "The adapter was not saved")
+    if broken := [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
+        raise ModelError(f"The adapter was not saved: {listed(broken)} holds values that are not finite.")
     ready = {f"{_ROOT}{name}": tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     config: dict[str, Any] = {
         "peft_type": "LORA",
@@ -288,18 +294,3 @@ def pooler_tensors(model: Bert) -> dict[str, Tensor]:
     assert model.pooler is not None
     (name,) = adapter_names("encoder.pooler", model.config)
     return {f"{name}.{leaf}": tensor for leaf, tensor in model.pooler.state_dict().items()}
-
-
-def _places(model: Bert) -> dict[str, Place]:
-    """Every module that can be adapted, by its full name in transformers."""
-    return {
-        name: Place(path, target)
-        for path, targets in adaptable(model).items()
-        for name, target in zip(adapter_names(f"encoder.{path}", model.config), targets, strict=True)
-    }
-
-
-def _require_finite(tensors: Mapping[str, Tensor], where: str) -> None:
-    broken = [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]
-    if broken:
-        raise ModelError(f"{where}: {listed(broken)} holds values that are not finite.")

@@ -95,7 +95,12 @@ def hashed_meanwhile(folder: Path) -> Iterator[Manifest | None]:
     manifest = stated_manifest(folder)
     entries = [] if manifest is None else [(plain_file(folder, n), e) for n, e in manifest.files.items()]
     for path, entry in entries:  # a cut file is found without reading the others
-        _check_size(path, entry)
+        size = path.stat().st_size
+        if size != entry.bytes:
+            raise ModelError(
+                f"{path} has {size:,} bytes; {MANIFEST} says {entry.bytes:,}. It was cut or altered: "
+                f"{_WAY_ON}"
+            )
     with ThreadPoolExecutor(1) as beside:
         hashes = beside.submit(_check_hashes, entries)
         try:
@@ -112,14 +117,6 @@ def _parse(path: Path) -> Manifest:
             f"{path}: {first_problem(error, Manifest)} It was altered, or written by a newer Bertsmith than "
             f"{bertsmith.__version__}."
         ) from error
-
-
-def _check_size(path: Path, entry: FileEntry) -> None:
-    found = path.stat().st_size
-    if found != entry.bytes:
-        raise ModelError(
-            f"{path} has {found:,} bytes; {MANIFEST} says {entry.bytes:,}. It was cut or altered: {_WAY_ON}"
-        )
 
 
 def _check_hashes(entries: Sequence[tuple[Path, FileEntry]]) -> None:

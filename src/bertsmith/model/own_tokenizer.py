@@ -32,10 +32,16 @@ def load_own_tokenizer(folder: Path, config: BertConfig | StaticConfig) -> Token
             f"{config.vocab_size:,} rows. Remove the pieces from {first!r} on, or use the model's own "
             "tokenizer."
         )
-    if isinstance(config, BertConfig):
-        _require_special_tokens(folder)
-    if isinstance(config, BertConfig) and config.family.positions_after_padding:
-        _require_padding(folder, tokenizer, config)
+    if not isinstance(config, BertConfig):
+        return tokenizer
+    _require_special_tokens(folder)
+    # or a piece of a text would be taken for padding, and get no position
+    if config.family.positions_after_padding and tokenizer.pad_id != config.pad_token_id:
+        raise ModelError(
+            f"{folder}: pad_token_id of config.json is {config.pad_token_id}, the tokenizer's padding is "
+            f"{tokenizer.pad_id}, and a {config.model_type} counts positions by it. Use a folder whose files "
+            "belong together."
+        )
     return tokenizer
 
 
@@ -54,16 +60,6 @@ def _require_special_tokens(folder: Path) -> None:
             f"{path} puts no special tokens around texts, and {named} adds none: the model learned without "
             "[CLS] and [SEP], which Bertsmith always puts there. If it learned with them, add the "
             "post-processor that its tokenizer had."
-        )
-
-
-def _require_padding(folder: Path, tokenizer: Tokenizer, config: BertConfig) -> None:
-    """Raises ModelError where a piece of a text would be taken for padding, and get no position."""
-    if tokenizer.pad_id != config.pad_token_id:
-        raise ModelError(
-            f"{folder}: pad_token_id of config.json is {config.pad_token_id}, the tokenizer's padding is "
-            f"{tokenizer.pad_id}, and a {config.model_type} counts positions by it. Use a folder whose files "
-            "belong together."
         )
 
 

@@ -195,7 +195,8 @@ def read_cross_encoder(folder: Path, config: Mapping[str, Any], outputs: int) ->
     newer, older = (config.get(key) for key in ACTIVATIONS)
     newer = newer.get("activation_fn") if isinstance(newer, Mapping) else newer
     named = next(filter(None, (said.get("activation_fn"), newer, older)), None)
-    name = _name_in_torch(named)
+    in_torch = _OF_TORCH.fullmatch(named) if isinstance(named, str) else None
+    name = in_torch[1] if in_torch else ""
     if name not in ("Identity", "Sigmoid") or (name == "Sigmoid" and outputs > 1):
         if named is not None:
             what = "1 output" if outputs == 1 else f"{outputs} outputs"
@@ -206,8 +207,3 @@ def read_cross_encoder(folder: Path, config: Mapping[str, Any], outputs: int) ->
             )
         name = "Sigmoid" if outputs == 1 else "Identity"
     return CrossEncoder(name == "Sigmoid", read_default_prompt(folder) if said else "")
-
-
-def _name_in_torch(activation: Any) -> str:
-    match = _OF_TORCH.fullmatch(activation) if isinstance(activation, str) else None
-    return match[1] if match else ""

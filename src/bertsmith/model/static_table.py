@@ -180,12 +180,6 @@ def save_static(
         write_card(partial, manifest, f"A static table of {pieces:,} vectors, {width} wide")
 
 
-def _is_model2vec(folder: Path) -> bool:
-    """By its config.json. That of a table which wasn't distilled has no model_type, but embedding_dtype."""
-    settings = _settings(folder)
-    return settings.get("model_type") == _MODEL2VEC or "embedding_dtype" in settings
-
-
 def _leave_out(table: Tensor, folder: Path) -> None:
     """The special tokens around a text, which neither sentence-transformers nor model2vec reads: their rows
     are as they were drawn. model2vec leaves out unknown pieces too.
@@ -193,7 +187,8 @@ def _leave_out(table: Tensor, folder: Path) -> None:
     tokenizer = Tokenizer.load(plain_file(table_folder(folder), "tokenizer.json").parent)
     template = tokenizer.template
     unread = [*template.before, *template.between, *template.behind]
-    if _is_model2vec(folder):
+    settings = _settings(folder)  # a table which wasn't distilled has no model_type, but embedding_dtype
+    if settings.get("model_type") == _MODEL2VEC or "embedding_dtype" in settings:
         unread.append(tokenizer.unk_id)
     for piece in unread:
         if piece < len(table):
@@ -226,7 +221,8 @@ def _one_row_a_piece(tensors: Mapping[str, Tensor], path: Path) -> Tensor:
         )
     rows, weights = tensors.get("mapping"), tensors.get("weights")
     if rows is not None:
-        if rows.dim() != 1 or rows.is_floating_point() or not _below(rows, len(table)):
+        is_list = rows.dim() == 1 and not rows.is_floating_point()
+        if not is_list or not bool(((rows >= 0) & (rows < len(table))).all()):
             raise ModelError(f"{path}: mapping must name a row below {len(table):,} for each piece.")
         table = table[rows.long()]
     table = table.float()
@@ -235,10 +231,6 @@ def _one_row_a_piece(tensors: Mapping[str, Tensor], path: Path) -> Tensor:
             raise ModelError(f"{path}: expected {len(table):,} weights, found the shape {(*weights.shape,)}.")
         table = table * weights.float()[:, None]
     return table
-
-
-def _below(rows: Tensor, limit: int) -> bool:
-    return bool(((rows >= 0) & (rows < limit)).all())
 
 
 def _module(number: int, path: str, kind: str) -> dict[str, Any]:

@@ -70,8 +70,10 @@ def crc32c(data: bytes | memoryview) -> int:
     steps = -(-len(found) // (lanes * _BYTES_A_STEP))
     padded = np.zeros(lanes * steps * _BYTES_A_STEP, np.uint8)
     padded[len(padded) - len(found) :] = found
-    register = _joined(_registers(padded.reshape(lanes, -1)), steps * _BYTES_A_STEP)
-    return int(register ^ _moved(np.array([_ONES]), len(found))[0] ^ _ONES)
+    registers, length = _registers(padded.reshape(lanes, -1)), steps * _BYTES_A_STEP
+    while len(registers) > 1:  # of neighbouring lanes, in their order, the register of both
+        registers, length = _moved(registers[0::2], length) ^ registers[1::2], 2 * length
+    return int(registers[0] ^ _moved(np.array([_ONES]), len(found))[0] ^ _ONES)
 
 
 def unmasked(masked: int) -> int:
@@ -92,13 +94,6 @@ def _registers(lanes: npt.NDArray[np.uint8]) -> UInt32s:
         register ^= tables[3][high & 255] ^ tables[2][(high >> 8) & 255]
         register ^= tables[1][(high >> 16) & 255] ^ tables[0][high >> 24]
     return register
-
-
-def _joined(registers: UInt32s, length: int) -> np.uint32:
-    """(L,) registers of pieces of so many bytes, in their order -> the register of all of them."""
-    while len(registers) > 1:
-        registers, length = _moved(registers[0::2], length) ^ registers[1::2], 2 * length
-    return np.uint32(registers[0])
 
 
 def _moved(registers: UInt32s, count: int) -> UInt32s:
@@ -413,7 +408,8 @@ def _check(entry: _Entry, shards: list[Path], where: str) -> None:
     if entry.type not in _TYPES:
         known = ", ".join(_TYPES.values())
         raise ModelError(f"{where} is of the type {entry.type} of TensorFlow; weights are {known}.")
-    expected = prod(entry.shape) * _item_size(entry.type)
+    item = 2 if _TYPES[entry.type] == "bfloat16" else np.dtype(_TYPES[entry.type]).itemsize
+    expected = prod(entry.shape) * item
     if entry.size != expected:
         raise ModelError(
             f"{where}: expected {expected:,} bytes for the shape {entry.shape} of {_TYPES[entry.type]}, "
@@ -442,10 +438,6 @@ def _read(entry: _Entry, path: Path, where: str) -> Tensor:
     if not data:
         return torch.empty(entry.shape, dtype=dtype)
     return torch.frombuffer(data, dtype=dtype).reshape(entry.shape)
-
-
-def _item_size(kind: int) -> int:
-    return 2 if kind == 14 else np.dtype(_TYPES[kind]).itemsize
 
 
 def is_weight(name: str) -> bool:

@@ -6,7 +6,7 @@ installed, and can't say where code lies.
 """
 
 import reprlib
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 
 from bertsmith.errors import ModelError, did_you_mean
 from bertsmith.model.families.family import Family
@@ -33,16 +33,12 @@ def find_family(model_type: object) -> Family:
                 f"There is no family {reprlib.repr(name)}.{did_you_mean(name, there)} "
                 f"There are: {', '.join(there)}. docs/add-a-variant.md tells how to add one."
             )
-        register(_loaded(installed[name]))
+        origin = f"The family {name!r} ({installed[name].value})"
+        try:
+            family = installed[name].load()
+        except (ImportError, AttributeError) as error:
+            raise ModelError(f"{origin} can't be imported: {error}.") from error
+        if not isinstance(family, Family) or family.model_type != name:
+            raise ModelError(f"{origin} must be a Family whose model_type is {name!r}.")
+        register(family)
     return FAMILIES[name]
-
-
-def _loaded(point: EntryPoint) -> Family:
-    origin = f"The family {point.name!r} ({point.value})"
-    try:
-        found = point.load()
-    except (ImportError, AttributeError) as error:
-        raise ModelError(f"{origin} can't be imported: {error}.") from error
-    if not isinstance(found, Family) or found.model_type != point.name:
-        raise ModelError(f"{origin} must be a Family whose model_type is {point.name!r}.")
-    return found

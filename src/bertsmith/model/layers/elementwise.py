@@ -87,22 +87,18 @@ class Dropout(nn.Module):
         if x.device.type != "cpu":
             return F.dropout(torch.ones_like(x), self.probability)
         dropped = min(round(self.probability * 256), 255)  # something must be left to scale
-        return _mask(x, dropped, 256 / (256 - dropped))
+        scale = 256 / (256 - dropped)
+        mask = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        if kernels.can_read(mask):
+            seed = int(torch.empty((), dtype=torch.int64, device=x.device).random_(-(2**63), None)) % 2**64
+            is_bf16, threads = x.dtype == torch.bfloat16, torch.get_num_threads()
+            library = kernels.library(kernels.instructions())
+            library.dropout_mask(mask.data_ptr(), mask.numel(), seed, dropped, scale, is_bf16, threads)
+            return mask
+        draws = torch.empty((mask.numel() + 7) // 8, dtype=torch.int64)
+        draws.random_(-(2**63), None)  # all 64 bits; the default range leaves the sign bit zero
+        torch.ge(draws.view(torch.uint8)[: mask.numel()].view(x.shape), dropped, out=mask)
+        return mask.mul_(scale)
 
     def extra_repr(self) -> str:
         return str(self.probability)
-
-
-def _mask(x: Tensor, dropped: int, scale: float) -> Tensor:
-    """Of x's shape and type: 0 with a probability of dropped / 256, else `scale`."""
-    mask = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if kernels.can_read(mask):
-        seed = int(torch.empty((), dtype=torch.int64, device=x.device).random_(-(2**63), None)) % 2**64
-        is_bf16, threads = x.dtype == torch.bfloat16, torch.get_num_threads()
-        library = kernels.library(kernels.instructions())
-        library.dropout_mask(mask.data_ptr(), mask.numel(), seed, dropped, scale, is_bf16, threads)
-        return mask
-    draws = torch.empty((mask.numel() + 7) // 8, dtype=torch.int64)
-    draws.random_(-(2**63), None)  # all 64 bits; the default range leaves the sign bit zero
-    torch.ge(draws.view(torch.uint8)[: mask.numel()].view(x.shape), dropped, out=mask)
-    return mask.mul_(scale)
