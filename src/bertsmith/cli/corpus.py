@@ -83,11 +83,11 @@ def build(
             sources, out, settings=settings, workers=workers, engine=engine, progress=progress
         )
     _print_summary(corpus)
-    sources, made_by = corpus.manifest.sources, corpus.manifest.settings
+    (first, *others), made_by = corpus.manifest.sources, corpus.manifest.settings
     # the guess about blank lines may have been wrong
-    if len(sources) == 1 and sources[0].format == "file" and made_by.format == "auto":
+    if first.format == "file" and not others and made_by.format == "auto":
         console.print(
-            f"\n{sources[0].name} was read as one document. If blank lines separate documents in it, "
+            f"\n{first.name} was read as one document. If blank lines separate documents in it, "
             "build again with --format blank-lines.",
             markup=False,
         )

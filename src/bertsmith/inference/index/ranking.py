@@ -4,6 +4,7 @@ whole collection.
 
 import time
 from pathlib import Path
+from typing import Any
 
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.index.index import Index
@@ -63,8 +64,18 @@ def rank_model_or_index(
         embedder = Embedder(model)
         collection = collection.noting(embedder.caveat)
         systems = rank_by_all(collection, embedder, reader, settings, progress)
-    facts = {"model": model, "reranker": reranker, "format": format, "split": split, "encoding": encoding}
-    facts |= {"k": k, "depth": depth, "reranked": reranked, "most_queries": queries, "english": english}
+    facts: dict[str, Any] = {
+        "model": model,
+        "reranker": reranker,
+        "format": format,
+        "split": split,
+        "encoding": encoding,
+        "k": k,
+        "depth": depth,
+        "reranked": reranked,
+        "most_queries": queries,
+        "english": english,
+    }
     return compare(systems, collection, metrics, facts)
 
 
