@@ -207,10 +207,17 @@ def _cells(
     wanted = (file.text, file.pair, file.label)
     with open_table(path, "tsv", "utf-8", {".tsv": "tsv"}, None, whole_name=True) as table:
         rows = ((line, row) for line, row in Tsv().cells(table.stream) if row)
-        if file.header:
-            places = _places(path, next(rows, (1, []))[1], wanted)
-        else:
+        if not file.header:
             places = [None if column is None else int(column) - 1 for column in wanted]
+        else:
+            names = [name.strip() for name in next(rows, (1, []))[1]]
+            for column in wanted:
+                if isinstance(column, str) and column not in names:
+                    raise InputError(
+                        f"{path}: expected a column {column!r} in the header, as the official file has it, "
+                        f"found {', '.join(names) or 'nothing'}. Take the file from the benchmark anew."
+                    )
+            places = [None if column is None else names.index(str(column)) for column in wanted]
         last = max(place for place in places if place is not None)
         for line, row in rows:
             where = f"{table.name}, line {line}"
@@ -224,17 +231,6 @@ def _cells(
                     f"{where}: expected at least {last + 1} columns, found {len(row)}. Take the file from "
                     "the benchmark anew."
                 )
-
-
-def _places(path: Path, header: Sequence[str], wanted: Sequence[Column]) -> list[int | None]:
-    names = [name.strip() for name in header]
-    for column in wanted:
-        if isinstance(column, str) and column not in names:
-            raise InputError(
-                f"{path}: expected a column {column!r} in the header, as the official file has it, found "
-                f"{', '.join(names) or 'nothing'}. Take the file from the benchmark anew."
-            )
-    return [None if column is None else names.index(str(column)) for column in wanted]
 
 
 def draw(found: Sequence[T], rows: int | None) -> Sequence[T]:

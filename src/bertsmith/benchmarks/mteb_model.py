@@ -72,11 +72,22 @@ class MtebModel:
         """What mteb files the results under. Raises MissingExtra without mteb."""
         require("mteb", "mteb", "mteb's record of a model")
         model_meta: Any = import_module("mteb.models.model_meta")
+        folder = Path(self.name).expanduser()
+        if folder.is_dir():  # the last two parts, for every run's is called model
+            name = f"bertsmith/{'-'.join(folder.resolve().parts[1:][-2:])}"
+        else:
+            name = self.name if "/" in self.name else f"bertsmith/{self.name}"
         embedder = self.embedder
+        # another one for other vectors: mteb takes results of the same name and revision for the same
+        options = [
+            *(str(embedder.compute_dtype), embedder.max_length, sorted(embedder.prefixes.items())),
+            *(embedder.long_texts, embedder.dimensions, embedder.normalise),
+        ]
+        state = hashlib.sha256(json.dumps([self._files, options]).encode()).hexdigest()[:_DIGITS]
         return model_meta.ModelMeta(
             loader=None,
-            name=self._name_in_mteb(),
-            revision=self.revision or self._state(),
+            name=name,
+            revision=self.revision or state,
             max_tokens=embedder.max_length,
             embed_dim=embedder.width,
             framework=["PyTorch"],
@@ -84,22 +95,6 @@ class MtebModel:
             use_instructions=any(embedder.prefixes.values()),
             **dict.fromkeys(_UNKNOWN),
         )
-
-    def _name_in_mteb(self) -> str:
-        """A name of the hub as it is; of a folder the last two parts, for every run's is called model."""
-        folder = Path(self.name).expanduser()
-        if folder.is_dir():
-            return f"bertsmith/{'-'.join(folder.resolve().parts[1:][-2:])}"
-        return self.name if "/" in self.name else f"bertsmith/{self.name}"
-
-    def _state(self) -> str:
-        """Another one for other vectors: mteb takes results of the same name and revision for the same."""
-        embedder = self.embedder
-        options = [
-            *(str(embedder.compute_dtype), embedder.max_length, sorted(embedder.prefixes.items())),
-            *(embedder.long_texts, embedder.dimensions, embedder.normalise),
-        ]
-        return hashlib.sha256(json.dumps([self._files, options]).encode()).hexdigest()[:_DIGITS]
 
 
 def _texts(inputs: Iterable[Any]) -> Iterator[str]:

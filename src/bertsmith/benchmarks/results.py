@@ -129,6 +129,9 @@ def gather_seeds(task_folder: Path) -> tuple[SeedScore, ...]:
 
 def write_benchmark_report(out: Path, result: BenchmarkResult, command: str) -> Path:
     """The same result gives the same bytes."""
+    models: dict[tuple[str, str], list[str]] = {}  # by where they were published, and on which part
+    for each in result.published:
+        models.setdefault((each.source, each.part), []).append(each.model)
     counts = [len(task.seeds) for task in result.tasks]
     fewest = f"{min(counts)} to " if min(counts) < max(counts) else ""
     most = formatting.counted(max(counts), "seed")
@@ -142,7 +145,7 @@ def write_benchmark_report(out: Path, result: BenchmarkResult, command: str) -> 
         published=Table("", *beside_published(result), text_columns=frozenset({0, 1})),
         tasks=Table("", *task_table(result), text_columns=frozenset({0, 1, 7})),
         pictures=[("Seeds on dev", as_markup(_seeds_picture(result)))],
-        sources=_sources(result),
+        sources=[f"{', '.join(names)} ({part}): {source}" for (source, part), names in models.items()],
         searched=_searched_table(result),
         command=command,
         facts=raw_facts({"model": result.model, **result.facts}),
@@ -150,14 +153,6 @@ def write_benchmark_report(out: Path, result: BenchmarkResult, command: str) -> 
     path = out / REPORT_FILE
     atomic_write(path, page)
     return path
-
-
-def _sources(result: BenchmarkResult) -> list[str]:
-    """A line a source: whose figures it has."""
-    models: dict[tuple[str, str], list[str]] = {}
-    for each in result.published:
-        models.setdefault((each.source, each.part), []).append(each.model)
-    return [f"{', '.join(names)} ({part}): {source}" for (source, part), names in models.items()]
 
 
 def beside_published(result: BenchmarkResult) -> tuple[list[str], list[list[str]]]:

@@ -133,8 +133,12 @@ def run_retrieval(
             _note_files(out, dataset, path, has_ended=_has_ended(target))
             if not _has_ended(target):
                 opened = opened or (Embedder(model), open_reranker(reranker) if reranker else None)
+                data = read_retrieval_data(path, split=_split_of(path)).noting(opened[0].caveat)
+                systems = rank_by_all(data, *opened, RankingSettings(_DEPTH + 1), progress)
+                kept = [_cut(system, _DEPTH, own_counts=name != BEIR) for system in systems]
                 facts = {"model": model, "reranker": reranker}
-                _run_dataset(path, target, *opened, facts, own_counts=name != BEIR, progress=progress)
+                found = compare(kept, data, metrics_for(data, COUNTED, _DEPTH), facts)
+                write_comparison(target, found, f"bertsmith rank {model} {path.name}")
             _gather(out, name, model)
             if on_dataset is not None:
                 on_dataset(_read(dataset, target))
@@ -202,23 +206,6 @@ def _note_files(out: Path, dataset: str, path: Path, *, has_ended: bool) -> None
     write_json(out / _FILES, noted | {dataset: files})
 
 
-def _run_dataset(
-    path: Path,
-    target: Path,
-    embedder: Embedder,
-    reranker: Reranker | None,
-    facts: dict[str, Any],
-    *,
-    own_counts: bool,
-    progress: Progress | None,
-) -> None:
-    data = read_retrieval_data(path, split=_split_of(path)).noting(embedder.caveat)
-    systems = rank_by_all(data, embedder, reranker, RankingSettings(_DEPTH + 1), progress)
-    kept = [_cut(system, _DEPTH, own_counts) for system in systems]
-    found = compare(kept, data, metrics_for(data, COUNTED, _DEPTH), facts)
-    write_comparison(target, found, f"bertsmith rank {facts['model']} {path.name}")
-
-
 def _split_of(path: Path) -> str:
     """By which a data set is judged."""
     return _SPLITS.get(path.name.lower(), "test")
@@ -268,8 +255,22 @@ def _is_of(dataset: str, name: str) -> bool:
 def dataset_table(result: RetrievalResult) -> tuple[list[str], list[list[str]]]:
     """A row a data set, nDCG@10 in points with intervals, then their means."""
     columns = ["data set", "documents", "queries", *result.systems, "BM25, published"]
+    rows = []
+    for each in result.datasets:
+        cells = []
+        for name, score in each.scores.items():
+            low, high = each.intervals[name]
+            cells.append(f"{points(score)} ({points(low)} to {points(high)})")
+        published = formatting.UNKNOWN if each.published is None else f"{each.published:.1f}"
+        counts = formatting.count(each.documents), formatting.count(each.queries)
+        rows.append([each.name, *counts, *cells, published])
+    if forums := result.forums:  # CQADupStack as it is published: the mean of its forums
+        documents, queries = sum(each.documents for each in forums), sum(each.queries for each in forums)
+        scores = [points(statistics.mean(each.scores[name] for each in forums)) for name in result.systems]
+        counts = formatting.count(documents), formatting.count(queries)
+        rows.append([f"{FORUMS}, mean of {len(forums)} forums", *counts, *scores, f"{BM25[FORUMS]:.1f}"])
     means = ["mean", "", "", *(points(value) for value in result.means().values()), ""]
-    return columns, [*(_row(each) for each in result.datasets), *_forums_row(result), means]
+    return columns, [*rows, means]
 
 
 def write_retrieval_report(out: Path, result: RetrievalResult, command: str) -> Path:
@@ -289,29 +290,6 @@ def write_retrieval_report(out: Path, result: RetrievalResult, command: str) -> 
     path = out / REPORT_FILE
     atomic_write(path, page)
     return path
-
-
-def _row(dataset: DatasetResult) -> list[str]:
-    cells = []
-    for name, score in dataset.scores.items():
-        low, high = dataset.intervals[name]
-        cells.append(f"{points(score)} ({points(low)} to {points(high)})")
-    counts = formatting.count(dataset.documents), formatting.count(dataset.queries)
-    published = formatting.UNKNOWN if dataset.published is None else f"{dataset.published:.1f}"
-    return [dataset.name, *counts, *cells, published]
-
-
-def _forums_row(result: RetrievalResult) -> list[list[str]]:
-    """CQADupStack as it is published: the mean of its forums. No row without them."""
-    forums = result.forums
-    if not forums:
-        return []
-    counts = (
-        formatting.count(sum(each.documents for each in forums)),
-        formatting.count(sum(each.queries for each in forums)),
-    )
-    scores = [points(statistics.mean(each.scores[system] for each in forums)) for system in result.systems]
-    return [[f"{FORUMS}, mean of {len(forums)} forums", *counts, *scores, f"{BM25[FORUMS]:.1f}"]]
 
 
 def _beside_bm25(result: RetrievalResult) -> str:

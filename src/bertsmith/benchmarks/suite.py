@@ -24,7 +24,6 @@ from bertsmith.benchmarks.results import BenchmarkResult, TaskResult, gather_see
 from bertsmith.benchmarks.seed_run import (
     CHOSEN,
     DEV,
-    ChosenSettings,
     SeedScore,
     hand_in,
     keep_leading_model,
@@ -146,8 +145,13 @@ def run_suite(
     anything is trained. The result has the tasks of earlier calls too.
     """
     chosen, absent = _choose(suite, folder, settings.tasks)
-    for task in chosen:
-        _require_right_overrides(task, model, out, settings)
+    for task in chosen:  # raises what the search and `finetune` would raise in the middle of a benchmark
+        told = run_values(task, TaskFiles(Path("train"), Path("dev")), model)
+        told |= {"task": task.head, "out": str(out)}
+        make_finetune_recipe(told | {"seed": 1}, settings.of_seeds())
+        if settings.hours:
+            require("optuna", "tune", "A search with --hours")
+            make_search(told, list(settings.overrides))
     asked = {"benchmark": suite.name, "model": model, "model_files": model_hash(model), **settings.begun_as()}
     if share.rank == 0:
         begin(out, asked, resume, {_HOURS_A_TASK: settings.hours / len(chosen)})
@@ -208,16 +212,6 @@ def _choose(
     return [task for task in suite.tasks if task.name.lower() in wanted], []
 
 
-def _require_right_overrides(task: BenchmarkTask, model: str, out: Path, settings: SuiteSettings) -> None:
-    """Raises what the search and `finetune` would raise in the middle of a benchmark."""
-    told = run_values(task, TaskFiles(Path("train"), Path("dev")), model)
-    told |= {"task": task.head, "out": str(out)}
-    make_finetune_recipe(told | {"seed": 1}, settings.of_seeds())
-    if settings.hours:
-        require("optuna", "tune", "A search with --hours")
-        make_search(told, list(settings.overrides))
-
-
 def _require_no_more_seeds(out: Path, chosen: Sequence[BenchmarkTask], seeds: int) -> None:
     """Of more, the leading one's model alone is kept: fewer seeds might lack theirs."""
     for task in chosen:
@@ -251,7 +245,16 @@ def _run_task(
     folder = _task_folder(run.out, task)
     overrides = run.settings.of_seeds()
     if run.settings.hours:
-        overrides += _search(run, task, files).overrides()
+        shown = run.console or Console(quiet=True)
+
+        def tell(trial: Any) -> None:
+            shown.print(f"{task.name}: trial {trial.number} of the search, dev {trial.score}", markup=False)
+
+        values = run_values(task, files, run.model)
+        found = search_settings(
+            task.head, run.settings.overrides, values, folder / "search", run.hours_a_task, tell
+        )
+        overrides += found.overrides()
     scores = []
     for seed in range(1, run.settings.seeds + 1):
         scores.append(run_seed(task, files, run.model, folder, seed, overrides, run.console))
@@ -261,17 +264,6 @@ def _run_task(
             on_seed(task.name, scores[-1])
     leading = keep_leading_model(folder, scores)
     hand_in(task, files, folder, leading.seed, run.out / _SUBMISSION, run.progress)
-
-
-def _search(run: _Run, task: BenchmarkTask, files: TaskFiles) -> ChosenSettings:
-    shown = run.console or Console(quiet=True)
-
-    def tell(trial: Any) -> None:
-        shown.print(f"{task.name}: trial {trial.number} of the search, dev {trial.score}", markup=False)
-
-    values = run_values(task, files, run.model)
-    folder = _task_folder(run.out, task) / "search"
-    return search_settings(task.head, run.settings.overrides, values, folder, run.hours_a_task, tell)
 
 
 def _gather(run: _Run, chosen: Sequence[BenchmarkTask]) -> BenchmarkResult:

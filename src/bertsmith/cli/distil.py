@@ -11,7 +11,7 @@ from bertsmith.cli.screen import console, print_paths, print_table, print_warnin
 from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
-    from bertsmith.compression.shrinking.candidates import Shrunk
+    pass
 
 
 def _recipe_setting_names(words: Sequence[str]) -> list[str]:
@@ -313,6 +313,7 @@ def shrink(
               --test last.csv --out runs/shrunk --hours 2 --keep 0.97 epochs=10
     """
     from bertsmith.compression.shrinking.shrink import shrink as search
+    from bertsmith.compression.shrinking.shrink_report import COLUMNS, rows
 
     values: dict[str, Any] = given(columns, layout)
     result = search(
@@ -331,16 +332,11 @@ def shrink(
         show=progress_bar,
         **values | ({} if task is None else {"task": task}),
     )
-    _show(result.shrunk)
-    print_paths(model=result.model, report=result.report)
-
-
-def _show(shrunk: "Shrunk") -> None:
-    from bertsmith.compression.shrinking.shrink_report import COLUMNS, rows
-
+    shrunk = result.shrunk
     print_table(COLUMNS, rows(shrunk), title=f"{shrunk.metric} on dev, at least {shrunk.wanted:.4f} wanted")
     console.print(f"The least work that keeps {shrunk.keep:.0%}: {shrunk.chosen.name}.", markup=False)
     if shrunk.on_test is not None:
         console.print(shrunk.on_test.sentence(shrunk.metric), markup=False)
     for warning in shrunk.warnings:
         print_warning(warning)
+    print_paths(model=result.model, report=result.report)

@@ -31,24 +31,7 @@ def doctor(*, json: Flag = False) -> None:
     diagnosis = diagnose()
     if json:
         print_json(as_json(diagnosis))
-    else:
-        _print_page(diagnosis)
-
-
-def as_json(diagnosis: "Diagnosis") -> dict[str, Any]:
-    """The diagnosis in plain values; what is decided (device, threads, precision) stands under "used"."""
-    hardware = diagnosis.hardware
-    decided = {
-        "device": str(hardware.device),
-        "threads": diagnosis.threads,
-        "precision": str(hardware.precision).removeprefix("torch."),
-        "precision_reason": hardware.precision_reason,
-        "network_needed": False,
-    }
-    return {**asdict(diagnosis), "used": decided}
-
-
-def _print_page(diagnosis: "Diagnosis") -> None:
+        return
     print_facts("This machine", _machine(diagnosis))
     print_facts("What training uses", _used(diagnosis))
     console.print("\n[bold]Pre-training speed to expect[/bold] (rough; length 128, vocabulary 30,522)")
@@ -65,6 +48,19 @@ def _print_page(diagnosis: "Diagnosis") -> None:
     print_facts("Packages", _packages(diagnosis))
     for warning in diagnosis.warnings:
         print_warning(warning)
+
+
+def as_json(diagnosis: "Diagnosis") -> dict[str, Any]:
+    """The diagnosis in plain values; what is decided (device, threads, precision) stands under "used"."""
+    hardware = diagnosis.hardware
+    decided = {
+        "device": str(hardware.device),
+        "threads": diagnosis.threads,
+        "precision": str(hardware.precision).removeprefix("torch."),
+        "precision_reason": hardware.precision_reason,
+        "network_needed": False,
+    }
+    return {**asdict(diagnosis), "used": decided}
 
 
 def _machine(diagnosis: "Diagnosis") -> dict[str, str]:

@@ -271,7 +271,13 @@ def search(
     opened = Index.open(index)
     hits = opened.search(query, k, mode, where, reranker, per_document)
     if json:
-        _print_json(hits)
+        for hit in hits:
+            metadata = dict(hit.metadata)
+            for name, value in metadata.items():
+                if isinstance(value, float) and not isfinite(value):  # NaN and Infinity are no JSON
+                    metadata[name] = None
+            fields = asdict(hit) | {"metadata": metadata, "place": hit.place}
+            sys.stdout.write(printable(dumps(fields, ensure_ascii=False, allow_nan=False)) + "\n")
         return
     kind = "relevance" if reranker else _SCORES[mode]
     for rank, hit in enumerate(hits, start=1):
@@ -280,16 +286,6 @@ def search(
         console.print()
     if not hits:
         console.print("Nothing was found.", markup=False)
-
-
-def _print_json(hits: "list[Hit]") -> None:
-    for hit in hits:
-        metadata = dict(hit.metadata)
-        for name, value in metadata.items():
-            if isinstance(value, float) and not isfinite(value):  # NaN and Infinity are no JSON
-                metadata[name] = None
-        fields = asdict(hit) | {"metadata": metadata, "place": hit.place}
-        sys.stdout.write(printable(dumps(fields, ensure_ascii=False, allow_nan=False)) + "\n")
 
 
 def _heading(rank: int, hit: "Hit", kind: str) -> Text:

@@ -17,7 +17,6 @@ from bertsmith.cli.screen import (
 from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
-    from bertsmith.inference.checking.check import Check
     from bertsmith.inference.explaining.look import Look
 
 
@@ -67,14 +66,10 @@ def check(
     from bertsmith.tasks.registry import find_task
 
     found = check_model(model, find_task(task) if task else None, against=against, write=write)
+    status = 0 if found.agrees else 1
     if json:
         print_json({"agrees": found.agrees, **asdict(found), "folder": str(found.folder)})
-    else:
-        _print_check(model, found)
-    return 0 if found.agrees else 1
-
-
-def _print_check(model: str, found: "Check") -> None:
+        return status
     facts = {}
     for name, each in found.comparisons.items():
         largest = f"largest difference: {each.largest}" if each.largest.size else "no difference of numbers"
@@ -88,6 +83,7 @@ def _print_check(model: str, found: "Check") -> None:
             print_warning(str(difference))
         if len(differences) > _SHOWN:
             print_warning(f"and {len(differences) - _SHOWN} more")
+    return status
 
 
 def look(

@@ -8,12 +8,12 @@ import gc
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from inspect import cleandoc
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Literal, NamedTuple, get_args, get_type_hints
 
 from cyclopts import App, Group
 
@@ -190,7 +190,9 @@ def _lay_out_help(app: App) -> list[str]:
             app[name].sort_key = order
             lines += _lay_out_help(app[name])[:1]
     else:
-        for group in _option_groups(app.default_command):
+        hints = get_type_hints(app.default_command).values()
+        kinds = [kind for hint in hints for kind in (hint, *get_args(hint)) if isinstance(kind, type)]
+        for group in dict.fromkeys(base for kind in kinds for base in kind.__mro__ if is_dataclass(base)):
             group.__doc__ = _unfolded(cleandoc(group.__doc__ or ""))
         docstring = app.default_command.__doc__ = _unfolded(cleandoc(app.default_command.__doc__ or ""))
         examples = docstring_parser.parse(docstring).examples
@@ -199,14 +201,6 @@ def _lay_out_help(app: App) -> list[str]:
         folded = (part for line in lines for part in _folded(line))
         app.help_epilogue = "Examples:\n\n" + "\n".join(f"  {line}".rstrip() for line in folded) + "\n"
     return lines
-
-
-def _option_groups(command: Callable[..., Any]) -> Iterator[type]:
-    """The dataclasses of options that a command takes, and those that they inherit from."""
-    for hint in get_type_hints(command).values():
-        for kind in (hint, *get_args(hint)):
-            if isinstance(kind, type) and is_dataclass(kind):
-                yield from (base for base in kind.__mro__ if is_dataclass(base))
 
 
 def _unfolded(docstring: str) -> str:

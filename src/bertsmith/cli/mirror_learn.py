@@ -184,7 +184,22 @@ def train(
             say=None if json else lambda sentence: console.print(f"{sentence} …", markup=False),
         )
     if json:
-        print_json(_result(learned))
+        file = learned.file
+        print_json(
+            {
+                "student": str(learned.folder),
+                "tier": file.tier,
+                "claims": file.claims.model_dump(mode="json") | {"coverage": file.claims.coverage},
+                "is_promotable": file.claims.coverage > 0,
+                "why_not": learned.why or None,
+                "agreement_on_dev": learned.dev.agreement,
+                "agreement": learned.calibration.agreement if learned.calibration is not None else None,
+                "forecast": learned.curve.forecast(1 - file.claims.epsilon)
+                if learned.curve is not None
+                else None,
+                "ceiling": file.ceiling.model_dump(mode="json") if file.ceiling is not None else None,
+            }
+        )
     else:
         _print_learned(learned)
 
@@ -239,21 +254,6 @@ def _as_json(found: "Understood") -> dict[str, Any]:
         "not_learned": [vars(each) | {"path": each.path} for each in found.shape.refused],
         "is_mirrorable": not found.why_not,
         "why_not": found.why_not or None,
-    }
-
-
-def _result(learned: "Learned") -> dict[str, Any]:
-    file = learned.file
-    return {
-        "student": str(learned.folder),
-        "tier": file.tier,
-        "claims": file.claims.model_dump(mode="json") | {"coverage": file.claims.coverage},
-        "is_promotable": file.claims.coverage > 0,
-        "why_not": learned.why or None,
-        "agreement_on_dev": learned.dev.agreement,
-        "agreement": learned.calibration.agreement if learned.calibration is not None else None,
-        "forecast": learned.curve.forecast(1 - file.claims.epsilon) if learned.curve is not None else None,
-        "ceiling": file.ceiling.model_dump(mode="json") if file.ceiling is not None else None,
     }
 
 

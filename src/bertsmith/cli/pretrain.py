@@ -75,8 +75,32 @@ def plan(
     )
     if json:
         print_json(as_json(made))
-    else:
-        _print_page(made)
+        return
+    print_facts("The run", _run(made))
+    print_facts("What it takes", _needs(made))
+    console.print("\n[bold]Where the hours go[/bold]")
+    rows = [
+        (
+            part.name,
+            f"{part.flops:.2e}" if part.flops else "",
+            formatting.bytes(part.bytes) if part.bytes else "",
+            f"{part.seconds / 3600:,.3f}",
+            f"{part.seconds / (made.hours * 3600):.1%}",
+        )
+        for part in made.parts
+        if part.flops or part.bytes
+    ]
+    print_table(("part", "FLOP", "bytes moved", "hours", "of all"), rows)
+    machine = made.hardware
+    grounds = {
+        "peak": f"{formatting.flops(machine.peak)} in {machine.precision} ({machine.source})",
+        "share of it": f"{made.share:.0%} ({machine.share_source})",
+    }
+    print_facts("What this rests on", grounds)
+    for note in made.notes:
+        print_note(note)
+    for warning in made.warnings:
+        print_warning(warning)
 
 
 def as_json(plan: "Plan") -> dict[str, Any]:
@@ -89,34 +113,6 @@ def as_json(plan: "Plan") -> dict[str, Any]:
     values["memory"]["total"] = plan.memory.total
     values["flops"] = plan.flops
     return values
-
-
-def _print_page(plan: "Plan") -> None:
-    print_facts("The run", _run(plan))
-    print_facts("What it takes", _needs(plan))
-    console.print("\n[bold]Where the hours go[/bold]")
-    rows = [
-        (
-            part.name,
-            f"{part.flops:.2e}" if part.flops else "",
-            formatting.bytes(part.bytes) if part.bytes else "",
-            f"{part.seconds / 3600:,.3f}",
-            f"{part.seconds / (plan.hours * 3600):.1%}",
-        )
-        for part in plan.parts
-        if part.flops or part.bytes
-    ]
-    print_table(("part", "FLOP", "bytes moved", "hours", "of all"), rows)
-    hardware = plan.hardware
-    grounds = {
-        "peak": f"{formatting.flops(hardware.peak)} in {hardware.precision} ({hardware.source})",
-        "share of it": f"{plan.share:.0%} ({hardware.share_source})",
-    }
-    print_facts("What this rests on", grounds)
-    for note in plan.notes:
-        print_note(note)
-    for warning in plan.warnings:
-        print_warning(warning)
 
 
 def _run(plan: "Plan") -> dict[str, str]:

@@ -61,6 +61,7 @@ def quickstart(
     bertsmith quickstart --source articles/ --minutes 30 --out runs/articles
     """
     from bertsmith.inference.masked_language import MaskedLanguageModel
+    from bertsmith.training.pretraining_report import FILLS
 
     if not minutes > 0:
         raise InputError(f"--minutes: expected more than 0, found {minutes:g}.")
@@ -68,7 +69,9 @@ def quickstart(
     corpus = _corpus(source, out / "corpus")
     _tokenizer(corpus, out / "tokenizer", vocab_size)
     _train(out, minutes)
-    questions = _questions(source, out / "run")
+    # sentences with a mask: ours for Python's documentation, held-out ones of the run for other text
+    fills = [] if source.startswith("pydocs") else read_json(out / "run" / FILLS)
+    questions = [fill["text"] for fill in fills[: len(_QUESTIONS)]] or list(_QUESTIONS)
     _show(MaskedLanguageModel.load(out / "run" / "model"), corpus, questions)
     used = _finetune(corpus, out)
     _say_what_next(6 if used else 5, out, questions[0])
@@ -143,15 +146,6 @@ def _train(out: Path, minutes: float) -> None:
     settings = {"corpus": out / "corpus", "tokenizer": out / "tokenizer", "out": run, "hours": minutes / 60}
     overrides = [f"{key}={value}" for key, value in settings.items()]
     pretrain("quickstart", *overrides, resume=True, console=console)
-
-
-def _questions(source: str, run: Path) -> list[str]:
-    """Sentences with a mask: ours for Python's documentation, held-out ones of the run for other text."""
-    from bertsmith.training.pretraining_report import FILLS
-
-    if source.startswith("pydocs"):
-        return list(_QUESTIONS)
-    return [fill["text"] for fill in read_json(run / FILLS)[: len(_QUESTIONS)]] or list(_QUESTIONS)
 
 
 def _show(model: "MaskedLanguageModel", corpus: "Corpus", questions: list[str]) -> None:
