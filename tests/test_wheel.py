@@ -31,7 +31,7 @@ ANSWERS = """
 import sys
 import bertsmith, torch
 from bertsmith.model.cpu import kernels
-from bertsmith.model.cpu.gelu import activate
+from bertsmith.model.cpu.activation import activate
 
 assert bertsmith.__file__.startswith(sys.prefix), bertsmith.__file__
 assert kernels.has_kernels() == (sys.argv[1] == "kernels")

@@ -216,28 +216,28 @@ def task_table(result: BenchmarkResult) -> tuple[list[str], list[list[str]]]:
         "metrics of the best",
         "s",
     ]
-    return columns, [_task_row(task) for task in result.tasks]
-
-
-def _task_row(task: TaskResult) -> list[str]:
-    interval, best = task.interval(), task.best
-    parts = [
-        f"{part} {name} {points(value)}"
-        for part, figures in best.figures.items()
-        for name, value in figures.items()
-        if name != SCORE
-    ]
-    return [
-        task.name,
-        task.judged_by,
-        formatting.count(best.rows[DEV]),
-        points(task.mean()),
-        formatting.UNKNOWN if interval is None else f"{points(interval.low)} to {points(interval.high)}",
-        points(task.spread()),
-        points(best.score),
-        ", ".join(parts),
-        f"{sum(seed.seconds for seed in task.seeds):,.0f}",
-    ]
+    rows = []
+    for task in result.tasks:
+        interval, best = task.interval(), task.best
+        parts = [
+            f"{part} {name} {points(value)}"
+            for part, figures in best.figures.items()
+            for name, value in figures.items()
+            if name != SCORE
+        ]
+        row = [
+            task.name,
+            task.judged_by,
+            formatting.count(best.rows[DEV]),
+            points(task.mean()),
+            formatting.UNKNOWN if interval is None else f"{points(interval.low)} to {points(interval.high)}",
+            points(task.spread()),
+            points(best.score),
+            ", ".join(parts),
+            f"{sum(seed.seconds for seed in task.seeds):,.0f}",
+        ]
+        rows.append(row)
+    return columns, rows
 
 
 def _searched_table(result: BenchmarkResult) -> Table:

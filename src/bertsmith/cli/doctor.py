@@ -45,7 +45,12 @@ def doctor(*, json: Flag = False) -> None:
         for speed in diagnosis.speeds
     ]
     print_table(("size", "parameters", "tokens/s", "a billion tokens"), rows)
-    print_facts("Packages", _packages(diagnosis))
+    shown = {"base": _versions(diagnosis.packages)}
+    for extra, packages in diagnosis.extras.items():
+        lacks = None in packages.values()
+        how = f"not installed: pip install 'bertsmith[{extra}]'"
+        shown[f"extra {extra}"] = how if lacks else _versions(packages)
+    print_facts("Packages", shown)
     for warning in diagnosis.warnings:
         print_warning(warning)
 
@@ -98,16 +103,6 @@ def _used(diagnosis: "Diagnosis") -> dict[str, str]:
         **({} if hardware.gpus else {"kernels": kernels}),
         "network": "not needed; only a model given by its hub name is fetched",
     }
-
-
-def _packages(diagnosis: "Diagnosis") -> dict[str, str]:
-    shown = {"base": _versions(diagnosis.packages)}
-    for extra, packages in diagnosis.extras.items():
-        missing = [name for name, version in packages.items() if version is None]
-        shown[f"extra {extra}"] = (
-            f"not installed: pip install 'bertsmith[{extra}]'" if missing else _versions(packages)
-        )
-    return shown
 
 
 def _versions(packages: dict[str, str | None]) -> str:

@@ -52,11 +52,16 @@ def copy_sentence_files(source: Path, out: Path, read_weights: Callable[[Path], 
         for name in names:
             if (folder / name).exists():
                 shutil.copyfile(plain_file(folder, name), out / name)
-    modules = _modules(source)
+    modules, todays = _modules(source), []
     for module in modules:
-        if not _is_encoder(module) and module["path"]:
+        if _is_encoder(module):  # in the folder itself, by the one name that those of all families have now
+            is_old = str(module["type"]).rpartition(".")[2] in _OLD_ENCODERS
+            named = {"type": "sentence_transformers.models.Transformer"} if is_old else {}
+            todays.append(module | named | {"path": ""})
+            continue
+        if module["path"]:
             _copy_part(source, module["path"], out, read_weights)
-    todays = [_of_today(each) if _is_encoder(each) else each for each in modules]
+        todays.append(module)
     if todays != modules:
         write_json(out / MODULES, todays)
     keep_longest(encoder, out)
@@ -118,13 +123,6 @@ def _is_module(found: object) -> bool:
 
 def _is_encoder(module: dict[str, Any]) -> bool:
     return str(module["type"]).rpartition(".")[2] in ("Transformer", *_OLD_ENCODERS)
-
-
-def _of_today(encoder: dict[str, Any]) -> dict[str, Any]:
-    """In the folder itself, by the one name that encoders of all families have now."""
-    is_old = str(encoder["type"]).rpartition(".")[2] in _OLD_ENCODERS
-    named = {"type": "sentence_transformers.models.Transformer"} if is_old else {}
-    return encoder | named | {"path": ""}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from bertsmith.model.cpu import kernels
-from bertsmith.model.cpu.gated import can_take, gated_of
+from bertsmith.model.cpu.activation import gated_of, takes_gate
 
 PLAIN = {"gelu": F.gelu, "silu": F.silu}
 
@@ -108,14 +108,14 @@ def test_what_is_no_number_does_not_become_one(kernel: str, activation: str, hal
 
 def test_it_is_taken_where_it_can_be(kernel: str) -> None:
     up, x = nn.Linear(16, 64), torch.randn(5, 16)
-    assert can_take(up, x, "gelu")
-    assert can_take(nn.Linear(16, 64, bias=False), x, "silu")
-    assert not can_take(up, x, "gelu_new")
-    assert not can_take(nn.Linear(16, 48), x, "gelu")
-    assert not can_take(nn.Sequential(up), x, "gelu")
-    assert not can_take(up, x.double(), "gelu")
+    assert takes_gate(up, x, "gelu")
+    assert takes_gate(nn.Linear(16, 64, bias=False), x, "silu")
+    assert not takes_gate(up, x, "gelu_new")
+    assert not takes_gate(nn.Linear(16, 48), x, "gelu")
+    assert not takes_gate(nn.Sequential(up), x, "gelu")
+    assert not takes_gate(up, x.double(), "gelu")
     with torch.autocast("cpu", torch.float16):
-        assert not can_take(up, x, "gelu")
+        assert not takes_gate(up, x, "gelu")
     with patch.object(kernels, "library", return_value=None):
-        assert not can_take(up, x, "gelu")
+        assert not takes_gate(up, x, "gelu")
     gated_of(up, x, "gelu")

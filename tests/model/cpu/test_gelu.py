@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from bertsmith.model.config import make_config
 from bertsmith.model.cpu import kernels
-from bertsmith.model.cpu.gelu import can_take, gelu_of
+from bertsmith.model.cpu.activation import gelu_of, takes_gelu
 from bertsmith.model.layers.layer import FeedForward
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 96}
@@ -93,15 +93,15 @@ def test_a_layer_takes_it_where_it_can(kernel: str) -> None:
     with torch.no_grad():
         assert torch.equal(feed_forward.eval()(x), feed_forward.train()(x))
     with torch.autocast("cpu", torch.float16):
-        assert not can_take(up, x)
+        assert not takes_gelu(up, x)
     hook = up.register_forward_hook(lambda *_: None)
-    assert not can_take(up, x)
+    assert not takes_gelu(up, x)
     hook.remove()
-    assert can_take(up, x)
-    assert not can_take(nn.Sequential(up), x)
-    assert not can_take(nn.Linear(32, 40), x)
-    assert not can_take(nn.Linear(32, 96, bias=False), x)
-    assert not can_take(up, x.double())
-    assert not can_take(up, x.to("meta"))
+    assert takes_gelu(up, x)
+    assert not takes_gelu(nn.Sequential(up), x)
+    assert not takes_gelu(nn.Linear(32, 40), x)
+    assert not takes_gelu(nn.Linear(32, 96, bias=False), x)
+    assert not takes_gelu(up, x.double())
+    assert not takes_gelu(up, x.to("meta"))
     with patch.object(kernels, "library", return_value=None):
-        assert not can_take(up, x)
+        assert not takes_gelu(up, x)

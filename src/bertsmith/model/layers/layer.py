@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu import gated, gelu
+from bertsmith.model.cpu.activation import gated_of, gelu_of, takes_gate, takes_gelu
 from bertsmith.model.layers.attention import SelfAttention, select_rows
 from bertsmith.model.layers.elementwise import Activation, Dropout, make_norm
 from bertsmith.model.layers.initialisation import initialise
@@ -41,14 +41,14 @@ class FeedForward(nn.Module):
     def _activated(self, hidden_states: Tensor) -> Tensor:
         """(N, H) -> (N, I)."""
         name = self.activation.name
-        if self.gated and gated.can_take(self.up, hidden_states, name):
-            return gated.gated_of(self.up, hidden_states, name)
+        if self.gated and takes_gate(self.up, hidden_states, name):
+            return gated_of(self.up, hidden_states, name)
         if self.gated:
             activated, factors = self.up(hidden_states).chunk(2, dim=-1)
             product: Tensor = self.activation(activated) * factors
             return product
-        if name == "gelu" and gelu.can_take(self.up, hidden_states):
-            return gelu.gelu_of(self.up, hidden_states)
+        if name == "gelu" and takes_gelu(self.up, hidden_states):
+            return gelu_of(self.up, hidden_states)
         plain: Tensor = self.activation(self.up(hidden_states))
         return plain
 
