@@ -288,7 +288,6 @@ def _run(
 
     share = own_share()
     settings = SuiteSettings(tasks, run.seeds, run.hours, run.rows, overrides)
-
     with progress_bar("Predicting") as progress:
         result = run_suite(
             suite,
