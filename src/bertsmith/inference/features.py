@@ -114,8 +114,21 @@ class Features:
         )
         self.pooling = pooling
         self.mix = LayerMix.parse(layers, self.encoder.config.num_hidden_layers)
-        self.max_length = _length(max_length, self.encoder.config.max_length)
-        self.stride = _stride(stride, self.max_length - special_tokens(self.tokenizer, 1))
+        longest = self.encoder.config.max_length
+        if max_length is not None and not 8 <= max_length <= longest:
+            raise InputError(
+                f"max_length must be 8 to {longest}, what the model has positions for; found {max_length}."
+            )
+        self.max_length = max_length or min(_USUAL_LENGTH, longest)
+        room = self.max_length - special_tokens(self.tokenizer, 1)
+        if stride is not None and not 0 <= stride < room:
+            if stride != USUAL_STRIDE:
+                raise InputError(
+                    f"stride must be 0 to {room - 1}, below the {room} tokens of a window without special "
+                    f"ones; found {stride}."
+                )
+            stride = room // 4
+        self.stride = stride
         self.batch_tokens = batch_tokens
 
     @property
@@ -179,7 +192,13 @@ class Features:
         """Texts as windows, with the rows that the pooling reads."""
         require_list(texts)
         if self.pooling == "tokens":
-            return [self._pieces_of(pieces) for pieces in self.tokenizer.encode_pieces(_single(texts))]
+            for number, text in enumerate(texts, 1):
+                if not isinstance(text, str):
+                    raise InputError(
+                        f"text {number}: vectors of pieces are made for single texts, found "
+                        f"{type(text).__name__}. Give pairs one by one, or words with pooling='words'."
+                    )
+            return [self._pieces_of(pieces) for pieces in self.tokenizer.encode_pieces(list(map(str, texts)))]
         kind = Tagging if self.pooling == "words" else Classification
         task = kind(kind.Settings(max_length=self.max_length, stride=self.stride))
         examples = [task.example(text, f"text {number}") for number, text in enumerate(texts, 1)]
@@ -203,33 +222,3 @@ class Features:
             rows = np.flatnonzero(owners[start:end] == number) + before
             made.append(Window(*join_segments(self.tokenizer, pieces.ids[start:end]), rows))
         return Encoded(tuple(made))
-
-
-def _single(texts: Sequence[Text]) -> list[str]:
-    for number, text in enumerate(texts, 1):
-        if not isinstance(text, str):
-            raise InputError(
-                f"text {number}: vectors of pieces are made for single texts, found {type(text).__name__}. "
-                "Give pairs one by one, or words with pooling='words'."
-            )
-    return [str(text) for text in texts]
-
-
-def _length(wanted: int | None, longest: int) -> int:
-    if wanted is not None and not 8 <= wanted <= longest:
-        raise InputError(
-            f"max_length must be 8 to {longest}, what the model has positions for; found {wanted}."
-        )
-    return wanted or min(_USUAL_LENGTH, longest)
-
-
-def _stride(wanted: int | None, room: int) -> int | None:
-    """What windows with `room` tokens of text may share."""
-    if wanted is None or 0 <= wanted < room:
-        return wanted
-    if wanted == USUAL_STRIDE:
-        return room // 4
-    raise InputError(
-        f"stride must be 0 to {room - 1}, below the {room} tokens of a window without special ones; found "
-        f"{wanted}."
-    )

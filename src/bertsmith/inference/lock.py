@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
 
 from bertsmith.errors import InputError, ResourceError
 from bertsmith.files import is_still, lock, locked_folder, make_folder
@@ -20,7 +19,14 @@ def sole_writer(folder: Path) -> Iterator[None]:
     the next writer finds it free. Readers take no lock.
     """
     path = Path(folder) / LOCK
-    with _opened(path) as file:
+    try:
+        opened = path.open("a+")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ResourceError(
+            f"{path.parent} can't be written to: {reason}. It can still be searched."
+        ) from error
+    with opened as file:
         if not lock(file):
             file.seek(0)
             raise InputError(
@@ -45,13 +51,3 @@ def sole_maker(folder: Path) -> Iterator[None]:
     make_folder(parent)
     with locked_folder(parent, wait=True):
         yield
-
-
-def _opened(path: Path) -> TextIO:
-    try:
-        return path.open("a+")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ResourceError(
-            f"{path.parent} can't be written to: {reason}. It can still be searched."
-        ) from error

@@ -19,7 +19,7 @@ from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.evaluating.evaluation import Evaluation, evaluate
 from bertsmith.tasks.examples.encoding import special_tokens
 from bertsmith.tasks.examples.held_out import shared_with_train
-from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, few_at_a_time
+from bertsmith.tasks.finetuning import encode_examples, few_at_a_time
 from bertsmith.tasks.task import Prediction, Task, fitted_again, reading_columns
 from bertsmith.tasks.task_model import LONGEST, TaskModel, outputs_of
 from bertsmith.text.files.jsonl import write_jsonl
@@ -166,17 +166,14 @@ class Predictor:
         named = (train,) if isinstance(train, Path | str) else train or ()
         rows, warnings = self._training_rows(tuple(map(Path, named)), examples, Path(path))
         outputs = outputs_of(self.model, split.encoded)
-        evaluation = evaluate(self.task, outputs, rows, split, self._frozen(rows, split))
+        frozen: dict[str, list[Prediction]] = {}
+        if rows and self.before is not None:  # the encoder as it was before it was fine-tuned
+            again, device = fitted_again(self.task, rows), next(self.model.parameters()).device
+            again.uncalibrate()
+            frozen = frozen_predictions(again, self.before, rows, split, device)
+        evaluation = evaluate(self.task, outputs, rows, split, frozen)
         said = *warnings, *task.left_out, *task.warnings(examples)
         return replace(evaluation, data_warnings=said, remarks=task.remarks())
-
-    def _frozen(self, train: list[Any] | None, split: EncodedExamples) -> dict[str, list[Prediction]]:
-        """The baseline that needs the encoder as it was before it was fine-tuned."""
-        if not train or self.before is None:
-            return {}
-        task = fitted_again(self.task, train)
-        task.uncalibrate()
-        return frozen_predictions(task, self.before, train, split, next(self.model.parameters()).device)
 
     def _training_rows(
         self, named: tuple[Path, ...], examples: Sequence[Any], measured: Path

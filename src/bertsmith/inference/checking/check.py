@@ -79,7 +79,10 @@ def check_model(
         return _of_graph(folder, against is not None or write)
     subject = open_subject(folder, task)  # first: an adapter, or a run's folder, is told what it is
     if against is not None:
-        return _beside(against, folder, subject)
+        theirs = their_answers(against, folder, subject, subject.inputs())
+        ours = answers_of(subject, [record.input for record in theirs.records], traced=len(theirs.records))
+        beside = compare(theirs, ours, TOLERANCES[torch.float32], told=False)
+        return Check(folder, f"{against} {version(against)}", (), {"float32": beside})
     if write:
         if stated_manifest(folder) is None:
             raise InputError(
@@ -169,14 +172,6 @@ def _of_graph(folder: Path, wants_more: bool) -> Check:
     answers = check_graph(folder, golden)
     settings = tuple(compare_settings(golden.settings, settings_of(folder)))
     return Check(folder, f"its golden answers ({golden.created_by})", settings, {"the graph": answers})
-
-
-def _beside(oracle: Oracle, folder: Path, subject: Subject) -> Check:
-    theirs = their_answers(oracle, folder, subject, subject.inputs())
-    records = theirs.records
-    ours = answers_of(subject, [record.input for record in records], traced=len(records))
-    found = compare(theirs, ours, TOLERANCES[torch.float32], told=False)
-    return Check(folder, f"{oracle} {version(oracle)}", (), {"float32": found})
 
 
 def _again(golden: Answers, subject: Subject) -> Answers:

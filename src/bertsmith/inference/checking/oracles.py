@@ -112,45 +112,41 @@ class _Transformers:
         names = read_settings(plain_file(folder, "config.json")).get("architectures") or ["AutoModel"]
         model = getattr(package, names[0]).from_pretrained(folder, attn_implementation="eager")
         self.model = model.eval().float()  # which computes in whatever the weights were saved in
+        segments = ["token_type_ids"] if getattr(model.config, "type_vocab_size", 0) else []
+        self.inputs = ["input_ids", "attention_mask", *segments]
 
     def answers(self, items: Sequence[Item]) -> Answers:
         stages: tuple[str, ...] = ()
         records = []
         for item in items:
-            batches = [self._batch(texts, item) for texts in self._asked(item)]
-            found = [self._run(batch) for batch in batches]
+            batches = self._batches(item)
+            given = [{name: batch[name] for name in self.inputs if name in batch} for batch in batches]
+            found = [self.model(**each, output_hidden_states=True) for each in given]
             states = _stages([output.hidden_states for output in found])
             stages = tuple(states)
             records.append(_record(item, self.tokenizer, batches, states, self._outputs(item, found[0])))
         return Answers(stages, tuple(records))
 
-    def _asked(self, item: Item) -> list[Sequence[Any]]:
-        """Texts that are read together, as often as there are such."""
-        if _reads_words(self.subject):
-            return [(list(item.texts),)]
-        apart = len(item.encoded.windows) == len(item.texts) > 1
-        return [(text,) for text in item.texts] if apart else [item.texts]
-
-    def _batch(self, texts: Sequence[Any], item: Item) -> Any:
-        batch = self.tokenizer(
-            *texts,
-            truncation=True,
-            max_length=self.subject.max_length,
-            is_split_into_words=_reads_words(self.subject),
-            return_tensors="pt",
-        )
+    def _batches(self, item: Item) -> list[Any]:
+        """Their inputs: of texts that are read together one, of those that are encoded apart one each."""
+        are_words = _reads_words(self.subject)
+        apart = len(item.encoded.windows) == len(item.texts) > 1 and not are_words
+        together: Sequence[Any] = (list(item.texts),) if are_words else item.texts
+        batches = [
+            self.tokenizer(
+                *texts,
+                truncation=True,
+                max_length=self.subject.max_length,
+                is_split_into_words=are_words,
+                return_tensors="pt",
+            )
+            for texts in ([(text,) for text in item.texts] if apart else [together])
+        ]
         if self.subject.kind == "masked-language":
-            (window,) = item.encoded.windows
-            if len(window.token_ids) == batch["input_ids"].shape[1]:
-                batch["input_ids"][0, int(window.rows[0])] = self.tokenizer.mask_token_id
-        return batch
-
-    def _run(self, batch: Any) -> Any:
-        names = ("input_ids", "attention_mask", "token_type_ids")
-        known = {name: batch[name] for name in names if name in batch}
-        if not getattr(self.model.config, "type_vocab_size", 0):
-            known.pop("token_type_ids", None)
-        return self.model(**known, output_hidden_states=True)
+            (window,), ids = item.encoded.windows, batches[0]["input_ids"]
+            if len(window.token_ids) == ids.shape[1]:
+                ids[0, int(window.rows[0])] = self.tokenizer.mask_token_id
+        return batches
 
     def _outputs(self, item: Item, found: Any) -> Any:
         """Of their head, in the shape of ours; nothing where theirs has none."""

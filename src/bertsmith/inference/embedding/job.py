@@ -138,51 +138,32 @@ def _finish(
     """The shards that aren't there, then the file of all."""
     hashes, texts, tokens = parts.done()
     rows = ShardedRows(found, parts.shard_rows, hashes)
+    started, computed, cost = time.monotonic(), Count(0, 0, 0.0), None
+
+    def report(texts: int, tokens: int) -> None:
+        if watch is not None:
+            watch(Count(texts, tokens, time.monotonic() - started))
+
+    if engine == "ray":
+        chunks = _on_a_cluster(embedder, rows, kind, report)
+    else:
+        chunks = embedder.embed_batches(rows.texts(), kind, rows.size, report)
     try:
-        computed, cost = _embed(embedder, rows, parts, kind, engine, watch)
+        for number, chunk in enumerate(chunks, start=len(hashes)):
+            if parts.about.precision == "int8" and parts.about.ranges is None:
+                parts.note(parts.about.with_ranges(Int8Ranges.of(chunk.vectors)))
+            if cost is None and parts.about.precision != "float32" and len(chunk.vectors) > 1:
+                cost = loss(chunk.vectors, decode(encode(chunk.vectors, parts.about), parts.about))
+            ids, digest = rows.waiting.popleft()
+            parts.write(number, vector_table(ids, chunk.vectors, parts.about), digest, chunk.tokens)
+            seconds = time.monotonic() - started
+            computed = Count(computed.texts + len(ids), computed.tokens + chunk.tokens, seconds)
         parts.join(rows.shards, rows.sha256)
     finally:
         if not parts.shards():
             parts.remove()
     whole = Count(texts + computed.texts, tokens + computed.tokens, computed.seconds)
     return EmbeddingResult(parts.out, parts.about, whole, computed, cost, rows.blank, rows.first_blank)
-
-
-def _embed(
-    embedder: Embedder,
-    rows: ShardedRows,
-    parts: ShardFolder,
-    kind: PromptKind,
-    engine: Engine,
-    watch: Watch | None,
-) -> tuple[Count, Loss | None]:
-    """The shards that remain."""
-    started = time.monotonic()
-    count = Count(0, 0, 0.0)
-    cost: Loss | None = None
-    number = len(rows.done)
-
-    def report(texts: int, tokens: int) -> None:
-        if watch is not None:
-            watch(Count(texts, tokens, time.monotonic() - started))
-
-    for chunk in _ENGINES[engine](embedder, rows, kind, report):
-        if parts.about.precision == "int8" and parts.about.ranges is None:
-            parts.note(parts.about.with_ranges(Int8Ranges.of(chunk.vectors)))
-        if cost is None and parts.about.precision != "float32" and len(chunk.vectors) > 1:
-            cost = loss(chunk.vectors, decode(encode(chunk.vectors, parts.about), parts.about))
-        ids, digest = rows.waiting.popleft()
-        parts.write(number, vector_table(ids, chunk.vectors, parts.about), digest, chunk.tokens)
-        number += 1
-        seconds = time.monotonic() - started
-        count = Count(count.texts + len(ids), count.tokens + chunk.tokens, seconds)
-    return count, cost
-
-
-def _here(
-    embedder: Embedder, rows: ShardedRows, kind: PromptKind, report: Callable[[int, int], None]
-) -> Iterator[Embedded]:
-    return embedder.embed_batches(rows.texts(), kind, rows.size, report)
 
 
 def _on_a_cluster(
@@ -200,9 +181,6 @@ def _on_a_cluster(
 def _one_shard(embedder: Embedder, kind: PromptKind, texts: Sequence[str]) -> Embedded:
     (shard,) = embedder.embed_batches(texts, kind, len(texts))
     return shard
-
-
-_ENGINES = {"local": _here, "ray": _on_a_cluster}
 
 
 def _about(
@@ -266,7 +244,11 @@ def _rows(
         found = stream_rows(input, columns, optional=more, blank_lines=True, **layout)
         return found if id else _with_ids_if_any(found)
     names = read_column_names(input, **layout)
-    id = id or _id_of(names) or _id_of_any(input, layout)
+    id = id or _id_of(names)
+    of_objects = {name: layout[name] for name in ("format", "encoding")}
+    if not id and are_objects(input, **of_objects):
+        # they may leave keys out, and ids that only some rows have are an error there
+        id = _id_of(read_keys(input, **of_objects))
     text = guess_text(input, **layout) if text is None else text
     return stream_rows(input, [text, *([id] if id else [])], blank_lines=True, **layout)
 
@@ -274,7 +256,7 @@ def _rows(
 def _texts_again(
     input: Path | str, text: str | int | None, id: str | int | None, layout: dict[str, Any]
 ) -> Iterator[str]:
-    """None of standard input, which is read once."""
+    """Nothing is opened until one is asked for, as of a pipe; none of standard input, which is read once."""
     if str(input) != "-":
         for row in _rows(input, text, id, layout):
             yield as_text(row.values[0], row.where)
@@ -297,9 +279,3 @@ def _with_ids_if_any(rows: Iterator[Row]) -> Iterator[Row]:
 
 def _id_of(names: Sequence[str]) -> str | None:
     return next((name for name in names if name.lower() == _ID), None)
-
-
-def _id_of_any(input: Path | str, layout: dict[str, Any]) -> str | None:
-    """Objects may leave keys out, and ids that only some rows have are an error there."""
-    of_objects = {name: layout[name] for name in ("format", "encoding")}
-    return _id_of(read_keys(input, **of_objects)) if are_objects(input, **of_objects) else None

@@ -79,22 +79,21 @@ class TextWindows:
 
     def _chunks(self, texts: Iterable[str], prefix: str, size: int) -> Iterator[Chunk]:
         numbered, left = iter(enumerate(texts, 1)), size
-        while chunk := self._chunk(islice(numbered, left), prefix):
-            yield chunk
-            left = left - chunk.texts or size
-
-    def _chunk(self, texts: Iterator[tuple[int, str]], prefix: str) -> Chunk | None:
-        made, owners, count, tokens = list[Encoded](), list[int](), 0, 0
-        for some in _few_characters(texts, prefix, _CHARACTERS):
-            for ids in self.tokenizer.encode_batch(some, self.room if self.stride is None else None):
-                for start, end in windows(ids, self.room, self.stride, self.tokenizer.truncation):
-                    made.append(self.sequence(ids[start:end]))
-                    owners.append(count)
-                    tokens += end - start
-                count += 1
-            if tokens > _TOKENS:
-                break
-        return Chunk(made, np.array(owners, np.int64), count) if count else None
+        while True:
+            made, owners, count, tokens = list[Encoded](), list[int](), 0, 0
+            for some in _few_characters(islice(numbered, left), prefix, _CHARACTERS):
+                for ids in self.tokenizer.encode_batch(some, self.room if self.stride is None else None):
+                    for start, end in windows(ids, self.room, self.stride, self.tokenizer.truncation):
+                        made.append(self.sequence(ids[start:end]))
+                        owners.append(count)
+                        tokens += end - start
+                    count += 1
+                if tokens > _TOKENS:
+                    break
+            if not count:
+                return
+            yield Chunk(made, np.array(owners, np.int64), count)
+            left = left - count or size
 
     def sequence(self, ids: Sequence[int]) -> Encoded:
         """Token ids between the tokenizer's special ones."""

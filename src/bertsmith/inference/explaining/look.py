@@ -91,7 +91,8 @@ def look(
         place_of(word, given)
     explainer = Explainer(model, as_vectors=_has_no_answer(model, given), task=task)
     attributions = None
-    if not explainer.model.is_of_vectors or _is_pair(given):
+    is_pair = isinstance(given, list | tuple) and len(given) == 2
+    if not explainer.model.is_of_vectors or is_pair:
         attributions = explainer.attributions(given, target)
     elif target is not None:
         raise InputError(f"target: there is no answer to explain, found {target!r}. Leave it out.")
@@ -109,10 +110,6 @@ def _has_no_answer(model: str | Path, given: Any) -> bool:
         return False
     tokenizer = Tokenizer.load(folder)
     return tokenizer.mask_id not in tokenizer.encode(given, read_special_tokens=True).ids
-
-
-def _is_pair(given: Any) -> bool:
-    return isinstance(given, list | tuple) and len(given) == 2
 
 
 def render_look(found: Look) -> str:

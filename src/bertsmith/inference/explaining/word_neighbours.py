@@ -77,7 +77,9 @@ def word_neighbours(
             ]
             for number, layer in enumerate(layers):
                 assert centre is not None
-                cosines = _cosines(wanted[number] - centre[number], np.concatenate(layer) - centre[number])
+                own, others = wanted[number] - centre[number], np.concatenate(layer) - centre[number]
+                lengths = np.linalg.norm(own) * np.linalg.norm(others, axis=1)
+                cosines = np.asarray(others @ own / np.maximum(lengths, _TINY))  # (H,), (W, H) -> (W,)
                 best[number] = _nearest(best[number], cosines, places, count)
         if progress is not None:
             progress(done, total, "texts")
@@ -153,12 +155,6 @@ def _mean(parts: Iterable[list[list[Vectors]]]) -> list[Floats]:
         sums.append(np.stack([np.concatenate(layer).sum(0, dtype=np.float64) for layer in layers]))
         words += sum(map(len, layers[0]))
     return list(np.asarray(sum(sums) / words, np.float32))
-
-
-def _cosines(wanted: Floats, others: Floats) -> Floats:
-    """(H,) and (W, H) -> (W,)."""
-    lengths = np.linalg.norm(wanted) * np.linalg.norm(others, axis=1)
-    return np.asarray(others @ wanted / np.maximum(lengths, _TINY))
 
 
 def _around(text: str, place: int) -> tuple[str, str, str]:

@@ -45,7 +45,7 @@ from bertsmith.tasks.examples.encoding import (
 )
 from bertsmith.tasks.golden.comparison import Comparison, compare
 from bertsmith.tasks.golden.records import GOLDEN, Answers, GoldenAnswers, as_text, record_of, settings_of
-from bertsmith.tasks.golden.subject import GoldenInput, Item, golden_inputs
+from bertsmith.tasks.golden.subject import Item, golden_inputs
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -265,11 +265,16 @@ def _answers(folder: Path) -> Answers:
     run = onnx_run(folder / "model.onnx") if is_onnx else openvino_run(folder / "model.xml", facts["outputs"])
     records = []
     for each in golden_inputs(tokenizer, facts["max_length"]):
+        texts = (each.given,) if isinstance(each.given, str) else each.given
         try:
-            item = _item(each, tokenizer, facts["max_length"])
+            room = facts["max_length"] - special_tokens(tokenizer, len(texts))
+            first, *second = tokenizer.encode_batch(texts, room)
+            parts = pair_windows(first, second[0], room, None)[0] if second else (first[:room],)
+            token_ids, segment_ids = join_segments(tokenizer, *parts)
         except BertsmithError:
             continue
-        (window,) = item.encoded.windows
+        window = Window(token_ids, segment_ids, every_row(len(token_ids)))
+        item = Item(each, texts, Encoded((window,)))
         ids, segments = (np.array([row], np.int64) for row in (window.token_ids, window.segment_ids))
         inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": segments}
         outputs = np.concatenate(
@@ -279,12 +284,3 @@ def _answers(folder: Path) -> Answers:
             raise ModelError(f"The graph in {folder} gives values that are not finite.")
         records.append(record_of(item, tokenizer, {}, outputs))
     return Answers((), tuple(records))
-
-
-def _item(given: GoldenInput, tokenizer: Tokenizer, max_length: int) -> Item:
-    texts = (given.given,) if isinstance(given.given, str) else given.given
-    room = max_length - special_tokens(tokenizer, len(texts))
-    first, *second = tokenizer.encode_batch(texts, room)
-    parts = pair_windows(first, second[0], room, None)[0] if second else (first[:room],)
-    token_ids, segment_ids = join_segments(tokenizer, *parts)
-    return Item(given, texts, Encoded((Window(token_ids, segment_ids, every_row(len(token_ids))),)))

@@ -106,7 +106,7 @@ def export_model(
             parity = _parity(source, file, to, search.verdict, search, limits)
             parity["float32"] = verdict.figures
             if search.graph is None:
-                raise ExportRefused(_int8_refusal(search), parity)
+                raise ExportRefused(search.refusal(), parity)
             graph, verdict = search.graph, search.verdict
         write_artefact(out, source, graph, to, verdict.task, parity, overwrite, files)
     return ExportResult(out, parity)
@@ -168,15 +168,3 @@ def _parity(
         found |= {"tried": search.tried, "damages": search.damages}
         found["passed"] = search.graph is not None
     return found
-
-
-def _int8_refusal(search: Search) -> str:
-    first, last = search.tried[0], search.tried[-1]
-    worst = sorted(search.damages, key=lambda name: -search.damages[name])[:4]
-    return (
-        f"The graph in int8 does not answer as the model does: {'; '.join(first['problems'])}. "
-        f"{len(search.tried) - 1} more were tried with the worst products left in float, the last with "
-        f"{len(last['in_float'])} of {len(search.damages)}: {'; '.join(last['problems'])}. Most damage is "
-        f"done by {', '.join(worst)}. Nothing was written. Export without --int8, or ask for less with "
-        "--agreement, --change, --cosine or --neighbours."
-    )

@@ -139,7 +139,11 @@ class Gate:
         by_arrangement = {name: _row(each, self._by_angle) for name, each in found.items()}
         on_labels = figures_on_labels(self.source, task, self.file, self._ours, theirs)
         figures |= kept | {"arrangements": by_arrangement, "lengths": of_probes} | on_labels
-        problems = (*problems, *of_neighbours, *of_lengths, *_calibration(on_labels))
+        problems = (*problems, *of_neighbours, *of_lengths)
+        errors = on_labels.get("calibration_error")
+        if errors is not None and errors["graph"] > errors["model"] + CALIBRATION:
+            rise = f"rises from {errors['model']:.3f} to {errors['graph']:.3f}, by more than {CALIBRATION}"
+            problems = (*problems, f"the calibration error {rise}")
         examples = {"examples": len(self.file.encoded), "sequences": len(self.file.sequences)}
         return Verdict(examples | figures, problems, task)
 
@@ -232,17 +236,13 @@ def _answered(
             bound = lower_bound(agreeing, of, error)
             figures["agreement_at_least"] = {"share": bound, "confidence": 1 - error}
             if bound < limits.agreement:
-                problems.append(_not_proven(agreeing, of, bound, limits.agreement, error))
+                said = (
+                    f"{agreeing:,} of {of:,} answers are the model's, which proves an agreement of "
+                    f"{bound:.2%} (Clopper-Pearson, {1 - error:.2%} sure); {limits.agreement:.1%} is asked for"
+                )
+                least = fewest(limits.agreement, error)
+                problems.append(f"{said}, which takes {least:,} rows at least" if of < least else said)
     return figures, tuple(problems)
-
-
-def _not_proven(agreeing: int, of: int, bound: float, wanted: float, error: float) -> str:
-    said = (
-        f"{agreeing:,} of {of:,} answers are the model's, which proves an agreement of {bound:.2%} "
-        f"(Clopper-Pearson, {1 - error:.2%} sure); {wanted:.1%} is asked for"
-    )
-    least = fewest(wanted, error)
-    return f"{said}, which takes {least:,} rows at least" if of < least else said
 
 
 def _row(comparison: Comparison, by_angle: bool) -> dict[str, Any]:
@@ -253,13 +253,3 @@ def _row(comparison: Comparison, by_angle: bool) -> dict[str, Any]:
         else {"largest_change": largest, "mean_change": mean}
     )
     return row if comparison.agrees is None else {"agreement": float(comparison.agrees.mean()), **row}
-
-
-def _calibration(on_labels: dict[str, Any]) -> tuple[str, ...]:
-    found = on_labels.get("calibration_error")
-    if found is None or found["graph"] <= found["model"] + CALIBRATION:
-        return ()
-    return (
-        f"the calibration error rises from {found['model']:.3f} to {found['graph']:.3f}, by more than "
-        f"{CALIBRATION}",
-    )

@@ -64,7 +64,16 @@ class GateFile:
         """What the task decodes: (C,), or of all windows' rows (R, C); of vectors what its head makes of
         them.
         """
-        return [_joined(each, source) for each in self.by_example(answers)]
+        head, found = source.padded.head, list[Outputs]()
+        for each in self.by_example(answers):
+            if head.per_token:
+                found.append(np.concatenate(each).astype(np.float32))
+            elif not isinstance(head, Vectors):
+                found.append(np.asarray(each[0], np.float32))
+            else:
+                vectors = np.stack(each).astype(np.float32)
+                found.append(vectors if source.task is None else source.task.outputs_of_vectors(vectors))
+        return found
 
 
 def read_gate_file(source: Source, path: Path | str, columns: dict[str, Any]) -> GateFile:
@@ -176,15 +185,6 @@ def _within(drawn: Sequence[int], encoded: Sequence[Encoded], most: int) -> list
     ends = np.cumsum([each.tokens for each in encoded])
     count = max(1, int(np.searchsorted(ends, most, side="right")))
     return sorted(range(count), key=lambda place: drawn[place])
-
-
-def _joined(answers: Sequence[Answer], source: Source) -> Outputs:
-    if source.padded.head.per_token:
-        return np.concatenate(answers).astype(np.float32)
-    if not isinstance(source.padded.head, Vectors):
-        return np.asarray(answers[0], np.float32)
-    vectors = np.stack(answers).astype(np.float32)
-    return vectors if source.task is None else source.task.outputs_of_vectors(vectors)
 
 
 def require_same_ids(source: Source, file: GateFile) -> None:

@@ -73,7 +73,14 @@ def make_graph(model: PaddedModel) -> "ModelProto":
     assert program is not None
     graph: ModelProto = program.model_proto
     _name_products(graph)
-    _forget_where_it_was_made(graph)
+    # traces name files of the machine at hand
+    del graph.metadata_props[:]
+    graph.doc_string = graph.graph.doc_string = ""
+    del graph.graph.metadata_props[:]
+    parts: list[Any] = [*graph.graph.node, *graph.graph.value_info, *graph.graph.initializer]
+    for part in (*parts, *graph.graph.input, *graph.graph.output):
+        part.doc_string = ""
+        del part.metadata_props[:]
     onnx.checker.check_model(graph, full_check=True)
     return graph
 
@@ -93,17 +100,6 @@ def _name_products(graph: "ModelProto") -> None:
     for node in graph.graph.node:
         for place, name in enumerate(node.input):
             node.input[place] = renamed.get(name, name)
-
-
-def _forget_where_it_was_made(graph: "ModelProto") -> None:
-    """Traces name files of the machine at hand."""
-    del graph.metadata_props[:]
-    graph.doc_string = graph.graph.doc_string = ""
-    del graph.graph.metadata_props[:]
-    parts: list[Any] = [*graph.graph.node, *graph.graph.value_info, *graph.graph.initializer]
-    for part in (*parts, *graph.graph.input, *graph.graph.output):
-        part.doc_string = ""
-        del part.metadata_props[:]
 
 
 @contextmanager

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 _PREPARED = "onnx.quant.pre_process"
+_LEFT_OUT = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # products, of each try in turn
 
 
 @dataclass
@@ -36,6 +37,18 @@ class Search:
     damages: dict[str, float] = field(default_factory=dict)
     tried: list[dict[str, Any]] = field(default_factory=list)
 
+    def refusal(self) -> str:
+        """Why there is no graph, for the user."""
+        first, last = self.tried[0], self.tried[-1]
+        worst = sorted(self.damages, key=lambda name: -self.damages[name])[:4]
+        return (
+            f"The graph in int8 does not answer as the model does: {'; '.join(first['problems'])}. "
+            f"{len(self.tried) - 1} more were tried with the worst products left in float, the last with "
+            f"{len(last['in_float'])} of {len(self.damages)}: {'; '.join(last['problems'])}. Most damage is "
+            f"done by {', '.join(worst)}. Nothing was written. Export without --int8, or ask for less with "
+            "--agreement, --change, --cosine or --neighbours."
+        )
+
 
 def quantise_until_it_passes(graph: "ModelProto", gate: Gate, limits: ExportLimits) -> Search:
     """Each try may prove less: the k-th has half of the (k-1)-th's chance of error, so that all tries
@@ -46,7 +59,9 @@ def quantise_until_it_passes(graph: "ModelProto", gate: Gate, limits: ExportLimi
         return found
     found.damages = {name: gate.damage(onnx_run(quantise(graph, [name]))) for name in names}
     worst = sorted(names, key=lambda name: -found.damages[name])
-    for number, count in enumerate(_counts(len(names)), 2):
+    half = len(names) // 2
+    counts = sorted({*(count for count in _LEFT_OUT if count < half), half} - {0})
+    for number, count in enumerate(counts, 2):
         if _passes(found, graph, gate, limits, tuple(worst[:count]), ERROR / 2**number):
             break
     return found
@@ -70,13 +85,6 @@ def _passes(
     found.tried.append({"in_float": list(in_float), "error": error, "problems": list(problems)})
     found.graph = quantised if not problems else None
     return not problems
-
-
-def _counts(products: int) -> list[int]:
-    """1, 2, 3, 4, 6, 8, 12, …, and half of them as the last."""
-    steps = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-    half = products // 2
-    return sorted({*(step for step in steps if step < half), half} - {0})
 
 
 def quantise(graph: "ModelProto", names: Collection[str]) -> "ModelProto":

@@ -77,19 +77,16 @@ class PaddedEncoder(nn.Module):
         biases = {window: padded.bias(window) for window in dict.fromkeys(self.windows)}
         for number, layer in enumerate(self.encoder.layers):
             assert isinstance(layer, Layer)
-            states = self._layer(layer, number, states, padded, biases[self.windows[number]])
+            bias = biases[self.windows[number]]
+            given = layer.attention_norm(states) if layer.pre_norm else states
+            attended = states + self._attention(layer.attention, number, given, padded, bias)
+            if layer.pre_norm:
+                states = attended + _widened(layer.feed_forward, layer.feed_forward_norm(attended))
+            else:
+                states = layer.attention_norm(attended)
+                states = layer.feed_forward_norm(states + _widened(layer.feed_forward, states))
         norm = self.encoder.final_norm
         return states if norm is None else norm(states)
-
-    def _layer(self, layer: Layer, number: int, states: Tensor, padded: Padded, bias: Tensor) -> Tensor:
-        if layer.pre_norm:
-            attended = self._attention(layer.attention, number, layer.attention_norm(states), padded, bias)
-            states = states + attended
-            return states + _widened(layer.feed_forward, layer.feed_forward_norm(states))
-        attended = self._attention(layer.attention, number, states, padded, bias)
-        states = layer.attention_norm(states + attended)
-        normalised: Tensor = layer.feed_forward_norm(states + _widened(layer.feed_forward, states))
-        return normalised
 
     def _attention(
         self, attention: SelfAttention, number: int, states: Tensor, padded: Padded, bias: Tensor

@@ -231,8 +231,20 @@ class Index:
         """Compares every file with the hash that was kept when it was committed, and reads every row; returns
         how many. Raises InputError when the index is damaged.
         """
+
+        def verified(seen: _Committed) -> int:
+            verify_hashes(self.path, seen.manifest)
+            read_golden_queries(self.path, seen.manifest)
+            rows: int = sum(batch.num_rows for batch in seen.table.scan(seen.table.table.schema.names))
+            if rows != seen.manifest.rows:
+                raise InputError(
+                    f"The index {self.path} is damaged: index.json counts {seen.manifest.rows:,} passages, "
+                    f"the table has {rows:,}. Take it from a copy, or remove the folder and build it again."
+                )
+            return rows
+
         self.refresh()
-        return self._read(self._verified)
+        return self._read(verified)
 
     def golden_queries(self) -> list[tuple[GoldenQuery, GoldenQuery]]:
         """The golden queries as they were answered when the index was changed last, each beside what it finds
@@ -248,17 +260,6 @@ class Index:
 
         self.refresh()
         return self._read(asked_again)
-
-    def _verified(self, seen: _Committed) -> int:
-        verify_hashes(self.path, seen.manifest)
-        read_golden_queries(self.path, seen.manifest)
-        rows: int = sum(batch.num_rows for batch in seen.table.scan(seen.table.table.schema.names))
-        if rows != seen.manifest.rows:
-            raise InputError(
-                f"The index {self.path} is damaged: index.json counts {seen.manifest.rows:,} passages, the "
-                f"table has {rows:,}. Take it from a copy, or remove the folder and build it again."
-            )
-        return rows
 
     def _read(self, read: Callable[[_Committed], Answer]) -> Answer:
         """Once more where a writer has cleaned up meanwhile behind the version that was read."""

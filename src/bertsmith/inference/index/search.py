@@ -104,75 +104,54 @@ def find(
     depth = question.k if alone else max(CANDIDATES, question.k)
     while True:
         with table.answering(question.where):
-            rankings = [_RANKINGS[name](table, manifest, question, depth) for name in _PARTS[question.mode]]
+            rankings = [_ranking(way, table, manifest, question, depth) for way in _PARTS[question.mode]]
         ranked = rankings[0] if len(rankings) == 1 else _fused(rankings)
-        if reranker is not None:
-            ranked = _reranked(ranked[:depth], question.query, reranker)
+        if reranker is not None:  # equal scores keep the order in which they came
+            rows = [row for row, _ in ranked[:depth]]
+            scores = scores_of(reranker, question.query, [row["text"] for row in rows])
+            ranked = sorted(zip(rows, scores, strict=True), key=lambda pair: -pair[1])
         if not question.per_document:
             break
-        ranked = _best_of_documents(ranked)
-        if len(ranked) >= question.k or depth >= MOST_HITS or all(len(rows) < depth for rows in rankings):
+        first: dict[str, tuple[IndexRow, float]] = {}  # of each document, the parts of a long one being one
+        for row, score in ranked:
+            first.setdefault(part_of(row["document_id"]), (row, score))
+        ranked = list(first.values())
+        if (
+            len(ranked) >= question.k
+            or depth >= MOST_HITS
+            or all(len(ranking) < depth for ranking in rankings)
+        ):
             break
         depth = min(4 * depth, MOST_HITS)  # the best passages were of few documents
     return [_hit(row, score, question.query, manifest) for row, score in ranked[: question.k]]
 
 
-def _by_vector(
-    table: PassageTable, manifest: IndexManifest, question: Question, depth: int
+def _ranking(
+    way: str, table: PassageTable, manifest: IndexManifest, question: Question, depth: int
 ) -> list[tuple[IndexRow, float]]:
-    search = table.table.search(question.vector, vector_column_name="vector").distance_type("cosine")
-    search = with_settings(search, manifest.approximate, question.where is not None)
-    rows = _rows(search, manifest, question.where, depth, "_distance")
-    return [(row, 1.0 - row["_distance"]) for row in rows]
-
-
-def _by_words(
-    table: PassageTable, manifest: IndexManifest, question: Question, depth: int
-) -> list[tuple[IndexRow, float]]:
-    words = manifest.words_of(question.query)
-    match = require_lancedb().query.MatchQuery(
-        words, manifest.full_text
-    )  # words, with no syntax of their own
-    search = table.table.search(match, query_type="fts")
-    rows = _rows(search, manifest, question.where, depth, "_score")
-    return [(row, row["_score"]) for row in rows]
-
-
-_RANKINGS = {"vector": _by_vector, "text": _by_words}
-
-
-def _rows(search: Any, manifest: IndexManifest, where: str | None, depth: int, score: str) -> list[IndexRow]:
-    if where is not None:
-        search = search.where(where, prefilter=True)
+    """The best `depth` by vectors alone, or by words alone."""
+    if way == "vector":
+        score = "_distance"
+        search = table.table.search(question.vector, vector_column_name="vector").distance_type("cosine")
+        search = with_settings(search, manifest.approximate, question.where is not None)
+    else:
+        score, words = "_score", manifest.words_of(question.query)
+        match = require_lancedb().query.MatchQuery(words, manifest.full_text)  # they have no syntax
+        search = table.table.search(match, query_type="fts")
+    if question.where is not None:
+        search = search.where(question.where, prefilter=True)
     found: pa.Table = search.limit(depth).select([*_SHOWN, *manifest.metadata, score]).to_arrow()
     rows: list[IndexRow] = found.to_pylist()
     # Ties by id: equal scores come in the same order whatever the files on disk. Only which of those equal to
     # the last one are among the `depth` is LanceDB's choice.
-    rows.sort(key=lambda row: (row[score] if score == "_distance" else -row[score], row["id"]))
-    return rows
+    rows.sort(key=lambda row: (row[score] if way == "vector" else -row[score], row["id"]))
+    return [(row, 1.0 - row[score] if way == "vector" else row[score]) for row in rows]
 
 
 def _fused(rankings: Sequence[Sequence[tuple[IndexRow, float]]]) -> list[tuple[IndexRow, float]]:
     rows = {row["id"]: row for ranking in rankings for row, _ in ranking}
     fused = reciprocal_rank_fusion([[row["id"] for row, _ in ranking] for ranking in rankings])
     return [(rows[id], score) for id, score in fused]
-
-
-def _best_of_documents(ranked: Sequence[tuple[IndexRow, float]]) -> list[tuple[IndexRow, float]]:
-    """The first passage of each document, the parts of a long one being one."""
-    first: dict[str, tuple[IndexRow, float]] = {}
-    for row, score in ranked:
-        first.setdefault(part_of(row["document_id"]), (row, score))
-    return list(first.values())
-
-
-def _reranked(
-    ranked: Sequence[tuple[IndexRow, float]], query: str, reranker: Reranker
-) -> list[tuple[IndexRow, float]]:
-    """Equal scores keep the order in which they came."""
-    scores = scores_of(reranker, query, [row["text"] for row, _ in ranked])
-    found = zip([row for row, _ in ranked], scores, strict=True)
-    return sorted(found, key=lambda pair: -pair[1])
 
 
 def _hit(row: IndexRow, score: float, query: str, manifest: IndexManifest) -> Hit:

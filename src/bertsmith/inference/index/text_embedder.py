@@ -91,18 +91,17 @@ def require_same_model(index: Path, noted: IndexModel, found: IndexModel) -> Non
             f"{index} holds vectors of {noted.dimension} dimensions from {noted.name}, but {found.name} "
             f"makes {found.dimension}. Use the same model, or build another index."
         )
-    differ = [what for field, what in _MAKE_VECTORS.items() if _differs(field, noted, found)]
+    differ = []
+    for field, what in _MAKE_VECTORS.items():
+        before, now = getattr(noted, field), getattr(found, field)
+        # an empty prefix is one; anything else that is empty isn't known
+        if before != now and (field.endswith("_prefix") or (before and now)):
+            differ.append(what)
     if differ:
         raise InputError(
             f"{index} was built by {noted.name} with another {' and '.join(differ)} than {found.name} has "
             "now, so that their vectors can't be compared. Use the same model, or build another index."
         )
-
-
-def _differs(field: str, noted: IndexModel, found: IndexModel) -> bool:
-    """An empty prefix is one; anything else that is empty isn't known."""
-    before, now = getattr(noted, field), getattr(found, field)
-    return before != now and (field.endswith("_prefix") or bool(before and now))
 
 
 def room_of(embedder: TextEmbedder) -> int:
@@ -153,21 +152,14 @@ def cut_and_embed(
 ) -> Cut:
     """`documents`: title and text of each."""
     cut = [passages(text, embedder.tokenizer, settings) for _, text in documents]
-    titles = _short([title for title, _ in documents], embedder, settings)
+    titles = [title for title, _ in documents]
+    room = max(0, room_of(embedder) - settings.tokens)  # for a title, beside the longest passage
     read = []
-    for title, found in zip(titles, cut, strict=True):
+    for title, pieces, found in zip(titles, embedder.tokenizer.encode_pieces(titles), cut, strict=True):
+        if len(pieces.ids) > room:
+            title = title[: pieces.offsets[room][0]]
         for passage in found:
             # The title says what a passage from the middle is about.
             named = not title or passage.text.startswith(title)
             read.append(passage.text if named else f"{title}\n{passage.text}")
     return Cut(cut, embedder.documents(read))
-
-
-def _short(titles: Sequence[str], embedder: TextEmbedder, settings: PassageSettings) -> list[str]:
-    """As much of each title as leaves room for the longest passage."""
-    room = max(0, room_of(embedder) - settings.tokens)
-    pieces = embedder.tokenizer.encode_pieces(titles)
-    return [
-        title[: each.offsets[room][0]] if len(each.ids) > room else title
-        for title, each in zip(titles, pieces, strict=True)
-    ]

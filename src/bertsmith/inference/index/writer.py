@@ -21,7 +21,6 @@ from bertsmith.inference.index.integrity import (
 )
 from bertsmith.inference.index.manifest import (
     MANIFEST,
-    Approximate,
     ColumnKind,
     IndexManifest,
     IndexModel,
@@ -144,7 +143,12 @@ class IndexWriter:
         """
         self.manifest = self.manifest.model_copy(update=changes)
         self.table.optimise()
-        self.commit(**{"approximate": self._approximate(), "complete": True, "adding": False} | changes)
+        rows, approximate = self.table.rows(), self.manifest.approximate
+        if rows < max(self.manifest.approximate_from, LEAST_ROWS):
+            approximate = None
+        elif approximate is None or rows >= _RETRAINED_AT * approximate.rows:
+            approximate = build_approximate(self.table, rows)
+        self.commit(**{"approximate": approximate, "complete": True, "adding": False} | changes)
         self.table.forget_old_versions()
         vectors = self._golden if queries is None else queries
         golden = write_golden_queries(self.folder, self.table, self.manifest, vectors) if len(vectors) else ""
@@ -157,38 +161,25 @@ class IndexWriter:
                 if not self._later_parts[whole]:
                     del self._later_parts[whole]
 
-    def _approximate(self) -> Approximate | None:
-        """Trained when there are rows enough, and again when they have doubled."""
-        rows, old = self.table.rows(), self.manifest.approximate
-        if rows < max(self.manifest.approximate_from, LEAST_ROWS):
-            return None
-        if old is not None and rows < _RETRAINED_AT * old.rows:
-            return old
-        return build_approximate(self.table, rows)
-
     def _force_to_disk(self) -> None:
-        """LanceDB doesn't: after a power cut a commit would name files that are empty."""
+        """LanceDB doesn't: after a power cut a commit would name files that are empty. The table's files that
+        are new or changed are hashed anew.
+        """
         with index_errors(self.folder):
             now = _all_in(str(self.folder))
             changed = {Path(path) for path, state in now.items() if self._on_disk.get(path) != state}
             for path in changed | {path.parent for path in changed}:
                 flush(path)
-            self._hash(now, changed)
+            # LanceDB's hint at the latest version has no hash: it changes without a commit, and readers name
+            # the version they want.
+            table = self.folder / f"{TABLE}.lance"
+            files = [path for path in map(Path, now) if path.is_relative_to(table) and path.name != HINT]
+            known, self._hashes = self._hashes, {}
+            for path in filter(Path.is_file, files):
+                name = path.relative_to(self.folder).as_posix()
+                is_known = name in known and path not in changed
+                self._hashes[name] = known[name] if is_known else sha256(path)
         self._on_disk = now
-
-    def _hash(self, now: Collection[str], changed: Collection[Path]) -> None:
-        """Of the table's files those that are new or changed; of others it stays what it was. LanceDB's hint
-        at the latest version has none: it changes without a commit, and readers name the version they want.
-        """
-        table = self.folder / f"{TABLE}.lance"
-        files = [path for path in map(Path, now) if path.is_relative_to(table) and path.name != HINT]
-        files = [path for path in files if path.is_file()]
-        known = self._hashes
-        self._hashes = {}
-        for path in files:
-            name = path.relative_to(self.folder).as_posix()
-            is_known = name in known and path not in changed
-            self._hashes[name] = known[name] if is_known else sha256(path)
 
 
 def _all_in(folder: str) -> dict[str, tuple[int, int]]:

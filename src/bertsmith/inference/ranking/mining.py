@@ -78,24 +78,18 @@ def mine(
         for rank, (place, score) in enumerate(zip(hits.places, hits.scores, strict=True)):
             if len(chosen) >= negatives:
                 break
-            reason = _reason(numbers[place], float(score), rank, never, highest, guard)
-            if reason:
-                mined.passed_over[reason] += 1
-            elif numbers[place] not in taken:
-                taken.add(numbers[place])
+            number = numbers[place]
+            if number in never:
+                mined.passed_over[KNOWN] += 1
+            elif rank < guard.skip:
+                mined.passed_over[SKIPPED] += 1
+            elif float(score) >= highest:
+                mined.passed_over[NEAR] += 1
+            elif number not in taken:
+                taken.add(number)
                 chosen.append(documents[place])
         mined.rows.append({"query": pair.query, "positive": pair.documents[0], "negatives": chosen})
     return mined
-
-
-def _reason(
-    number: int, score: float, rank: int, never: set[int], highest: float, guard: Guard
-) -> str | None:
-    if number in never:
-        return KNOWN
-    if rank < guard.skip:
-        return SKIPPED
-    return NEAR if score >= highest else None
 
 
 def _searched(

@@ -38,7 +38,7 @@ class Characters:
 
     def __init__(self, texts: Sequence[str]) -> None:
         words = [re.sub(r"\W+", " ", text.casefold()).strip() for text in texts]
-        self._rows: Any = _rare_first(_weights(words)) if any(words) else None
+        self._rows: Any = _ngrams(words) if any(words) else None
 
     def pairs(self, kinds: Sequence[int] | None = None) -> Iterator[Pair]:
         """All near copies, the later text second; with `kinds` (E,) only those of different kinds."""
@@ -90,18 +90,17 @@ class Characters:
         return np.concatenate([self._rows[others[at : at + _COMPARED_AT_A_TIME]] @ one for at in parts])
 
 
-def _weights(texts: Sequence[str]) -> Any:
-    """(E, N), sparse, rows of length 1. A word is cut into n-grams once, however often it comes."""
+def _ngrams(texts: Sequence[str]) -> Any:
+    """(E, N), sparse, rows of length 1; the n-grams that the fewest texts have stand in front. A word is cut
+    into them once, however often it comes.
+    """
     from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
     words = CountVectorizer(analyzer=str.split, dtype=np.float32)
     ngrams = CountVectorizer(analyzer="char_wb", ngram_range=(3, 5), dtype=np.float32)
     of_texts = words.fit_transform(texts)
-    return TfidfTransformer().fit_transform(of_texts @ ngrams.fit_transform(words.get_feature_names_out()))
-
-
-def _rare_first(rows: Any) -> Any:
-    """(E, N), the n-grams that the fewest texts have in front."""
+    of_words = ngrams.fit_transform(words.get_feature_names_out())
+    rows = TfidfTransformer().fit_transform(of_texts @ of_words)
     order = np.argsort(np.bincount(rows.indices, minlength=rows.shape[1]), kind="stable")
     places = np.empty(len(order), rows.indices.dtype)
     places[order] = np.arange(len(order))
