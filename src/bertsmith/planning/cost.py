@@ -216,8 +216,14 @@ class RunCost:
 
     def steps_bill(self, work: Sequence[PhaseWork]) -> list[StepPart]:
         """The parts of all steps together."""
-        counts = [phase.steps for phase in work]
-        return [_times(parts, counts) for parts in zip(*self.bills, strict=True)]
+        whole = []
+        for parts in zip(*self.bills, strict=True):  # of one name, a phase each
+            pairs = list(zip([phase.steps for phase in work], parts, strict=True))
+            flops = sum(count * part.flops for count, part in pairs)
+            moved = sum(count * part.bytes for count, part in pairs)
+            seconds = sum(count * part.seconds for count, part in pairs)
+            whole.append(StepPart(parts[0].name, flops, moved, seconds))
+        return whole
 
     def pauses_bill(self, steps: int) -> list[StepPart]:
         """What stops the training now and then: evaluation, a forward pass alone, and checkpoints."""
@@ -268,17 +274,6 @@ class RunCost:
         of_a_step = [sum(part.seconds for part in bill) for bill in self.bills]
         pairs = zip(shares, of_a_step, strict=True)
         return [max(share > 0, round(seconds * share / each)) for share, each in pairs]
-
-
-def _times(parts: Sequence[StepPart], counts: Sequence[int]) -> StepPart:
-    """One part over the steps of all phases."""
-    pairs = list(zip(counts, parts, strict=True))
-    return StepPart(
-        parts[0].name,
-        flops=sum(count * part.flops for count, part in pairs),
-        bytes=sum(count * part.bytes for count, part in pairs),
-        seconds=sum(count * part.seconds for count, part in pairs),
-    )
 
 
 def times_due(every: float, steps: int) -> int:

@@ -249,18 +249,15 @@ def memory_warnings(
     fitting = largest_micro_batch(model, recipe, machine, hardware.memory)
     if fitting is not None:
         return [f"{said} data.micro_batch_tokens={fitting} would, with the same result."]
-    return [f"{said} No micro-batch is small enough: {_advice(model, recipe, machine, hardware)}."]
-
-
-def _advice(model: PretrainedModel, recipe: Recipe, machine: Machine, hardware: Accelerator) -> str:
+    said = f"{said} No micro-batch is small enough:"
     several = machine.ranks.count > 1
     divided = replace(machine, sharded=True)
     if several and largest_micro_batch(model, recipe, divided, hardware.memory) is not None:
-        return "hardware.shard=full would divide weights, gradients and moments between the GPUs"
+        return [f"{said} hardware.shard=full would divide weights, gradients and moments between the GPUs."]
     for entry in sorted(accelerators().values(), key=lambda entry: entry.memory):
         if largest_micro_batch(model, recipe, machine, entry.memory) is not None:
-            return f"--hardware {entry.name} would hold it"
-    return "choose a smaller model.size"
+            return [f"{said} --hardware {entry.name} would hold it."]
+    return [f"{said} choose a smaller model.size."]
 
 
 def largest_micro_batch(
@@ -319,29 +316,24 @@ def share_of_peak(config: BertConfig, machine: Machine, seconds: float = 1.0) ->
     random state alone.
     """
     config = config.model_copy(update={"num_hidden_layers": min(config.num_hidden_layers, _LAYERS)})
-    draw = np.random.default_rng(0)
+    draw, longest = np.random.default_rng(0), min(_LONGEST_PAIR, config.max_length)
     speeds, spent = list[float](), 0.0
     with torch.random.fork_rng(devices=[]):
         model = PretrainingModel(config, next_sentence=False).train()
         while len(speeds) < 2 or spent < seconds:
-            batch, rows = _made_up_pairs(config, draw)
-            lengths = np.array(batch.lengths, float)
-            amounts = StepAmounts(len(lengths), lengths.sum(), (lengths**2).sum(), len(rows))
+            # 32 of up to 128 tokens, none shorter than half of that
+            lengths = draw.integers(max(longest // 2, 1), longest + 1, _SEQUENCES)
+            tokens = int(lengths.sum())
+            ids = draw.integers(0, config.vocab_size, tokens)
+            masked = np.sort(draw.permutation(tokens)[: max(round(_MASKED * tokens), 1)])
+            batch, rows = PackedBatch.pack(ids, np.zeros_like(ids), lengths), torch.from_numpy(masked)
+            squares = float((lengths.astype(float) ** 2).sum())
+            amounts = StepAmounts(len(lengths), float(tokens), squares, len(rows))
             flops = sum(flops_by_part(config, amounts, next_sentence=False).values())
             duration = _seconds_of_step(model, batch, rows, machine)
             spent += duration if speeds else 0.0
             speeds.append(flops / duration)
     return statistics.median(speeds[1:]) / machine.peak
-
-
-def _made_up_pairs(config: BertConfig, draw: np.random.Generator) -> tuple[PackedBatch, torch.Tensor]:
-    """32 of up to 128 tokens, none shorter than half of that, and the rows that are masked."""
-    longest = min(_LONGEST_PAIR, config.max_length)
-    lengths = draw.integers(max(longest // 2, 1), longest + 1, _SEQUENCES)
-    tokens = int(lengths.sum())
-    ids = draw.integers(0, config.vocab_size, tokens)
-    rows = np.sort(draw.permutation(tokens)[: max(round(_MASKED * tokens), 1)])
-    return PackedBatch.pack(ids, np.zeros_like(ids), lengths), torch.from_numpy(rows)
 
 
 @fast_products()

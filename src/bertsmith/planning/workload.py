@@ -7,14 +7,12 @@ full: `data.batch_size` sequences of the phase's length.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
 from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
 
-from bertsmith.data.batch import Sequences
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor, PretrainingStream, divided
@@ -120,7 +118,15 @@ def find_inputs(recipe: Recipe) -> PlanInputs:
     if recipe.corpus is not None:
         require_room_for_rows(recipe.corpus, min(recipe.data.sequence_lengths), "data.sequence_lengths")
     tokenizer, notes = _tokenizer(recipe)
-    config = _config(recipe, tokenizer)
+    if recipe.init:
+        folder = locate_model(recipe.init).folder
+        settings = read_settings(plain_file(folder, CONFIG))
+        config = config_from_hugging_face(settings, f"the settings of {folder}")
+    elif tokenizer is not None:
+        config = recipe.model.config(tokenizer.vocab_size, tokenizer.pad_id)
+    else:
+        usual = BertConfig(model_type=recipe.model.model_type)
+        config = recipe.model.config(usual.vocab_size, usual.pad_token_id)
     require_fit(recipe, config, config.vocab_size if tokenizer is None else tokenizer.vocab_size)
     store, more = _store(recipe.corpus, tokenizer)
     general = None
@@ -155,18 +161,6 @@ def _tokenizer(recipe: Recipe) -> tuple[Tokenizer | None, list[str]]:
         missing = "The recipe names no tokenizer"
     usual = BertConfig(model_type=recipe.model.model_type).vocab_size  # as the family was published
     return None, [f"{missing}: a vocabulary of {usual:,} pieces is assumed. Give tokenizer=FOLDER."]
-
-
-def _config(recipe: Recipe, tokenizer: Tokenizer | None) -> BertConfig:
-    if recipe.init:
-        folder = locate_model(recipe.init).folder
-        return config_from_hugging_face(
-            read_settings(plain_file(folder, CONFIG)), f"the settings of {folder}"
-        )
-    if tokenizer is not None:
-        return recipe.model.config(tokenizer.vocab_size, tokenizer.pad_id)
-    usual = BertConfig(model_type=recipe.model.model_type)
-    return recipe.model.config(usual.vocab_size, usual.pad_token_id)
 
 
 def _store(corpus: str | None, tokenizer: Tokenizer | None) -> tuple[TokenStore | None, list[str]]:
@@ -231,7 +225,7 @@ def _divided(recipe: Recipe) -> tuple[int, int]:
 def _sampled(
     recipe: Recipe, phase: int, store: TokenStore, tokenizer: Tokenizer, batch_size: int
 ) -> StepAmounts:
-    """Of the part of a step that comes from one store."""
+    """Of the part of a step that comes from one store, on average."""
     data = recipe.data
     length = data.sequence_lengths[phase]
     stream = PretrainingStream(
@@ -242,13 +236,9 @@ def _sampled(
     most = _SAMPLED_BATCHES
     if recipe.steps is not None:
         most = min(most, max(1, steps_of_phases(recipe, recipe.steps)[phase]))
-    batches = (batch.sequences for batch in islice(stream.batches(Cursor(phase)), most))
-    return _mean(batches, masker, tokenizer)
-
-
-def _mean(batches: Iterable[Sequences], masker: Masker, tokenizer: Tokenizer) -> StepAmounts:
     sums, count = np.zeros(5), 0
-    for sequences in batches:
+    for batch in islice(stream.batches(Cursor(phase)), most):
+        sequences = batch.sequences
         lengths = sequences.lengths.astype(float)
         special = np.isin(sequences.token_ids, (tokenizer.cls_id, tokenizer.sep_id)).sum()
         text = len(sequences.token_ids) - special
