@@ -140,27 +140,23 @@ class TableReader:
 
     def _token_ids(self, texts: Iterable[str], prefix: str, size: int) -> Iterator[tuple[Ints, Ints]]:
         """Of `size` texts at a time the ids (N,) one after the other, and how many each text has (E,)."""
-        numbered = iter(texts)
-        number = 1
+        numbered, number, room = iter(texts), 1, self.room
         while some := list(islice(numbered, size)):
-            few_at_a_time = _few_characters(enumerate(some, number), prefix, _CHARACTERS_OF_TABLE)
-            ids, lengths = zip(*map(self._looked_up, few_at_a_time), strict=True)
+            ids, lengths = list[Ints](), list[Ints]()
+            for few in _few_characters(enumerate(some, number), prefix, _CHARACTERS_OF_TABLE):
+                if room is not None:
+                    few = [self._beginning(text, room) for text in few]
+                found, counts = self._words.encode(few)
+                if room is not None and (counts > room).any():
+                    place = np.arange(len(found)) - np.repeat(np.cumsum(counts) - counts, counts)
+                    found, counts = found[place < room], np.minimum(counts, room)
+                ids.append(found)
+                lengths.append(counts)
             number += len(some)
-            yield np.concatenate(ids), np.concatenate(lengths)
-
-    def _looked_up(self, texts: list[str]) -> tuple[Ints, Ints]:
-        if self.room is not None:
-            longest = self.room * _LONG
-            texts = [text if len(text) <= longest else self._beginning(text, self.room) for text in texts]
-        found, lengths = self._words.encode(texts)
-        ids = found.astype(np.int64)
-        if self.room is None or not (lengths > self.room).any():
-            return ids, lengths
-        place = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return ids[place < self.room], np.minimum(lengths, self.room)
+            yield np.concatenate(ids).astype(np.int64), np.concatenate(lengths)
 
     def _beginning(self, text: str, room: int) -> str:
-        """As much of a long text as has more tokens than are read, so that no time goes into the rest."""
+        """Of a long text as much as has more tokens than are read, so that no time goes into the rest."""
         end = room * _LONG
         while end < len(text):
             part = text[: text.rfind(" ", 0, end) + 1 or end]

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from bertsmith.files import (
     sha256,
     write_json,
 )
-from bertsmith.inference.export.graph import onnx_run, openvino_run
+from bertsmith.inference.export.graph import GRAPHS, Target, onnx_run, openvino_run
 from bertsmith.inference.export.padded import Vectors
 from bertsmith.inference.export.source import Source
 from bertsmith.model.checkpoint import CONFIG
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 CARD = "README.md"
-Target = Literal["onnx", "openvino"]
-GRAPHS: dict[str, tuple[str, ...]] = {"onnx": ("model.onnx",), "openvino": ("model.xml", "model.bin")}
 FORMAT = 1
 DECODING, PARITY = "decoding.json", "parity.json"
 _NOT_HASHED = (GOLDEN, "README.md")  # the card is for people to complete

@@ -9,18 +9,26 @@ from bertsmith.door import door, flag, kind, one_of, optional, place
 from bertsmith.door import function as callable_
 from bertsmith.errors import ExportRefused, InputError, require
 from bertsmith.files import sha256
-from bertsmith.inference.export.artefact import GRAPHS, Target, made_with, require_place, write_artefact
+from bertsmith.inference.export.artefact import made_with, require_place, write_artefact
 from bertsmith.inference.export.comparison import fewest
 from bertsmith.inference.export.gate import ERROR, EXACT, ExportLimits, Gate, Verdict
 from bertsmith.inference.export.gate_file import GateFile, read_gate_file, require_same_ids
-from bertsmith.inference.export.graph import PURPOSE, make_graph, onnx_run, openvino_run, require_exporters
+from bertsmith.inference.export.graph import (
+    PURPOSE,
+    Target,
+    make_graph,
+    onnx_run,
+    openvino_files,
+    openvino_run,
+    require_exporters,
+)
 from bertsmith.inference.export.int8 import Search, quantise_until_it_passes
 from bertsmith.inference.export.source import Source, open_source
 from bertsmith.progress import Progress
 from bertsmith.tasks.task import Task
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    pass
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ def export_model(
     require_same_ids(source, file)
     graph, opened = make_graph(source.padded), Gate(source, file, progress)
     with tempfile.TemporaryDirectory(prefix="bertsmith-") as folder:
-        files = _convert(graph, Path(folder)) if to == "openvino" else []
+        files = openvino_files(graph, Path(folder)) if to == "openvino" else []
         run = openvino_run(files[0], source.padded.head.names) if files else onnx_run(graph)
         verdict = opened.judge(run, EXACT, ERROR)
         parity = _parity(source, file, to, verdict)
@@ -128,18 +136,6 @@ def _require_enough(source: Source, file: GateFile, limits: ExportLimits) -> Non
             "the nearest neighbours stay so: among a handful of texts they stay by chance. Give at least "
             f"{least:,}, or a lower --neighbours."
         )
-
-
-def _convert(graph: "ModelProto", folder: Path) -> list[Path]:
-    """model.xml and model.bin in float32: OpenVINO's own default halves the weights' precision."""
-    import onnx
-    import openvino  # type: ignore[import-untyped]
-
-    path = folder / "graph.onnx"
-    onnx.save(graph, path)
-    files = [folder / name for name in GRAPHS["openvino"]]
-    openvino.save_model(openvino.convert_model(path), str(files[0]), compress_to_fp16=False)
-    return files
 
 
 def _parity(

@@ -238,7 +238,8 @@ def _answered(
             if bound < limits.agreement:
                 said = (
                     f"{agreeing:,} of {of:,} answers are the model's, which proves an agreement of "
-                    f"{bound:.2%} (Clopper-Pearson, {1 - error:.2%} sure); {limits.agreement:.1%} is asked for"
+                    f"{bound:.2%} (Clopper-Pearson, {1 - error:.2%} sure); {limits.agreement:.1%} is asked "
+                    "for"
                 )
                 least = fewest(limits.agreement, error)
                 problems.append(f"{said}, which takes {least:,} rows at least" if of < least else said)

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,8 @@ from bertsmith.tasks.examples.encoding import Window
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+Target = Literal["onnx", "openvino"]
+GRAPHS: dict[str, tuple[str, ...]] = {"onnx": ("model.onnx",), "openvino": ("model.xml", "model.bin")}
 OPSET = 18
 PURPOSE = "Exporting a model"
 _LARGEST = 2**31 - 2**20  # bytes of a protocol buffer
@@ -136,6 +138,18 @@ def onnx_run(graph: "ModelProto | Path") -> Run:
     )
     names = [output.name for output in session.get_outputs()]
     return lambda feed: session.run(names, dict(feed))
+
+
+def openvino_files(graph: "ModelProto", folder: Path) -> list[Path]:
+    """model.xml and model.bin in float32: OpenVINO's own default halves the weights' precision."""
+    import onnx
+    import openvino  # type: ignore[import-untyped]
+
+    path = folder / "graph.onnx"
+    onnx.save(graph, path)
+    files = [folder / name for name in GRAPHS["openvino"]]
+    openvino.save_model(openvino.convert_model(path), str(files[0]), compress_to_fp16=False)
+    return files
 
 
 def openvino_run(path: Path, names: Sequence[str]) -> Run:

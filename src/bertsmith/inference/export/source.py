@@ -115,9 +115,19 @@ def open_source(name: str | Path, task: type[Task[Any]] | None = None) -> Source
     be exported, and as loading does.
     """
     folder = locate_with_layers(name)
-    if model_kind(folder) != "task":
-        return _encoder_source(str(name), folder)
-    return _task_source(str(name), folder, task)
+    if model_kind(folder) == "task":
+        return _task_source(str(name), folder, task)
+    sentences = read_sentence_settings(folder)
+    refuse_projection(folder, sentences.projection, "an exported graph")
+    encoder = load_encoder(sentences.encoder)
+    encoder.pooler = None
+    is_embedder = read_pooling(folder) is not None
+    head = Vectors(sentences.pooling, True, sentences.truncate_dim) if is_embedder else States()
+    engine = start_engine(deepcopy(encoder), sentences.encoder, _CPU, torch.float32)
+    longest = min(sentences.max_length or encoder.config.max_length, encoder.config.max_length)
+    notes = () if is_embedder else ("The folder says nothing of vectors or a task: its hidden states.",)
+    padded = PaddedModel(encoder, head, one_segment=engine.tokenizer.one_segment)
+    return Source(str(name), folder, padded, engine.model, engine.tokenizer, None, sentences, longest, notes)
 
 
 def _task_source(name: str, folder: Path, kind: type[Task[Any]] | None) -> Source:
@@ -134,26 +144,3 @@ def _task_source(name: str, folder: Path, kind: type[Task[Any]] | None) -> Sourc
     engine = start_engine(packed, folder, _CPU, torch.float32)
     padded = PaddedModel(model.encoder, head, one_segment=engine.tokenizer.one_segment)
     return Source(name, folder, padded, packed, engine.tokenizer, task, None, task.settings.max_length, notes)
-
-
-def _encoder_source(name: str, folder: Path) -> Source:
-    sentences = read_sentence_settings(folder)
-    refuse_projection(folder, sentences.projection, "an exported graph")
-    encoder = load_encoder(sentences.encoder)
-    encoder.pooler = None
-    is_embedder = read_pooling(folder) is not None
-    head = Vectors(sentences.pooling, True, sentences.truncate_dim) if is_embedder else States()
-    engine = start_engine(deepcopy(encoder), sentences.encoder, _CPU, torch.float32)
-    longest = min(sentences.max_length or encoder.config.max_length, encoder.config.max_length)
-    notes = () if is_embedder else ("The folder says nothing of vectors or a task: its hidden states.",)
-    return Source(
-        name,
-        folder,
-        PaddedModel(encoder, head, one_segment=engine.tokenizer.one_segment),
-        engine.model,
-        engine.tokenizer,
-        None,
-        sentences,
-        longest,
-        notes,
-    )

@@ -105,7 +105,11 @@ def find(
     while True:
         with table.answering(question.where):
             rankings = [_ranking(way, table, manifest, question, depth) for way in _PARTS[question.mode]]
-        ranked = rankings[0] if len(rankings) == 1 else _fused(rankings)
+        ranked = rankings[0]
+        if len(rankings) > 1:
+            by_id = {row["id"]: row for ranking in rankings for row, _ in ranking}
+            fused = reciprocal_rank_fusion([[row["id"] for row, _ in ranking] for ranking in rankings])
+            ranked = [(by_id[id], score) for id, score in fused]
         if reranker is not None:  # equal scores keep the order in which they came
             rows = [row for row, _ in ranked[:depth]]
             scores = scores_of(reranker, question.query, [row["text"] for row in rows])
@@ -146,12 +150,6 @@ def _ranking(
     # the last one are among the `depth` is LanceDB's choice.
     rows.sort(key=lambda row: (row[score] if way == "vector" else -row[score], row["id"]))
     return [(row, 1.0 - row[score] if way == "vector" else row[score]) for row in rows]
-
-
-def _fused(rankings: Sequence[Sequence[tuple[IndexRow, float]]]) -> list[tuple[IndexRow, float]]:
-    rows = {row["id"]: row for ranking in rankings for row, _ in ranking}
-    fused = reciprocal_rank_fusion([[row["id"] for row, _ in ranking] for ranking in rankings])
-    return [(rows[id], score) for id, score in fused]
 
 
 def _hit(row: IndexRow, score: float, query: str, manifest: IndexManifest) -> Hit:

@@ -6,7 +6,7 @@ another tool, gives the figures that we give.
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
@@ -18,7 +18,6 @@ from bertsmith.inference.ranking.search import (
     Bm25Settings,
     DenseSearch,
     Embeds,
-    Found,
     LexicalSearch,
     Scores,
     search_among,
@@ -110,29 +109,27 @@ class _Collection:
         search = index()
         seconds = time.perf_counter() - begun
         begun = time.perf_counter()
-        if self.candidates is not None:
-            floor = -math.inf
-        rankings = {
-            query: [
-                (self.ids[place], score)
-                for place, score in zip(found.places.tolist(), found.scores.tolist(), strict=True)
-                if score > floor
-            ]
-            for query, found in zip(self.queries, self._found(search, name), strict=True)
-        }
-        return System(name, rankings, _milliseconds(begun, rankings), seconds)
 
-    def _found(self, search: Scores, name: str) -> Iterator[Found]:
         def heard(done: int) -> None:
             if self.progress is not None:
                 self.progress(done, len(self.queries), f"queries by {name}")
 
         texts, count = list(self.queries.values()), len(self.ids)
         if self.candidates is None:
-            return search_exactly(search, texts, count, self.settings.depth, heard)
-        places = {id: place for place, id in enumerate(self.ids)}
-        candidates = [np.array([places[id] for id in self.candidates[query]]) for query in self.queries]
-        return search_among(search, texts, count, candidates, heard)
+            hits = search_exactly(search, texts, count, self.settings.depth, heard)
+        else:
+            places = {id: place for place, id in enumerate(self.ids)}
+            candidates = [np.array([places[id] for id in self.candidates[query]]) for query in self.queries]
+            hits, floor = search_among(search, texts, count, candidates, heard), -math.inf
+        rankings = {
+            query: [
+                (self.ids[place], score)
+                for place, score in zip(found.places.tolist(), found.scores.tolist(), strict=True)
+                if score > floor
+            ]
+            for query, found in zip(self.queries, hits, strict=True)
+        }
+        return System(name, rankings, _milliseconds(begun, rankings), seconds)
 
 
 def fuse(systems: Sequence[System], settings: RankingSettings) -> System:

@@ -84,6 +84,17 @@ class Comparison:
         """All of it as plain values, the main metric for every query too. A fact of the name of a count, as
         the option `queries` is, doesn't stand in its place.
         """
+        systems = dict[str, dict[str, Any]]()
+        for figures in self.figures:
+            found = systems[figures.system.name] = {
+                "scores": figures.scores.means,
+                "intervals": {name: list(interval) for name, interval in figures.intervals.items()},
+                "milliseconds": figures.system.milliseconds,
+                "indexing_seconds": figures.system.seconds,
+            }
+            if (difference := figures.difference) is not None:
+                interval = list(difference.interval)
+                found["above_baseline"] = {"mean": difference.mean, "interval": interval, "p": difference.p}
         return {
             **self.facts,
             "data": self.data.name,
@@ -91,7 +102,7 @@ class Comparison:
             "queries": len(self.queries),
             "notes": self.notes(),
             "verdict": self.verdict(),
-            "systems": {each.system.name: self._plain(each) for each in self.figures},
+            "systems": systems,
             "main_metric": self.main,
             "per_query": {
                 query: {
@@ -100,21 +111,6 @@ class Comparison:
                 for place, query in enumerate(self.queries)
             },
         }
-
-    def _plain(self, figures: Figures) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            "scores": figures.scores.means,
-            "intervals": {name: list(interval) for name, interval in figures.intervals.items()},
-            "milliseconds": figures.system.milliseconds,
-            "indexing_seconds": figures.system.seconds,
-        }
-        if figures.difference is not None:
-            found["above_baseline"] = {
-                "mean": figures.difference.mean,
-                "interval": list(figures.difference.interval),
-                "p": figures.difference.p,
-            }
-        return found
 
 
 def metrics_for(data: RetrievalData, k: int, depth: int) -> tuple[str, ...]:
