@@ -35,9 +35,6 @@ _REACHED = 0.8
 _OPTIMIZER_BYTES = 40
 # Of a weight that travels to the GPUs that lack it, in the precision of the products.
 _BYTES_GATHERED = {"float32": 4, "bfloat16": 2, "float16": 2}
-# Scores written; scaled, masked, softmax, dropout, each read and written; read for the product with the
-# values: ten. About as many in the backward pass.
-ATTENTION_PASSES = 20
 _COPY_BANDWIDTH = 4e9  # bytes a second, assumed: a checkpoint's copy, written beside the training
 
 
@@ -47,8 +44,9 @@ class Implementation:
 
     `all_positions`: the vocabulary's product for every token, not for the masked ones alone. `all_rows`: the
     last layer too for every token, not for those a head reads. `attention_passes`: how often attention's
-    weights, two bytes each, pass through memory; 0 where they never leave the chip. `gradient_bytes`: of one
-    gradient as GPUs exchange it.
+    weights, two bytes each, pass through memory; 0 where they never leave the chip, 20 where each step is a
+    kernel (written; scaled, masked, softmax, dropout, each read and written; read for the product with the
+    values; about as many backward). `gradient_bytes`: of one gradient as GPUs exchange it.
     """
 
     all_positions: bool = False

@@ -78,9 +78,7 @@ def word_neighbours(
             for number, layer in enumerate(layers):
                 assert centre is not None
                 own, others = wanted[number] - centre[number], np.concatenate(layer) - centre[number]
-                lengths = np.linalg.norm(own) * np.linalg.norm(others, axis=1)
-                cosines = np.asarray(others @ own / np.maximum(lengths, _TINY))  # (H,), (W, H) -> (W,)
-                best[number] = _nearest(best[number], cosines, places, count)
+                best[number] = _nearest(best[number], own, others, places, count)
         if progress is not None:
             progress(done, total, "texts")
     if centre is None:
@@ -96,10 +94,14 @@ class _Found(NamedTuple):
     place: tuple[str, int]
 
 
-def _nearest(best: list[_Found], cosines: Floats, places: list[tuple[str, int]], count: int) -> list[_Found]:
-    """The `count` nearest of those so far and new ones, (W,) at `places`; what stood in an earlier batch
-    already counts once.
+def _nearest(
+    best: list[_Found], own: Floats, others: Floats, places: list[tuple[str, int]], count: int
+) -> list[_Found]:
+    """The `count` nearest to `own` (H,) of those so far and of `others` (W, H) at `places`; what stood in an
+    earlier batch already counts once.
     """
+    lengths = np.linalg.norm(own) * np.linalg.norm(others, axis=1)
+    cosines = np.asarray(others @ own / np.maximum(lengths, _TINY))  # (W,)
     nearest = np.argsort(-cosines, kind="stable")[:count].tolist()
     known = {each.place for each in best}
     new = [_Found(float(cosines[each]), places[each]) for each in nearest if places[each] not in known]

@@ -245,7 +245,7 @@ class PassageTable:
         )
 
 
-def build_approximate(table: PassageTable, rows: int, queries: int = 100, seed: int = 0) -> Approximate:
+def build_approximate(table: PassageTable, rows: int, queries: int = 100) -> Approximate:
     """Trains the index on the table's vectors, replacing an earlier one, and measures it: the smallest number
     of groups that reaches `RECALL`, or the largest tried, and what it reaches.
 
@@ -262,7 +262,7 @@ def build_approximate(table: PassageTable, rows: int, queries: int = 100, seed: 
     )
     with index_errors(table.folder):
         table.table.create_index("vector", config=config, replace=True)
-        drawn = _draw(table, rows, queries, seed)
+        drawn = _draw(table, rows, queries)
         exact = [_distances(table, row, None) for row in drawn]
         for probes in _PROBES:
             found = [_distances(table, row, probes) for row in drawn]
@@ -272,9 +272,9 @@ def build_approximate(table: PassageTable, rows: int, queries: int = 100, seed: 
     return Approximate(rows=rows, probes=probes, refine=_REFINE, recall=recall, queries=len(drawn))
 
 
-def _draw(table: PassageTable, rows: int, queries: int, seed: int) -> list[tuple[str, Vectors]]:
+def _draw(table: PassageTable, rows: int, queries: int) -> list[tuple[str, Vectors]]:
     """Passages by their ids, with their vectors."""
-    places = np.random.default_rng(seed).choice(rows, min(queries, rows), replace=False)
+    places = np.random.default_rng(0).choice(rows, min(queries, rows), replace=False)
     taken = table.table.take_offsets(sorted(map(int, places))).select(["id", "vector"]).to_arrow()
     flat = taken.column("vector").combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return list(zip(taken.column("id").to_pylist(), flat.reshape(taken.num_rows, -1), strict=True))
