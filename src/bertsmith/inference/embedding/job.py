@@ -138,7 +138,8 @@ def _finish(
     """The shards that aren't there, then the file of all."""
     hashes, texts, tokens = parts.done()
     rows = ShardedRows(found, parts.shard_rows, hashes)
-    started, computed, cost = time.monotonic(), Count(0, 0, 0.0), None
+    started, computed = time.monotonic(), Count(0, 0, 0.0)
+    cost: Loss | None = None
 
     def report(texts: int, tokens: int) -> None:
         if watch is not None:

@@ -86,7 +86,7 @@ class Comparison:
         """
         systems = dict[str, dict[str, Any]]()
         for figures in self.figures:
-            found = systems[figures.system.name] = {
+            found: dict[str, Any] = {
                 "scores": figures.scores.means,
                 "intervals": {name: list(interval) for name, interval in figures.intervals.items()},
                 "milliseconds": figures.system.milliseconds,
@@ -95,6 +95,7 @@ class Comparison:
             if (difference := figures.difference) is not None:
                 interval = list(difference.interval)
                 found["above_baseline"] = {"mean": difference.mean, "interval": interval, "p": difference.p}
+            systems[figures.system.name] = found
         return {
             **self.facts,
             "data": self.data.name,
