@@ -150,10 +150,10 @@ class TableReader:
                 if room is not None and (counts > room).any():
                     place = np.arange(len(found)) - np.repeat(np.cumsum(counts) - counts, counts)
                     found, counts = found[place < room], np.minimum(counts, room)
-                ids.append(found)
+                ids.append(found.astype(np.int64))
                 lengths.append(counts)
             number += len(some)
-            yield np.concatenate(ids).astype(np.int64), np.concatenate(lengths)
+            yield np.concatenate(ids), np.concatenate(lengths)
 
     def _beginning(self, text: str, room: int) -> str:
         """Of a long text as much as has more tokens than are read, so that no time goes into the rest."""

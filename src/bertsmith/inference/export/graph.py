@@ -154,7 +154,7 @@ def openvino_files(graph: "ModelProto", folder: Path) -> list[Path]:
 
 def openvino_run(path: Path, names: Sequence[str]) -> Run:
     """By OpenVINO on the processor, in float32: left alone it takes bfloat16 where the processor has it."""
-    import openvino  # type: ignore[import-untyped]
+    import openvino
 
     compiled = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 
