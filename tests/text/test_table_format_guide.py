@@ -70,7 +70,7 @@ def write_xlsx(path: Path, rows: Sequence[Mapping[str | None, Any]], *, shared: 
         if isinstance(value, bool):
             return f'<c r="{place}" t="b"><v>{int(value)}</v></c>'
         if not isinstance(value, str):
-            return f'<c r="{place}"><v>{value!r}</v></c>'
+            return f'<c r="{place}"><f>1+1</f><v>{value!r}</v></c>'
         written = escape(value).replace("\r", "_x000D_")
         inner = f'<t xml:space="preserve">{written}</t>'
         if not shared:
@@ -151,7 +151,7 @@ def test_it_is_found_by_its_ending_packed_piped_and_in_folders(
 def test_the_commands_of_the_page_read_its_files(package: Path) -> None:
     rows = [
         {"queue": queue, "text": f"my {word} number {number} is {number % 5} days late"}
-        for number in range(20)
+        for number in range(12)
         for queue, word in WORDS.items()
     ]
     write_xlsx(package / "tickets.xlsx", rows)
@@ -159,7 +159,7 @@ def test_the_commands_of_the_page_read_its_files(package: Path) -> None:
     write_xlsx(package / "new.xlsx", new)
     random_encoder(package / "minilm", [*WORDS.values(), "my", "number", "is", "days", "late", "where"])
     for command in commands(PAGE.read_text(encoding="utf-8")):
-        more = ["epochs=20", "optimizer.learning_rate=5e-3", "max_length=32", "hardware.threads=1"]
+        more = ["epochs=12", "optimizer.learning_rate=5e-3", "max_length=32", "hardware.threads=1"]
         assert main([*command, *(more if command[0] == "finetune" else [])]) == 0, command
     said = [json.loads(line)["label"] for line in (package / "queues.jsonl").read_text().splitlines()]
     assert said == list(WORDS)
