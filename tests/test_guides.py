@@ -31,8 +31,11 @@ from bertsmith.serving.settings import read_settings
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
 from bertsmith.tasks.registry import find_task
+from bertsmith.text.corpus.building import build_corpus
+from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetuning.task_run import Best
+from bertsmith.training.log import RunLog
 from bertsmith.training.recipe import read_recipe
 from parity.model_parity import assert_parity, random_sample, twin, with_large_weights
 from test_documented_commands import commands
@@ -45,6 +48,10 @@ JUDGEMENTS = ("awful", "weak", "fine", "superb")  # one star to four
 QUEUES = {"billing": ("charged", "refund", "invoice"), "shipping": ("parcel", "late", "courier")}
 FILLERS = ("the", "film", "was", "my", "and", "is", "it", "a")
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+PRETRAINS_FAST = [
+    *("hours=none", "steps=3", "data.sequence_lengths=[32]", "data.batch_size=16", "loss.sampled_pieces=0"),
+    *("optimizer.warmup=0", "evaluation.tokens=500", "checkpoint.every=1000", "hardware.threads=1"),
+]
 # A random model of this size wants more than the rate that suits a trained one.
 LEARNS_FAST = ["optimizer.learning_rate=5e-3", "epochs=10", "batch_size=16", "hardware.threads=1"]
 
@@ -67,7 +74,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             (tmp_path / name).write_text(text, encoding="utf-8")
     write_tiny_bert(tmp_path / "minilm")
     yield tmp_path
-    for name in ("stars", "tickets", "lion"):
+    for name in ("stars", "tickets", "within_one", "lion", "smoothed"):
         sys.modules.pop(name, None)
 
 
@@ -137,7 +144,7 @@ def test_the_guide_to_a_task_leads_to_one_that_learns(desk: Path, capsys: pytest
 
 def has_everything_that_ours_have(desk: Path, others: list[list[str]]) -> None:
     """Exported, distilled, explained, suggested for, served."""
-    export, distil, look, suggest, serve = others
+    export, distil, look, suggest, serve, *_ = others
     assert main(export) == 0
     parity = json.loads((desk / "runs/graph/parity.json").read_text())
     assert parity["passed"] and parity["gate"]["agreeing"] == 60
@@ -154,6 +161,31 @@ def has_everything_that_ours_have(desk: Path, others: list[list[str]]) -> None:
     settings = read_settings([serve[1]], None, {"task": serve[-1]})
     (answer,) = open_model(settings.models[0], 1).operation(None).prepare(["superb film"], Options()).answer()
     assert answer == Predictor.load("runs/stars/model", find_task("stars:Stars")).predict(["superb film"])[0]
+
+
+def test_a_metric_of_one_s_own_decides_and_stands_beside_the_others(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of weights after each epoch the best by it are kept, and the model is an ordinary one."""
+    write_reviews(desk)
+    *_, finetune, evaluate, predict = commands(TASK.read_text(encoding="utf-8"))
+    assert main([*finetune, *LEARNS_FAST, "epochs=2"]) == 0
+    results = json.loads((desk / "runs/near/results.json").read_text())
+    log = lines_of(desk / "runs/near/restarts/1/log.jsonl")
+    best = max(each["within_one"] for each in log if each["kind"] == "evaluation")
+    assert (results["main_metric"], results["restarts"][0]["score"]) == ("within_one", best)
+    dev = results["evaluations"]["dev"]
+    assert dev["model"]["within_one"] == best
+    assert main(predict) == 0
+    right = [gold["gold"] for gold in lines_of(desk / "runs/near/predictions/dev.jsonl")]
+    said = [line["label"] for line in lines_of(desk / "near.jsonl")]
+    near = [abs(int(g) - int(s)) <= 1 for g, s in zip(right, said, strict=True)]
+    assert dev["model"]["within_one"] == pytest.approx(sum(near) / 60)
+    assert dev["model"]["within_one"] > dev["baselines"]["majority"]["within_one"]
+    capsys.readouterr()
+    assert main([*evaluate, "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    assert (measured["main_metric"], measured["model"]) == ("within_one", pytest.approx(dev["model"]))
 
 
 def test_a_model_of_someone_s_task_opens_only_with_that_task(
@@ -405,6 +437,34 @@ def test_a_run_by_the_guide_s_optimiser_learns_and_goes_on_to_the_bit(
     assert main([*parts, "--resume"]) == 0
     first, second = (load_file(desk / f"runs/{name}/model/model.safetensors") for name in ("lion", "parts"))
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+# -- a way of pre-training -----------------------------------------------------------------------------------
+
+
+def write_law(folder: Path) -> None:
+    lines = [f"{text}." for _, text in sentences(240, 4, JUDGEMENTS)]
+    (folder / "law.txt").write_text("\n\n".join(lines))
+    settings = CorpusSettings(format="blank-lines", heldout=0.2, near_duplicates=False)
+    build_corpus([str(folder / "law.txt")], folder / "corpora/law", settings=settings, workers=1)
+
+
+def test_the_guide_to_an_objective_leads_to_a_run(desk: Path) -> None:
+    """Its loss is the cross-entropy with a tenth of each label spread evenly, from the same weights on."""
+    (desk / "smoothed.py").write_text(files_in(VARIANT)["smoothed.py"], encoding="utf-8")
+    write_law(desk)
+    every = commands(VARIANT.read_text(encoding="utf-8"))
+    (pretrain,) = (each for each in every if "objective=smoothed:Smoothed" in each)
+    assert main([*pretrain, *PRETRAINS_FAST]) == 0
+    assert main([*pretrain, "objective=masked-language", "out=runs/plain", *PRETRAINS_FAST]) == 0
+    smoothed, plain = (
+        next(each for each in RunLog.read(desk / "runs" / run) if each["kind"] == "step")["mlm_loss"]
+        for run in ("law-smoothed", "plain")
+    )
+    # of random weights all pieces are about as likely, so that what is spread costs log V as all else does
+    assert smoothed == pytest.approx(plain, rel=0.02)
+    assert smoothed != plain
+    assert 'objective = "smoothed:Smoothed"' in (desk / "runs/law-smoothed/recipe.toml").read_text()
 
 
 def imported(module: str) -> Any:

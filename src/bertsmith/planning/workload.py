@@ -23,7 +23,7 @@ from bertsmith.model.config_json import config_from_hugging_face
 from bertsmith.model.locate import is_hub_name, locate_model, locate_tokenizer
 from bertsmith.model.meta_init import meta_init
 from bertsmith.model.untrusted import plain_file, read_settings
-from bertsmith.tasks.pretraining.objectives import OBJECTIVES, PretrainedModel
+from bertsmith.tasks.pretraining.objectives import PretrainedModel, find_objective
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -136,7 +136,7 @@ def find_inputs(recipe: Recipe) -> PlanInputs:
             more.append(
                 f"{recipe.general} holds no token store: its sequences are taken to be like the corpus's."
             )
-    objective, choices = OBJECTIVES[recipe.objective], recipe.objective_choices()
+    objective, choices = find_objective(recipe.objective), recipe.objective_choices()
     model = meta_init(lambda: objective.build(config, choices))
     if recipe.replaced.generator is not None:
         share = recipe.replaced.generator_share
@@ -230,7 +230,7 @@ def _sampled(
     length = data.sequence_lengths[phase]
     stream = PretrainingStream(
         store, tokenizer, recipe.seed, data.next_sentence, length, batch_size * length,
-        data.short_seq_prob, OBJECTIVES[recipe.objective].sentence_order,
+        data.short_seq_prob, find_objective(recipe.objective).sentence_order,
     )  # fmt: skip
     masker = Masker(tokenizer, MaskingRates(**recipe.masking.model_dump()))
     most = _SAMPLED_BATCHES

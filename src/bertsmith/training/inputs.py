@@ -30,7 +30,12 @@ from bertsmith.model.card import (
 from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import locate_model, locate_tokenizer
 from bertsmith.model.own_tokenizer import read_own_tokenizer
-from bertsmith.tasks.pretraining.objectives import OBJECTIVES, VALUES, PretrainedModel, PretrainingObjective
+from bertsmith.tasks.pretraining.objectives import (
+    VALUES,
+    PretrainedModel,
+    PretrainingObjective,
+    find_objective,
+)
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizers import PatchTokenizer, ValueTokenizer, load_tokenizer
@@ -74,7 +79,7 @@ class Inputs:
                 "loss.decoder_layers is for series and images: leave it out for other sequences."
             )
         if self.train.values is None:
-            return OBJECTIVES[recipe.objective]
+            return find_objective(recipe.objective)
         if recipe.objective != "masked-language" or recipe.data.next_sentence or recipe.general is not None:
             raise RecipeError(
                 "Rows of numbers are pre-trained by objective=masked-language, whose masked values are "
@@ -160,7 +165,7 @@ def _model(
 ) -> tuple[PretrainedModel, tuple[str, ...]]:
     """A new model, or the one to go on from with sentences on what was added to it or left out."""
     torch.manual_seed(recipe.seed)
-    objective = OBJECTIVES[recipe.objective]
+    objective = find_objective(recipe.objective)
     if init is None:
         config = recipe.model.config(tokenizer.vocab_size, tokenizer.pad_id)
         require_fit(recipe, config, tokenizer.vocab_size)
@@ -236,7 +241,7 @@ def require_fit(recipe: Recipe, config: BertConfig, vocab_size: int) -> None:
             f"init has a vocabulary of {config.vocab_size:,} pieces, the tokenizer {vocab_size:,}. "
             "Leave tokenizer= out to use init's own."
         )
-    if problem := OBJECTIVES[recipe.objective].problem(config, recipe.objective_choices()):
+    if problem := find_objective(recipe.objective).problem(config, recipe.objective_choices()):
         raise RecipeError(problem)
     longest = max(recipe.data.sequence_lengths)
     if longest > config.max_length:
@@ -271,7 +276,7 @@ def _check_text(recipe: Recipe, train: TokenStore) -> None:
     if len(train) == 0:
         raise CorpusError(f"{train.path} holds no document. Build the corpus with a smaller held-out share.")
     if recipe.data.next_sentence:
-        require_documents(train, OBJECTIVES[recipe.objective].sentence_order)
+        require_documents(train, find_objective(recipe.objective).sentence_order)
 
 
 def _measured(heldout: TokenStore, next_sentence: bool) -> tuple[TokenStore | None, tuple[str, ...]]:

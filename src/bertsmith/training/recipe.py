@@ -15,7 +15,7 @@ from bertsmith.door import door, place, several, text
 from bertsmith.errors import ModelError, RecipeError, did_you_mean
 from bertsmith.model.config import Activation, BertConfig, make_config, preset
 from bertsmith.model.families import find_family
-from bertsmith.tasks.pretraining.objective_choices import ObjectiveChoices, ObjectiveName
+from bertsmith.tasks.pretraining.objective_choices import Objective, ObjectiveChoices
 from bertsmith.training.settings import PathText, RunSettings, Schedule, override, read_toml
 from bertsmith.validation import Listed, UserSettings, check
 
@@ -184,7 +184,7 @@ class Recipe(RunSettings):
     init: PathText | None = None
     decay_from: PathText | None = None
     out: PathText | None = None
-    objective: ObjectiveName = "masked-language"
+    objective: Objective = "masked-language"
     model: ModelSettings = ModelSettings()
     data: DataSettings = DataSettings()
     masking: MaskingSettings = MaskingSettings()

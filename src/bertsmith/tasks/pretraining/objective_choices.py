@@ -4,9 +4,23 @@ is read at once.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BeforeValidator
+from pydantic_core import PydanticKnownError
 
 ObjectiveName = Literal["masked-language", "sentence-order", "replaced-tokens"]
+
+
+def _known(name: Any) -> Any:
+    ours = get_args(ObjectiveName)
+    if name in ours or (isinstance(name, str) and ":" in name):
+        return name
+    *others, last = map(repr, ours)
+    raise PydanticKnownError("literal_error", {"expected": f"{', '.join(others)} or {last}"})
+
+
+Objective = Annotated[str, BeforeValidator(_known)]  # one of ours, or a user's `module:Class`
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""Ways of pre-training, by their names in a recipe: a record each. What is trained on (streams, masks) and
-the loop are the same for all.
+"""Ways of pre-training, by their names in a recipe: a record each, ours or a user's own. What is trained on
+(streams, masks) and the loop are the same for all.
 """
 
 from abc import ABC, abstractmethod
@@ -12,10 +12,11 @@ import torch
 
 from bertsmith.data.masking import Masker
 from bertsmith.data.stream import MixedStream, PretrainingStream
+from bertsmith.door import own_class
 from bertsmith.model.checkpoint import SavesItself
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.pretraining.masked_task import MaskedTask
-from bertsmith.tasks.pretraining.objective_choices import ObjectiveChoices, ObjectiveName
+from bertsmith.tasks.pretraining.objective_choices import ObjectiveChoices
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining.pretraining_checkpoint import (
     has_replaced_token_head,
@@ -54,7 +55,7 @@ class TaskInputs:
 class PretrainingObjective(ABC, Generic[ModelT]):
     """One way of pre-training. `sentence_order` says which pairs it has, if any."""
 
-    name: ClassVar[ObjectiveName]
+    name: ClassVar[str]
     sentence_order: ClassVar[bool] = False
 
     @abstractmethod
@@ -92,7 +93,7 @@ class PretrainingObjective(ABC, Generic[ModelT]):
 class MaskedLanguage(PretrainingObjective[PretrainingModel]):
     """Masked pieces, and with `data.next_sentence` whether the second segment is the next one (BERT)."""
 
-    name: ClassVar[ObjectiveName] = "masked-language"
+    name = "masked-language"
 
     def problem(self, config: BertConfig, choices: ObjectiveChoices) -> str | None:
         if choices.next_sentence and not config.has_next_sentence:
@@ -133,7 +134,7 @@ class MaskedLanguage(PretrainingObjective[PretrainingModel]):
 class SentenceOrder(MaskedLanguage):
     """Masked pieces, and whether two neighbouring segments stand in their order (ALBERT)."""
 
-    name: ClassVar[ObjectiveName] = "sentence-order"
+    name = "sentence-order"
     sentence_order = True
 
     def problem(self, config: BertConfig, choices: ObjectiveChoices) -> str | None:
@@ -153,7 +154,7 @@ class SentenceOrder(MaskedLanguage):
 class ReplacedTokens(PretrainingObjective[ReplacedTokenModel]):
     """Which tokens a small generator has put in (ELECTRA)."""
 
-    name: ClassVar[ObjectiveName] = "replaced-tokens"
+    name = "replaced-tokens"
 
     def problem(self, config: BertConfig, choices: ObjectiveChoices) -> str | None:
         if not has_replaced_token_head(config):
@@ -209,6 +210,14 @@ class Values(MaskedLanguage):
 
 
 VALUES = Values()
-OBJECTIVES: dict[ObjectiveName, PretrainingObjective[Any]] = {
+OBJECTIVES: dict[str, PretrainingObjective[Any]] = {
     each.name: each for each in (MaskedLanguage(), SentenceOrder(), ReplacedTokens())
 }
+
+
+def find_objective(name: str) -> PretrainingObjective[Any]:
+    """As a recipe names it: one of ours, or a user's own by `module:Class`. Raises InputError."""
+    if name in OBJECTIVES:
+        return OBJECTIVES[name]
+    found: type[PretrainingObjective[Any]] = own_class(name, PretrainingObjective, "objective")
+    return found()

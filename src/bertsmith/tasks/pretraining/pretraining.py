@@ -126,7 +126,7 @@ class PretrainingTask(MaskedTask[PretrainingModel]):
 
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
         """Summed cross-entropies of one micro-batch."""
-        masked, first_tokens, predicting = self._encode(sequences, self.masker)
+        masked, first_tokens, predicting = self.encode(sequences, self.masker)
         losses = {"mlm": self.model.masked_language_loss(predicting, masked.labels, self.sample)}
         if self.model.next_sentence is not None:
             logits = self.model.next_sentence_logits(first_tokens)
@@ -168,8 +168,10 @@ class PretrainingTask(MaskedTask[PretrainingModel]):
             }
         return metrics
 
-    def _encode(self, sequences: Sequences, masker: Masker) -> tuple[MaskedTokens, Tensor, Tensor]:
-        """Masks, and the hidden states that the heads read: first tokens (B, H), masked positions (K, H)."""
+    def encode(self, sequences: Sequences, masker: Masker) -> tuple[MaskedTokens, Tensor, Tensor]:
+        """Masks by `masker`, and the hidden states that the heads read: first tokens (B, H), masked positions
+        (K, H).
+        """
         batch = PackedBatch.of(sequences, self.device)
         masked = masker.draw(sequences, batch)
         batch = replace(batch, token_ids=masked.token_ids)
@@ -179,7 +181,7 @@ class PretrainingTask(MaskedTask[PretrainingModel]):
         return masked, first_tokens, predicting
 
     def sums_of(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
-        masked, first_tokens, predicting = self._encode(sequences, masker)
+        masked, first_tokens, predicting = self.encode(sequences, masker)
         totals = masked_sums(self.model, masked, predicting, self.most_frequent)
         labels = masked.labels[masked.labels != IGNORED]
         totals["mlm_characters"] = float(self.characters[labels.cpu()].sum())
