@@ -116,7 +116,7 @@ def _interval(gains: Sequence[float]) -> str:
 
 def run_one(request: dict[str, Any]) -> dict[str, Any]:
     """A teacher and its student."""
-    from bertsmith.compression.distilling.distil_task import distil_task
+    from bertsmith.compression.distilling.distil import distil_task
 
     name, seed, data = request["name"], request["seed"], DATA_SETS[request["name"]]
     with run_folder(__file__, "distil", request) as folder:

@@ -114,8 +114,8 @@ def _distilled(options: argparse.Namespace) -> Path:
     """The rest of the run, where it was interrupted."""
     from rich.console import Console
 
-    from bertsmith.compression.distilling.encoders.distil_encoder import distil_encoder
-    from bertsmith.compression.distilling.encoders.encoder_recipe import make_encoder_recipe
+    from bertsmith.compression.distilling.distil import distil_encoder
+    from bertsmith.compression.distilling.recipes import make_encoder_recipe
 
     store, _ = corpora.find(options)
     chosen = "".join(f"-{setting.replace('/', '_')}" for setting in options.settings)

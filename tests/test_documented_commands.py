@@ -9,8 +9,11 @@ import pytest
 from cyclopts import CycloptsError
 
 from bertsmith.cli.main import COMMANDS, build_app
-from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
-from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe, make_encoder_recipe
+from bertsmith.compression.distilling.recipes import (
+    EncoderDistilRecipe,
+    make_distil_recipe,
+    make_encoder_recipe,
+)
 from bertsmith.errors import BertsmithError
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning.search import make_search

@@ -2,9 +2,9 @@
 
 from .benchmarks.mteb_model import MtebModel as MtebModel
 from .compression.distil_static import distil_static as distil_static
-from .compression.distilling.distil_task import distil_task as distil_task
-from .compression.distilling.encoders.distil_encoder import distil_encoder as distil_encoder
-from .compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe as EncoderDistilRecipe
+from .compression.distilling.distil import distil_encoder as distil_encoder
+from .compression.distilling.distil import distil_task as distil_task
+from .compression.distilling.recipes import EncoderDistilRecipe as EncoderDistilRecipe
 from .compression.shrinking.shrink import shrink as shrink
 from .compression.vocabulary_pruning import prune_vocabulary as prune_vocabulary
 from .data.batch import PackedBatch as PackedBatch

@@ -10,8 +10,8 @@ import pytest
 import torch
 from distil_rows import save_teacher, write_rows
 
-from bertsmith.compression.distilling import teacher as answer_cache
-from bertsmith.compression.distilling.teacher import Teacher, cached_outputs, key_of
+from bertsmith.compression.distilling.tasks import teacher as answer_cache
+from bertsmith.compression.distilling.tasks.teacher import Teacher, cached_outputs, key_of
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.finetuning import encode_examples

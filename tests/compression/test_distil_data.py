@@ -11,9 +11,14 @@ import pytest
 import torch
 from distil_rows import write_rows
 
-from bertsmith.compression.distilling.distil_data import DistilData, data_hashes, read_distil_data
-from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
-from bertsmith.compression.distilling.teacher import Teacher, open_teachers, read_answer_file
+from bertsmith.compression.distilling.recipes import make_distil_recipe
+from bertsmith.compression.distilling.tasks.data import (
+    DistilData,
+    data_hashes,
+    read_answer_file,
+    read_distil_data,
+)
+from bertsmith.compression.distilling.tasks.teacher import Teacher, open_teachers
 from bertsmith.errors import InputError
 from bertsmith.files import read_json, sha256, write_json
 from bertsmith.tasks.examples.held_out import hold_out

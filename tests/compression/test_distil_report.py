@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from distil_rows import write_rows
 
-from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
-from bertsmith.compression.distilling.distil_report import command
-from bertsmith.compression.distilling.distil_task import distil_task
+from bertsmith.compression.distilling.distil import distil_task
+from bertsmith.compression.distilling.recipes import make_distil_recipe
+from bertsmith.compression.distilling.tasks.report import command
 from bertsmith.training import machine
 
 

@@ -12,12 +12,11 @@ import torch
 from distil_rows import ROWS, save_teacher, tokenizer_of_words, write_rows
 from static_samples import save_table_of_classes
 
-from bertsmith.compression.distilling import distil_session as student_run
-from bertsmith.compression.distilling import distil_task as distil_task_module
-from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
-from bertsmith.compression.distilling.distil_session import DistilSession
-from bertsmith.compression.distilling.distil_task import DistilResult, distil_task
-from bertsmith.compression.distilling.teacher import Teacher, hash_of, open_teachers
+from bertsmith.compression.distilling.distil import DistilResult, distil_task
+from bertsmith.compression.distilling.recipes import make_distil_recipe
+from bertsmith.compression.distilling.tasks import lesson
+from bertsmith.compression.distilling.tasks.session import DistilSession
+from bertsmith.compression.distilling.tasks.teacher import Teacher, hash_of, open_teachers
 from bertsmith.compression.shrinking.shrink import shrink
 from bertsmith.compression.vocabulary_pruning import prune_vocabulary
 from bertsmith.errors import BertsmithError, InputError, ModelError, RecipeError
@@ -43,7 +42,7 @@ QUICK = ("batch_size=16", "hardware.threads=1", "epochs=2")
 def _unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the machine, which takes a second, nor pages drawn, which takes two."""
     monkeypatch.setattr(machine, "matmul_flops", lambda *_, **__: 1e11)
-    monkeypatch.setattr(distil_task_module, "write_distil_report", lambda *_: None)
+    monkeypatch.setattr(lesson, "write_distil_report", lambda *_: None)
 
 
 def distil(teacher: Path, folder: Path, task: str, *overrides: str, **given: Any) -> DistilResult:
@@ -278,7 +277,7 @@ def test_a_finished_run_is_not_repeated_and_answers_are_asked_for_once(
         raise AssertionError("asked again")
 
     monkeypatch.setattr(Teacher, "outputs", never)
-    monkeypatch.setattr(student_run.TaskRun, "run", never)
+    monkeypatch.setattr(lesson.TaskRun, "run", never)
     again = distil(make_teacher("tagging"), tmp_path, "tagging", resume=True)
     assert (again.model / "model.safetensors").read_bytes() == kept
     assert again.results.student.evaluations["dev"].model == first.results.student.evaluations["dev"].model
@@ -475,7 +474,7 @@ def test_a_student_is_there_before_it_is_compared(
     def stopped(*given: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(distil_task_module, "learn_alone", stopped)
+    monkeypatch.setattr(lesson.TaskLesson, "_learn_alone", stopped)
     with pytest.raises(KeyboardInterrupt):
         distil(make_teacher("classification"), tmp_path, "classification", compare=True)
     assert Predictor.load(tmp_path / "small" / "model").predict(["bano"])

@@ -15,8 +15,8 @@ from own_task import Species
 from safetensors.torch import load_file
 from static_samples import PIECES, save_table_of_classes, save_teacher
 
-from bertsmith.compression.distilling.distil_task import distil_task
-from bertsmith.compression.distilling.teacher import Teacher
+from bertsmith.compression.distilling.distil import distil_task
+from bertsmith.compression.distilling.tasks.teacher import Teacher
 from bertsmith.compression.shrinking import shrink as module
 from bertsmith.compression.shrinking import training as trying
 from bertsmith.compression.shrinking.candidates import LeftOut, OnTest, Shrunk, Tried, choose, doubts, ladder

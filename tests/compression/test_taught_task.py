@@ -8,7 +8,7 @@ import pytest
 import torch
 from distil_rows import tokenizer_of_words
 
-from bertsmith.compression.distilling.taught_task import TaughtTask, taught_examples
+from bertsmith.compression.distilling.tasks.taught_task import TaughtTask, taught_examples
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.losses.distillation import DistillationLoss, Taught
 from bertsmith.tasks.registry import find_task

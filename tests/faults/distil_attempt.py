@@ -10,16 +10,16 @@ from finetune_attempt import tiny_model, write_labelled
 from nursery import CONTEXT, Attempt, Settings
 from places import PLACES, Fault, Strike, _after, _before
 
-from bertsmith.compression.distilling import distil_session as student_run
-from bertsmith.compression.distilling import distil_task
-from bertsmith.compression.distilling import teacher as answer_cache
+from bertsmith.compression.distilling.distil import distil_task
+from bertsmith.compression.distilling.tasks import lesson
+from bertsmith.compression.distilling.tasks import teacher as answer_cache
 from bertsmith.files import read_json, sha256
 from bertsmith.tasks.finetuning import Finetuning
 from bertsmith.training.finetuning import task_run as best
 from bertsmith.training.finetuning.finetune import finetune
 from bertsmith.training.log import RunLog
 
-nursery.IMPORTED += ["bertsmith.compression.distilling.distil_task"]
+nursery.IMPORTED += ["bertsmith.compression.distilling.distil"]
 
 _CLOCK = {"elapsed", "tokens_per_second", "mfu", "time", "seconds", "saving"}
 
@@ -39,10 +39,10 @@ DISTIL_PLACES: dict[str, Callable[[Strike], None]] = {
     "after an evaluation counts": _after(best.Best, "consider"),
     "in the middle of a checkpoint": PLACES["in the middle of a tensor file"],
     "before a file gets its name": _before(Path, "replace"),
-    "before a run is noted as finished": _before(student_run.Restart, "write"),
-    "before the student is saved": _before(distil_task, "save_task_model"),
-    "after the student was saved": _after(distil_task, "save_task_model"),
-    "before the results are written": _before(distil_task, "write_distil_results"),
+    "before a run is noted as finished": _before(lesson.Restart, "write"),
+    "before the student is saved": _before(lesson, "save_task_model"),
+    "after the student was saved": _after(lesson, "save_task_model"),
+    "before the results are written": _before(lesson, "write_distil_results"),
 }
 
 
@@ -77,7 +77,7 @@ def distil_in_child(
     nursery._be_quiet()
     nursery._be_rank(rank, ranks, port)
     machine.matmul_flops = lambda *_, **__: 1e11  # measuring the machine takes a second
-    distil_task.write_distil_report = lambda *_: None  # and drawing pictures two
+    lesson.write_distil_report = lambda *_: None  # and drawing pictures two
     answer_cache._SHARD_TOKENS = 200  # several shards of answers
     for fault in faults:
         fault.install()
@@ -85,7 +85,7 @@ def distil_in_child(
     try:
         changes = settings["changes"]
         given = {name: value for name, value in settings.items() if name not in ("teacher", "changes")}
-        distil_task.distil_task([settings["teacher"]], *changes, **given, resume=True)
+        distil_task([settings["teacher"]], *changes, **given, resume=True)
     except BaseException as error:
         complaint = nursery._complaint_file(Path(settings["out"]), rank)
         complaint.write_text(f"{type(error).__name__}: {error}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
+from bertsmith.compression.distilling.recipes import make_distil_recipe
 from bertsmith.errors import BertsmithError, RecipeError
 from bertsmith.tasks.classification import Classification
 from bertsmith.training.finetune_recipe import make_finetune_recipe, task_settings

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bertsmith.compression.distilling.encoders.distil_encoder import distil_encoder
-from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe
+from bertsmith.compression.distilling.distil import distil_encoder
+from bertsmith.compression.distilling.recipes import EncoderDistilRecipe
 from bertsmith.data.sequences.building import SequenceSettings, build_sequences
 from bertsmith.data.sequences.codec import table_row_length
 from bertsmith.data.sequences.encoding import encode_sequences

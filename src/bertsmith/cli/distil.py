@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 
 def _recipe_setting_names(words: Sequence[str]) -> list[str]:
-    from bertsmith.compression.distilling.distil_recipe import DistilRecipe
-    from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe
+    from bertsmith.compression.distilling.recipes import DistilRecipe, EncoderDistilRecipe
     from bertsmith.training.finetune_recipe import finetune_settings
     from bertsmith.validation import setting_names
 
@@ -120,7 +119,7 @@ def distil(
     bertsmith distil minilm --static --texts articles/ --out runs/static
     """
     from bertsmith.cli.results import show_distilled
-    from bertsmith.compression.distilling.distil_task import distil_task
+    from bertsmith.compression.distilling.distil import distil_task
     from bertsmith.text.files.tables import format_of_ending
 
     beside: dict[str, object]
@@ -219,8 +218,8 @@ def _on_a_corpus(
     teacher: str, corpus: Path, out: Path, layers: str | None, overrides: Sequence[str], resume: bool
 ) -> None:
     from bertsmith.cli.results import show_losses
-    from bertsmith.compression.distilling.encoders.distil_encoder import distil_encoder
-    from bertsmith.compression.distilling.encoders.encoder_recipe import make_encoder_recipe
+    from bertsmith.compression.distilling.distil import distil_encoder
+    from bertsmith.compression.distilling.recipes import make_encoder_recipe
     from bertsmith.model.locate import locate_model
     from bertsmith.tasks.checkpoints.infer_task import model_kind
 

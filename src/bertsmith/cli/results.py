@@ -15,7 +15,7 @@ from bertsmith.training.finetuning.results import Results
 
 if TYPE_CHECKING:
     from bertsmith.compression.distil_static import StaticResult
-    from bertsmith.compression.distilling.distil_results import DistilResults
+    from bertsmith.compression.distilling.tasks.results import DistilResults
 
 _FIGURES = {"ece_before": "calibration error before", "ece_after": "after scaling by the temperature"}
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe, make_encoder_recipe
+from bertsmith.compression.distilling.recipes import EncoderDistilRecipe, make_encoder_recipe
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import BertConfig, make_config

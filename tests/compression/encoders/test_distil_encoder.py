@@ -10,8 +10,8 @@ import torch
 from encoder_samples import PIECES, recipe_of, save_embedder, save_word_model, tiny_tokenizer
 from safetensors.torch import load_file, save_file
 
-from bertsmith.compression.distilling.encoders.distil_encoder import EncoderDistilResult, distil_encoder
-from bertsmith.compression.distilling.encoders.encoder_recipe import make_encoder_recipe
+from bertsmith.compression.distilling.distil import EncoderDistilResult, distil_encoder
+from bertsmith.compression.distilling.recipes import make_encoder_recipe
 from bertsmith.data.batch import PackedBatch
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import BertsmithError, RecipeError

@@ -11,10 +11,10 @@ import torch
 from encoder_samples import recipe_of
 from safetensors.torch import load_file
 
-from bertsmith.compression.distilling.encoders import vector_cache
-from bertsmith.compression.distilling.encoders.distil_encoder import distil_encoder
-from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe
+from bertsmith.compression.distilling.distil import distil_encoder
+from bertsmith.compression.distilling.encoders import teacher as vector_cache
 from bertsmith.compression.distilling.encoders.objective import EncoderDistillation
+from bertsmith.compression.distilling.recipes import EncoderDistilRecipe
 from bertsmith.training import checkpoint as training_checkpoint
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop

@@ -9,8 +9,7 @@ from encoder_samples import tiny_tokenizer
 
 from bertsmith.arrays import Ints
 from bertsmith.compression.distilling.encoders.objective import TextStream, texts_of
-from bertsmith.compression.distilling.encoders.teacher import principal_directions
-from bertsmith.compression.distilling.encoders.vector_cache import VectorCache
+from bertsmith.compression.distilling.encoders.teacher import VectorCache, principal_directions
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor
 from bertsmith.inference.embedding.vectors import Vectors, normalised

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from bertsmith.compression.distilling.distil_data import data_hashes
-from bertsmith.compression.distilling.distil_recipe import DistilRecipe
-from bertsmith.compression.distilling.teacher import Teacher
+from bertsmith.compression.distilling.recipes import DistilRecipe
+from bertsmith.compression.distilling.tasks.data import data_hashes
+from bertsmith.compression.distilling.tasks.teacher import Teacher
 from bertsmith.errors import InputError
 from bertsmith.files import make_folder, read_json, write_json
 from bertsmith.model.config import BertConfig

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from bertsmith.compression.distilling.distil_results import measure_saving
-from bertsmith.compression.distilling.teacher import Teacher
+from bertsmith.compression.distilling.tasks.results import measure_saving
+from bertsmith.compression.distilling.tasks.teacher import Teacher
 from bertsmith.compression.shrinking.candidates import Tried
 from bertsmith.model.static_table import is_static
 from bertsmith.tasks.evaluating.evaluation import Evaluation, standard_error

@@ -16,10 +16,9 @@ from typing import Any
 
 from rich.console import Console
 
-from bertsmith.compression.distilling.distil_data import DistilData, read_distil_data
-from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
-from bertsmith.compression.distilling.distil_session import Show, silent
-from bertsmith.compression.distilling.teacher import Teacher
+from bertsmith.compression.distilling.recipes import make_distil_recipe
+from bertsmith.compression.distilling.tasks.data import DistilData, read_distil_data
+from bertsmith.compression.distilling.tasks.teacher import Teacher
 from bertsmith.compression.shrinking.candidates import (
     STATIC,
     LeftOut,
@@ -51,6 +50,7 @@ from bertsmith.inference.lock import sole_writer
 from bertsmith.machine import Hardware
 from bertsmith.model.locate import locate_model
 from bertsmith.model.static_table import refuse_static
+from bertsmith.progress import Show, silent
 from bertsmith.reporting import formatting
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task

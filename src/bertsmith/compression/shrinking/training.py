@@ -15,12 +15,12 @@ import numpy as np
 from rich.console import Console
 
 from bertsmith.compression.distil_static import distil_static
-from bertsmith.compression.distilling.distil_data import DistilData
-from bertsmith.compression.distilling.distil_recipe import DistilRecipe, make_distil_recipe
-from bertsmith.compression.distilling.distil_session import DistilSession, Show
-from bertsmith.compression.distilling.distil_task import distil_task
-from bertsmith.compression.distilling.student import linear_start
-from bertsmith.compression.distilling.teacher import Teacher
+from bertsmith.compression.distilling.distil import distil_task
+from bertsmith.compression.distilling.recipes import DistilRecipe, make_distil_recipe
+from bertsmith.compression.distilling.tasks.data import DistilData
+from bertsmith.compression.distilling.tasks.session import DistilSession
+from bertsmith.compression.distilling.tasks.student import start_head
+from bertsmith.compression.distilling.tasks.teacher import Teacher
 from bertsmith.compression.shrinking.candidates import STATIC, Candidate, LeftOut, Tried
 from bertsmith.compression.shrinking.judging import Judge
 from bertsmith.compression.vocabulary_pruning import prune_counted
@@ -30,7 +30,7 @@ from bertsmith.files import make_folder
 from bertsmith.inference.provenance import encoder_before
 from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
 from bertsmith.model.static_table import load_static
-from bertsmith.progress import Progress
+from bertsmith.progress import Progress, Show
 from bertsmith.reporting import formatting
 from bertsmith.tasks.checkpoints.task_checkpoint import on_table, save_task_model
 from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
@@ -105,8 +105,7 @@ def teach_table(
     session = replace(session, task=task, tokenizer=tokenizer, train=train)
     model = on_table(table, task)
     taught, answered = session.taught(session.ask(examples).answers, recipe.soft_weight)
-    if (start := linear_start(taught, model, answered)) is not None:
-        start.apply(model)
+    start_head(taught, model, answered)
     model.head.finish()
     dev = encode_examples(task, session.data.dev, tokenizer)
     task.calibrate(outputs_of(model.eval(), dev.encoded), dev.examples, dev.encoded)

@@ -1,3 +1,3 @@
-"""An encoder taught to a smaller one on raw text: its hidden states, its masked words, or its vectors. Read
-first: distil_encoder.py.
+"""An encoder, or an embedding model, teaches what it makes of raw text, asked anew in each step: masked
+words, hidden states, relations of self-attention, vectors of texts. Read first: lesson.py.
 """

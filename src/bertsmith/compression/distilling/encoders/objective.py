@@ -21,9 +21,8 @@ from bertsmith.compression.distilling.encoders.losses import (
     relation_loss,
     soft_target_loss,
 )
-from bertsmith.compression.distilling.encoders.student_model import Student
-from bertsmith.compression.distilling.encoders.teacher import Teacher, with_positions
-from bertsmith.compression.distilling.encoders.vector_cache import VectorCache
+from bertsmith.compression.distilling.encoders.student import Student
+from bertsmith.compression.distilling.encoders.teacher import Teacher, VectorCache, with_positions
 from bertsmith.data.batch import PackedBatch, Sequences, ragged_range, split
 from bertsmith.data.masking import MaskedTokens, Masker
 from bertsmith.data.pairs import Instances

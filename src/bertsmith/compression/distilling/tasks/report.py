@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertsmith.compression.distilling.distil_recipe import DistilRecipe
-from bertsmith.compression.distilling.distil_results import Cost, DistilResults
-from bertsmith.compression.distilling.distil_session import ALONE, STUDENT
+from bertsmith.compression.distilling.recipes import DistilRecipe
+from bertsmith.compression.distilling.tasks.results import ALONE, STUDENT, Cost, DistilResults
 from bertsmith.files import atomic_write
 from bertsmith.reporting import formatting, tables
 from bertsmith.reporting.page import REPORT_FILE, render_page
@@ -36,6 +35,12 @@ def render_distil(out: Path, recipe: DistilRecipe, results: DistilResults, hashe
     student, task = results.student, results.student.task
     logs = [read_log(out / name) for name in (STUDENT, ALONE)[: 2 if results.alone else 1]]
     teachers = " and ".join(each.removesuffix("/model") for each in recipe.teacher)
+    agreement = ", ".join(f"{value:.4f} on {name}" for name, value in results.agreement.items())
+    if agreement:
+        metric = figures.metric_name(results.metric)
+        agreement = (
+            f"Agreement, which is the student's {metric} with the teacher's answers for labels: {agreement}."
+        )
     return render_page(
         "distil.html.jinja",
         title=f"Distillation · {out.resolve().name}",
@@ -44,7 +49,7 @@ def render_distil(out: Path, recipe: DistilRecipe, results: DistilResults, hashe
         headline=_headline(results),
         warnings=results.warnings,
         compared=[_compared(results, name) for name in student.evaluations],
-        agreement=_agreement(results),
+        agreement=agreement,
         labels_of_teacher=results.labels_of_teacher,
         saving=_saving(results),
         alone=bool(results.alone),
@@ -116,17 +121,6 @@ def _compared(results: DistilResults, name: str) -> tables.Table:
             cells[place] += f" ± {error:.4f}"
         rows.append([who, *cells])
     return tables.Table(f"{name}: {evaluation.rows:,} rows", ["", *map(figures.metric_name, names)], rows)
-
-
-def _agreement(results: DistilResults) -> str:
-    shown = figures.metric_name(results.metric)
-    said = (f"{value:.4f} on {name}" for name, value in results.agreement.items())
-    found = ", ".join(said)
-    return (
-        f"Agreement, which is the student's {shown} with the teacher's answers for labels: {found}."
-        if found
-        else ""
-    )
 
 
 def _saving(results: DistilResults) -> tables.Table:

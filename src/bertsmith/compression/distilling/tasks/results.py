@@ -1,5 +1,5 @@
-"""What a distillation brought: the student beside its teacher, and beside itself without one; and what it
-saves, in parameters, bytes and the time of a text, measured in turn with its teacher.
+"""A student measured, and what its distillation brought: it stands beside its teacher, and beside itself
+without one; and what it saves, in parameters, bytes and the time of a text, taken in turn with the teacher.
 
 out/results.json            every figure
 out/predictions/dev.jsonl   what the student says of each row, with the right answer
@@ -8,24 +8,28 @@ out/predictions/dev.jsonl   what the student says of each row, with the right an
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from bertsmith.compression.distilling.teacher import Teacher
+from bertsmith.compression.distilling.tasks.session import DistilSession, TeacherAnswers
+from bertsmith.compression.distilling.tasks.teacher import Teacher
 from bertsmith.files import write_json
 from bertsmith.model.checkpoint import WEIGHTS
 from bertsmith.reporting import formatting
+from bertsmith.tasks.evaluating.evaluation import evaluate
 from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.task import Metrics
-from bertsmith.tasks.task_model import outputs_of
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.files.jsonl import write_jsonl
-from bertsmith.training.finetuning.results import Results
+from bertsmith.training.finetuning.results import Restart, Results
 from bertsmith.training.log import json_value
 
+STUDENT, ALONE = "student", "alone"  # folders of the two runs
 _ROUNDS = 5
 _FEW = 8  # texts, to see how long one takes
 _MOST_TEXTS, _MOST_ALONE = 256, 16
@@ -83,12 +87,11 @@ def measure_saving(
 
 
 def _together(models: Sequence[Teacher], encoded: Sequence[Sequence[Encoded]], count: int) -> float:
-    if not models:
-        return 0.0
+    """Seconds of so many texts, one model after the other."""
     begun = time.perf_counter()
     for model, texts in zip(models, encoded, strict=True):
         outputs_of(model.model, texts[:count])
-    return time.perf_counter() - begun
+    return time.perf_counter() - begun if models else 0.0
 
 
 def _alone(models: Sequence[Teacher], encoded: Sequence[Sequence[Encoded]], count: int) -> float:
@@ -101,29 +104,65 @@ def _alone(models: Sequence[Teacher], encoded: Sequence[Sequence[Encoded]], coun
 
 
 def _cost(models: Sequence[Teacher], seconds: Sequence[float], alone: Sequence[float]) -> Cost:
-    return Cost(
-        sum(parameters_of(each.folder) for each in models),
-        sum(_bytes_of(each.folder) for each in models),
-        statistics.median(seconds),
-        statistics.median(alone),
-    )
-
-
-def parameters_of(folder: Path) -> int:
-    """Numbers in a folder's weights."""
     from safetensors import safe_open
 
-    total = 0
-    for path in folder.glob("*.safetensors"):
-        with safe_open(path, "numpy") as file:
-            shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
-            total += sum(int(np.prod(shape)) for shape in shapes)
-    return total
+    parameters = size = 0
+    for model in models:
+        weights = list(model.folder.glob("*.safetensors"))
+        size += sum(path.stat().st_size for path in weights) or (model.folder / WEIGHTS).stat().st_size
+        for path in weights:
+            with safe_open(path, "numpy") as file:
+                shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
+            parameters += sum(int(np.prod(shape)) for shape in shapes)
+    return Cost(parameters, size, statistics.median(seconds), statistics.median(alone))
 
 
-def _bytes_of(folder: Path) -> int:
-    return (
-        sum(path.stat().st_size for path in folder.glob("*.safetensors")) or (folder / WEIGHTS).stat().st_size
+@dataclass(frozen=True)
+class Exam:
+    """What a student is measured on: its examples, what the teachers say of them, and the teachers' figures.
+    There are none of the last where their answers are the labels, and neither where answers stand in a file.
+    """
+
+    split: EncodedExamples
+    said: TeacherAnswers | None
+    teacher: Metrics
+
+
+def measure(session: DistilSession, model: TaskModel, restart: Restart, exams: Mapping[str, Exam]) -> Results:
+    """Calibrates the student on dev, and measures it there and, once, on test."""
+    task, data, dev = session.task, session.data, exams["dev"].split
+    figures = task.calibrate(outputs_of(model, dev.encoded), dev.examples, dev.encoded)
+    evaluations = {
+        name: evaluate(task, outputs_of(model, each.split.encoded), data.labelled or None, each.split)
+        for name, each in exams.items()
+    }
+    return Results(task, (restart,), 0, evaluations, figures, data.warnings, len(data.labelled))
+
+
+def compare(
+    session: DistilSession,
+    folder: Path,
+    student: Results,
+    exams: Mapping[str, Exam],
+    alone: dict[str, Metrics],
+) -> "DistilResults":
+    """The finished student in `folder` beside its teachers, and beside itself trained `alone`."""
+    task, dev, agreement = session.task, exams["dev"].split, dict[str, float]()
+    for name, each in exams.items():
+        if each.said is not None and task.answers_are_labels:
+            pairs = zip(each.split.examples, each.said.predictions, strict=True)
+            labelled = [task.as_label(example, prediction) for example, prediction in pairs]
+            agreement[name] = task.metrics(student.evaluations[name].predictions, labelled)[task.main_metric]
+    opened = Teacher.open(str(folder), type(task), session.machine.device)
+    asked = [encode_examples(each.task, dev.examples, each.tokenizer).encoded for each in session.teachers]
+    return DistilResults(
+        student=student,
+        teacher={name: each.teacher for name, each in exams.items() if each.teacher},
+        alone=alone,
+        agreement=agreement,
+        saving=measure_saving(session.teachers, opened, asked, dev.encoded),
+        texts=len(session.data.texts),
+        labels_of_teacher=session.data.dev_is_unlabelled,
     )
 
 

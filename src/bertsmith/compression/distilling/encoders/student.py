@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe
-from bertsmith.compression.distilling.encoders.kinds import Subject
+from bertsmith.compression.distilling.recipes import EncoderDistilRecipe
 from bertsmith.errors import RecipeError
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
@@ -22,7 +21,7 @@ from bertsmith.model.layers.elementwise import Dropout
 from bertsmith.model.layers.layer import Layer
 from bertsmith.model.sentence_files import keep_longest
 from bertsmith.model.student import kept_channels, make_student, student_config
-from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
+from bertsmith.tasks.checkpoints.sentence_folder import SentenceSettings, write_sentence_folder
 from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -93,11 +92,14 @@ def make_trained(
     student = Student(encoder)
     if "soft" in weights or "mlm" in weights:
         student.masked_language = _words(encoder, teacher, head)
+    width, whole = config.hidden_size, torch.eye(teacher.config.hidden_size)
     if "vectors" in weights:
         dimensions = recipe.dimensions if projection is None else len(projection)
-        student.dense = _dense(teacher, config.hidden_size, dimensions, projection)
-    if "states" in weights and config.hidden_size != teacher.config.hidden_size:
-        student.bridge = _bridge(teacher, config.hidden_size)
+        if dimensions is not None and dimensions != width:
+            onto = whole if projection is None else projection.cpu()
+            student.dense = _from_kept_channels(teacher, width, onto)
+    if "states" in weights and width != teacher.config.hidden_size:
+        student.bridge = _from_kept_channels(teacher, width, whole)
     if set(weights) == {"relations"}:
         _freeze_behind_attention(encoder)
     return student, pooler
@@ -128,39 +130,20 @@ def _words(encoder: Bert, teacher: Bert, head: MaskedLanguageHead | None) -> Mas
 
 
 @torch.no_grad()
-def _dense(teacher: Bert, width: int, dimensions: int | None, projection: Tensor | None) -> nn.Linear | None:
-    """Begins as the teacher's vectors are projected, of the channels that were kept."""
-    if dimensions is None or dimensions == width:
-        return None
-    dense = nn.Linear(width, dimensions)
-    rows = torch.eye(teacher.config.hidden_size) if projection is None else projection.cpu()
-    dense.weight.copy_(rows[:, kept_channels(teacher, width)])
-    nn.init.zeros_(dense.bias)
-    return dense
-
-
-@torch.no_grad()
-def _bridge(teacher: Bert, width: int) -> nn.Linear:
-    """Begins with each kept channel in its place."""
-    bridge = nn.Linear(width, teacher.config.hidden_size)
-    bridge.weight.copy_(torch.eye(teacher.config.hidden_size)[:, kept_channels(teacher, width)])
-    nn.init.zeros_(bridge.bias)
-    return bridge
+def _from_kept_channels(teacher: Bert, width: int, onto: Tensor) -> nn.Linear:
+    """Makes of the channels that were kept (h,) what a matrix (D, H) makes of all of the teacher's."""
+    linear = nn.Linear(width, len(onto))
+    linear.weight.copy_(onto[:, kept_channels(teacher, width)])
+    nn.init.zeros_(linear.bias)
+    return linear
 
 
 def _freeze_behind_attention(encoder: Bert) -> None:
     """Relations of the last layer say nothing of what comes behind its queries, keys and values."""
     last = encoder.layers[-1]
     assert isinstance(last, Layer)
-    parts: list[nn.Module | None] = [
-        last.attention.output,
-        last.feed_forward,
-        last.feed_forward_norm,
-        encoder.final_norm,
-    ]
-    if not last.pre_norm:
-        parts.append(last.attention_norm)
-    for part in parts:
+    behind = [last.attention.output, last.feed_forward, last.feed_forward_norm, encoder.final_norm]
+    for part in behind if last.pre_norm else [*behind, last.attention_norm]:
         if part is not None:
             part.requires_grad_(False)
 
@@ -169,13 +152,14 @@ def save_student(
     folder: Path,
     config: BertConfig,
     weights: Mapping[str, Tensor],
-    subject: Subject,
+    sentences: SentenceSettings | None,
     tokenizer: Tokenizer,
     provenance: Mapping[str, Any],
     teacher: Path,
 ) -> None:
-    """Of the `weights` of a `Student` what belongs into a model; replaces what a killed run left. `teacher`
-    is the folder of the teacher's encoder, by which longer texts are cut.
+    """Of the `weights` of a `Student` what belongs into a model, with how the teacher makes vectors of
+    sentences, if it does; replaces what a killed run left. `teacher` is the folder of the teacher's encoder,
+    by which longer texts are cut.
 
     Raises as `save_checkpoint` does.
     """
@@ -185,23 +169,24 @@ def save_student(
 
     def write_modules(partial: Path) -> None:
         keep_longest(teacher, partial)
-        found = subject.sentences
-        if found is not None and not words:
-            longest = min(found.max_length or config.max_length, config.max_length)
-            write_sentence_folder(
-                partial,
-                config,
-                found.pooling,
-                longest,
-                normalise=True,
-                prompts={
-                    **found.prompts,
-                    "query": found.query_prefix,
-                    "document": found.document_prefix,
-                },
-                default_prompt_name=found.default_prompt_name,
-                projection=_write_dense(weights),
-            )
+        if sentences is None or words:
+            return
+        dense = None
+        if "dense.weight" in weights:
+            dimensions, width = weights["dense.weight"].shape
+            dense = nn.Linear(width, dimensions)
+            dense.load_state_dict({name: weights[f"dense.{name}"] for name in ("weight", "bias")})
+        prompts = {"query": sentences.query_prefix, "document": sentences.document_prefix}
+        write_sentence_folder(
+            partial,
+            config,
+            sentences.pooling,
+            min(sentences.max_length or config.max_length, config.max_length),
+            normalise=True,
+            prompts={**sentences.prompts, **prompts},
+            default_prompt_name=sentences.default_prompt_name,
+            projection=dense,
+        )
 
     save_checkpoint(
         folder,
@@ -214,12 +199,3 @@ def save_student(
         write_extra_files=write_modules,
         overwrite=True,
     )
-
-
-def _write_dense(weights: Mapping[str, Tensor]) -> nn.Linear | None:
-    if "dense.weight" not in weights:
-        return None
-    dimensions, width = weights["dense.weight"].shape
-    dense = nn.Linear(width, dimensions)
-    dense.load_state_dict({name: weights[f"dense.{name}"] for name in ("weight", "bias")})
-    return dense

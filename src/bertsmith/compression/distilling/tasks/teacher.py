@@ -1,10 +1,7 @@
-"""Who teaches: a fine-tuned model, whose outputs are computed once and kept, or a file of answers, an LLM's
-or any model's (labels, or the probabilities of all labels, as `bertsmith predict` writes them).
-"""
+"""A fine-tuned model that teaches: its outputs are computed once, and kept."""
 
 import hashlib
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -17,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from bertsmith.arrays import Ints
-from bertsmith.errors import InputError, RecipeError
+from bertsmith.errors import RecipeError
 from bertsmith.files import atomic_write, make_folder, sha256
 from bertsmith.inference.engine import start_engine
 from bertsmith.model.locate import locate_model
@@ -28,16 +25,11 @@ from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.files.columns import listed
-from bertsmith.text.files.rows import are_lines, are_objects, read_column_names, read_keys, read_rows
-from bertsmith.text.files.values import shown
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.validation import check
 
 _FILES = ("*.safetensors", "bertsmith.json", "config.json", "tokenizer.json", "vocab.txt")
 _SHARD_TOKENS = 1 << 17  # some seconds of a small teacher on two cores
 _LONGEST_KEY = 16
-_PROBABILITIES = "probabilities"
-_LEAST = 1e-6  # of a probability that was rounded to nothing
 
 
 @dataclass(frozen=True)
@@ -87,7 +79,7 @@ def open_teachers(names: Sequence[str], task: str | None, device: torch.device) 
                 f"The teachers must answer on one scale: of {names[0]} and {name} only one puts its number "
                 "through a sigmoid. Leave one out."
             )
-        columns, read = _columns(other), _columns(first)
+        columns, read = (getattr(task, "column_names", ()) for task in (other, first))  # beside the text
         if columns and columns != read:  # cells are read once, and found by their place
             raise RecipeError(
                 "The teachers must read the same columns in the same order, or the text alone: "
@@ -104,12 +96,6 @@ def hash_of(folder: Path) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _columns(task: Task[Any]) -> tuple[str, ...]:
-    """Those beside the text."""
-    found: tuple[str, ...] = getattr(task, "column_names", ())
-    return found
-
-
 def _described(task: Task[Any]) -> str:
     shown = ", ".join(task.labels[:4]) + (", …" if len(task.labels) > 4 else "")
     return f"{task.name} ({shown})" if shown else task.name
@@ -124,7 +110,9 @@ def cached_outputs(
     own = folder / key_of(teacher, encoded)
     make_folder(own)
     found: list[Outputs] = []
-    for number, (start, end) in enumerate(_shards(encoded)):
+    shard_of = [before // _SHARD_TOKENS for before in accumulate((e.tokens for e in encoded), initial=0)][:-1]
+    starts = [n for n in range(len(encoded)) if n == 0 or shard_of[n] != shard_of[n - 1]]
+    for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(encoded)], strict=True)):
         path = own / f"{number:05d}.safetensors"
         outputs = _read(path, end - start)
         if outputs is None:
@@ -157,13 +145,6 @@ def _add(digest: "hashlib._Hash", array: npt.NDArray[Any], kind: type[np.generic
     digest.update(np.ascontiguousarray(array, kind).tobytes())
 
 
-def _shards(encoded: Sequence[Encoded]) -> Iterator[tuple[int, int]]:
-    """Where each begins and ends."""
-    shard_of = [before // _SHARD_TOKENS for before in accumulate((e.tokens for e in encoded), initial=0)][:-1]
-    starts = [n for n in range(len(encoded)) if n == 0 or shard_of[n] != shard_of[n - 1]]
-    yield from zip(starts, [*starts[1:], len(encoded)], strict=True)
-
-
 def _as_bytes(outputs: Sequence[Outputs]) -> bytes:
     """One array, and the rows of each where these differ."""
     flat = outputs[0].ndim == 1
@@ -184,92 +165,3 @@ def _read(path: Path, count: int) -> list[Outputs] | None:
     rows: Ints | None = tensors.get("rows")
     outputs = list(values) if rows is None else np.split(values, np.cumsum(rows)[:-1])
     return outputs if len(outputs) == count else None
-
-
-@dataclass(frozen=True)
-class AnswerFile:
-    """`examples` have the answers for labels; `answers` are what is learned of them, None of a row where the
-    label is all there is.
-    """
-
-    path: Path
-    task: Task[Any]
-    examples: list[Any]
-    answers: list[Outputs | None]
-
-    def answers_to(self, examples: Sequence[Any]) -> list[Outputs | None]:
-        """Of some of them, in their order."""
-        place = {id(example): number for number, example in enumerate(self.examples)}
-        return [self.answers[place[id(example)]] for example in examples]
-
-
-def is_answer_file(teachers: Sequence[str]) -> bool:
-    """Whether what teaches is a file. Raises RecipeError for one among several teachers."""
-    files = [name for name in teachers if Path(name).is_file()]
-    if files and len(teachers) > 1:
-        raise RecipeError(
-            f"{files[0]} is a file of answers, which teaches alone. Put the answers of several into one "
-            "file, or name folders of models."
-        )
-    return bool(files)
-
-
-def read_answer_file(path: Path, name: str | None, settings: Mapping[str, Any]) -> AnswerFile:
-    """The rows of a file, read as the task of this `name` reads labelled ones.
-
-    Raises RecipeError without a name, InputError naming file and line for what is no answer.
-    """
-    if name is None:
-        raise RecipeError(
-            f"{path} is a file of answers: say with --task what they answer, as classification."
-        )
-    kind = find_task(name)
-    task = kind(check(kind.Settings, dict(settings), name))
-    examples = task.read_files([path])
-    task.fit(examples)
-    answers: list[Outputs | None] = [None] * len(examples)
-    if task.has_probabilities and _has_probabilities(task, path):
-        answers = _soft_answers(task, path, examples)
-    return AnswerFile(path, task, examples, answers)
-
-
-def _has_probabilities(task: Task[Any], path: Path) -> bool:
-    layout = task.settings.model_dump(include={"format", "header", "encoding"})
-    of_rows = {"format": layout["format"], "encoding": layout["encoding"]}
-    if are_lines(path, **of_rows):
-        return False
-    objects = are_objects(path, **of_rows)
-    names = read_keys(path, **of_rows) if objects else read_column_names(path, **layout)
-    return _PROBABILITIES in names
-
-
-def _soft_answers(task: Task[Any], path: Path, examples: Sequence[Any]) -> list[Outputs | None]:
-    layout = task.settings.model_dump(include={"format", "header", "encoding"})
-    rows = read_rows(path, [], optional=[_PROBABILITIES], **layout)
-    first = next((row for row in rows if row.values[0] is not None), None)
-    if first is not None and isinstance(named := first.values[0], Mapping):
-        if missing := sorted(set(task.labels) - set(named)):
-            raise InputError(
-                f"{first.where}: the probabilities lack the label {missing[0]!r}, which occurs in the file."
-            )
-        task.labels = tuple(named)  # labels that are nowhere the likeliest too
-    by_place = {row.where: row.values[0] for row in rows}  # of rows that were left out nobody asks
-    return [_as_answer(task, by_place[example.where], example.where) for example in examples]
-
-
-def _as_answer(task: Task[Any], found: Any, where: str) -> Outputs | None:
-    """The head's that would have these probabilities."""
-    if found is None:
-        return None
-    known = isinstance(found, Mapping) and set(found) == set(task.labels)
-    if not known or not all(_is_share(found[label]) for label in task.labels):
-        raise InputError(
-            f"{where}: expected the probability of each of the {len(task.labels)} labels, from 0 to 1; found "
-            f"{shown(found)}."
-        )
-    return task.answer_of(np.clip([found[label] for label in task.labels], _LEAST, 1 - _LEAST).tolist())
-
-
-def _is_share(value: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value) and 0 <= value <= 1

@@ -1,0 +1,208 @@
+"""A fine-tuned model's answers become a smaller model: labelled rows and texts → answers → student → figures.
+
+out/recipe.toml    the resolved recipe      out/student/      the student's run: log, checkpoints, best
+out/answers/       what the teacher says    out/alone/        the run of the same student on the labels alone
+out/results.json   every figure             out/model/        the student, which transformers opens too
+out/report.html    the same to look at
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.compression.distilling.recipes import DistilRecipe
+from bertsmith.compression.distilling.tasks.report import write_distil_report
+from bertsmith.compression.distilling.tasks.results import (
+    ALONE,
+    STUDENT,
+    DistilResults,
+    Exam,
+    compare,
+    measure,
+    write_distil_results,
+)
+from bertsmith.compression.distilling.tasks.session import DistilSession, TeacherAnswers
+from bertsmith.compression.distilling.tasks.student import begin_student, start_head
+from bertsmith.files import make_folder
+from bertsmith.progress import Show
+from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
+from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
+from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.task import Metrics, Task, fitted_again
+from bertsmith.tasks.task_model import TaskModel, outputs_of
+from bertsmith.training.finetuning.results import Restart, Results
+from bertsmith.training.finetuning.task_run import WORST, Best, TaskRun
+from bertsmith.training.log import json_value
+from bertsmith.training.machine import wait
+from bertsmith.training.observer import run_facts
+from bertsmith.training.resources import require_room_to_save
+from bertsmith.training.run import Run
+from bertsmith.training.run_folder import require_same_data
+
+
+@dataclass(frozen=True)
+class TaskStudent:
+    """A student by its best weights, and what it was measured on."""
+
+    model: TaskModel
+    results: Results
+    exams: dict[str, Exam]
+
+
+@dataclass(frozen=True)
+class TaskLesson:
+    """Fulfils `Lesson` for teachers of a task: their answers are what is learned. `recipe` has what was
+    chosen for this student; `show` makes a progress bar of a title.
+    """
+
+    run: Run[DistilRecipe]
+    session: DistilSession
+    recipe: DistilRecipe
+    hashes: dict[str, str]
+    show: Show
+
+    @classmethod
+    def open(cls, run: Run[DistilRecipe], answers: Path, show: Show) -> "TaskLesson":
+        """`answers` is the folder where they are kept. Raises InputError, RecipeError and ModelError."""
+        session = DistilSession.open(run.recipe, run.machine, answers)
+        steps, shape = session.steps_per_epoch(run.recipe), session.config
+        recipe = run.recipe.completed(shape.hidden_size, shape.num_hidden_layers, steps)
+        recipe.as_finetuning().resolved(steps, recipe.seed)  # refuses
+        require_room_to_save(session.empty(recipe), run.out)
+        hashes = session.hashes(recipe)
+        require_same_data(run.out, hashes)
+        return cls(run, session, recipe, hashes, show)
+
+    @property
+    def own_task(self) -> type[Task[Any]] | None:
+        """The task as its name was given, which is how the student is opened: not as it was taught."""
+        return None if self.recipe.task is None else find_task(self.recipe.task)
+
+    def learn(self) -> TaskStudent:
+        """The teachers are asked, the student begun, trained and measured."""
+        session = self.session
+        answers = session.written
+        if answers is None:
+            answers = list(self._ask(session.train.examples, "texts to learn from").answers)
+        exams = self._exams()
+        taught, examples = session.taught(answers, self.recipe.soft_weight)
+        model = session.begin(self.recipe, taught, examples)
+        restart = self._train(self.recipe, taught, model, examples, exams["dev"].split, STUDENT)
+        model = self._best(session.task, session.empty(self.recipe), STUDENT)
+        return TaskStudent(model, measure(session, model, restart, exams), exams)
+
+    def save(self, student: TaskStudent, folder: Path) -> None:
+        """The student with where it comes from: recipe, teachers, metrics, the data, by their hashes."""
+        session, results = self.session, student.results
+        recipe = json.loads(self.recipe.model_dump_json(exclude_none=True))
+        provenance = {
+            "recipe": recipe | {"dev_share": session.data.dev_share},
+            "teachers": [{"model": str(each.folder), "sha256": each.sha256} for each in session.teachers],
+            "layers": [layer + 1 for layer in session.source.layers],
+            "metrics": json_value({name: each.model for name, each in results.evaluations.items()}),
+            "sha256": dict(self.hashes),
+            "columns": dict(session.data.columns),
+            "method": "distil",
+            "judged_by": results.judge,
+        }
+        save_task_model(folder, student.model, session.task, session.tokenizer, provenance, overwrite=True)
+
+    def report(self, student: TaskStudent) -> DistilResults:
+        """What the teacher brought, and what the student saves; the first process writes it."""
+        session, out = self.session, self.run.out
+        alone = self._learn_alone(student.exams) if self.recipe.compare and session.data.labelled else {}
+        results = compare(session, out / "model", student.results, student.exams, alone)
+        if self.run.is_first:
+            write_distil_results(out, results)
+            write_distil_report(out, self.recipe, results, self.hashes)
+        return results
+
+    def _ask(self, examples: Sequence[Any], what: str) -> TeacherAnswers:
+        """The teachers' answers, by the first rank alone: the others then find them."""
+        said = None
+        if self.run.is_first:
+            with self.show(f"Teacher: {what}") as progress:
+                said = self.session.ask(examples, progress)
+        wait()
+        return said or self.session.ask(examples)
+
+    def _exams(self) -> dict[str, Exam]:
+        """dev, and test where there is one."""
+        session, exams = self.session, dict[str, Exam]()
+        task, data = session.task, session.data
+        for name, examples in (("dev", data.dev), ("test", data.test)):
+            if examples is None:
+                continue
+            said, figures = None, Metrics()
+            if session.teachers:
+                said = self._ask(examples, name)
+                if name == "dev" and data.dev_is_unlabelled:  # its labels are the teacher's
+                    examples = [task.as_label(*each) for each in zip(examples, said.predictions, strict=True)]
+                else:
+                    figures = task.metrics(said.predictions, examples)
+            exams[name] = Exam(encode_examples(task, examples, session.tokenizer), said, figures)
+        return exams
+
+    def _train(
+        self,
+        recipe: DistilRecipe,
+        task: Task[Any],
+        model: TaskModel,
+        examples: EncodedExamples,
+        dev: EncodedExamples,
+        name: str,
+    ) -> Restart:
+        """To the last step, or until dev gets no better; a finished run is not repeated. The best weights lie
+        in the folder `name` of the run.
+        """
+        run, folder = self.run, self.run.out / name
+        if run.resume and (folder / "restart.json").exists():
+            return Restart.read(folder / "restart.json")
+        steps = steps_of_epoch(task, examples, recipe.batch_size)
+        settings = recipe.as_finetuning().resolved(steps, recipe.seed)
+        facts = run_facts(model, model.config, f"{len(examples):,} examples", run.machine)
+        taught = "from its teacher" if name == STUDENT else "without a teacher"
+        observer = run.observer(f"{task.name.capitalize()} {taught}", facts, settings, folder)
+        parts = task, model, examples, dev, settings, run.machine, folder, observer
+        training = TaskRun(*parts, resumable=True, measure_first=True, progress=observer.evaluating)
+        elapsed = training.run_watched(observer, run.resume)
+        best, score = training.best, training.best.score
+        restart = Restart(recipe.seed, WORST if score is None else score, best.step, training.step, elapsed)
+        if run.is_first:
+            make_folder(folder)
+            restart.write(folder / "restart.json")
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        wait()
+        return restart
+
+    def _best(self, task: Task[Any], model: TaskModel, name: str) -> TaskModel:
+        """The model with the best weights of a run, ready to be used."""
+        Best(self.run.out / name / "best", task.main_metric).restore(model)
+        model.head.finish()
+        task.bind(model.head)
+        return model.to(self.run.machine.device)
+
+    def _learn_alone(self, exams: dict[str, Exam]) -> dict[str, Metrics]:
+        """What the same student learns of the labels without a teacher, as a fine-tuning would have it."""
+        session, recipe = self.session, self.recipe
+        labelled, source = session.data.labelled, session.before
+        assert source is not None
+        task = fitted_again(session.task.as_student({}), labelled)
+        examples = encode_examples(task, labelled, session.tokenizer)
+        model = begin_student(source, task, recipe.seed, recipe.dropout).to(self.run.machine.device)
+        start_head(task, model, examples)
+        dev = exams["dev"].split
+        steps = recipe.epochs * session.steps_per_epoch(recipe)
+        own = recipe.alone(steps, steps_of_epoch(task, examples, recipe.batch_size))
+        self._train(own, task, model, examples, dev, ALONE)
+        model = self._best(task, begin_student(source, task, recipe.seed, recipe.dropout), ALONE)
+        task.calibrate(outputs_of(model, dev.encoded), dev.examples, dev.encoded)
+        figures = dict[str, Metrics]()
+        for name, exam in exams.items():
+            split = exam.split
+            predictions = task.decode(outputs_of(model, split.encoded), split.examples, split.encoded)
+            figures[name] = task.metrics(predictions, split.examples)
+        return figures
