@@ -1,6 +1,8 @@
 """A model → a smaller one that answers nearly as well.
 
-In: a fine-tuned model or an encoder, and texts. Out: a student of fewer layers, a static table, a model with
-a smaller vocabulary, and what each costs and keeps. Read first: distilling/distil_task.py; then
-shrinking/shrink.py, which searches among them.
+In: a fine-tuned model, an encoder or an embedding model, and texts. Out: a folder with the smaller model, and
+what it costs and keeps. `distilling`: fewer or narrower layers learn what the whole model says.
+distil_static.py: a table of an embedding model, by the steps in static_learning.py. vocabulary_pruning.py:
+the same model without the pieces that its texts don't have. `shrinking`: a search among all of these.
+Read first: distilling/distil.py.
 """

@@ -7,25 +7,22 @@ were counted have the same ids but for their numbering, and the same hidden stat
 V pieces, K of them kept, H hidden size.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 
 from bertsmith.arrays import Ints
 from bertsmith.door import door, kind, optional, place
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import require_free
 from bertsmith.inference.engine import require_texts
-from bertsmith.model.bert import Bert
-from bertsmith.model.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
-from bertsmith.model.config import BertConfig
+from bertsmith.model.checkpoint import read_checkpoint, save_checkpoint
 from bertsmith.model.legacy import read_legacy_tensors
 from bertsmith.model.locate import locate_model
-from bertsmith.model.manifest import read_manifest, stated_manifest
+from bertsmith.model.manifest import Manifest, read_manifest, stated_manifest
 from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
 from bertsmith.model.sentence_files import copy_sentence_files, read_prompts
 from bertsmith.model.static_table import (
@@ -42,8 +39,7 @@ from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_ta
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.tasks.task import Task
-from bertsmith.tasks.task_model import TaskModel
-from bertsmith.text.tokens.pruning import Pruned, count_pieces, prune
+from bertsmith.text.tokens.pruning import count_pieces, prune
 
 _OF_VOCABULARY = ("encoder.embeddings.token.weight", "masked_language.bias")
 _PREFIXES = ("query_prefix", "document_prefix")  # settings of a task
@@ -81,38 +77,19 @@ def prune_vocabulary(
     folder = locate_model(model).folder
     require_free(Path(out))
     tokenizer = read_own_tokenizer(table_folder(folder) if is_static(folder) else folder)
-    counted = _Counted(texts, _prefixes(folder), _reading_task(folder, task))
+    reading: Task[Any] | None = None
+    if model_kind(folder) == "task":
+        reading = load_task_model(folder, task)[1]
+    elif not is_static(folder):  # an encoder may become a tagger, or be asked by Features
+        reading = Tagging(Tagging.Settings())
+    counted = _CountedTexts(texts, _prefixes(folder), reading)
     counts = count_pieces(tokenizer, counted)
     if not counted.number:
         raise InputError("There are no texts to count pieces in: every piece would go. Give texts.")
     return prune_counted(folder, counts, Path(out), counted.number, task)
 
 
-def prune_counted(
-    folder: Path, counts: Ints, out: Path, texts: int, task: type[Task[Any]] | None = None
-) -> PrunedModel:
-    """The same, of pieces (V,) that were counted in so many texts; `task` for a task of one's own."""
-    if is_static(folder):
-        return _prune_table(folder, counts, out, texts, task)
-    checkpoint = read_checkpoint(folder)
-    pruned = prune(load_own_tokenizer(folder, checkpoint.config), counts)
-    config = _smaller(checkpoint.config, pruned)
-    tensors = _without_rows(checkpoint.tensors, checkpoint.config, pruned.kept)
-    note = {"pruned_from": str(folder), "pieces_before": checkpoint.config.vocab_size, "texts": texts}
-    kind = model_kind(folder)
-    if kind == "task":
-        _save_task(folder, config, tensors, pruned, note, out, task)
-    else:
-        _save_plain(folder, checkpoint, config, tensors, _OF_MANIFEST[kind], pruned, note, out)
-    write_golden(out, task)
-    before, after = (
-        sum(tensor.numel() for tensor in (*some.values(), *checkpoint.carried.values()))
-        for some in (checkpoint.tensors, tensors)
-    )
-    return PrunedModel(out, checkpoint.config.vocab_size, len(pruned.kept), before, after, texts)
-
-
-class _Counted:
+class _CountedTexts:
     """The texts, counted as they pass; each goes on by itself, behind each prefix, with which its first word
     may be spelled by other pieces, and as the `task` reads it too.
     """
@@ -131,13 +108,6 @@ class _Counted:
                 yield from self._task.spellings(text)
 
 
-def _reading_task(folder: Path, given: type[Task[Any]] | None) -> Task[Any] | None:
-    """A model's own; of an encoder that of Features, and of a tagger made of it."""
-    if model_kind(folder) == "task":
-        return load_task_model(folder, given)[1]
-    return None if is_static(folder) else Tagging(Tagging.Settings())
-
-
 def _prefixes(folder: Path) -> list[str]:
     """What the model puts before a text: prompts of sentence-transformers, and a task's settings."""
     manifest = stated_manifest(folder)
@@ -145,6 +115,60 @@ def _prefixes(folder: Path) -> list[str]:
     settings = state.get("settings", {})
     found = [*read_prompts(folder).values(), state.get("prompt"), *(settings.get(name) for name in _PREFIXES)]
     return list(dict.fromkeys(prefix for prefix in found if isinstance(prefix, str) and prefix))
+
+
+def prune_counted(
+    folder: Path, counts: Ints, out: Path, texts: int, task: type[Task[Any]] | None = None
+) -> PrunedModel:
+    """The same, of pieces (V,) that were counted in so many texts; `task` for a task of one's own. Raises
+    ModelError where positions count from the padding piece's id and that one would move.
+    """
+    if is_static(folder):
+        return _prune_table(folder, counts, out, texts, task)
+    checkpoint = read_checkpoint(folder)
+    before = checkpoint.config
+    pruned = prune(load_own_tokenizer(folder, before), counts)
+    pad = pruned.tokenizer.pad_id
+    if before.family.positions_after_padding and pad != before.pad_token_id:
+        raise ModelError(
+            f"The positions of a {before.model_type} model begin behind the id of its padding piece, which "
+            f"is {before.pad_token_id} and would be {pad}: its vocabulary can't be pruned."
+        )
+    config = before.model_copy(update={"vocab_size": len(pruned.kept), "pad_token_id": pad})
+    rows, tensors = torch.from_numpy(pruned.kept), dict(checkpoint.tensors)
+    for name in _OF_VOCABULARY:  # (V, …) -> (K, …); spare rows behind the last piece go too
+        if name in tensors and tensors[name].shape[0] == before.vocab_size:
+            tensors[name] = tensors[name][rows].clone()
+    note = {"pruned_from": str(folder), "pieces_before": before.vocab_size, "texts": texts}
+    kind = model_kind(folder)
+    if kind == "task":  # with its head, labels and thresholds, as it was
+        model, own = load_task_model(folder, task)
+        model.encoder.config = config
+        model.encoder.embeddings.token = torch.nn.Embedding.from_pretrained(
+            tensors["encoder.embeddings.token.weight"], freeze=False
+        )
+        save_task_model(out, model, own, pruned.tokenizer, _noted(read_manifest(folder), note))
+    else:  # with its head for masked words, or with what sentence-transformers needs
+        manifest = checkpoint.manifest
+        save_checkpoint(
+            out,
+            tensors,
+            config,
+            checkpoint.architecture,
+            task=_OF_MANIFEST[kind] if manifest is None else manifest.task,
+            tokenizer=pruned.tokenizer,
+            provenance=_noted(manifest, note),
+            settings={} if manifest is None else manifest.settings,
+            carried=checkpoint.carried,
+            labels=checkpoint.labels,
+            write_extra_files=lambda partial: copy_sentence_files(folder, partial, read_legacy_tensors),
+        )
+    write_golden(out, task)
+    sizes = (
+        sum(tensor.numel() for tensor in (*some.values(), *checkpoint.carried.values()))
+        for some in (checkpoint.tensors, tensors)
+    )
+    return PrunedModel(out, before.vocab_size, len(pruned.kept), *sizes, texts)
 
 
 def _prune_table(
@@ -158,8 +182,8 @@ def _prune_table(
     rest = 0
     if model_kind(folder) == "task":
         model, task = load_task_model(folder, given)
-        smaller = TaskModel(cast(Bert, StaticTable(rows)), model.head)
-        save_task_model(out, smaller, task, pruned.tokenizer, _noted(folder, note))
+        cast(Any, model).encoder = StaticTable(rows)
+        save_task_model(out, model, task, pruned.tokenizer, _noted(read_manifest(folder), note))
         rest = sum(parameter.numel() for parameter in model.head.parameters())
     else:
 
@@ -180,80 +204,6 @@ def _prune_table(
     return PrunedModel(out, len(table.table), len(rows), *sizes, texts)
 
 
-def _noted(folder: Path, note: Mapping[str, Any]) -> dict[str, Any]:
-    """Where a task's model comes from, and that it was pruned."""
-    manifest = read_manifest(folder)
-    return ({} if manifest is None else manifest.provenance) | {"pruning": dict(note)}
-
-
-def _smaller(config: BertConfig, pruned: Pruned) -> BertConfig:
-    """Raises ModelError where positions count from the padding piece's id and that one moved."""
-    pad = pruned.tokenizer.pad_id
-    if config.family.positions_after_padding and pad != config.pad_token_id:
-        raise ModelError(
-            f"The positions of a {config.model_type} model begin behind the id of its padding piece, which "
-            f"is {config.pad_token_id} and would be {pad}: its vocabulary can't be pruned."
-        )
-    return config.model_copy(update={"vocab_size": len(pruned.kept), "pad_token_id": pad})
-
-
-def _without_rows(tensors: Mapping[str, Tensor], config: BertConfig, kept: Ints) -> dict[str, Tensor]:
-    """The rows of kept pieces (V, …) -> (K, …); spare rows behind the last piece go too."""
-    rows = torch.from_numpy(kept)
-    return {
-        name: tensor[rows].clone()
-        if name in _OF_VOCABULARY and tensor.shape[0] == config.vocab_size
-        else tensor
-        for name, tensor in tensors.items()
-    }
-
-
-def _save_task(
-    folder: Path,
-    config: BertConfig,
-    tensors: Mapping[str, Tensor],
-    pruned: Pruned,
-    note: Mapping[str, Any],
-    out: Path,
-    given: type[Task[Any]] | None,
-) -> None:
-    """A fine-tuned model with its head, labels and thresholds, as it was."""
-    model, task = load_task_model(folder, given)
-    encoder = model.encoder
-    encoder.config = config
-    encoder.embeddings.token = torch.nn.Embedding.from_pretrained(
-        tensors["encoder.embeddings.token.weight"], freeze=False
-    )
-    save_task_model(out, TaskModel(encoder, model.head), task, pruned.tokenizer, _noted(folder, note))
-
-
-def _save_plain(
-    folder: Path,
-    checkpoint: Checkpoint,
-    config: BertConfig,
-    tensors: Mapping[str, Tensor],
-    task: str,
-    pruned: Pruned,
-    note: Mapping[str, Any],
-    out: Path,
-) -> None:
-    """An encoder, with its head for masked words or with what sentence-transformers needs."""
-
-    def write_extra_files(partial: Path) -> None:
-        copy_sentence_files(folder, partial, read_legacy_tensors)
-
-    manifest = checkpoint.manifest
-    before = {} if manifest is None else manifest.provenance
-    save_checkpoint(
-        out,
-        tensors,
-        config,
-        checkpoint.architecture,
-        task=task if manifest is None else manifest.task,
-        tokenizer=pruned.tokenizer,
-        provenance=before | {"pruning": dict(note)},
-        settings={} if manifest is None else manifest.settings,
-        carried=checkpoint.carried,
-        labels=checkpoint.labels,
-        write_extra_files=write_extra_files,
-    )
+def _noted(manifest: Manifest | None, note: dict[str, Any]) -> dict[str, Any]:
+    """Where a model comes from, and that it was pruned."""
+    return ({} if manifest is None else manifest.provenance) | {"pruning": note}

@@ -48,6 +48,14 @@ class EncodedExamples:
             [self.examples[row] for row in numbers], [self.encoded[row] for row in numbers]
         )
 
+    def piece_counts(self, vocabulary: int) -> Ints:
+        """(V,): how often each piece of a vocabulary is read."""
+        counts = np.zeros(vocabulary, np.int64)
+        for each in self.encoded:
+            for window in each.windows:
+                counts += np.bincount(window.token_ids, minlength=vocabulary)
+        return counts
+
 
 def encode_examples(task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer) -> EncodedExamples:
     """Tokenises many examples at a time; of a text that is cut, little more than is read."""

@@ -13,6 +13,7 @@ from bertsmith.compression.distilling.tasks.teacher import Teacher
 from bertsmith.errors import InputError
 from bertsmith.files import make_folder, read_json, write_json
 from bertsmith.model.config import BertConfig
+from bertsmith.reporting import formatting
 
 _SHARES = (2 / 3, 1 / 2, 1 / 3)  # of the layers, above the last few
 _LAST = (3, 2, 1)
@@ -39,41 +40,30 @@ class Candidate:
 
 def ladder(config: BertConfig, *, static: bool = False) -> list[Candidate]:
     """The quickest to train first. `static`: the task can be answered from a static table."""
+
+    def counted(layers: int) -> str:
+        return f"{layers} layer{'' if layers == 1 else 's'}"
+
+    def products(candidate: Candidate) -> int:
+        """How many multiplications a token costs, in products of attention and of feed-forward parts."""
+        width = candidate.width or config.hidden_size
+        neurons = candidate.feed_forward or config.intermediate_size * width // config.hidden_size
+        gates = 2 if config.feed_forward == "gated" else 1
+        return candidate.layers * width * (4 * width + (gates + 1) * neurons)
+
     whole = config.num_hidden_layers
-    counts = {round(share * whole) for share in _SHARES} | set(_LAST)
-    found = [_by_layers(count) for count in sorted(counts) if 1 <= count < whole]
-    if narrow := _half_width(config):
-        layers = max(whole // 2, 1)
-        name = f"{_counted(layers)} of {narrow}"
-        found.append(Candidate(name, f"layers-{layers}-width-{narrow}", layers, narrow))
+    counts = sorted({round(share * whole) for share in _SHARES} | set(_LAST))
+    found = [Candidate(counted(count), f"layers-{count}", count) for count in counts if 1 <= count < whole]
+    if config.num_attention_heads % 2 == 0:  # half of the heads, of their size
+        layers, narrow = max(whole // 2, 1), config.head_size * config.num_attention_heads // 2
+        slug = f"layers-{layers}-width-{narrow}"
+        found.append(Candidate(f"{counted(layers)} of {narrow}", slug, layers, narrow))
     if whole > 2:
         layers, neurons = round(whole / 3), config.intermediate_size // 3
-        name = f"{_counted(layers)}, a third of the feed-forward"
+        name = f"{counted(layers)}, a third of the feed-forward"
         found.append(Candidate(name, f"layers-{layers}-feed-forward-{neurons}", layers, None, neurons))
-    found.sort(key=lambda each: (_products(each, config), each.layers))
+    found.sort(key=lambda each: (products(each), each.layers))
     return [Candidate("static table", STATIC, 0), *found] if static else found
-
-
-def _products(candidate: Candidate, config: BertConfig) -> int:
-    """How many multiplications a token costs, in products of attention and of feed-forward parts."""
-    width = candidate.width or config.hidden_size
-    neurons = candidate.feed_forward or config.intermediate_size * width // config.hidden_size
-    gates = 2 if config.feed_forward == "gated" else 1
-    return candidate.layers * width * (4 * width + (gates + 1) * neurons)
-
-
-def _by_layers(count: int) -> Candidate:
-    return Candidate(_counted(count), f"layers-{count}", count)
-
-
-def _counted(layers: int) -> str:
-    return f"{layers} layer{'' if layers == 1 else 's'}"
-
-
-def _half_width(config: BertConfig) -> int | None:
-    """Half of the heads, of their size; None where there is an odd number of them."""
-    heads = config.num_attention_heads
-    return config.head_size * heads // 2 if heads % 2 == 0 else None
 
 
 @dataclass(frozen=True)
@@ -117,6 +107,15 @@ class Tried:
         high = self.score + spread
         return self.score - spread, min(high, 1.0) if self.score <= 1 else high
 
+    def sentence(self, whole: "Tried", metric: str) -> str:
+        """How good and how fast it is beside the whole model."""
+        if not whole.score:
+            return f"{self.name}: {metric} {self.score:.4f}."
+        return (
+            f"{self.name}: {metric} {self.score:.4f}, {formatting.percent(self.score / whole.score)} of the "
+            f"model's, in {formatting.percent(self.share_alone)} of its time."
+        )
+
 
 @dataclass(frozen=True)
 class LeftOut:
@@ -125,6 +124,13 @@ class LeftOut:
     name: str
     seconds: float
     left: float
+
+    def sentence(self) -> str:
+        """Why it was left out."""
+        return (
+            f"{self.name}: left out, it would take about {formatting.duration(self.seconds)}, and "
+            f"{formatting.duration(self.left)} of the time are left"
+        )
 
 
 @dataclass(frozen=True)

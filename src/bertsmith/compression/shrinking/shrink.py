@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bertsmith.compression.distilling.recipes import make_distil_recipe
+from bertsmith.compression.distilling.recipes import DistilRecipe, distil_values, make_distil_recipe
 from bertsmith.compression.distilling.tasks.data import DistilData, read_distil_data
 from bertsmith.compression.distilling.tasks.teacher import Teacher
 from bertsmith.compression.shrinking.candidates import (
@@ -34,11 +34,11 @@ from bertsmith.compression.shrinking.candidates import (
 )
 from bertsmith.compression.shrinking.judging import Judge
 from bertsmith.compression.shrinking.shrink_report import write_shrink_report
+from bertsmith.compression.shrinking.table import table_source
 from bertsmith.compression.shrinking.training import (
     PRUNED,
-    Work,
+    Search,
     seconds_beside,
-    table_source,
     try_candidate,
     try_pruned,
     try_table,
@@ -46,16 +46,13 @@ from bertsmith.compression.shrinking.training import (
 from bertsmith.door import door, either, flag, function, kind, optional, place, several, text
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import atomic_folder, require_free, write_json
-from bertsmith.inference.lock import sole_writer
-from bertsmith.machine import Hardware
 from bertsmith.model.locate import locate_model
 from bertsmith.model.static_table import refuse_static
 from bertsmith.progress import Show, silent
-from bertsmith.reporting import formatting
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
-from bertsmith.training.machine import leave, set_up_machine
 from bertsmith.training.resources import require_room_to_save
+from bertsmith.training.run import Run
 
 KEEP = 0.98  # as --keep has it too
 _OWN = ("layers", "width", "feed_forward", "student", "teacher", "out", "compare")
@@ -109,40 +106,36 @@ def shrink(
     goes on; `hours` and `keep` may then be others. Raises InputError, RecipeError and ModelError before
     anything is trained.
     """
-    _require(keep, hours)
-    _refuse_own(overrides, values)
+    _refuse(keep, hours, overrides, values)
     refuse_static(locate_model(model).folder)
-    files = {"dev": dev, "test": test, "out": out}
-    given = {name: str(path) for name, path in files.items() if path is not None}
-    more = {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in values.items()
-        if value is not None
-    }
-    learned = [str(train)] if isinstance(train, str | Path) else list(map(str, train or ()))
-    found = given | {"teacher": [str(model)], "texts": list(map(str, texts)), "train": learned} | more
-    recipe = make_distil_recipe(found | {"compare": False}, list(overrides))
-    folder = Path(out)
-    if not resume:
-        require_free(folder)
-    machine = set_up_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
-    try:
+    given = distil_values([model], texts, train, values, dev=dev, test=test, out=out)
+    recipe = make_distil_recipe(given | {"compare": False}, list(overrides))
+
+    def look() -> DistilRecipe:
+        if not resume:
+            require_free(Path(recipe.out))
+        return recipe
+
+    with Run.open(look, resume, console) as run:
         task = None if recipe.task is None else find_task(recipe.task)
-        whole = Teacher.open(str(model), task, machine.device)
+        whole = Teacher.open(str(model), task, run.machine.device)
         data = read_distil_data(whole.task, recipe, [whole])
         encode_examples(whole.task, data.test or (), whole.tokenizer)  # refuses a cell that can't be read
-        require_room_to_save(whole.model, folder)  # which is the one chosen where no smaller one will do
-        begin_search(folder, asked_for(whole, recipe, overrides, values, prune))
-        with sole_writer(folder):
-            judge = Judge(whole, data.dev, machine.device)
-            work = Work(folder, recipe, overrides, values, machine, judge, console, show or silent)
-            return _search(work, data, hours, keep, prune)
-    finally:
-        leave()
+        require_room_to_save(whole.model, run.out)  # which is the one chosen where no smaller one will do
+        begin_search(run.out, asked_for(whole, recipe, overrides, values, prune))
+        judge = Judge(whole, data.dev, run.machine.device)
+        search = Search(run, judge, overrides, values, show or silent)
+        return _search(search, data, hours, keep, prune)
 
 
-def _refuse_own(overrides: Sequence[str], values: Mapping[str, Any]) -> None:
-    """Settings of a distillation that each candidate has of its own: they would make all of them alike."""
+def _refuse(keep: float, hours: float | None, overrides: Sequence[str], values: Mapping[str, Any]) -> None:
+    """What makes no search; and settings of a distillation that each candidate has of its own, which would
+    make all of them alike.
+    """
+    if not 0 < keep <= 1:
+        raise InputError(f"keep is a share of the model's score, above 0 and at most 1: found {keep}.")
+    if hours is not None and not hours > 0:
+        raise InputError(f"hours must be above 0, found {hours}.")
     given = [*(change.partition("=")[0].strip() for change in overrides), *values]
     if own := next((name for name in given if name in _OWN), None):
         raise RecipeError(
@@ -151,50 +144,43 @@ def _refuse_own(overrides: Sequence[str], values: Mapping[str, Any]) -> None:
         )
 
 
-def _require(keep: float, hours: float | None) -> None:
-    if not 0 < keep <= 1:
-        raise InputError(f"keep is a share of the model's score, above 0 and at most 1: found {keep}.")
-    if hours is not None and not hours > 0:
-        raise InputError(f"hours must be above 0, found {hours}.")
-
-
-def _search(work: Work, data: DistilData, hours: float | None, keep: float, prune: bool) -> ShrinkResult:
-    whole_folder = work.judge.whole.folder
-    work.say(f"Measuring the model on {len(data.dev):,} rows of dev.")
-    measured = work.judge.judge(whole_folder, "the model itself", "whole")
+def _search(search: Search, data: DistilData, hours: float | None, keep: float, prune: bool) -> ShrinkResult:
+    whole_folder = search.judge.whole.folder
+    search.say(f"Measuring the model on {len(data.dev):,} rows of dev.")
+    measured = search.judge.judge(whole_folder, "the model itself", "whole")
     whole = replace(measured, share=1.0, share_alone=1.0)
     tried, base = list[Tried](), whole_folder
-    if prune and (pruned := try_pruned(work, data)) is not None:
+    if prune and (pruned := try_pruned(search, data)) is not None:
         tried.append(pruned)
-        if decided_once(work.out, pruned.score >= whole.score * (1 - (1 - keep) * _MOST_LOST)):
-            base = work.folder(PRUNED) / "model"
+        if decided_once(search.run.out, pruned.score >= whole.score * (1 - (1 - keep) * _MOST_LOST)):
+            base = search.folder(PRUNED) / "model"
         else:
-            work.say(
-                f"Without them {work.judge.metric} falls from {whole.score:.4f} to {pruned.score:.4f}: the "
+            search.say(
+                f"Without them {search.judge.metric} falls from {whole.score:.4f} to {pruned.score:.4f}: the "
                 "others keep the whole vocabulary. More --texts would say which pieces are needed."
             )
     left_out = list[LeftOut]()
     seconds_left = float("inf") if hours is None else 3600 * hours
-    before = table_source(work.judge.whole)
-    for candidate in ladder(work.judge.whole.model.config, static=before is not None):
-        found: Tried | LeftOut | None = Tried.read(work.folder(candidate.slug))
+    before = table_source(search.judge.whole)
+    for candidate in ladder(search.judge.whole.model.config, static=before is not None):
+        found: Tried | LeftOut | None = Tried.read(search.folder(candidate.slug))
         if found is None:
             spent = sum(each.seconds for each in tried)
             if candidate.slug == STATIC and before is not None:
-                found = try_table(work, before, base)
+                found = try_table(search, before, base)
             else:
-                found = try_candidate(work, candidate, base, seconds_left - spent, seconds_beside(tried))
+                found = try_candidate(search, candidate, base, seconds_left - spent, seconds_beside(tried))
         if isinstance(found, LeftOut):
             left_out.append(found)
-            work.say(_left_out(found))
+            search.say(found.sentence())
         else:
             tried.append(found)
-            work.say(_finished(found, whole, work.judge.metric))
-    return _written(work, data, whole, tried, left_out, keep)
+            search.say(found.sentence(whole, search.judge.metric))
+    return _written(search, data, whole, tried, left_out, keep)
 
 
 def _written(
-    work: Work,
+    search: Search,
     data: DistilData,
     whole: Tried,
     tried: Sequence[Tried],
@@ -202,8 +188,12 @@ def _written(
     keep: float,
 ) -> ShrinkResult:
     chosen = choose(whole, tried, keep)
-    metric = work.judge.metric
-    source = work.judge.whole.folder if chosen is whole else work.folder(chosen.slug) / "model"
+    metric = search.judge.metric
+    source = search.judge.whole.folder if chosen is whole else search.folder(chosen.slug) / "model"
+    on_test = None
+    if data.test is not None:
+        own, chosens = (search.judge.score(each, data.test) for each in (search.judge.whole.folder, source))
+        on_test = OnTest(len(data.test), *own, *chosens)
     shrunk = Shrunk(
         metric=metric,
         keep=keep,
@@ -211,33 +201,15 @@ def _written(
         tried=tuple(tried),
         chosen=chosen,
         left_out=tuple(left_out),
-        warnings=(*data.warnings, *doubts(whole, tried, chosen, keep, metric), *map(_left_out, left_out)),
-        on_test=None if data.test is None else _on_test(work, source, data.test),
+        warnings=(
+            *data.warnings,
+            *doubts(whole, tried, chosen, keep, metric),
+            *(each.sentence() for each in left_out),
+        ),
+        on_test=on_test,
     )
-    with atomic_folder(work.out / "model", overwrite=True) as partial:
+    with atomic_folder(search.run.out / "model", overwrite=True) as partial:
         shutil.copytree(source, partial, dirs_exist_ok=True)
-    write_json(work.out / "results.json", shrunk.record())
-    report = write_shrink_report(work.out, shrunk, str(work.recipe.teacher[0]))
-    return ShrinkResult(work.out / "model", report, shrunk)
-
-
-def _on_test(work: Work, chosen: Path, test: Sequence[Any]) -> OnTest:
-    whole, error = work.judge.score(work.judge.whole.folder, test)
-    score, own_error = work.judge.score(chosen, test)
-    return OnTest(len(test), whole, error, score, own_error)
-
-
-def _finished(found: Tried, whole: Tried, metric: str) -> str:
-    return (
-        f"{found.name}: {metric} {found.score:.4f}, {formatting.percent(found.score / whole.score)} of the "
-        f"model's, in {formatting.percent(found.share_alone)} of its time."
-        if whole.score
-        else f"{found.name}: {metric} {found.score:.4f}."
-    )
-
-
-def _left_out(found: LeftOut) -> str:
-    return (
-        f"{found.name}: left out, it would take about {formatting.duration(found.seconds)}, and "
-        f"{formatting.duration(found.left)} of the time are left"
-    )
+    write_json(search.run.out / "results.json", shrunk.record())
+    report = write_shrink_report(search.run.out, shrunk, str(search.run.recipe.teacher[0]))
+    return ShrinkResult(search.run.out / "model", report, shrunk)
