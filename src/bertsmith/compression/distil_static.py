@@ -11,7 +11,7 @@ V pieces, E sentences, H the teacher's width, D that of the table.
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import torch
 from bertsmith.compression.static_learning import (
     COUNTED_COEFFICIENT,
     GUESSED_COEFFICIENT,
-    Learned,
+    LearnedTable,
     centred,
     guessed_frequencies,
     learn_table,
@@ -47,6 +47,7 @@ from bertsmith.progress import Progress
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.jsonl import write_jsonl
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 DIMENSIONS = 256
 SENTENCES = 100_000
@@ -114,9 +115,16 @@ def distil_static(
     reading = CorpusSettings(text_column=text_column, encoding=encoding, language=language)
     if not resume:
         require_free(out)
-    embedder = _opened(teacher)
-    dimensions = _dimensions(dimensions, embedder)
+    embedder = Embedder(teacher)
+    if not isinstance(embedder.encoder, Bert):
+        raise InputError(f"{teacher} is a static table already. Name the encoder that it was made from.")
+    if dimensions is None:
+        dimensions = min(DIMENSIONS, embedder.width)
+    if not 1 <= dimensions <= embedder.width:
+        raise InputError(f"dimensions must be 1 to {embedder.width}, the teacher's width: {dimensions}.")
     require_free_space(out, 4 * embedder.tokenizer.vocab_size * dimensions, "Saving the model")
+    if sources and sentences < _FEWEST:
+        raise InputError(f"A table is learned from {_FEWEST} sentences or more, found {sentences}.")
     asked = {
         "teacher": embedder.model_sha256,
         "texts": sources,
@@ -127,22 +135,19 @@ def distil_static(
         "sentences": sentences,
         "seed": seed,
     }
-    if sources and sentences < _FEWEST:
-        raise InputError(f"A table is learned from {_FEWEST} sentences or more, found {sentences}.")
-
-    def draw() -> list[str]:
-        found = sample_sentences(sources, sentences, seed, reading, progress)
-        if unknown_share(found, embedder.tokenizer) == 1:
-            raise InputError(
-                f"{', '.join(sources)}: the vocabulary of {teacher} has none of the words, which were read "
-                f"in the language {language!r}. Take texts in a language that it has, or another model."
-            )
-        return found
-
-    drawn = _drawn(out, asked, draw)
+    drawn = _begun_before(out, asked)
+    if drawn is None:
+        drawn = _draw(asked, reading, teacher, embedder.tokenizer, progress)
+        make_folder(out)  # when its sentences are there
+        if drawn:
+            write_jsonl(({"text": text} for text in drawn), out / "texts.jsonl")
+        write_json(out / "settings.json", asked)
     with sole_writer(out):
         if (out / "model").exists():
-            return _finished(out)
+            path = out / "result.json"
+            if not path.exists():
+                raise InputError(f"{out}/model is there, but not {path}: remove the folder and begin again.")
+            return StaticResult(**read_json(path) | {"model": out / "model", "seconds": 0.0})
         table, learned, heldout = _table(embedder, out, drawn, dimensions, progress)
         result = StaticResult(
             model=out / "model",
@@ -169,74 +174,72 @@ def distil_static(
     return result
 
 
-def _opened(teacher: str | Path) -> Embedder:
-    embedder = Embedder(teacher)
-    if not isinstance(embedder.encoder, Bert):
-        raise InputError(f"{teacher} is a static table already. Name the encoder that it was made from.")
-    return embedder
+def _begun_before(out: Path, asked: dict[str, Any]) -> list[str] | None:
+    """The sentences of a run that goes on, empty where it has no texts; None where none was begun.
 
-
-def _dimensions(wanted: int | None, embedder: Embedder) -> int:
-    if wanted is None:
-        return min(DIMENSIONS, embedder.width)
-    if not 1 <= wanted <= embedder.width:
-        raise InputError(f"dimensions must be 1 to {embedder.width}, the teacher's width: {wanted}.")
-    return wanted
-
-
-def _drawn(out: Path, asked: dict[str, Any], draw: Callable[[], list[str]]) -> list[str]:
-    """The sentences, drawn once. The folder is made when they are there."""
-    settings, texts = out / "settings.json", asked["texts"]
-    if settings.exists():
-        begun = read_json(settings)
+    Raises InputError where the folder was begun with other settings, or holds something else.
+    """
+    if (out / "settings.json").exists():
+        begun = read_json(out / "settings.json")
         differ = [name for name, value in asked.items() if begun.get(name) != value]
         if differ:
             raise InputError(
                 f"{out} was begun with another {', '.join(differ)}. Resume with the same settings, or choose "
                 "another folder."
             )
-        if not texts:
+        if not asked["texts"]:
             return []
         with (out / "texts.jsonl").open(encoding="utf-8") as lines:
             return [json.loads(line)["text"] for line in lines]
-    own = (
-        ".lock",
-        "texts.jsonl",
-        ".texts.jsonl",
-        ".settings.json",
-    )  # the latter two half-written, when killed
+    # what one that was killed while it began may have left: the latter two half-written
+    own = (".lock", "texts.jsonl", ".texts.jsonl", ".settings.json")
     if out.exists() and not all(entry.name.startswith(own) for entry in out.iterdir()):
         raise InputError(f"{out} holds something else than a run of this. Choose another folder.")
-    drawn = draw() if texts else []
-    if texts and len(drawn) < _FEWEST:
+    return None
+
+
+def _draw(
+    asked: dict[str, Any],
+    reading: CorpusSettings,
+    teacher: str | Path,
+    tokenizer: Tokenizer,
+    progress: Progress | None,
+) -> list[str]:
+    """The sentences to learn from; none without texts. Raises InputError for texts that say too little."""
+    sources: list[str] = asked["texts"]
+    if not sources:
+        return []
+    drawn = sample_sentences(sources, asked["sentences"], asked["seed"], reading, progress)
+    if unknown_share(drawn, tokenizer) == 1:
         raise InputError(
-            f"{', '.join(texts)}: found {len(drawn)} sentences, one a paragraph; a table is learned from "
+            f"{', '.join(sources)}: the vocabulary of {teacher} has none of the words, which were read in "
+            f"the language {asked['language']!r}. Take texts in a language that it has, or another model."
+        )
+    if len(drawn) < _FEWEST:
+        raise InputError(
+            f"{', '.join(sources)}: found {len(drawn)} sentences, one a paragraph; a table is learned from "
             f"{_FEWEST} or more. Name more texts."
         )
-    make_folder(out)
-    if drawn:
-        write_jsonl(({"text": text} for text in drawn), out / "texts.jsonl")
-    write_json(settings, asked)
     return drawn
-
-
-def _finished(out: Path) -> StaticResult:
-    path = out / "result.json"
-    if not path.exists():
-        raise InputError(f"{out}/model is there, but not {path}: remove the folder and begin again.")
-    return StaticResult(**read_json(path) | {"model": out / "model", "seconds": 0.0})
 
 
 def _table(
     embedder: Embedder, out: Path, drawn: list[str], dimensions: int, progress: Progress | None
-) -> tuple[Vectors, Learned | None, int]:
+) -> tuple[Vectors, LearnedTable | None, int]:
     """(V, D), how well it was learned, and from how many sentences it was not."""
     tokens = centred(token_vectors(embedder, progress))
     if not drawn:
         weight = weights(guessed_frequencies(len(tokens)), GUESSED_COEFFICIENT)
         tokens *= weight[:, None]
         return tokens @ principal_directions(tokens, dimensions), None, 0
-    vectors = _teachers_vectors(embedder, out, len(drawn), progress)
+
+    def watch(count: Count) -> None:
+        if progress is not None:
+            progress(count.texts, len(drawn), "sentences")
+
+    path = out / "teacher.parquet"  # (E, H), shard by shard
+    embed_file(embedder, out / "texts.jsonl", path, text="text", resume=True, watch=watch)
+    vectors = read_vectors(path).vectors
     counts = piece_counts(drawn, embedder.tokenizer)
     frequencies = np.asarray(counts.sum(0), np.float64).reshape(-1)
     weight = weights(frequencies / frequencies.sum(), COUNTED_COEFFICIENT)
@@ -245,15 +248,3 @@ def _table(
     start = np.asarray((tokens * weight[:, None]) @ onto, np.float32)
     learned = learn_table(start, counts, vectors @ onto, heldout, progress)
     return learned.table, learned, heldout
-
-
-def _teachers_vectors(embedder: Embedder, out: Path, texts: int, progress: Progress | None) -> Vectors:
-    """(E, H), shard by shard on disk."""
-    path = out / "teacher.parquet"
-
-    def watch(count: Count) -> None:
-        if progress is not None:
-            progress(count.texts, texts, "sentences")
-
-    embed_file(embedder, out / "texts.jsonl", path, text="text", resume=True, watch=watch)
-    return read_vectors(path).vectors

@@ -133,7 +133,7 @@ def centred(vectors: Vectors) -> Vectors:
     return np.asarray(moved, np.float32)
 
 
-class Learned(NamedTuple):
+class LearnedTable(NamedTuple):
     """The table (V, D), and the mean cosine to the teacher's vectors on texts held out, before and after."""
 
     table: Vectors
@@ -164,7 +164,7 @@ def learn_table(
     vectors: Vectors,
     heldout: int,
     progress: Progress | None = None,
-) -> Learned:
+) -> LearnedTable:
     """From the table (V, D) to start with; the first `heldout` of the E texts are not learned from.
 
     `counts` (E, V) and `vectors` (E, D), the teacher's.
@@ -182,7 +182,7 @@ def learn_table(
         if after < found + _GAIN:
             break
         found = after
-    return Learned(best, before, cosine(own @ best, vectors[:heldout]), rounds)
+    return LearnedTable(best, before, cosine(own @ best, vectors[:heldout]), rounds)
 
 
 def cosine(found: Vectors, wanted: Vectors) -> float:

@@ -39,6 +39,7 @@ from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_ta
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.pruning import count_pieces, prune
 
 _OF_VOCABULARY = ("encoder.embeddings.token.weight", "masked_language.bias")
@@ -147,7 +148,8 @@ def prune_counted(
         model.encoder.embeddings.token = torch.nn.Embedding.from_pretrained(
             tensors["encoder.embeddings.token.weight"], freeze=False
         )
-        save_task_model(out, model, own, pruned.tokenizer, _noted(read_manifest(folder), note))
+        smaller = TaskModel(model.encoder, model.head)
+        save_task_model(out, smaller, own, pruned.tokenizer, _noted(read_manifest(folder), note))
     else:  # with its head for masked words, or with what sentence-transformers needs
         manifest = checkpoint.manifest
         save_checkpoint(
@@ -182,8 +184,8 @@ def _prune_table(
     rest = 0
     if model_kind(folder) == "task":
         model, task = load_task_model(folder, given)
-        cast(Any, model).encoder = StaticTable(rows)
-        save_task_model(out, model, task, pruned.tokenizer, _noted(read_manifest(folder), note))
+        smaller = TaskModel(cast(Any, StaticTable(rows)), model.head)
+        save_task_model(out, smaller, task, pruned.tokenizer, _noted(read_manifest(folder), note))
         rest = sum(parameter.numel() for parameter in model.head.parameters())
     else:
 

@@ -53,9 +53,9 @@ def render_shrink(shrunk: Shrunk, model: str) -> str:
         pictures=[
             (
                 "Time of a text that comes alone",
-                as_markup(_scatter(shrunk, _time, "share of the model's time")),
+                as_markup(_scatter(shrunk, lambda one: one.share_alone, "share of the model's time")),
             ),
-            ("Size", as_markup(_scatter(shrunk, _size, "million parameters"))),
+            ("Size", as_markup(_scatter(shrunk, lambda one: one.parameters / 1e6, "million parameters"))),
         ],
         table=Table("", list(COLUMNS), rows(shrunk), 0, frozenset({0})),
     )
@@ -81,14 +81,6 @@ def rows(shrunk: Shrunk) -> list[list[str]]:
             ]
         )
     return found
-
-
-def _time(one: Tried) -> float:
-    return one.share_alone
-
-
-def _size(one: Tried) -> float:
-    return one.parameters / 1e6
 
 
 def _scatter(shrunk: Shrunk, place: Callable[[Tried], float], label: str) -> str:

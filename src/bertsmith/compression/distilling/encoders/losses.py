@@ -7,6 +7,7 @@ N tokens, K masked positions, B texts, V vocabulary, H hidden size, D dimensions
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -69,9 +70,9 @@ def relation_loss(taught: Tensor, learned: Tensor, lengths: Sequence[int], heads
     """
     total = learned.new_zeros((), dtype=torch.float32)
     start = 0
-    for length, count in _runs(lengths):
-        rows = slice(start, start + length * count)
-        start += length * count
+    for length, neighbours in groupby(lengths):  # of equal length
+        rows = slice(start, start + length * len(list(neighbours)))
+        start = rows.stop
         with torch.no_grad():
             target = _log_relations(taught[rows], length, heads)
         found = _log_relations(learned[rows], length, heads)
@@ -87,14 +88,3 @@ def _log_relations(products: Tensor, length: int, heads: int) -> Tensor:
         scores = each @ each.transpose(-1, -2) / each.shape[-1] ** 0.5
     relations: Tensor = scores.log_softmax(-1)
     return relations
-
-
-def _runs(lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """(length, count) of neighbours of equal length."""
-    runs: list[tuple[int, int]] = []
-    for length in lengths:
-        if runs and runs[-1][0] == length:
-            runs[-1] = (length, runs[-1][1] + 1)
-        else:
-            runs.append((length, 1))
-    return runs
