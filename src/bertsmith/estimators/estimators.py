@@ -18,9 +18,14 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
 from sklearn.model_selection import train_test_split
-from sklearn.utils import check_array, check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import (
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    check_random_state,
+    column_or_1d,
+)
 
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.inference.features import USUAL_STRIDE, FeaturePooling, Features, Layers
@@ -33,10 +38,8 @@ from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_ta
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.golden.records import write_golden
-from bertsmith.tasks.registry import find_task
-from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import outputs_of
-from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe, task_settings
+from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe, task_of
 from bertsmith.training.finetuning.finetune import finetune_examples
 
 TextOrPair = str | tuple[str, str]
@@ -140,8 +143,7 @@ class _FinetunedEstimator(TextEstimator):
 
     def _train(self, texts: list[Row], labels: list[Any]) -> None:
         recipe = self._recipe()
-        kind = find_task(recipe.task)
-        task = cast(TextTask, kind(task_settings(recipe, kind)))
+        task = cast(TextTask, task_of(recipe))
         task.pairs = None if isinstance(texts[0], Mapping) else isinstance(texts[0], tuple)
         examples = [_example(task, *each) for each in zip(range(len(texts)), texts, labels, strict=True)]
         train, dev = self._held_out(examples, recipe.seed)
@@ -200,7 +202,7 @@ class _FinetunedEstimator(TextEstimator):
     def _outputs(self, X: Any) -> npt.NDArray[np.float64]:
         """(E, C) of the head."""
         check_is_fitted(self, "predictor_")
-        task: Task[Any] = self.predictor_.task
+        task = cast(TextTask, self.predictor_.task)
         rows: list[Row] = [*(as_mixed_rows(X) if task.features else as_texts(X))]
         examples = [_example(task, number, row, None) for number, row in enumerate(rows)]
         encoded = encode_examples(task, examples, self.predictor_.tokenizer).encoded
@@ -471,7 +473,7 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _example(task: Task[Any], number: int, text: Row, label: Any) -> TextExample:
+def _example(task: TextTask, number: int, text: Row, label: Any) -> TextExample:
     """Raises RefusedInput for a pair where training had single texts, and the other way round."""
     try:
         example: TextExample = replace(task.example(text, f"X[{number}]"), label=label)

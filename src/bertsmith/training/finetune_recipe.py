@@ -307,6 +307,12 @@ def task_settings(recipe: FinetuneRecipe, task: type[Task[Any]]) -> Any:
     return settings
 
 
+def task_of(recipe: FinetuneRecipe) -> Task[Any]:
+    """The recipe's task with its own settings. Raises RecipeError for one that it doesn't have."""
+    kind = find_task(recipe.task)
+    return kind(task_settings(recipe, kind))
+
+
 def finetune_settings(recipe: type[RunSettings], *names: str) -> list[str]:
     """The dotted names that a user may give: those of a recipe whose length is in epochs, and `names`."""
     known = [*setting_names(recipe), *names]

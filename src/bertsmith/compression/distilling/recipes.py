@@ -9,6 +9,8 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from bertsmith.errors import RecipeError
+from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.task import Task
 from bertsmith.text.labelled.labelled_files import labelled_files
 from bertsmith.training.finetune_recipe import (
     FinetuneOptimizer,
@@ -103,6 +105,11 @@ class DistilRecipe(RunSettings):
         """Folders by the files in them. Raises InputError for one that can't be learned from."""
         besides = (self.dev, self.test, *self.texts)
         return labelled_files(self.train, besides=besides, format=self.settings.get("format"))
+
+    @property
+    def own_task(self) -> type[Task[Any]] | None:
+        """The task of this name, as its models are opened; None where they say it themselves."""
+        return None if self.task is None else find_task(self.task)
 
     def as_finetuning(self) -> FinetuneRecipe:
         """The settings that the loop is to have, those that nobody gave still to be chosen."""

@@ -50,7 +50,6 @@ from bertsmith.model.locate import locate_model
 from bertsmith.model.static_table import refuse_static
 from bertsmith.progress import Show, silent
 from bertsmith.tasks.finetuning import encode_examples
-from bertsmith.tasks.registry import find_task
 from bertsmith.training.resources import require_room_to_save
 from bertsmith.training.run import Run
 
@@ -117,8 +116,7 @@ def shrink(
         return recipe
 
     with Run.open(look, resume, console) as run:
-        task = None if recipe.task is None else find_task(recipe.task)
-        whole = Teacher.open(str(model), task, run.machine.device)
+        whole = Teacher.open(str(model), recipe.own_task, run.machine.device)
         data = read_distil_data(whole.task, recipe, [whole])
         encode_examples(whole.task, data.test or (), whole.tokenizer)  # refuses a cell that can't be read
         require_room_to_save(whole.model, run.out)  # which is the one chosen where no smaller one will do

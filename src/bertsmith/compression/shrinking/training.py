@@ -24,7 +24,6 @@ from bertsmith.progress import Show
 from bertsmith.reporting import formatting
 from bertsmith.tasks.examples.encoding import Layout, pack_examples
 from bertsmith.tasks.finetuning import encode_examples
-from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task_model import outputs_of
 from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 from bertsmith.training.run import Run
@@ -76,8 +75,7 @@ def try_pruned(search: Search, data: DistilData) -> Tried | None:
     counts = encode_examples(whole.task, examples, whole.tokenizer).piece_counts(whole.tokenizer.vocab_size)
     make_folder(folder)
     shutil.rmtree(folder / "model", ignore_errors=True)
-    task = None if search.run.recipe.task is None else find_task(search.run.recipe.task)
-    pruned = prune_counted(whole.folder, counts, folder / "model", len(examples), task)
+    pruned = prune_counted(whole.folder, counts, folder / "model", len(examples), search.run.recipe.own_task)
     saved = 1 - pruned.parameters / pruned.parameters_before
     search.say(
         f"Vocabulary: {pruned.pieces:,} of {pruned.pieces_before:,} pieces occur; {saved:.0%} of the "

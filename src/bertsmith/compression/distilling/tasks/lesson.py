@@ -30,7 +30,6 @@ from bertsmith.files import make_folder
 from bertsmith.progress import Show
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
-from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Metrics, Task, fitted_again
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.training.finetuning.results import Restart, Results
@@ -78,8 +77,8 @@ class TaskLesson:
 
     @property
     def own_task(self) -> type[Task[Any]] | None:
-        """The task as its name was given, which is how the student is opened: not as it was taught."""
-        return None if self.recipe.task is None else find_task(self.recipe.task)
+        """As the student is opened: not as it was taught."""
+        return self.recipe.own_task
 
     def learn(self) -> TaskStudent:
         """The teachers are asked, the student begun, trained and measured."""
