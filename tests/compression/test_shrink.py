@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -257,6 +258,8 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+    perf_counter = staticmethod(time.perf_counter)  # by which steps are measured
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """A model that knows becomes a smaller one that has learned it: recipe → teacher and its texts → student →
 the loop → figures → the folder of the run.
 
-The story is told once, in `_taught`. What differs is answered by the kind of lesson: a fine-tuned model, or a
+The story is told once, in `_distil`. What differs is answered by the kind of lesson: a fine-tuned model, or a
 file of answers, teaches a task (tasks/lesson.py); an encoder teaches what it makes of raw text
 (encoders/lesson.py). Each says what lies in its folder.
 """
@@ -114,7 +114,7 @@ def distil_task(
     with Run.open(lambda: open_distilling(recipe, resume), resume, console) as run:
         keep_memory()
         answers = Path(cache) if cache else run.out / "answers"
-        figures = _taught(run, TaskLesson.open(run, answers, show or silent))
+        figures = _distil(run, TaskLesson.open(run, answers, show or silent))
         return DistilResult(run.out / "model", run.out / "report.html", figures)
 
 
@@ -165,11 +165,11 @@ def distil_encoder(
 
     with Run.open(look, resume, console) as run:
         keep_memory()
-        before, metrics = _taught(run, EncoderLesson.open(run))
+        before, metrics = _distil(run, EncoderLesson.open(run))
         return EncoderDistilResult(run.out / "model", run.out / "report.html", before, metrics)
 
 
-def _taught(run: Run[Any], lesson: Lesson[Student, Figures]) -> Figures:
+def _distil(run: Run[Any], lesson: Lesson[Student, Figures]) -> Figures:
     """The story of any distillation, from an open lesson to its figures."""
     run.begin(lesson.recipe, lesson.hashes)
     student = lesson.learn()
