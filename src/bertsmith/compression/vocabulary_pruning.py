@@ -166,11 +166,11 @@ def prune_counted(
             write_extra_files=lambda partial: copy_sentence_files(folder, partial, read_legacy_tensors),
         )
     write_golden(out, task)
-    sizes = (
+    size, left = (
         sum(tensor.numel() for tensor in (*some.values(), *checkpoint.carried.values()))
         for some in (checkpoint.tensors, tensors)
     )
-    return PrunedModel(out, before.vocab_size, len(pruned.kept), *sizes, texts)
+    return PrunedModel(out, before.vocab_size, len(pruned.kept), size, left, texts)
 
 
 def _prune_table(

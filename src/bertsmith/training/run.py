@@ -21,7 +21,7 @@ from bertsmith.machine import Hardware
 from bertsmith.training.machine import Machine, from_first, leave, set_up_machine, wait
 from bertsmith.training.observer import RunObserver
 from bertsmith.training.optimizer import find_optimizer
-from bertsmith.training.run_folder import begin_folder
+from bertsmith.training.run_folder import begin_folder, require_same_data, write_data_hashes
 from bertsmith.training.settings import HardwareSettings, OptimizerSettings, RunSettings
 
 
@@ -87,6 +87,15 @@ class Run(Generic[R]):
     def is_first(self) -> bool:
         """Whether this process is the one that writes."""
         return self.machine.ranks.is_first
+
+    def note_data(self, hashes: dict[str, str]) -> None:
+        """Writes the SHA-256 of its files before it begins: for a run that first makes something of them, and
+        finds it again. Raises RecipeError where one has changed since.
+        """
+        require_same_data(self.out, hashes)
+        wait()  # no rank may find what the first one is about to write
+        if self.is_first:
+            write_data_hashes(self.out, hashes)
 
     def begin(
         self, recipe: RunSettings, hashes: dict[str, str], given: Collection[str] | None = None

@@ -29,10 +29,8 @@ from bertsmith.tasks.pretraining.pretraining import start_at_frequencies
 from bertsmith.training.inputs import note_on_unknown, open_stores
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop
-from bertsmith.training.machine import wait
 from bertsmith.training.observer import run_facts
 from bertsmith.training.run import Run
-from bertsmith.training.run_folder import require_same_data, write_data_hashes
 from bertsmith.training.run_report import RunReport, environment, first_evaluation, write_report
 from bertsmith.training.sharding import whole_tensors
 from bertsmith.training.streams import require_masks
@@ -90,10 +88,7 @@ class EncoderLesson:
         if not len(heldout):
             notes.append("nothing is measured: the held-out part of the corpus is empty")
         hashes = {"teacher": subject.sha256, "corpus": train.corpus_sha256}
-        require_same_data(out, hashes)
-        wait()  # no rank may find what the first one is about to write
-        if run.is_first:  # before what follows from this teacher is learned, and found again
-            write_data_hashes(out, hashes)
+        run.note_data(hashes)
         task, pooler, more = _begin(run, subject, teacher, train, heldout)
         return cls(run, subject, task, pooler, hashes, (*notes, *more))
 
