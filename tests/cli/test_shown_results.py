@@ -17,7 +17,8 @@ from bertsmith.tasks.evaluating.evaluation import Evaluation
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.training.finetuning.figures import confusions_table, evaluation_table
-from bertsmith.training.finetuning.results import Restart, Results
+from bertsmith.training.finetuning.restarts import Restart
+from bertsmith.training.finetuning.results import Results
 
 
 def test_marks_in_a_text_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,15 +44,15 @@ from bertsmith.training.finetuning.choosing import (
     Work,
     as_sentence,
     choose,
-    epoch_work,
     gain_of,
-    pass_work,
     read_choice,
     write_choice,
 )
+from bertsmith.training.finetuning.effort import epoch_work, pass_work, training_work
 from bertsmith.training.finetuning.figures import tried_table
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
-from bertsmith.training.finetuning.labelled_data import read_labelled_data
+from bertsmith.training.finetuning.labelled_data import LabelledData
+from bertsmith.training.finetuning.measuring import draw_learning_curve
 from bertsmith.training.finetuning.methods import (
     CLOZE,
     CONTRASTIVE,
@@ -65,7 +65,6 @@ from bertsmith.training.finetuning.methods import (
     drawn,
 )
 from bertsmith.training.finetuning.report import command
-from bertsmith.training.finetuning.results import draw_learning_curve
 from bertsmith.training.loop import Guard
 from bertsmith.training.machine import Ranks, plain_machine
 from bertsmith.training.settings import HardwareSettings
@@ -417,7 +416,7 @@ def test_folds_are_not_ignored_where_texts_are_too_few(
     kind = find_task("classification")
     train = write_rows(tmp_path / "rows.jsonl", "classification", rows)
     with pytest.raises(RecipeError, match=message):
-        read_labelled_data(kind(kind.Settings()), recipe_of(f"folds={folds}", train=str(train)), folds=True)
+        LabelledData.read(kind(kind.Settings()), recipe_of(f"folds={folds}", train=str(train)), folds=True)
 
 
 # -- whole runs ----------------------------------------------------------------------------------------------
@@ -559,7 +558,7 @@ def test_a_cloze_is_learned_from_an_encoder_that_fills_gaps(
 
     train = tmp_path / "whole" / "train.jsonl"
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
-        patch.setattr(finetune, "_keep_best_only", killed)
+        patch.setattr(finetune, "keep_best_only", killed)
         few_rows(filler, tmp_path / "parts", f"method={CLOZE}", train=train)
     again = few_rows(filler, tmp_path / "parts", f"method={CLOZE}", train=train, resume=True)
     assert (again.model / "model.safetensors").read_bytes() == (
@@ -679,7 +678,7 @@ def test_counted_work_is_what_training_computes(
     once = pass_work(bench.config, bench.train.encoded)
     epoch = epoch_work(bench.config, bench.train.encoded, recipe)
     assert 3 * epoch == pytest.approx(counted[0])
-    assert bench.training_work(FULL, recipe) == pytest.approx(counted[0] + once)
+    assert training_work(bench, FULL, recipe) == pytest.approx(counted[0] + once)
     halves = [recipe.model_copy(update=update) for update in ({"freeze_layers": 1}, {"freeze_layers": 2})]
     parts = [epoch_work(bench.config, bench.train.encoded, each) for each in (recipe, *halves)]
     assert parts == pytest.approx([3 * parts[2], 2 * parts[2], parts[2]])
@@ -689,9 +688,9 @@ def test_counted_work_is_what_training_computes(
 def test_what_is_not_tried_says_what_it_takes_and_which_setting_allows_it(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("finetuning.finetune", "finetuning.finetune_session"):
+    for module in ("finetuning.finetune", "finetuning.effort"):
         monkeypatch.setattr(f"bertsmith.training.{module}.FLOP_A_MINUTE", 2.6e7)
-    monkeypatch.setattr(FinetuneSession, "speed", lambda *given: 1e6)
+    monkeypatch.setattr(finetune, "training_speed", lambda *given: 1e6)
     train, out = write_rows(tmp_path / "train.jsonl", "classification", 18), io.StringIO()
     settings, console = ("folds=2", "epochs=1"), Console(file=out, width=200)
     result = few_rows(encoder, tmp_path / "few", *settings, train=train, console=console)
@@ -730,7 +729,7 @@ def test_rows_that_are_not_few_are_trained_within_the_same_work_and_it_says_so(
     monkeypatch.setattr(finetune_recipe, "_FEW_ROWS", 35)
     monkeypatch.setattr(finetune_recipe, "FLOP_A_MINUTE", 3.9e7)
     monkeypatch.setattr(finetune, "FLOP_A_MINUTE", 3.9e7)
-    monkeypatch.setattr(FinetuneSession, "speed", lambda *given: 1e6)
+    monkeypatch.setattr(finetune, "training_speed", lambda *given: 1e6)
     out = io.StringIO()
     result = few_rows(encoder, tmp_path / "many", usual=SMALL_RUN, console=Console(file=out, width=200))
     trained = tomllib.loads((tmp_path / "many" / "run" / "recipe.toml").read_text())["epochs"]
@@ -766,7 +765,7 @@ def test_a_setting_that_was_given_with_its_default_is_not_forgotten_on_resume(
     settings = ("max_length=32", "batch_size=20", "hardware.threads=1", "minutes=0")
     with monkeypatch.context() as patch:
         patch.setattr(finetune, "wait", lambda: None)
-        patch.setattr(finetune, "_restart_folder", stop)
+        patch.setattr(finetune, "train_once", stop)
         for resume, more in ((False, (given,)), (True, ())):
             with pytest.raises(RuntimeError, match="killed"):
                 finetune.finetune("classification", *settings, *more, **files, resume=resume)
@@ -989,8 +988,8 @@ def test_an_interrupted_run_comes_to_the_same_model(
     whole = few_rows(encoder, tmp_path / "whole", "minutes=1", "epochs=3", "method=contrastive")
     functions = {
         "while choosing": (finetune, "write_choice"),
-        "after the choice": (finetune, "_train_once"),
-        "in training": (finetune, "_keep_best_only"),
+        "after the choice": (finetune, "train_once"),
+        "in training": (finetune, "keep_best_only"),
     }
     module, name = functions[place]
 
@@ -1002,7 +1001,7 @@ def test_an_interrupted_run_comes_to_the_same_model(
         patch.setattr(module, name, killed)
         few_rows(encoder, out, "minutes=1", "epochs=3", "method=contrastive", train=train)
     if place != "while choosing":
-        monkeypatch.setattr(finetune.FinetuneSession, "choose", killed)  # it was made
+        monkeypatch.setattr(finetune, "choose_method", killed)  # it was made
     again = few_rows(encoder, out, "minutes=1", "epochs=3", "method=contrastive", train=train, resume=True)
     for name in ("model.safetensors", "head.safetensors"):
         assert (again.model / name).read_bytes() == (whole.model / name).read_bytes()
@@ -1044,7 +1043,7 @@ def test_a_method_goes_on_by_its_own_epochs_and_rates(
 
 
 @pytest.mark.parametrize(
-    ("given", "killed_in"), [pytest.param((), "_train_once", marks=slow), (("method=upper",), "write_choice")]
+    ("given", "killed_in"), [pytest.param((), "train_once", marks=slow), (("method=upper",), "write_choice")]
 )
 def test_a_run_goes_on_by_the_method_that_it_has_settled_on(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], killed_in: str
@@ -1064,7 +1063,7 @@ def test_a_run_goes_on_by_the_method_that_it_has_settled_on(
     with pytest.raises(RecipeError, match="begun with other settings: method"):
         few_rows(encoder, tmp_path / "parts", *settings, "method=full", train=train, resume=True)
     if not given:
-        monkeypatch.setattr(finetune.FinetuneSession, "choose", killed)  # it was made
+        monkeypatch.setattr(finetune, "choose_method", killed)  # it was made
     again = few_rows(encoder, tmp_path / "parts", *settings, train=train, resume=True)
     assert again.results.method == UPPER
     for name in ("model/model.safetensors", "recipe.toml", "model/bertsmith.json"):

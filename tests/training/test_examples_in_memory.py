@@ -13,7 +13,8 @@ from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.classification import Classification
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import make_finetune_recipe, task_settings
-from bertsmith.training.finetuning.finetune import finetune, finetune_examples
+from bertsmith.training.finetuning.finetune import finetune
+from bertsmith.training.finetuning.in_memory import finetune_examples
 
 COLOURS, ANIMALS = ("red", "blue", "green"), ("cat", "dog", "bird", "horse")
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", *COLOURS, *ANIMALS]

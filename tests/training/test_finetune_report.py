@@ -45,7 +45,8 @@ from bertsmith.training.finetuning.report import (
     risk_points,
     write_finetune_report,
 )
-from bertsmith.training.finetuning.results import Restart, Results
+from bertsmith.training.finetuning.restarts import Restart
+from bertsmith.training.finetuning.results import Results
 from bertsmith.training.settings import override
 
 ATTACK = "</style><script>alert(1)</script><img src=x onerror=alert(1)>"

@@ -12,7 +12,7 @@ from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.tagging import TaggedExample, Tagging
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
-from bertsmith.training.finetuning.labelled_data import LabelledData, can_be_folded, read_labelled_data
+from bertsmith.training.finetuning.labelled_data import LabelledData
 from bertsmith.training.finetuning.results import data_hashes
 
 
@@ -32,7 +32,7 @@ def held_out(folder: Path, name: str, texts: list[str]) -> set[str]:
         task="classification", model="m", train=str(folder / name), out="o", dev_share=0.1
     )
     kind = find_task("classification")
-    data = read_labelled_data(kind(kind.Settings()), recipe)
+    data = LabelledData.read(kind(kind.Settings()), recipe)
     dev = {example.text for example in data.dev}
     assert dev.isdisjoint(example.text for example in data.train)
     assert len(data.train) + len(data.dev) == len(texts)
@@ -48,11 +48,11 @@ def test_texts_given_as_labels_are_recognised(tmp_path: Path, folds: bool) -> No
     recipe = FinetuneRecipe(task="classification", model="m", train=str(tmp_path / "swapped.jsonl"), out="o")
     kind = find_task("classification")
     with pytest.raises(InputError, match="has 50 labels in 50 rows: hardly any comes twice"):
-        read_labelled_data(kind(kind.Settings()), recipe, folds=folds)
+        LabelledData.read(kind(kind.Settings()), recipe, folds=folds)
     rows.append(json.dumps({"text": "another", "label": labels[0]}))  # a label that comes twice
     (tmp_path / "swapped.jsonl").write_text("\n".join(rows))
     if folds:
-        assert len(read_labelled_data(kind(kind.Settings()), recipe, folds=True).train) == 51
+        assert len(LabelledData.read(kind(kind.Settings()), recipe, folds=True).train) == 51
 
 
 def test_settings_of_the_task_stand_beside_those_of_the_run() -> None:
@@ -137,14 +137,12 @@ def test_a_dev_that_tells_little_is_told(tmp_path: Path) -> None:
     (tmp_path / "dev.jsonl").write_text("\n".join(rows[:8:2]))
     values = {"task": "classification", "model": "m", "train": str(tmp_path / "train.jsonl"), "out": "o"}
     kind = find_task("classification")
-    data = read_labelled_data(
-        kind(kind.Settings()), FinetuneRecipe(**values, dev=str(tmp_path / "dev.jsonl"))
-    )
+    data = LabelledData.read(kind(kind.Settings()), FinetuneRecipe(**values, dev=str(tmp_path / "dev.jsonl")))
     few, one, shared = data.warnings
     assert few.startswith("dev has 4 rows: too few")
     assert one.startswith("dev has one label only, 'a'")
     assert shared.startswith("4 of the 4 dev texts occur in")
-    data = read_labelled_data(kind(kind.Settings()), FinetuneRecipe(**values, dev_share=0.6))
+    data = LabelledData.read(kind(kind.Settings()), FinetuneRecipe(**values, dev_share=0.6))
     assert data.warnings == ()
 
 
@@ -156,7 +154,7 @@ def test_what_reading_changed_is_told_with_its_file(tmp_path: Path) -> None:
     recipe = FinetuneRecipe(
         task="tagging", model="m", train=str(tmp_path / "train.jsonl"), out="o", dev_share=0.6
     )
-    data = read_labelled_data(Tagging(Tagging.Settings()), recipe)
+    data = LabelledData.read(Tagging(Tagging.Settings()), recipe)
     assert [warning.split(" marked")[0] for warning in data.warnings] == [
         f"train: {len(data.train)}",
         f"dev: {len(data.dev)}",
@@ -170,7 +168,7 @@ def test_labels_with_fewer_rows_than_folds_are_told(tmp_path: Path, rare: int, t
     (tmp_path / "few.jsonl").write_text("\n".join(rows))
     recipe = FinetuneRecipe(task="classification", model="m", train=str(tmp_path / "few.jsonl"), out="o")
     kind = find_task("classification")
-    warnings = read_labelled_data(kind(kind.Settings()), recipe, folds=True).warnings
+    warnings = LabelledData.read(kind(kind.Settings()), recipe, folds=True).warnings
     expected = "1 of 2 labels have fewer than 5 rows, such as 'rare': cross-validation"
     assert any(warning.startswith(expected) for warning in warnings) is told
 
@@ -183,9 +181,9 @@ def test_too_few_texts_are_told_how_many_would_do(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"40 rows with 1 different texts: .* Give at least 6 different texts"
     ):
-        read_labelled_data(Tagging(Tagging.Settings()), recipe)
+        LabelledData.read(Tagging(Tagging.Settings()), recipe)
     rows.write_text("".join(f"Anna{number}\tB-PER\nruns\tO\n\n" for number in range(6)))
-    data = read_labelled_data(Tagging(Tagging.Settings()), recipe)
+    data = LabelledData.read(Tagging(Tagging.Settings()), recipe)
     assert data.train and data.dev
 
 
@@ -195,16 +193,17 @@ def test_texts_that_are_alike_to_a_model_are_one_text_to_judge_by() -> None:
     task = kind(kind.Settings())
     texts = ["Where is it?", "where is it", "WHERE IS IT!", *(f"word{number}" for number in range(8))]
     rows = [TextExample(text, None, "yes", text) for text in texts]
-    assert not can_be_folded(task, rows[:10])
+    assert not LabelledData(task, rows[:10], []).can_be_folded
     assert len(set(folds_of(task, rows[:3], 2).tolist())) == 1
-    assert can_be_folded(task, [*rows, TextExample("another", None, "no", "another")])
+    another = TextExample("another", None, "no", "another")
+    assert LabelledData(task, [*rows, another], []).can_be_folded
 
 
 def warnings_of(folder: Path, rows: list[dict[str, object]], **settings: object) -> tuple[str, ...]:
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     recipe = FinetuneRecipe(task="classification", model="m", train=str(folder / "rows.jsonl"), out="o")
     kind = find_task("classification")
-    return read_labelled_data(kind(kind.Settings(**settings)), recipe, folds=True).warnings
+    return LabelledData.read(kind(kind.Settings(**settings)), recipe, folds=True).warnings
 
 
 def test_labels_that_look_alike_are_told_with_their_counts(tmp_path: Path) -> None:
@@ -275,7 +274,7 @@ def data_of(task: str, rows: list[dict[str, Any]], folder: Path, **settings: Any
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     kind = find_task(task)
     recipe = recipe_of(task, folder / "rows.jsonl", dev_share=0.3)
-    return read_labelled_data(kind(kind.Settings(**settings)), recipe)
+    return LabelledData.read(kind(kind.Settings(**settings)), recipe)
 
 
 def test_questions_about_a_passage_fall_on_one_side(tmp_path: Path) -> None:
@@ -336,7 +335,7 @@ def test_articles_of_squad_fall_on_one_side_where_the_title_is_the_group(tmp_pat
     (tmp_path / "squad.json").write_text(json.dumps({"data": articles}))
     kind = find_task("question-answering")
     recipe = recipe_of("question-answering", tmp_path / "squad.json", dev_share=0.3)
-    data = read_labelled_data(kind(kind.Settings(group="title")), recipe)
+    data = LabelledData.read(kind(kind.Settings(group="title")), recipe)
     train, dev = ({example.title for example in part} for part in (data.train, data.dev))
     assert train and dev and train.isdisjoint(dev)
 
@@ -382,10 +381,10 @@ def test_pairs_that_share_a_text_with_the_other_side_are_told(tmp_path: Path, fo
     kind = find_task("classification")
     share: dict[str, Any] = {} if folds else {"dev_share": 0.3}
     recipe = recipe_of("classification", tmp_path / "rows.jsonl", **share)
-    data = read_labelled_data(kind(kind.Settings()), recipe, folds=folds)
+    data = LabelledData.read(kind(kind.Settings()), recipe, folds=folds)
     (sentence,) = data.warnings
     assert "have a text" in sentence and "group=COLUMN" in sentence
-    grouped = read_labelled_data(kind(kind.Settings(group="premise")), recipe, folds=folds)
+    grouped = LabelledData.read(kind(kind.Settings(group="premise")), recipe, folds=folds)
     assert grouped.warnings == ()
 
 
@@ -413,7 +412,7 @@ def test_equal_texts_of_two_groups_are_told(tmp_path: Path, folds: bool) -> None
             )
         )
         recipe = recipe_of("classification", path, **share)
-        data = read_labelled_data(kind(kind.Settings(group="source")), recipe, folds=folds)
+        data = LabelledData.read(kind(kind.Settings(group="source")), recipe, folds=folds)
         assert len(data.warnings) == bool(copies)
     (sentence,) = data.warnings
     assert "have a text" in sentence and "group=COLUMN" not in sentence
@@ -430,7 +429,7 @@ def test_a_dev_file_that_has_the_passages_of_train_is_told(tmp_path: Path) -> No
     kind = find_task("question-answering")
     train, dev = write("train.jsonl", range(40)), write("dev.jsonl", range(40, 80))
     recipe = recipe_of("question-answering", Path(train), dev=dev)
-    (sentence,) = read_labelled_data(kind(kind.Settings()), recipe).warnings
+    (sentence,) = LabelledData.read(kind(kind.Settings()), recipe).warnings
     assert sentence.startswith("40 of the 40 rows of dev have a text or a source in common with train")
 
 
@@ -445,7 +444,7 @@ def test_several_files_and_folders_are_trained_on(tmp_path: Path) -> None:
         task="classification", model="m", train=(str(tmp_path / "one.csv"), str(tmp_path / "data")), out="o"
     )
     kind = find_task("classification")
-    data = read_labelled_data(kind(kind.Settings()), recipe, folds=True)
+    data = LabelledData.read(kind(kind.Settings()), recipe, folds=True)
     assert [
         sum(example.text.startswith(name) for example in data.train) for name in ("one", "data/a", "data/b")
     ] == [
@@ -471,9 +470,9 @@ def test_what_stands_for_no_label_is_seen_beside_the_labels_of_another_file(
     task = kind(kind.Settings(missing=missing))
     if missing == "refuse":
         with pytest.raises(InputError, match="of 60 rows 10 have no label"):
-            read_labelled_data(task, recipe)
+            LabelledData.read(task, recipe)
     else:
-        data = read_labelled_data(task, recipe)
+        data = LabelledData.read(task, recipe)
         assert len(data.train) + len(data.dev) == 50 and task.labels == ("0", "1", "2")
 
 
@@ -485,5 +484,5 @@ def test_a_blank_text_is_no_unlabelled_text(tmp_path: Path) -> None:
         task="classification", model="m", train=str(labelled), unlabelled=str(others), out="o"
     )
     kind = find_task("classification")
-    data = read_labelled_data(kind(kind.Settings()), recipe)
+    data = LabelledData.read(kind(kind.Settings()), recipe)
     assert [example.text for example in data.unlabelled] == ["one", "two"]

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bertsmith.training.finetuning.results import Restart, Results
+from bertsmith.training.finetuning.restarts import Restart
+from bertsmith.training.finetuning.results import Results
 
 
 def results_of(*scores: float) -> Results:

@@ -28,13 +28,15 @@ from bertsmith.training.finetuning.search import (
     PRUNED,
     Search,
     Trial,
+    begin_search,
     importance_of,
     leading_trial,
     make_search,
+    open_search,
     study_of,
 )
 from bertsmith.training.finetuning.task_run import TaskRun
-from bertsmith.training.finetuning.tune import TuneResult, begin_search, open_search, tune
+from bertsmith.training.finetuning.tune import TuneResult, tune
 
 pytest.importorskip("optuna")
 

@@ -27,7 +27,6 @@ from bertsmith.cli.screen import (
     progress_bar,
 )
 from bertsmith.errors import InputError
-from bertsmith.reporting import formatting
 
 if TYPE_CHECKING:
     from bertsmith.inference.suggesting.suggest import Suggestions
@@ -133,13 +132,12 @@ def tune(
               trials=30 batch_size=32 search.epochs=[3,10] --resume
     """
     from bertsmith.cli.results import show_results
-    from bertsmith.training.finetuning.search import Trial
-    from bertsmith.training.finetuning.tune import trial_rows
+    from bertsmith.training.finetuning.search import Trial, trial_rows
     from bertsmith.training.finetuning.tune import tune as run
 
     def on_trial(trial: Trial) -> None:
         choice = " ".join(f"{name}={value:.4g}" for name, value in trial.choice.items())
-        line = f"trial {trial.number}: {formatting.score(trial.score)} {trial.state}  {choice}"
+        line = f"trial {trial.number}: {trial.shown_score} {trial.state}  {choice}"
         console.print(line, markup=False, soft_wrap=True)
 
     result = run(task, *overrides, resume=resume, on_trial=on_trial, **given(files, columns, layout))

@@ -40,7 +40,7 @@ from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.golden.records import write_golden
 from bertsmith.tasks.task_model import outputs_of
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe, task_of
-from bertsmith.training.finetuning.finetune import finetune_examples
+from bertsmith.training.finetuning.in_memory import finetune_examples
 
 TextOrPair = str | tuple[str, str]
 Row = TextOrPair | Mapping[str, Any]

@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertsmith.files import atomic_write
+
 _IMPORT = re.compile(r"^import .*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ", re.MULTILINE)
 REPORT_FILE = "report.html"
@@ -26,6 +28,15 @@ def render_page(template: str, **values: Any) -> str:
     )
     environment.filters["breakable"] = breakable
     return environment.get_template(template).render(**values)
+
+
+def write_page(folder: Path, template: str, **values: Any) -> Path:
+    """The same as the folder's report; the same values give the same bytes. Raises ResourceError when the disk
+    is full or the folder can't be written.
+    """
+    path = folder / REPORT_FILE
+    atomic_write(path, render_page(template, **values))
+    return path
 
 
 def breakable(text: object) -> "Markup":

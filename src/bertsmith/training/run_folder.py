@@ -182,7 +182,12 @@ def write_data_hashes(out: Path, hashes: dict[str, str]) -> None:
     write_json(out / _DATA, hashes)
 
 
-def write_recipe(recipe: RunSettings, out: Path) -> None:
+def write_recipe(
+    recipe: RunSettings,
+    out: Path,
+    name: str = "recipe.toml",
+    header: str = "# The resolved recipe of this run.\n",
+) -> None:
     """The resolved recipe, every setting written out but those that are made from its epochs, where it has
     such.
     """
@@ -191,7 +196,7 @@ def write_recipe(recipe: RunSettings, out: Path) -> None:
     made = set(MADE_FROM_EPOCHS) if "epochs" in type(recipe).model_fields else set()
     text = tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True, exclude=made))
     make_folder(out)
-    atomic_write(out / "recipe.toml", "# The resolved recipe of this run.\n" + text)
+    atomic_write(out / name, header + text)
 
 
 def differing_keys(old: RunSettings, new: RunSettings, may_change: dict[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from bertsmith.tasks.evaluating.evaluation import Evaluation, standard_error
 from bertsmith.tasks.examples.held_out import folds_of
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.task_model import outputs_of
-from bertsmith.training.finetuning.choosing import pass_work
+from bertsmith.training.finetuning.effort import pass_work
 
 _FOLDS = 5
 

@@ -27,6 +27,7 @@ from bertsmith.model.checkpoint import (
     save_checkpoint,
 )
 from bertsmith.model.config import BertConfig
+from bertsmith.model.lora import pooler_tensors, save_adapter
 from bertsmith.model.manifest import IMPORTED, Manifest, stated_manifest
 from bertsmith.model.meta_init import meta_init
 from bertsmith.model.static_table import StaticTable, is_static, load_static, save_static
@@ -275,3 +276,11 @@ def _load_head(head: nn.Module, carried: Mapping[str, Tensor], own: Mapping[str,
         if not bool(found[theirs].isfinite().all()):
             raise ModelError(f"{where}: {theirs} holds values that are not finite.")
     head.load_state_dict({name: found[theirs].float() for name, theirs in names.items()}, assign=True)
+
+
+def save_task_adapter(folder: Path, model: TaskModel, base_model: str) -> None:
+    """What LoRA added to the encoder of `base_model`, and the head, in place of what is there."""
+    heads, _ = head_tensors(model.head)
+    if model.new_pooler:
+        heads |= pooler_tensors(model.encoder)
+    save_adapter(folder, model.encoder, heads=heads, base_model=base_model, overwrite=True)

@@ -19,6 +19,7 @@ from bertsmith.model.card import learned_row_length
 from bertsmith.model.config import BertConfig
 from bertsmith.model.flops import encoder_flops, vocabulary_flops
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
+from bertsmith.tasks.task import Prediction
 from bertsmith.text.corpus.building import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.jsonl import write_jsonl
@@ -77,7 +78,7 @@ def adapt(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, bench: FinetuneSessi
     if run.resume and path.exists():
         found = Adapted(**read_json(path))
     else:
-        ours, theirs = (each.judge_linear() for each in (other, bench))
+        ours, theirs = (_judged(each) for each in (other, bench))
         score, gain, error = gain_of(bench.task, ours, theirs, bench.train.examples)
         found = Adapted(gain, error, expected_gain(Tried(LINEAR, score, gain, error)) > 0)
         write_json(path, asdict(found))
@@ -85,6 +86,13 @@ def adapt(run: Run[FinetuneRecipe], recipe: FinetuneRecipe, bench: FinetuneSessi
         said = found.as_sentence(bench.task.main_metric, len(texts))
         run.console.print(said, markup=False, highlight=False)
     return other if found.kept else bench
+
+
+def _judged(bench: FinetuneSession) -> list[Prediction]:
+    """What linear models of the features say of the rows that each hasn't learned from."""
+    assert bench.folds is not None and bench.probe is not None and bench.linear is not None
+    outputs = bench.probe.judge(bench.folds, bench.linear.strength)
+    return bench.task.decode_by_folds(outputs, bench.train.examples, bench.train.encoded, bench.folds)
 
 
 def _sequence_length(source: Path, longest: int) -> int:

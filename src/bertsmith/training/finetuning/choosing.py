@@ -3,10 +3,6 @@ judged by the one left out, in turn. The final model then learns from all rows.
 
 out/choice.json         what was tried, and what it reached
 out/choice.safetensors  what the chosen method said of the rows it was judged by
-
-What a method computes is counted, in FLOP of the encoder's matrix products, so that the same is chosen on
-any machine, whatever else it has to do; how fast this one computes it is only for what people are told of
-the time.
 """
 
 import math
@@ -18,33 +14,26 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from bertsmith.arrays import Ints
-from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import BertsmithError, InputError, NotFinite, TrainingStopped
-from bertsmith.files import atomic_write, read_json, write_json
-from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu.onednn_matmul import fast_products
-from bertsmith.model.flops import encoder_flops
+from bertsmith.files import atomic_write, make_folder, read_json, write_json
 from bertsmith.reporting import formatting
 from bertsmith.tasks.evaluating.evaluation import Evaluation, groups_of
-from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.task import Bound, Metrics, Outputs, Prediction, Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.training.finetune_recipe import FinetuneRecipe
-from bertsmith.training.finetuning.methods import UNTRAINED
-from bertsmith.training.machine import Machine
+from bertsmith.training.finetuning.finetune_session import FinetuneSession
+from bertsmith.training.finetuning.methods import LINEAR, SELF_TRAINING, UNTRAINED
 
 _FOLD = "fold"  # in choice.safetensors, of what is a fold's and not a row's
 TrainPart = Callable[[str, EncodedExamples], TaskModel]  # by a method, from some of the rows
 _FEWEST_FOLDS = 2  # that the simplest method is judged by, whatever it takes
 _USUAL_GAIN, _USUAL_SPREAD = 0.01, 0.03  # of other methods over the simplest
 _RESAMPLES = 200
-_MOST_TOKENS, _TRIALS, _LONG = 512, 2, 1.0  # of a step that is tried, steps, seconds of one
 
 
 @dataclass(frozen=True)
@@ -162,6 +151,43 @@ def choose(
     found = race.outputs[method]
     rows = np.array(sorted(found), np.int64)
     return Choice(method, tuple(tried), rows, [found[row] for row in rows.tolist()], race.bound[method])
+
+
+def choose_method(
+    session: FinetuneSession,
+    recipe: FinetuneRecipe,
+    work: Work,
+    on_fold: Callable[[str, int], None] = lambda method, number: None,
+) -> Choice:
+    """The same for the rows of a session that judge in turn; the recipe may name the method, and it is only
+    measured.
+    """
+    assert session.folds is not None
+
+    def train_part(method: str, rows: EncodedExamples) -> TaskModel:
+        return session.learn(method, recipe, rows)
+
+    judged = _judge_frozen(session, recipe, work.methods) if session.knows_features else {}
+    return choose(session.task, work, session.train, session.folds, train_part, on_fold, judged)
+
+
+def _judge_frozen(
+    session: FinetuneSession, recipe: FinetuneRecipe, methods: Sequence[str]
+) -> dict[str, Judged]:
+    """From the features that the start was learned from."""
+    assert session.folds is not None
+    found, begun = {}, time.monotonic()
+    if LINEAR in methods and session.probe is not None and session.linear is not None:
+        outputs = session.probe.judge(session.folds, session.linear.strength)
+        found[LINEAR] = Judged(outputs, session.linear.seconds + time.monotonic() - begun)
+    elif LINEAR in methods:
+        outputs = outputs_of(session.start(recipe, recipe.seed), session.train.encoded)
+        found[LINEAR] = Judged(outputs, time.monotonic() - begun)
+    if SELF_TRAINING in methods and session.self_training is not None and session.probe is not None:
+        begun = time.monotonic()
+        outputs = session.self_training.judge(session.folds)
+        found[SELF_TRAINING] = Judged(outputs, session.self_training.seconds + time.monotonic() - begun)
+    return found
 
 
 class _Race:
@@ -342,6 +368,7 @@ def _differ_by_fold_alone(answers: list[Prediction], folds: Ints) -> bool:
 
 def write_choice(out: Path, choice: Choice) -> None:
     """So that a run that is resumed needn't choose again."""
+    make_folder(out)
     arrays = {str(row): each for row, each in zip(choice.rows.tolist(), choice.outputs, strict=True)}
     for fold, bound in choice.bound.items():
         arrays |= {f"{_FOLD}.{fold}.{name}": weights for name, weights in bound.items()}
@@ -391,53 +418,3 @@ def as_sentence(tried: Tried, metric: str) -> str:
         return f"{tried.method}: {not_tried(tried)}"
     gain = "" if tried.gain is None else f" ({tried.gain:+.4f} ± {tried.error:.4f})"
     return f"{tried.method}: {metric} {tried.score:.4f}{gain} on {tried.rows:,} rows, {tried.seconds:.0f} s"
-
-
-# -- work ----------------------------------------------------------------------------------------------
-
-
-def pass_work(config: BertConfig, encoded: Sequence[Encoded]) -> float:
-    """Of one forward pass over the examples."""
-    windows = [window for each in encoded for window in each.windows]
-    lengths = np.array([len(window.token_ids) for window in windows], np.int64)
-    return encoder_flops(config, lengths, sum(len(window.rows) for window in windows))
-
-
-def epoch_work(config: BertConfig, encoded: Sequence[Encoded], recipe: FinetuneRecipe) -> float:
-    """Of one forward and backward pass over the examples, which costs twice the forward pass where all is
-    trained: half of that for gradients of weights, none of which are frozen layers' or those beside LoRA.
-    """
-    layers = config.num_hidden_layers
-    backward = 1.0 if recipe.lora.rank else 2 * (1 - min(recipe.freeze_layers / layers, 1))
-    return (1 + backward) * pass_work(config, encoded)
-
-
-def training_speed(
-    model: TaskModel, examples: Sequence[Encoded], recipe: FinetuneRecipe, machine: Machine
-) -> float:
-    """FLOP that this machine trains by in a second, as busy as it is now, from some steps of a few examples:
-    to tell people of the time, and for nothing else. torch's random state stays as it is.
-    """
-    sizes = np.cumsum([each.tokens for each in examples[: recipe.batch_size]])
-    some = examples[: max(int(np.searchsorted(sizes, _MOST_TOKENS, side="right")), 1)]
-    model.train()
-    devices = [machine.device] if machine.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        seconds = _seconds_of_step(model, some, machine)  # which warms up
-        if seconds < _LONG:
-            seconds = min(_seconds_of_step(model, some, machine) for _ in range(_TRIALS))
-    return epoch_work(model.config, some, recipe) / seconds
-
-
-@fast_products()
-def _seconds_of_step(model: TaskModel, some: Sequence[Encoded], machine: Machine) -> float:
-    begun = time.perf_counter()
-    batch = PackedBatch.of(pack_examples(some, range(len(some))), machine.device)
-    with machine.autocast():
-        loss = model(batch, Layout(some, machine.device)).float().square().sum()
-    if loss.requires_grad:
-        loss.backward()
-    model.zero_grad()
-    if machine.device.type == "cuda":  # which works on its own time
-        torch.cuda.synchronize(machine.device)
-    return time.perf_counter() - begun

@@ -2,14 +2,17 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from bertsmith.arrays import Ints
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.tasks.examples.held_out import (
     divided_sources,
+    folds_of,
     group_of,
     hold_out,
     shared_sources,
@@ -30,156 +33,179 @@ _MOST_ALIKE = 3  # that are named in full
 FEW_ROWS = 30  # of dev: below, one row more or less that is right moves accuracy by over 3 points
 
 
-@dataclass(frozen=True)
+@dataclass
 class LabelledData:
-    """Examples to train on, to choose by, and to report on, and others without a label; warnings are
-    sentences for the user.
+    """A task, which knows the labels of `train`, and its examples to train on, to choose by, and to report
+    on, and others without a label. `warnings` are sentences for the user.
     """
 
+    task: Task[Any]
     train: list[Any]
     dev: list[Any]
-    test: list[Any] | None
-    warnings: tuple[str, ...]
+    test: list[Any] | None = None
     unlabelled: Sequence[Any] = ()
+    warnings: tuple[str, ...] = ()
 
+    @classmethod
+    def read(cls, task: Task[Any], recipe: FinetuneRecipe, *, folds: bool = False) -> "LabelledData":
+        """Reads the files and teaches the task its labels.
 
-def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe, *, folds: bool = False) -> LabelledData:
-    """Reads the files and teaches the task its labels.
+        Without a dev file a share of the training rows is held out; dev is empty where the recipe has all
+        rows train and judge in turn, and `folds` allows it. Raises InputError naming file and line.
+        """
+        data = cls(task, task.read_files(recipe.train_files), [])
+        data.require_enough_texts(recipe)
+        if folds and recipe.folds_of(len(data.train)) and data.can_be_folded:
+            data._require_labels_twice(recipe)
+        elif recipe.dev is None:
+            data._hold_out(recipe)
+        else:
+            data.dev = task.read(Path(recipe.dev))
+        data.test = task.read(Path(recipe.test)) if recipe.test else None
+        # a few empty texts are learned from as they are; nothing else than these is a slip
+        if all(is_blank(text) for example in data.train for text in task.texts(example)):
+            raise InputError(
+                f"Every text is empty, from {data.train[0].where} on. Is --text the right column?"
+            )
+        task.fit(data.train)
+        for examples in (data.train, data.dev, data.test or []):
+            task.check(examples)
+        data.warnings = (*data._doubts(recipe),)
+        if recipe.unlabelled is not None:
+            data._read_unlabelled(recipe.unlabelled)
+        return data
 
-    Without a dev file a share of the training rows is held out; dev is empty where the recipe has all rows
-    train and judge in turn, and `folds` allows it. Raises InputError naming file and line.
-    """
-    train = task.read_files(recipe.train_files)
-    require_enough_texts(task, recipe, train)
-    if folds and recipe.folds_of(len(train)) and can_be_folded(task, train):
-        _require_labels_twice(task, recipe, train)
-        dev: list[Any] = []
-    elif recipe.dev is None:
-        train, dev = _held_out(task, recipe, train)
-    else:
-        dev = task.read(Path(recipe.dev))
-    test = task.read(Path(recipe.test)) if recipe.test else None
-    # a few empty texts are learned from as they are; nothing else than these is a slip
-    if all(is_blank(text) for example in train for text in task.texts(example)):
-        raise InputError(f"Every text is empty, from {train[0].where} on. Is --text the right column?")
-    task.fit(train)
-    for examples in (train, dev, test or []):
-        task.check(examples)
-    warnings = _warnings(task, recipe, train, dev, test)
-    unlabelled = _unlabelled(task, recipe, (train, dev, test or []))
-    return LabelledData(train, dev, test, tuple(warnings), unlabelled)
+    @property
+    def can_be_folded(self) -> bool:
+        """Whether there are enough texts, those of one fold counted once: too few are refused as ever."""
+        return self._texts_apart() >= FEWEST_TEXTS
 
-
-def _held_out(task: Task[Any], recipe: FinetuneRecipe, rows: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Rows to train on, and the share that is dev. Raises InputError where there are too few."""
-    train, dev = hold_out(task, rows, recipe.dev_share)
-    if train and dev:
-        return train, dev
-    if 2 * len(_labels(task, rows)) > max(len(rows), FEWEST_TEXTS):
-        raise _strange_labels(task, recipe, rows)
-    texts = {group_of(task, example) for example in rows}
-    needed = next(texts for texts in count(2) if round(recipe.dev_share * texts))
-    raise InputError(
-        f"{recipe.train_name} has {len(rows):,} rows with {len(texts):,} different texts: too few to hold "
-        f"out {recipe.dev_share:.0%} of them. Give at least {needed} different texts, or rows to choose by "
-        "with --dev."
-    )
-
-
-def _require_labels_twice(task: Task[Any], recipe: FinetuneRecipe, rows: Sequence[Any]) -> None:
-    """In cross-validation a label's only text is judged by models that haven't seen the label."""
-    having: dict[str, set[tuple[str, ...]]] = {}
-    for example in rows:
-        for label in task.labels_of(example):
-            having.setdefault(label, set()).add(group_of(task, example))
-    if 2 * len(having) > len(rows) and all(len(texts) == 1 for texts in having.values()):
-        raise _strange_labels(task, recipe, rows)
-
-
-def _strange_labels(task: Task[Any], recipe: FinetuneRecipe, rows: Sequence[Any]) -> InputError:
-    labels = _labels(task, rows)
-    other = " Numbers are for regression." if all(map(is_number, labels)) else ""
-    return InputError(
-        f"{recipe.train_name} has {len(labels):,} labels in {len(rows):,} rows: hardly any comes "
-        f"twice. Is --label the right column? If it is, give rows to choose by with --dev.{other}"
-    )
-
-
-def _labels(task: Task[Any], rows: Sequence[Any]) -> set[str]:
-    return {label for example in rows for label in task.labels_of(example)}
-
-
-def _unlabelled(task: Task[Any], recipe: FinetuneRecipe, labelled: Sequence[Sequence[Any]]) -> list[Any]:
-    """Texts that have no label in the other files, each once. Raises InputError where there are none, and
-    RecipeError for a task that can't learn from them.
-    """
-    if recipe.unlabelled is None:
-        return []
-    if not task.learns_unlabelled:
+    def require_enough_texts(self, recipe: FinetuneRecipe) -> None:
+        """Raises RecipeError where the recipe asks for folds that there are too few texts for."""
+        needed = max(FEWEST_TEXTS, recipe.folds or 0)
+        if recipe.folds is None or (texts := self._texts_apart()) >= needed:
+            return
+        fewer = "Give more rows, or leave folds out"
+        if texts >= FEWEST_TEXTS:
+            fewer = f"Give folds={texts} or fewer"
         raise RecipeError(
-            f"only classification learns from unlabelled texts, not {task.name}. Leave --unlabelled out."
+            f"folds = {recipe.folds} takes {needed:,} different texts or more, and {recipe.train_name} has "
+            f"{texts:,}. {fewer}."
         )
-    texts = task.read(Path(recipe.unlabelled), labelled=False)
-    known = {tuple(task.texts(example)) for examples in labelled for example in examples}
-    fresh = {tuple(task.texts(example)): example for example in texts}
-    found = [example for text, example in fresh.items() if text not in known and task.has_text(example)]
-    if not found:
-        raise InputError(
-            f"{recipe.unlabelled} has no text that isn't among the labelled ones: there is nothing to learn."
+
+    def require_negatives(self, recipe: FinetuneRecipe) -> None:
+        """Raises RecipeError where a row alone in its batch teaches nothing."""
+        if recipe.batch_size == 1:
+            self.task.check_alone(self.train)
+
+    def folds(self, count: int, seed: int) -> Ints:
+        """(E,) of each training example the fold that it judges in, below `count`."""
+        return folds_of(self.task, self.train, count, seed)
+
+    def another(self) -> "LabelledData":
+        """The same for another model, which a task of its own decodes."""
+        return replace(self, task=copy(self.task))
+
+    def _texts_apart(self) -> int:
+        return len({group_of(self.task, example) for example in self.train})
+
+    def _hold_out(self, recipe: FinetuneRecipe) -> None:
+        """Parts the share of the rows that is dev. Raises InputError where there are too few."""
+        train, dev = hold_out(self.task, self.train, recipe.dev_share)
+        if not train or not dev:
+            if 2 * len(self._train_labels()) > max(len(self.train), FEWEST_TEXTS):
+                raise self._strange_labels(recipe)
+            texts = self._texts_apart()
+            needed = next(texts for texts in count(2) if round(recipe.dev_share * texts))
+            raise InputError(
+                f"{recipe.train_name} has {len(self.train):,} rows with {texts:,} different texts: too few "
+                f"to hold out {recipe.dev_share:.0%} of them. Give at least {needed} different texts, or "
+                "rows to choose by with --dev."
+            )
+        self.train, self.dev = train, dev
+
+    def _require_labels_twice(self, recipe: FinetuneRecipe) -> None:
+        """In cross-validation a label's only text is judged by models that haven't seen the label."""
+        having: dict[str, set[tuple[str, ...]]] = {}
+        for example in self.train:
+            for label in self.task.labels_of(example):
+                having.setdefault(label, set()).add(group_of(self.task, example))
+        if 2 * len(having) > len(self.train) and all(len(texts) == 1 for texts in having.values()):
+            raise self._strange_labels(recipe)
+
+    def _strange_labels(self, recipe: FinetuneRecipe) -> InputError:
+        labels = self._train_labels()
+        other = " Numbers are for regression." if all(map(is_number, labels)) else ""
+        return InputError(
+            f"{recipe.train_name} has {len(labels):,} labels in {len(self.train):,} rows: hardly any comes "
+            f"twice. Is --label the right column? If it is, give rows to choose by with --dev.{other}"
         )
-    return found
+
+    def _train_labels(self) -> Counter[str]:
+        """How often each comes."""
+        return Counter(label for example in self.train for label in self.task.labels_of(example))
+
+    def _read_unlabelled(self, file: str) -> None:
+        """Texts that have no label in the other files, each once. Raises InputError where there are none, and
+        RecipeError for a task that can't learn from them.
+        """
+        task = self.task
+        if not task.learns_unlabelled:
+            raise RecipeError(
+                f"only classification learns from unlabelled texts, not {task.name}. Leave --unlabelled out."
+            )
+        texts = task.read(Path(file), labelled=False)
+        known = {tuple(task.texts(example)) for example in (*self.train, *self.dev, *(self.test or ()))}
+        fresh = {tuple(task.texts(example)): example for example in texts}
+        self.unlabelled = [
+            example for text, example in fresh.items() if text not in known and task.has_text(example)
+        ]
+        if not self.unlabelled:
+            raise InputError(
+                f"{file} has no text that isn't among the labelled ones: there is nothing to learn."
+            )
+
+    # -- what to mistrust ------------------------------------------------------------------------------------
+
+    def _doubts(self, recipe: FinetuneRecipe) -> list[str]:
+        task, train, dev, test = self.task, self.train, self.dev, self.test
+        sentences = [
+            f"{name}: {found}"
+            for name, examples in (("train", train), ("dev", dev), ("test", test or []))
+            for found in task.warnings(examples)
+        ]
+        labels = self._train_labels()
+        sentences += [*task.left_out, *_of_labels(task, labels)]
+        if dev:
+            sentences += self._of_dev()
+        else:
+            folds = recipe.folds_of(len(train))
+            sentences += [*_of_folds(labels, folds), *divided_sources(task, train)]
+        for name, path, examples in (("dev", recipe.dev, dev), ("test", recipe.test, test)):
+            equal = []
+            if path and examples:
+                equal = shared_with_train(task, train, examples, name, recipe.train_name)
+            sentences += equal or shared_sources(task, train, examples or [], name)
+        return sentences
+
+    def _of_dev(self) -> list[str]:
+        """What chooses the weights has to tell good from bad."""
+        sentences: list[str] = []
+        if len(self.dev) < FEW_ROWS:
+            sentences.append(
+                f"dev has {len(self.dev)} rows: too few to choose weights by, and its figures say little. "
+                "Give more with --dev, or a larger dev_share"
+            )
+        labels = {label for example in self.dev for label in self.task.labels_of(example)}
+        if len(labels) == 1:
+            sentences.append(
+                f"dev has one label only, {labels.pop()!r}: whoever always gives it is right there"
+            )
+        return sentences
 
 
-def can_be_folded(task: Task[Any], train: Sequence[Any]) -> bool:
-    """Whether there are enough texts, those of one fold counted once: too few are refused as ever."""
-    return _texts_apart(task, train) >= FEWEST_TEXTS
-
-
-def require_enough_texts(task: Task[Any], recipe: FinetuneRecipe, train: Sequence[Any]) -> None:
-    """Raises RecipeError where the recipe asks for folds, and there are too few texts to be divided so."""
-    needed = max(FEWEST_TEXTS, recipe.folds or 0)
-    if recipe.folds is None or (texts := _texts_apart(task, train)) >= needed:
-        return
-    fewer = f"Give folds={texts} or fewer" if texts >= FEWEST_TEXTS else "Give more rows, or leave folds out"
-    raise RecipeError(
-        f"folds = {recipe.folds} takes {needed:,} different texts or more, and {recipe.train_name} has "
-        f"{texts:,}. {fewer}."
-    )
-
-
-def require_negatives(task: Task[Any], recipe: FinetuneRecipe, train: Sequence[Any]) -> None:
-    """Raises RecipeError where a row alone in its batch teaches nothing."""
-    if recipe.batch_size == 1:
-        task.check_alone(train)
-
-
-def _texts_apart(task: Task[Any], train: Sequence[Any]) -> int:
-    return len({group_of(task, example) for example in train})
-
-
-def _warnings(
-    task: Task[Any], recipe: FinetuneRecipe, train: list[Any], dev: list[Any], test: list[Any] | None
-) -> list[str]:
-    sentences = [
-        f"{name}: {found}"
-        for name, examples in (("train", train), ("dev", dev), ("test", test or []))
-        for found in task.warnings(examples)
-    ]
-    sentences += [*task.left_out, *_of_labels(task, train)]
-    if dev:
-        sentences += _of_dev(task, dev)
-    else:
-        sentences += [*_of_folds(task, train, recipe.folds_of(len(train))), *divided_sources(task, train)]
-    for name, path, examples in (("dev", recipe.dev, dev), ("test", recipe.test, test)):
-        equal = shared_with_train(task, train, examples, name, recipe.train_name) if path and examples else []
-        sentences += equal or shared_sources(task, train, examples or [], name)
-    return sentences
-
-
-def _of_labels(task: Task[Any], train: Sequence[Any]) -> list[str]:
+def _of_labels(task: Task[Any], counts: Counter[str]) -> list[str]:
     """Names that are probably slips: each becomes a class of its own."""
-    counts = Counter(label for example in train for label in task.labels_of(example))
-
     alike = look_alikes(counts)
     sentences = [
         f"the labels {counted(counts, labels)} differ in case, blanks or Unicode's form alone, and are "
@@ -204,9 +230,8 @@ def _of_labels(task: Task[Any], train: Sequence[Any]) -> list[str]:
     return sentences + task.label_warnings(counts)
 
 
-def _of_folds(task: Task[Any], train: Sequence[Any], folds: int) -> list[str]:
+def _of_folds(rows: Counter[str], folds: int) -> list[str]:
     """Every row judges in turn. Where a label's only row does, no model has seen that label."""
-    rows = Counter(label for example in train for label in task.labels_of(example))
     rare = [label for label, count in rows.items() if count < folds]
     if not rare or not folds:
         return []
@@ -214,17 +239,3 @@ def _of_folds(task: Task[Any], train: Sequence[Any], folds: int) -> list[str]:
         f"{len(rare):,} of {len(rows):,} labels have fewer than {folds} rows, such as {rare[0]!r}: "
         "cross-validation trains on too few of them, and the model will do better than its score says"
     ]
-
-
-def _of_dev(task: Task[Any], dev: Sequence[Any]) -> list[str]:
-    """What chooses the weights has to tell good from bad."""
-    sentences: list[str] = []
-    if len(dev) < FEW_ROWS:
-        sentences.append(
-            f"dev has {len(dev)} rows: too few to choose weights by, and its figures say little. Give more "
-            "with --dev, or a larger dev_share"
-        )
-    labels = {label for example in dev for label in task.labels_of(example)}
-    if len(labels) == 1:
-        sentences.append(f"dev has one label only, {labels.pop()!r}: whoever always gives it is right there")
-    return sentences

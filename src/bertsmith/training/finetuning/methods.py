@@ -27,8 +27,10 @@ from bertsmith.arrays import Ints
 from bertsmith.errors import RecipeError
 from bertsmith.model.adaptation import freeze, reinitialise, trained_share
 from bertsmith.model.layers.elementwise import Dropout
-from bertsmith.model.lora import add_lora
+from bertsmith.model.lora import add_lora, merge_lora
+from bertsmith.model.sentence_files import makes_vectors
 from bertsmith.progress import Progress
+from bertsmith.tasks.checkpoints.sentence_folder import ends_in_projection, read_truncate_dim
 from bertsmith.tasks.checkpoints.task_checkpoint import Start, begin_task_model
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, features_of, minimise
@@ -57,18 +59,17 @@ def possible_methods(
     recipe: FinetuneRecipe,
     source: Path,
     tokenizer: Tokenizer,
-    layers: int,
+    model: TaskModel,
     *,
     linear: bool,
-    trains: bool,
     unlabelled: bool,
 ) -> list[str]:
-    """Those that suit the task, the cheapest first, for the encoder in `source` of so many layers. `linear`:
-    the head can begin as a linear model; `trains`: not all weights are frozen; `unlabelled`: there are texts
-    without labels.
+    """Those that suit the task, the cheapest first, for the `model` that training begins with. `linear`: the
+    head can begin as a linear model; `unlabelled`: there are texts without labels.
     """
+    layers = model.config.num_hidden_layers
     if task.compares_vectors and not recipe.reinit_layers:
-        return [LINEAR, FULL] if trains else [LINEAR]
+        return [LINEAR, FULL] if trained_share(model) > 0 else [LINEAR]
     if not linear:
         return [FULL]
     found = [LINEAR]
@@ -212,6 +213,38 @@ def start_model(
     if linear is not None:
         linear.apply(model)
     return start
+
+
+def notes_on_vectors(task: Task[Any], source: Path) -> list[str]:
+    """Sentences on what an embedding model does to its vectors and a task that makes them doesn't, or the
+    other way round.
+    """
+    if not task.makes_vectors:
+        return []
+    notes = []
+    if task.settings.stride is not None:
+        notes.append(
+            f"stride = {task.settings.stride}: training, evaluate and predict read longer texts in windows. "
+            "Where the model makes vectors (embed, search, serve, sentence-transformers) they are cut at "
+            f"{task.settings.max_length} tokens, unless embed is given --long-texts windows"
+        )
+    if ends_in_projection(source):
+        notes.append(
+            f"{source} ends in a linear layer that changes the vectors' dimensions. It is left out: training "
+            "begins with the encoder's own vectors, which have other dimensions"
+        )
+    if makes_vectors(source) and (kept := read_truncate_dim(source)):
+        notes.append(
+            f"{source} keeps the first {kept} dimensions of its vectors (truncate_dim). All are trained and "
+            "kept here: ask for fewer where the vectors are used"
+        )
+    return notes
+
+
+def merge(task: Task[Any], model: TaskModel) -> None:
+    """What was added by LoRA becomes the weights, and the task decodes by this model."""
+    merge_lora(model.encoder)
+    task.bind(model.head)
 
 
 # -- self-training -------------------------------------------------------------------------------------

@@ -1,87 +1,37 @@
 """What a fine-tuning run found out: the model beside its baselines, on dev, on test, or by cross-validation,
-over restarts, with what to mistrust and what is to be expected of other texts.
+over restarts, with what to mistrust and what is to be expected of other texts. measuring.py finds it out.
 
 out/results.json            every figure
 out/predictions/dev.jsonl   what the model says of each row, with the right answer
-out/model/                  the model, with where it comes from
 """
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-from bertsmith.arrays import Ints
-from bertsmith.files import read_json, sha256, write_json
-from bertsmith.model.card import (
-    checked_against,
-    contamination_provenance,
-    learned_row_length,
-    rows_provenance,
-)
-from bertsmith.progress import Progress
-from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
+from bertsmith.files import sha256, write_json
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.tasks.evaluating.evaluation import (
     Evaluation,
-    evaluate,
     groups_of,
     is_always_right,
     standard_error,
 )
-from bertsmith.tasks.examples.held_out import CROSS_VALIDATION
-from bertsmith.tasks.examples.text_task import TextTask
-from bertsmith.tasks.finetuning import EncodedExamples
-from bertsmith.tasks.golden.records import write_golden
-from bertsmith.tasks.heads.linear_start import FROZEN, FROZEN_ALONE, LinearProbe
-from bertsmith.tasks.task import Metrics, Outputs, Prediction, Task
-from bertsmith.tasks.task_model import TaskModel, outputs_of
+from bertsmith.tasks.task import Metrics, Task
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.training.finetune_recipe import FinetuneRecipe
-from bertsmith.training.finetuning.choosing import Choice, Tried, evaluate_choice, gain_of, score_of
-from bertsmith.training.finetuning.column_study import ColumnStudy, study_by_folds, study_on
-from bertsmith.training.finetuning.finetune_session import FinetuneSession
-from bertsmith.training.finetuning.methods import FULL, LINEAR
-from bertsmith.training.finetuning.task_run import WORST
+from bertsmith.training.finetuning.choosing import Tried
+from bertsmith.training.finetuning.column_study import ColumnStudy
+from bertsmith.training.finetuning.methods import FULL
+from bertsmith.training.finetuning.restarts import Restart
 from bertsmith.training.log import json_value
 
-# Of the learning curve: the parts of the rows, and of how many a quarter teaches nothing.
-_SHARES, _FEWEST = (0.25, 0.5), 20
 _SURE = 1.96  # of a normal distribution, 95 %
 _SHARED = 1.5  # measured: LOG.md, 2026-11-25, "How far is a cross-validated score from the truth?"
-
-
-class Restart(NamedTuple):
-    """The run of one seed: its best score on dev, at which step, of how many, in how many seconds.
-
-    Without any that is a number, as where the model gives all rows the same, the score is minus infinity.
-    """
-
-    seed: int
-    score: float
-    step: int
-    steps: int
-    seconds: float
-
-    def write(self, path: Path) -> None:
-        """A score that is no number is null."""
-        write_json(path, json_value(self._asdict()))
-
-    @classmethod
-    def read(cls, path: Path) -> "Restart":
-        """As it was written. Raises InputError."""
-        record = read_json(path)
-        return cls(**record | {"score": WORST if record["score"] is None else record["score"]})
-
-
-def leading(restarts: Sequence[Restart]) -> int:
-    """The index of the best restart; of equals the first."""
-    return max(range(len(restarts)), key=lambda index: restarts[index].score)
 
 
 @dataclass(frozen=True)
@@ -241,7 +191,7 @@ class Results:
         return cast(dict[str, Any], json_value(record))
 
 
-def write_results(out: Path, recipe: FinetuneRecipe, results: Results) -> None:
+def write_results(out: Path, results: Results) -> None:
     """results.json and the predictions of each evaluation."""
     write_json(out / "results.json", results.record())
     (out / "predictions").mkdir(exist_ok=True)
@@ -265,206 +215,6 @@ def file_hashes(train: Sequence[str], others: Mapping[str, str | None]) -> dict[
     if len(train) == 1:
         files = {"train": train[0]}
     return {name: sha256(Path(path)) for name, path in (files | {**others}).items() if path is not None}
-
-
-# -- the model and its baselines, measured -------------------------------------------------------------
-
-
-def measure(
-    session: FinetuneSession,
-    recipe: FinetuneRecipe,
-    model: TaskModel,
-    restarts: list[Restart],
-    choice: Choice | None = None,
-    method: str = FULL,
-    progress: Progress | None = None,
-) -> Results:
-    """Calibrates on dev, and measures the model and its baselines there and, once, on test. With a
-    `choice`, what cross-validation said of the rows stands in dev's place. `progress` is of one split.
-    """
-    task, splits = session.task, {} if choice else {"dev": session.dev}
-    if session.test is not None:
-        splits["test"] = session.test
-    if choice is not None:
-        return _measure_choice(session, recipe, model, restarts, choice, splits, progress)
-    frozen = _frozen(session, recipe, splits, progress) if method != LINEAR else {}
-    outputs = {name: outputs_of(model, split.encoded, progress=progress) for name, split in splits.items()}
-    figures = task.calibrate(outputs["dev"], session.dev.examples, session.dev.encoded)
-    evaluations = {
-        name: evaluate(task, outputs[name], session.data.train, split, frozen.get(name))
-        for name, split in splits.items()
-    }
-    return Results(
-        task=task,
-        restarts=tuple(restarts),
-        best=leading(restarts),
-        evaluations=evaluations,
-        figures=figures,
-        data_warnings=session.data.warnings,
-        train_rows=len(session.data.train),
-        method=method,
-        columns=_columns(session, recipe, model),
-    )
-
-
-def _measure_choice(
-    session: FinetuneSession,
-    recipe: FinetuneRecipe,
-    model: TaskModel,
-    restarts: list[Restart],
-    choice: Choice,
-    splits: Mapping[str, EncodedExamples],
-    progress: Progress | None,
-) -> Results:
-    task = session.task
-    assert session.folds is not None
-    judged = session.train.some(choice.rows)
-    figures = task.calibrate(choice.outputs, judged.examples, judged.encoded)
-    evaluations = {CROSS_VALIDATION: evaluate_choice(task, choice, session.train, session.folds)}
-    frozen = _frozen(session, recipe, splits, progress) if choice.method != LINEAR else {}
-    if choice.method != LINEAR and (reached := _frozen_by_folds(session, choice)) is not None:
-        evaluations[CROSS_VALIDATION].baselines[_frozen_name(session)] = reached
-    for name, split in splits.items():
-        outputs = outputs_of(model, split.encoded, progress=progress)
-        evaluations[name] = evaluate(task, outputs, session.data.train, split, frozen.get(name))
-    probe, curve = session.probe, None
-    if probe is not None and session.linear is not None and len(probe) == len(session.train):
-        curve = draw_learning_curve(task, probe, session.linear.strength, session.train, session.folds)
-    return Results(
-        task=task,
-        restarts=tuple(restarts),
-        best=leading(restarts),
-        evaluations=evaluations,
-        figures=figures,
-        data_warnings=session.data.warnings,
-        train_rows=len(session.data.train),
-        tried=choice.tried,
-        method=choice.method,
-        learning_curve=curve,
-        folds=len(set(session.folds.tolist())),
-        columns=_columns(session, recipe, model),
-    )
-
-
-def _frozen_by_folds(session: FinetuneSession, choice: Choice) -> Metrics | None:
-    """Of the rows that the chosen method was judged by, whether or not a linear model was a candidate."""
-    task, probe = session.task, session.probe
-    if LINEAR not in session.methods or session.folds is None:
-        return None
-    if probe is None or session.linear is None or len(probe) < len(session.train):
-        reached = choice.simplest()
-        return None if reached is None else {task.main_metric: reached}
-    outputs = probe.judge(session.folds, session.linear.strength)
-    judged, some = session.train.some(choice.rows), [outputs[row] for row in choice.rows.tolist()]
-    folds = session.folds[choice.rows]
-    return task.metrics(task.decode_by_folds(some, judged.examples, judged.encoded, folds), judged.examples)
-
-
-def _frozen(
-    session: FinetuneSession,
-    recipe: FinetuneRecipe,
-    splits: Mapping[str, EncodedExamples],
-    progress: Progress | None,
-) -> dict[str, dict[str, list[Prediction]]]:
-    """Of each split what the start says before any training: a linear model of the features, or their
-    cosine.
-    """
-    if LINEAR not in session.methods:
-        return {}
-    task, model = copy(session.task), session.start(recipe, recipe.seed)
-    model.head.finish()
-    task.bind(model.head)
-    outputs = {name: outputs_of(model, split.encoded, progress=progress) for name, split in splits.items()}
-    if "dev" in outputs:
-        task.calibrate(outputs["dev"], session.dev.examples, session.dev.encoded)
-    elif session.probe is not None and session.linear is not None:
-        rows, said = session.probe.judge_some(session.linear.strength)
-        assert session.probe.examples is not None
-        judged = session.probe.examples.some(rows)
-        task.calibrate(said, judged.examples, judged.encoded)
-    return {
-        name: {_frozen_name(session): task.decode(outputs[name], split.examples, split.encoded)}
-        for name, split in splits.items()
-    }
-
-
-def _frozen_name(session: FinetuneSession) -> str:
-    return FROZEN_ALONE if session.linear is None else FROZEN
-
-
-def _columns(session: FinetuneSession, recipe: FinetuneRecipe, model: TaskModel) -> ColumnStudy | None:
-    """What columns beside the text add; None where there are none, or the head isn't linear in features."""
-    task, probe = session.task, session.probe
-    if probe is None or session.linear is None or task.columns is None:
-        return None
-    strength = session.linear.strength
-    if session.folds is not None:
-        if len(probe) < len(session.train):
-            return None
-        return study_by_folds(
-            cast(TextTask, task), probe, strength, session.train, session.folds, CROSS_VALIDATION
-        )
-    start = session.start(recipe, recipe.seed)
-    return study_on(cast(TextTask, task), probe, strength, start, model, session.train, session.dev, "dev")
-
-
-def save_model(
-    session: FinetuneSession,
-    folder: Path,
-    model: TaskModel,
-    recipe: FinetuneRecipe,
-    results: Results,
-    **facts: Any,
-) -> None:
-    """The model with where it comes from: recipe, metrics, the hashes of the data and of the encoder, and
-    `facts`.
-    """
-    provenance = {
-        "recipe": json.loads(recipe.model_dump_json()),
-        "metrics": json_value({name: each.model for name, each in results.evaluations.items()}),
-        "rows": results.train_rows,
-        "sha256": data_hashes(recipe),
-        "encoder_sha256": session.encoder_sha256,
-        **contamination_provenance(checked_against(session.source)),
-        **rows_provenance(learned_row_length(session.source)),
-        **facts,
-    }
-    save_task_model(folder, model, session.task, session.tokenizer, provenance, overwrite=True)
-    write_golden(folder, type(session.task))
-
-
-# -- what more rows would bring, and what is to be expected --------------------------------------------
-
-
-def draw_learning_curve(
-    task: Task[Any], probe: LinearProbe, strength: float, train: EncodedExamples, folds: Ints
-) -> LearningCurve | None:
-    """By a linear model of frozen features, which costs no pass over the texts; how its errors fall tells how
-    those of other methods do. None for too few rows.
-
-    Doubling the rows once more is taken to divide what is missing to 1 by as much as the last doubling did:
-    errors fall as a power of the rows. Where more of them were missing after it than before, which is chance,
-    it is taken to change as much as the last one.
-    """
-    if len(train) < _FEWEST:
-        return None
-
-    def predictions(outputs: list[Outputs]) -> list[Prediction]:
-        return task.decode_by_folds(outputs, train.examples, train.encoded, folds)
-
-    parts = [predictions(probe.judge(folds, strength, share)) for share in _SHARES]
-    whole = predictions(probe.judge(folds, strength))
-    reached, last, error = gain_of(task, whole, parts[-1], train.examples)
-    missing = max(1 - reached, 0.0)
-    before = missing + last
-    left = min(missing / before, 1.0) if before > 0 else 1.0
-    learned = len(train) * (1 - 1 / len(set(folds.tolist())))
-    return LearningCurve(
-        tuple(round(share * learned) for share in (*_SHARES, 1.0)),
-        (*(score_of(task, part, train.examples) for part in parts), reached),
-        last * left,
-        error * left,
-    )
 
 
 def expect(

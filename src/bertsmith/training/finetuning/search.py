@@ -1,17 +1,23 @@
-"""What a search over recipes may vary, and within which bounds; its trials, and what optuna makes of them:
-the next proposal, and which settings mattered.
+"""What a search over recipes may vary, and within which bounds; its trials, what optuna makes of them (the
+next proposal, and which settings mattered), and how its folder keeps both.
+
+out/search.json    what is searched      out/trials.json    every trial that is over
 
 A setting that its user gives is kept as given and not searched. The baseline is a point of the space like any
 other: default ranges are widened to hold its value, and within given ones it takes the nearest.
 """
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from bertsmith.errors import RecipeError
+from bertsmith.files import make_folder, read_json, write_json
+from bertsmith.reporting import formatting
 from bertsmith.tasks.registry import find_task
 from bertsmith.training.finetune_recipe import (
     FinetuneOptimizer,
@@ -19,6 +25,9 @@ from bertsmith.training.finetune_recipe import (
     finetune_settings,
     make_finetune_recipe,
 )
+from bertsmith.training.finetuning.task_run import WORST
+from bertsmith.training.log import json_value
+from bertsmith.training.run_folder import MAY_CHANGE, differing_names, require_unchanged, require_unused
 from bertsmith.training.settings import override
 from bertsmith.validation import (
     BY_COMMAS,
@@ -33,6 +42,9 @@ Choice = dict[str, float | int]  # dotted name of a setting → its value
 _SEVERAL = 2  # layers, as long as the model isn't open
 COMPLETE, PRUNED, DIVERGED = "complete", "pruned", "diverged"
 _ENOUGH_TO_WEIGH = 4  # trials, below which importance would be chance
+SEARCH_FILE, TRIALS_FILE = "search.json", "trials.json"
+_HASHES = "sha256"  # in search.json, of each labelled file
+_GIVEN = "given"  # beside it, the names of the settings that the user gave
 _SEEDS = 2**32  # that NumPy's older generator, which optuna draws from, has
 
 
@@ -247,6 +259,28 @@ class Trial:
     steps: int
     scores: list[float] = field(default_factory=list)
 
+    @property
+    def shown_score(self) -> str:
+        """As people read it."""
+        return formatting.score(self.score)
+
+
+def trial_rows(trials: Sequence[Trial]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of a table of trials, the best first."""
+    names = list(trials[0].choice)
+    ended = sorted(trials, key=lambda trial: (trial.state != COMPLETE, -(trial.score or 0.0), trial.number))
+    rows = [
+        [
+            f"{trial.number} (baseline)" if trial.number == 0 else str(trial.number),
+            trial.shown_score,
+            *(f"{trial.choice[name]:.4g}" for name in names),
+            f"{trial.seconds:.0f}",
+            trial.state,
+        ]
+        for trial in ended
+    ]
+    return ["Trial", "Score", *(name.removeprefix("optimizer.") for name in names), "Seconds", "Ended"], rows
+
 
 def leading_trial(trials: Sequence[Trial]) -> Trial | None:
     """The best of the trials that were trained to their end; of equals the first."""
@@ -294,3 +328,66 @@ def importance_of(trials: Sequence[Trial], space: dict[str, Any], seed: int) -> 
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=seed % _SEEDS)
     study = study_of(trials, space, seed)
     return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
+
+
+# -- the folder ----------------------------------------------------------------------------------------
+
+
+def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
+    """The trials that are over. Raises RecipeError when the folder holds another search, or any unasked."""
+    if out.is_file():
+        raise RecipeError(f"{out} is a file. Choose a folder for the search.")
+    stored = out / SEARCH_FILE
+    if not stored.exists():
+        require_unused(out)
+        return []
+    if not resume:
+        raise RecipeError(f"{out} already holds a search. Go on with it by --resume, or take another folder.")
+    new = _identity(search)
+    old = {name: value for name, value in read_json(stored).items() if name in new}
+    given = (set(old.pop(_GIVEN, ())) ^ set(new.pop(_GIVEN))) & search.decided_by_giving
+    differing = dict.fromkeys([*differing_names(old, new), *sorted(given)])
+    if differing:
+        raise RecipeError(
+            f"{out} was begun with other settings: {', '.join(differing)}. Resume with the same ones, or "
+            "choose another folder."
+        )
+    path, trials = out / TRIALS_FILE, []
+    for record in read_json(path) if path.exists() else ():
+        scores = [WORST if score is None else score for score in record["scores"]]  # null: it has none
+        trials.append(Trial(**record | {"scores": scores}))
+    return trials
+
+
+def _identity(search: Search) -> dict[str, Any]:
+    """What must be the same when a search goes on: all but the number of trials and what a run may change."""
+    recipe = json.loads(search.recipe.model_dump_json(exclude=MAY_CHANGE))
+    settings = json.loads(search.settings.model_dump_json(exclude={"trials"}))
+    return {**recipe, **settings, _GIVEN: sorted(search.fixed)}
+
+
+def begin_search(search: Search, out: Path, hashes: dict[str, str]) -> None:
+    """Makes the folder, and notes there what is searched, on files of these hashes.
+
+    Raises RecipeError when the search goes on and a file is another one: trials on different rows can't be
+    compared.
+    """
+    stored = out / SEARCH_FILE
+    if stored.exists():
+        require_unchanged(read_json(stored).get(_HASHES, hashes), hashes, f"the search in {out}")
+    make_folder(out)
+    write_json(stored, _identity(search) | {_HASHES: hashes})
+
+
+def keep_trials(out: Path, trials: Sequence[Trial]) -> None:
+    """Writes all trials, and removes weights: those of the leading one are enough. Logs stay."""
+    write_json(out / TRIALS_FILE, json_value([asdict(trial) for trial in trials]))
+    leading = leading_trial(trials)
+    for trial in trials:
+        if trial != leading:
+            for name in ("best/weights.safetensors", "choice.safetensors"):
+                (trial_folder(out, trial.number) / name).unlink(missing_ok=True)
+
+
+def trial_folder(out: Path, number: int) -> Path:
+    return out / "trials" / str(number)

@@ -9,36 +9,28 @@ Each proposal is a function of the seed and the trials before it: a killed trial
 settings, and the search goes on as if nothing had happened.
 """
 
-import json
 import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertsmith.door import door, either, flag, function, optional, place, several, text
 from bertsmith.errors import NotFinite, RecipeError, TrainingStopped, require
-from bertsmith.files import atomic_write, make_folder, read_json, write_json
-from bertsmith.reporting import formatting
 from bertsmith.reporting.charts import FIRST, MUTED, SECOND, picture
-from bertsmith.reporting.page import REPORT_FILE, as_markup, render_page
+from bertsmith.reporting.page import as_markup, write_page
 from bertsmith.reporting.tables import Table
-from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, MADE_FROM_EPOCHS, FinetuneRecipe
-from bertsmith.training.finetuning.choosing import read_choice, write_choice
+from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe
+from bertsmith.training.finetuning.choosing import choose_method, read_choice, write_choice
+from bertsmith.training.finetuning.effort import compared_work, completed_recipe
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
-from bertsmith.training.finetuning.labelled_data import require_negatives
+from bertsmith.training.finetuning.measuring import measure, save_model
 from bertsmith.training.finetuning.methods import FULL, LINEAR, require_trained
 from bertsmith.training.finetuning.report import command
-from bertsmith.training.finetuning.results import (
-    Restart,
-    Results,
-    data_hashes,
-    measure,
-    save_model,
-    write_results,
-)
+from bertsmith.training.finetuning.restarts import Restart
+from bertsmith.training.finetuning.results import Results, data_hashes, write_results
 from bertsmith.training.finetuning.search import (
     COMPLETE,
     DIVERGED,
@@ -46,29 +38,22 @@ from bertsmith.training.finetuning.search import (
     Choice,
     Search,
     Trial,
+    begin_search,
     importance_of,
+    keep_trials,
     leading_trial,
     make_search,
+    open_search,
     study_of,
+    trial_folder,
+    trial_rows,
 )
-from bertsmith.training.finetuning.task_run import WORST, Best, TaskRun
-from bertsmith.training.log import json_value
-from bertsmith.training.observer import RunObserver
+from bertsmith.training.finetuning.task_run import Best, TaskRun
 from bertsmith.training.run import Run
-from bertsmith.training.run_folder import (
-    MAY_CHANGE,
-    differing_names,
-    require_unchanged,
-    require_unused,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from bertsmith.training.run_folder import write_recipe
 
 OnTrial = Callable[[Trial], None]
-SEARCH_FILE, TRIALS_FILE, BEST_FILE = "search.json", "trials.json", "best.toml"
-_HASHES = "sha256"  # in search.json, of each labelled file
-_GIVEN = "given"  # beside it, the names of the settings that the user gave
+BEST_FILE = "best.toml"
 _LOGARITHMIC = {"optimizer.learning_rate"}
 
 
@@ -138,7 +123,7 @@ def _run(run: Run[FinetuneRecipe], search: Search, on_trial: OnTrial | None) -> 
         raise RecipeError("tune runs in one process. Start it without torchrun.")
     out, trials = run.out, open_search(search, run.out, run.resume)
     bench = FinetuneSession.open(search.recipe, run.machine, folds=True)
-    recipe = bench.completed(FULL, search.recipe)
+    recipe = completed_recipe(bench, FULL, search.recipe)
     if bench.folds is not None:  # where `finetune` would choose
         recipe = recipe.model_copy(update={"method": FULL})
     completed = replace(search, recipe=recipe)
@@ -151,11 +136,11 @@ def _run(run: Run[FinetuneRecipe], search: Search, on_trial: OnTrial | None) -> 
     shortest.resolved(bench.steps_per_epoch(shortest), shortest.seed)  # refuses, before anything is written
     least = completed.least(space)
     require_trained(least, bench.task, bench.start(least, least.seed))
-    require_negatives(bench.task, least, bench.data.train)
+    bench.data.require_negatives(least)
     begin_search(search, out, data_hashes(search.recipe))
     search = completed
     while len(trials) < search.settings.trials:
-        trial = _try_next(search, space, bench, out, trials)
+        trial = _try_next(run, search, space, bench, trials)
         trials.append(trial)
         keep_trials(out, trials)
         if on_trial is not None:
@@ -167,7 +152,9 @@ def _run(run: Run[FinetuneRecipe], search: Search, on_trial: OnTrial | None) -> 
     folder = trial_folder(out, best.number)
     choice = read_choice(folder) if bench.folds is not None else None
     if choice is not None:
-        recipe = recipe.model_copy(update={"minutes": math.ceil(bench.work(recipe).of_all() / FLOP_A_MINUTE)})
+        recipe = recipe.model_copy(
+            update={"minutes": math.ceil(compared_work(bench, recipe).of_all() / FLOP_A_MINUTE)}
+        )
         model = bench.learn(FULL, recipe, bench.train)
         restart = Restart(recipe.seed, best.score or 0.0, best.steps, best.steps, best.seconds)
     else:
@@ -179,14 +166,18 @@ def _run(run: Run[FinetuneRecipe], search: Search, on_trial: OnTrial | None) -> 
     results = measure(bench, recipe, model, [restart], choice)
     write_best_recipe(out, recipe, best, results.judge)
     save_model(bench, out / "model", model, recipe, results, trials=len(trials), judged_by=results.judge)
-    write_results(out, recipe, results)
+    write_results(out, results)
     importance = importance_of(trials, space, recipe.seed)
     write_tune_report(out, trials, importance, recipe, results)
     return TuneResult(out, trials, importance, results, recipe)
 
 
 def _try_next(
-    search: Search, space: dict[str, Any], bench: FinetuneSession, out: Path, trials: list[Trial]
+    run: Run[FinetuneRecipe],
+    search: Search,
+    space: dict[str, Any],
+    bench: FinetuneSession,
+    trials: list[Trial],
 ) -> Trial:
     """Asks for settings and trains with them: the same steps as a run's of `finetune` with this recipe."""
     study = study_of(trials, space, search.recipe.seed)
@@ -194,7 +185,7 @@ def _try_next(
         study.enqueue_trial(search.baseline(bench.layers))
     asked = study.ask(fixed_distributions=space)
     number, choice = len(trials), dict(asked.params)
-    recipe, folder = search.recipe_of(choice), trial_folder(out, number)
+    recipe, folder = search.recipe_of(choice), trial_folder(run.out, number)
     shutil.rmtree(folder, ignore_errors=True)  # of a trial that was killed: it is short, and run again
     if bench.folds is not None:
         return _cross_validate(number, choice, recipe, bench, folder)
@@ -211,16 +202,9 @@ def _try_next(
         )
         return pruned
 
-    observer = RunObserver(folder, "", {}, settings, bench.machine, None)
+    observer = run.observer("", {}, settings, folder)
     training = TaskRun(
-        bench.task,
-        model,
-        bench.train,
-        bench.dev,
-        settings,
-        bench.machine,
-        folder,
-        observer,
+        *(bench.task, model, bench.train, bench.dev, settings, run.machine, folder, observer),
         should_stop=should_stop,
         measure_first=LINEAR in bench.methods,
     )
@@ -243,10 +227,10 @@ def _cross_validate(
     """Few rows: each is judged by a model that hasn't seen it."""
     begun = time.monotonic()
     try:
-        found = bench.choose(recipe.model_copy(update={"minutes": math.inf}))
+        unlimited = recipe.model_copy(update={"minutes": math.inf})
+        found = choose_method(bench, unlimited, compared_work(bench, unlimited))
     except (TrainingStopped, NotFinite):
         return Trial(number, choice, DIVERGED, None, time.monotonic() - begun, 0)
-    make_folder(folder)
     write_choice(folder, found)
     score, seconds = found.tried[0].score, time.monotonic() - begun
     assert score is not None
@@ -254,77 +238,11 @@ def _cross_validate(
     return Trial(number, choice, COMPLETE, score, seconds, steps, [score])
 
 
-# -- the folder ----------------------------------------------------------------------------------------
-
-
-def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
-    """The trials that are over. Raises RecipeError when the folder holds another search, or any unasked."""
-    if out.is_file():
-        raise RecipeError(f"{out} is a file. Choose a folder for the search.")
-    stored = out / SEARCH_FILE
-    if not stored.exists():
-        require_unused(out)
-        return []
-    if not resume:
-        raise RecipeError(f"{out} already holds a search. Go on with it by --resume, or take another folder.")
-    new = _identity(search)
-    old = {name: value for name, value in read_json(stored).items() if name in new}
-    given = (set(old.pop(_GIVEN, ())) ^ set(new.pop(_GIVEN))) & search.decided_by_giving
-    differing = dict.fromkeys([*differing_names(old, new), *sorted(given)])
-    if differing:
-        raise RecipeError(
-            f"{out} was begun with other settings: {', '.join(differing)}. Resume with the same ones, or "
-            "choose another folder."
-        )
-    path, trials = out / TRIALS_FILE, []
-    for record in read_json(path) if path.exists() else ():
-        scores = [WORST if score is None else score for score in record["scores"]]  # null: it has none
-        trials.append(Trial(**record | {"scores": scores}))
-    return trials
-
-
-def _identity(search: Search) -> dict[str, Any]:
-    """What must be the same when a search goes on: all but the number of trials and what a run may change."""
-    recipe = json.loads(search.recipe.model_dump_json(exclude=MAY_CHANGE))
-    settings = json.loads(search.settings.model_dump_json(exclude={"trials"}))
-    return {**recipe, **settings, _GIVEN: sorted(search.fixed)}
-
-
-def begin_search(search: Search, out: Path, hashes: dict[str, str]) -> None:
-    """Makes the folder, and notes there what is searched, on files of these hashes.
-
-    Raises RecipeError when the search goes on and a file is another one: trials on different rows can't be
-    compared.
-    """
-    stored = out / SEARCH_FILE
-    if stored.exists():
-        require_unchanged(read_json(stored).get(_HASHES, hashes), hashes, f"the search in {out}")
-    make_folder(out)
-    write_json(stored, _identity(search) | {_HASHES: hashes})
-
-
-def keep_trials(out: Path, trials: Sequence[Trial]) -> None:
-    """Writes all trials, and removes weights: those of the leading one are enough. Logs stay."""
-    write_json(out / TRIALS_FILE, json_value([asdict(trial) for trial in trials]))
-    leading = leading_trial(trials)
-    for trial in trials:
-        if trial != leading:
-            for name in ("best/weights.safetensors", "choice.safetensors"):
-                (trial_folder(out, trial.number) / name).unlink(missing_ok=True)
-
-
 def write_best_recipe(out: Path, recipe: FinetuneRecipe, best: Trial, judge: str) -> None:
     """best.toml, its header saying what judged it, and how to train it as a run of its own."""
-    import tomli_w
-
     score = f"{best.score:.4f} {'on' if judge == 'dev' else 'by'} {judge}"
     header = f"# Trial {best.number}, {score}. To train it again:\n# {command(recipe)}\n"
-    text = tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True, exclude={*MADE_FROM_EPOCHS}))
-    atomic_write(out / BEST_FILE, header + text)
-
-
-def trial_folder(out: Path, number: int) -> Path:
-    return out / "trials" / str(number)
+    write_recipe(recipe, out, BEST_FILE, header)
 
 
 # -- the page ------------------------------------------------------------------------------------------
@@ -339,13 +257,14 @@ def write_tune_report(
     metric = results.task.main_metric
     by = "on dev" if results.judge == "dev" else f"by {results.judge}"
     columns, rows = trial_rows(trials)
-    page = render_page(
+    return write_page(
+        out,
         "tune.html.jinja",
         title=f"Search · {out.resolve().name}",
         status=f"{recipe.task} · {len(trials)} trials on {results.train_rows:,} rows",
         headline=[
-            (f"{metric} {by}, trial {best.number}", formatting.score(best.score)),
-            ("the baseline, trial 0", formatting.score(trials[0].score)),
+            (f"{metric} {by}, trial {best.number}", best.shown_score),
+            ("the baseline, trial 0", trials[0].shown_score),
             ("trials given up early", str(sum(trial.state != COMPLETE for trial in trials))),
         ],
         warnings=results.warnings,
@@ -354,26 +273,6 @@ def write_tune_report(
         trials=Table("", columns, rows),
         command=command(recipe),
     )
-    path = out / REPORT_FILE
-    atomic_write(path, page)
-    return path
-
-
-def trial_rows(trials: Sequence[Trial]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of a table of trials, the best first."""
-    names = list(trials[0].choice)
-    ended = sorted(trials, key=lambda trial: (trial.state != COMPLETE, -(trial.score or 0.0), trial.number))
-    rows = [
-        [
-            f"{trial.number} (baseline)" if trial.number == 0 else str(trial.number),
-            formatting.score(trial.score),
-            *(f"{trial.choice[name]:.4g}" for name in names),
-            f"{trial.seconds:.0f}",
-            trial.state,
-        ]
-        for trial in ended
-    ]
-    return ["Trial", "Score", *(name.removeprefix("optimizer.") for name in names), "Seconds", "Ended"], rows
 
 
 def _pictures(trials: Sequence[Trial], best: Trial, metric: str) -> list[tuple[str, Any]]:
@@ -389,7 +288,7 @@ def _pictures(trials: Sequence[Trial], best: Trial, metric: str) -> list[tuple[s
 def _dots(title: str, x_label: str, places: Sequence[tuple[float, Trial]], best: Trial, metric: str) -> str:
     """One dot a trial: the best in another colour, those given up in grey."""
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Any) -> None:
         for x, trial in places:
             colour = SECOND if trial == best else FIRST if trial.state == COMPLETE else MUTED
             axes.scatter([x], [trial.score or 0.0], color=colour, s=34)

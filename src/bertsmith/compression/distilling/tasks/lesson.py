@@ -32,7 +32,8 @@ from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
 from bertsmith.tasks.task import Metrics, Task, fitted_again
 from bertsmith.tasks.task_model import TaskModel, outputs_of
-from bertsmith.training.finetuning.results import Restart, Results
+from bertsmith.training.finetuning.restarts import Restart
+from bertsmith.training.finetuning.results import Results
 from bertsmith.training.finetuning.task_run import WORST, Best, TaskRun
 from bertsmith.training.log import json_value
 from bertsmith.training.machine import wait

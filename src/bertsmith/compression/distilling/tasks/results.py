@@ -26,7 +26,8 @@ from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.task import Metrics
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.files.jsonl import write_jsonl
-from bertsmith.training.finetuning.results import Restart, Results
+from bertsmith.training.finetuning.restarts import Restart
+from bertsmith.training.finetuning.results import Results
 from bertsmith.training.log import json_value
 
 STUDENT, ALONE = "student", "alone"  # folders of the two runs

@@ -1,0 +1,93 @@
+"""Labelled examples in memory become a trained model, without a run's folder: for estimators."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from bertsmith.errors import RecipeError
+from bertsmith.machine import Hardware
+from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel, outputs_of
+from bertsmith.training.finetune_recipe import FinetuneRecipe
+from bertsmith.training.finetuning.choosing import Choice, choose_method
+from bertsmith.training.finetuning.effort import compared_work, completed_recipe, uncompared_method
+from bertsmith.training.finetuning.finetune_session import FinetuneSession
+from bertsmith.training.finetuning.labelled_data import LabelledData
+from bertsmith.training.finetuning.methods import AUTO, LINEAR, TRAINED, merge, named_method
+from bertsmith.training.finetuning.task_run import Silent, TaskRun
+from bertsmith.training.machine import plain_machine
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The model, in evaluation mode on the host; the recipe with what was chosen for it, its method among
+    this; and, where rows judged in turn, what each method reached.
+    """
+
+    model: TaskModel
+    recipe: FinetuneRecipe
+    choice: Choice | None
+
+
+def finetune_examples(
+    task: Task[Any],
+    recipe: FinetuneRecipe,
+    source: Path,
+    train: Sequence[Any],
+    dev: Sequence[Any] = (),
+) -> Trained:
+    """Head, loop and settings of a run without its folder, for callers that train many small models and keep
+    what they want of them, as scikit-learn's searches do. Trains on `train` and teaches `task` its labels.
+
+    With `dev` the best evaluation's weights are kept, `recipe.patience` ends the run, and confidence is
+    calibrated. Without, a few rows choose the method by cross-validation and calibrate; all of them train.
+    A method that the recipe names trains once, and is judged and calibrated by folds only where the recipe
+    asks for these, or where they cost next to nothing: for linear. The caller's torch generators stay as they
+    were.
+    Raises InputError for labels nothing can be learnt of, RecipeError, and TrainingStopped.
+    """
+    if recipe.restarts > 1:
+        raise RecipeError("restarts are for runs with files. Train once for each seed instead.")
+    if recipe.folds is not None and dev:
+        raise RecipeError(f"folds = {recipe.folds} would judge where a dev set does: leave one of them out.")
+    task.fit(train)
+    task.check([*train, *dev])
+    machine = plain_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
+    devices = [machine.device] if machine.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        data = LabelledData(task, list(train), list(dev))
+        bench = FinetuneSession.prepare(recipe, source, data, machine)
+        named, method, choice = named_method(recipe), uncompared_method(bench, recipe), None
+        if bench.folds is not None and (named in (AUTO, LINEAR) or recipe.folds is not None):
+            choice = choose_method(bench, recipe, compared_work(bench, recipe))
+            method = choice.method
+        trained = completed_recipe(bench, method, recipe)
+        if method in TRAINED and dev:
+            model = _best_on_dev(bench, trained)
+        else:
+            model = bench.learn(method, trained, bench.train)
+    if choice is not None:
+        judged = bench.train.some(choice.rows)
+        task.calibrate(choice.outputs, judged.examples, judged.encoded)
+    elif dev:
+        task.calibrate(outputs_of(model, bench.dev.encoded), dev, bench.dev.encoded)
+    return Trained(model.cpu().eval(), trained.model_copy(update={"method": method}), choice)
+
+
+def _best_on_dev(bench: FinetuneSession, recipe: FinetuneRecipe) -> TaskModel:
+    settings = recipe.resolved(bench.steps_per_epoch(recipe), recipe.seed)
+    model = bench.start(recipe, recipe.seed)
+    with TemporaryDirectory() as folder:
+        run = TaskRun(
+            *(bench.task, model, bench.train, bench.dev, settings, bench.machine, Path(folder), Silent()),
+            measure_first=LINEAR in bench.methods,
+        )
+        run.run()
+        run.best.restore(model)
+    model.head.finish()
+    merge(bench.task, model)
+    return model
