@@ -31,8 +31,8 @@ def render_page(template: str, **values: Any) -> str:
 
 
 def write_page(folder: Path, template: str, **values: Any) -> Path:
-    """The same as the folder's report; the same values give the same bytes. Raises ResourceError when the disk
-    is full or the folder can't be written.
+    """The same as the folder's report; the same values give the same bytes. Raises ResourceError when the
+    disk is full or the folder can't be written.
     """
     path = folder / REPORT_FILE
     atomic_write(path, render_page(template, **values))
