@@ -1,18 +1,20 @@
-"""The families of encoders: a record each. Importing this makes ours known."""
+"""The families of encoders: a record each. Importing this makes ours known. Read first: family.py."""
 
 from bertsmith.model.families import bert, electra, modernbert, nomic_bert
 from bertsmith.model.families.family import (
     BERT_SIZES,
     CLASSIFIER,
+    FAMILIES,
     MASKED_LANGUAGE,
     TOKENS,
     Family,
     HeadNames,
     ModuleNames,
     Size,
+    find_family,
     layer_rows,
+    register,
 )
-from bertsmith.model.families.registry import FAMILIES, find_family, register
 
 __all__ = [
     "BERT_SIZES",

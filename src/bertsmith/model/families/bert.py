@@ -8,8 +8,8 @@ from bertsmith.model.families.family import (
     HeadNames,
     ModuleNames,
     layer_rows,
+    register,
 )
-from bertsmith.model.families.registry import register
 
 # The spelling of BERT's config.json, which is BertConfig's.
 BERT_SPELLING = {

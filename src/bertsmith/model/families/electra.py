@@ -9,8 +9,8 @@ from bertsmith.model.families.family import (
     HeadNames,
     ModuleNames,
     Size,
+    register,
 )
-from bertsmith.model.families.registry import register
 
 REPLACED_TOKEN = frozenset({"replaced_token"})
 

@@ -8,8 +8,8 @@ from bertsmith.model.families.family import (
     ModuleNames,
     Size,
     layer_rows,
+    register,
 )
-from bertsmith.model.families.registry import register
 from bertsmith.model.rotary_json import BY_LAYER_TYPE
 
 # Warner et al. 2024 (arXiv 2412.13663): pre-norm, rotary positions, GeGLU, local and global attention in

@@ -10,8 +10,8 @@ from bertsmith.model.families.family import (
     ModuleNames,
     Size,
     layer_rows,
+    register,
 )
-from bertsmith.model.families.registry import register
 from bertsmith.model.rotary_json import FOR_ALL_LAYERS
 
 # Nussbaum et al. 2024 (arXiv 2402.01613): BERT with rotary positions and SwiGLU, no biases in its products.
