@@ -36,6 +36,7 @@ from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetuning.task_run import Best
 from bertsmith.training.log import RunLog
+from bertsmith.training.loop import Loop
 from bertsmith.training.recipe import read_recipe
 from parity.model_parity import assert_parity, random_sample, twin, with_large_weights
 from test_documented_commands import commands
@@ -414,7 +415,7 @@ def test_a_run_by_the_guide_s_optimiser_learns_and_goes_on_to_the_bit(
 ) -> None:
     (desk / "lion.py").write_text(files_in(VARIANT)["lion.py"], encoding="utf-8")
     write_reviews(desk)
-    _, by_lion, *_ = commands(VARIANT.read_text(encoding="utf-8"))
+    by_lion, _ = (c for c in commands(VARIANT.read_text(encoding="utf-8")) if "optimizer.kind=lion:Lion" in c)
     whole = [*by_lion, *LEARNS_FAST, "optimizer.learning_rate=1e-3", "method=full", "restarts=1"]
     assert main(whole) == 0
     dev = json.loads((desk / "runs/lion/results.json").read_text())["evaluations"]["dev"]
@@ -436,6 +437,35 @@ def test_a_run_by_the_guide_s_optimiser_learns_and_goes_on_to_the_bit(
     assert {name.rpartition(".")[2] for name in load_file(state)} == {"momentum"}
     assert main([*parts, "--resume"]) == 0
     first, second = (load_file(desk / f"runs/{name}/model/model.safetensors") for name in ("lion", "parts"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.slow
+def test_a_pre_training_by_the_guide_s_optimiser_goes_on_to_the_bit(
+    desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (desk / "lion.py").write_text(files_in(VARIANT)["lion.py"], encoding="utf-8")
+    (desk / "texts.txt").write_text("\n".join(f"{text}." for _, text in sentences(400, 4, JUDGEMENTS)))
+    assert main(["corpus", "build", "texts.txt", "--format", "lines", "--out", "corpora/law"]) == 0
+    assert main(["tokenizer", "train", "corpora/law", "--out", "tokenizers/law", "--vocab-size", "200"]) == 0
+    _, by_lion = (c for c in commands(VARIANT.read_text(encoding="utf-8")) if "optimizer.kind=lion:Lion" in c)
+    tiny = ["model.size=tiny", "data.batch_size=8", "optimizer.warmup=2", "optimizer.decay=3"]
+    whole = [*by_lion, "steps=12", *tiny, "checkpoint.every=3", "hardware.threads=1"]
+    assert main(whole) == 0
+
+    parts = [*whole, "out=runs/parts"]
+    batches, advance = count(1), Loop.advance
+
+    def interrupted(loop: Loop, batch: Any) -> bool:
+        if next(batches) == 8:
+            raise KeyboardInterrupt
+        return advance(loop, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "advance", interrupted)
+        assert main(parts) == 130
+    assert main([*parts, "--resume"]) == 0
+    first, second = (load_file(desk / f"runs/{name}/model/model.safetensors") for name in ("law", "parts"))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
