@@ -1,7 +1,6 @@
 """`bertsmith embed` and `bertsmith search`: texts as vectors, and the passages of an index for a question."""
 
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -22,7 +21,7 @@ from bertsmith.cli.options import (
     ReadableText,
     given,
 )
-from bertsmith.cli.screen import console, error_console, print_note, print_warning
+from bertsmith.cli.screen import console, error_console, paced_lines, print_note, print_warning
 from bertsmith.errors import InputError, printable
 from bertsmith.text.workers import Engine
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from bertsmith.inference.embedding.vectors import Int8Ranges
     from bertsmith.inference.index.search import Hit
 
-_SECONDS_BETWEEN_LINES = 10.0
 
 # A blank for each: documents must not steer the terminal, and rich would take some of them away without
 # moving the marks.
@@ -181,17 +179,15 @@ def _ranges(path: Path | None, embedder: "Embedder") -> "Int8Ranges | None":
 @contextmanager
 def _rates() -> "Iterator[Watch]":
     """A line that is kept up to date in a terminal; elsewhere a line now and then."""
-
     with error_console.status("Embedding") as status:
-        last = time.monotonic()
+        say = paced_lines()
 
         def watch(count: "Count") -> None:
-            nonlocal last
+            line = f"Embedding: {_rate(count)}"
             if error_console.is_terminal:
-                status.update(f"Embedding: {_rate(count)}")
-            elif time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
-                last = time.monotonic()
-                error_console.print(f"Embedding: {_rate(count)}", markup=False, soft_wrap=True)
+                status.update(line)
+            else:
+                say(line)
 
         yield watch
 

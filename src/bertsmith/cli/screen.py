@@ -3,7 +3,7 @@
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -120,7 +120,8 @@ def progress_bar(title: str) -> Iterator[Progress]:
     "bytes" is shown as MB or GB.
     """
     if not error_console.is_terminal:
-        yield _plain_lines(title)
+        say = paced_lines()
+        yield lambda done, total, unit: say(f"{title}: {_amount(done, total, unit)}")
         return
     columns = (
         TextColumn("{task.description}"),
@@ -146,18 +147,18 @@ def _live_bars(bars: Bars, title: str) -> Progress:
     return report
 
 
-def _plain_lines(title: str) -> Progress:
-    """For logs of machines: a line every ten seconds, so that a short job stays silent."""
+def paced_lines() -> Callable[[str], None]:
+    """For logs of machines: prints a line every ten seconds, so that a short job stays silent."""
     last = time.monotonic()
 
-    def report(done: int, total: int | None, unit: str) -> None:
+    def say(line: str) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last >= _SECONDS_BETWEEN_LINES:
             last = now
-            error_console.print(f"{title}: {_amount(done, total, unit)}", markup=False, soft_wrap=True)
+            error_console.print(line, markup=False, soft_wrap=True)
 
-    return report
+    return say
 
 
 def _amount(done: int, total: int | None, unit: str) -> str:
