@@ -89,7 +89,12 @@ class _VocabularyLoss(torch.autograd.Function):
         to_weight, to_bias = torch.empty_like(weight), torch.empty_like(weight[:, 0])
         converts = weight.dtype != dtype
         if not _is_tiled(weight):
-            _take_away(exponentials, targets, total)
+            # softmax - 1 of each target's softmax, in units of 1 / total, before the products rather than
+            # after them: on a GPU adding rows up afterwards has another order in every run, and in half
+            # precision the rows of frequent tokens would lose most of their digits
+            at_targets = targets, torch.arange(len(targets), device=targets.device)
+            rest = exponentials[at_targets].float() - total
+            exponentials[at_targets] = rest.to(exponentials.dtype)
         parts = exponentials.split(len(weight) if len(shrinks) == 1 else _TILE)
         tiles = zip(parts, _like(to_weight, parts), _like(to_bias, parts), shrinks, strict=True)
         for part, tile, tile_bias, shrink in tiles:
@@ -138,18 +143,6 @@ def _by_kernel(
 
 def _is_tiled(weight: Tensor) -> bool:
     return weight.device.type == "cpu"
-
-
-def _take_away(exponentials: Tensor, targets: Tensor, total: Tensor) -> None:
-    """Makes softmax - 1 of each target's softmax, in units of 1 / total, before the products rather than
-    after them: on a GPU adding rows up afterwards has another order in every run, and in half precision the
-    rows of frequent tokens would lose most of their digits.
-
-    exponentials (V, K) of one tile, targets (K,), total (K,).
-    """
-    columns = torch.arange(len(targets), device=targets.device)
-    rest = exponentials[targets, columns].float() - total
-    exponentials[targets, columns] = rest.to(exponentials.dtype)
 
 
 def _like(tensor: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

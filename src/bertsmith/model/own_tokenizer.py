@@ -78,18 +78,12 @@ def read_own_tokenizer(folder: Path) -> Tokenizer:
     tokenizer = load_tokenizer(folder)
     # Ours of version 0.3 may name a class that leaves them out, though their models read two segments.
     tokenizer.one_segment = reads_one_segment(folder, by_class=not (folder / MANIFEST).exists())
-    if _lowers(folder):
-        tokenizer = tokenizer.in_small_letters()
+    # sentence-transformers puts texts into small letters before the tokenizer, of an encoder that a
+    # modules.json names, beside it or one folder up
+    if any((place / "modules.json").exists() for place in (folder, folder.parent)):
+        name = next((name for name in SENTENCE_SETTINGS if (folder / name).exists()), None)
+        if name is not None and read_settings(plain_file(folder, name)).get("do_lower_case"):
+            tokenizer = tokenizer.in_small_letters()
     if is_cross_encoder(folder) and not (folder / MANIFEST).exists():  # ours say how they cut
         tokenizer.truncation = replace(tokenizer.truncation, strategy="longest_first")
     return tokenizer
-
-
-def _lowers(folder: Path) -> bool:
-    """Whether sentence-transformers puts texts into small letters before the tokenizer, of an encoder that a
-    modules.json names, beside it or one folder up.
-    """
-    if not any((place / "modules.json").exists() for place in (folder, folder.parent)):
-        return False
-    name = next((name for name in SENTENCE_SETTINGS if (folder / name).exists()), None)
-    return name is not None and bool(read_settings(plain_file(folder, name)).get("do_lower_case"))

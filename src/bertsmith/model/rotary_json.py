@@ -80,11 +80,6 @@ def _read_plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {} if theta is None else {"rope_theta": theta}
 
 
-def _write_plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `_read_plain`."""
-    return {"rope_parameters": {"rope_type": "default", "rope_theta": config["rope_theta"]}}
-
-
 def layer_types(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Of each layer: as listed, else every n-th from the first one attends to all, the others locally."""
     if config["layer_types"] is not None:
@@ -171,5 +166,5 @@ FOR_ALL_LAYERS = RotaryKeys(
     frozenset({"rope_parameters", "rope_scaling", "rope_theta", "head_dim"}),
     frozenset({"rope_theta"}),
     _read_plain,
-    _write_plain,
+    lambda config: {"rope_parameters": {"rope_type": "default", "rope_theta": config["rope_theta"]}},
 )

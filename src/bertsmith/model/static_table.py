@@ -127,8 +127,19 @@ def load_static(folder: Path) -> StaticTable:
         table = _one_row_a_piece(read_tensors(path), path)
     if not bool(table.isfinite().all()):
         raise ModelError(f"{path} holds values that are not finite. Take another copy of the model.")
-    if manifest is None:  # what we save is as it is meant
-        _leave_out(table, folder)
+    if manifest is not None:  # what we save is as it is meant
+        return StaticTable(table)
+    # The special tokens around a text, which neither sentence-transformers nor model2vec reads: their rows
+    # are as they were drawn. model2vec leaves out unknown pieces too.
+    tokenizer = Tokenizer.load(plain_file(table_folder(folder), "tokenizer.json").parent)
+    template, settings = tokenizer.template, _settings(folder)
+    unread = [*template.before, *template.between, *template.behind]
+    # a table which wasn't distilled has no model_type, but embedding_dtype
+    if settings.get("model_type") == _MODEL2VEC or "embedding_dtype" in settings:
+        unread.append(tokenizer.unk_id)
+    for piece in unread:
+        if piece < len(table):
+            table[piece] = 0
     return StaticTable(table)
 
 
@@ -178,21 +189,6 @@ def save_static(
         manifest = Manifest(architecture=ARCHITECTURE, task=task, **about)
         write_manifest(partial, manifest)
         write_card(partial, manifest, f"A static table of {pieces:,} vectors, {width} wide")
-
-
-def _leave_out(table: Tensor, folder: Path) -> None:
-    """The special tokens around a text, which neither sentence-transformers nor model2vec reads: their rows
-    are as they were drawn. model2vec leaves out unknown pieces too.
-    """
-    tokenizer = Tokenizer.load(plain_file(table_folder(folder), "tokenizer.json").parent)
-    template = tokenizer.template
-    unread = [*template.before, *template.between, *template.behind]
-    settings = _settings(folder)  # a table which wasn't distilled has no model_type, but embedding_dtype
-    if settings.get("model_type") == _MODEL2VEC or "embedding_dtype" in settings:
-        unread.append(tokenizer.unk_id)
-    for piece in unread:
-        if piece < len(table):
-            table[piece] = 0
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -167,21 +167,17 @@ def takes_layer_kernel(layer: Layer, precision: torch.dtype) -> bool:
     """Whether the kernel computes this layer in this precision here."""
     attention, feed_forward = layer.attention, layer.feed_forward
     linears = attention.qkv, attention.output, feed_forward.up, feed_forward.down
+    norms = [n for n in (layer.attention_norm, layer.feed_forward_norm) if not isinstance(n, nn.Identity)]
     return (
         precision in PRECISIONS
         and kernels.has_kernels()
         and all(type(linear) is nn.Linear and linear.weight.dtype == torch.float32 for linear in linears)
         and not attention.head_size % PANEL
         and not feed_forward.down.in_features % PANEL
-        and all(_takes_norm(norm) for norm in (layer.attention_norm, layer.feed_forward_norm))
+        and all(isinstance(n, nn.LayerNorm | nn.RMSNorm) and isinstance(n.weight, Tensor) for n in norms)
         and (attention.rotary is None or attention.rotary.pairs == "halves")
         and feed_forward.activation.name in kernels.ACTIVATIONS
     )
-
-
-def _takes_norm(norm: nn.Module) -> bool:
-    of_a_kind = isinstance(norm, nn.LayerNorm | nn.RMSNorm) and isinstance(norm.weight, Tensor)
-    return of_a_kind or isinstance(norm, nn.Identity)
 
 
 def _norm(norm: nn.Module) -> tuple[Tensor | None, Tensor | None, float, bool]:
