@@ -202,7 +202,12 @@ def _prepared(
     sizes, weight, bias = (linear.in_features, linear.out_features), linear.weight.detach(), _own(linear.bias)
     if precision == torch.float32:
         return *sizes, panels(weight), None, bias
-    # int16 codes (O, I) and scales (I / 128, O), rounded up, whose product is the weight
+    codes, scales = _rounded(weight)
+    return *sizes, panels(codes.view(torch.int32)), scales, bias  # two codes at a time
+
+
+def _rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """(O, I) -> int16 codes (O, I) and scales (I / 128, O), rounded up, whose product is the weight."""
     codes, scales = torch.empty(weight.shape, dtype=torch.int16), []
     for group, to in zip(weight.split(_GROUP, dim=1), codes.split(_GROUP, dim=1), strict=True):
         size = group.abs()
@@ -210,7 +215,7 @@ def _prepared(
         finest = torch.minimum(_ROOM / sums, _LARGEST / most).where(most != 0, 1)  # no number stays none
         to.copy_((group * finest[:, None]).round_())
         scales.append(1 / finest)
-    return *sizes, panels(codes.view(torch.int32)), torch.stack(scales), bias  # two codes at a time
+    return codes, torch.stack(scales)
 
 
 def _own(values: Tensor | None) -> Tensor | None:
