@@ -81,8 +81,8 @@ def read_own_tokenizer(folder: Path) -> Tokenizer:
     # sentence-transformers puts texts into small letters before the tokenizer, of an encoder that a
     # modules.json names, beside it or one folder up
     if any((place / "modules.json").exists() for place in (folder, folder.parent)):
-        name = next((name for name in SENTENCE_SETTINGS if (folder / name).exists()), None)
-        if name is not None and read_settings(plain_file(folder, name)).get("do_lower_case"):
+        said = next((each for each in SENTENCE_SETTINGS if (folder / each).exists()), None)
+        if said is not None and read_settings(plain_file(folder, said)).get("do_lower_case"):
             tokenizer = tokenizer.in_small_letters()
     if is_cross_encoder(folder) and not (folder / MANIFEST).exists():  # ours say how they cut
         tokenizer.truncation = replace(tokenizer.truncation, strategy="longest_first")
