@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -184,24 +185,21 @@ def test_many_writers_at_once_lose_and_double_nothing(address: str) -> None:
 def test_a_version_that_is_deleted_while_a_call_of_it_comes_loses_none(address: str) -> None:
     """A replica deletes what is old, another records: the version goes and comes, the call is there."""
     writing, deleting = Store(address), Store(address)
-    failures, ending = list[BaseException](), threading.Event()
+    both = threading.Barrier(2)  # a deletion a call: who deletes all the time may keep the other from writing
 
-    def delete() -> None:
-        try:
-            while not ending.is_set():
-                deleting.expire(1e9)
-        except BaseException as error:
-            failures.append(error)
+    def delete() -> int:
+        both.wait(60)
+        return deleting.expire(1e9)
 
-    thread = threading.Thread(target=delete)
-    thread.start()
-    try:
-        for number in range(150):
+    gone = 0
+    with ThreadPoolExecutor(1) as replica:
+        for number in range(100):
+            deleted = replica.submit(delete)
+            both.wait(60)
             assert writing.add([call_of(number)]) == 1
-    finally:
-        ending.set()
-        thread.join()
-    assert failures == []
+            gone += deleted.result()
+    gone += deleting.expire(1e9)
+    assert gone == 100
     late = replace(call_of(1), id="late", began=2e9)
     assert writing.add([late]) == 1
     deleting.expire(1e9)
