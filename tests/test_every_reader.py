@@ -24,7 +24,6 @@ from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.job import embed_file
 from bertsmith.inference.embedding.vector_file import read_vectors
 from bertsmith.mirror.call_files import json_objects
-from bertsmith.mirror.learning.asking import read_texts
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.registry import find_task
 from bertsmith.text.corpus.reading import Reader
@@ -350,10 +349,6 @@ def by_sequences(table: Table) -> Iterator[Row]:
     )
 
 
-def by_mirror_label(table: Table) -> Iterator[Row]:
-    return ({"texts": (text,)} for text in read_texts(table.path, encoding=table.encoding))
-
-
 def by_mirror_import(table: Table) -> Iterator[Row]:
     return rows_of((each.value for each in json_objects(table.path)), table)
 
@@ -378,10 +373,9 @@ READERS: dict[str, Callable[[Table], Iterator[Row]]] = {
     "look --column": by_look_at_a_column,
     "sequences build": by_sequences,
     "rank": by_rank,
-    "mirror label": by_mirror_label,
     "mirror import": by_mirror_import,
 }
-EACH_ONCE = ("mirror label", "rank")  # rank by queries
+EACH_ONCE = ("rank",)  # by queries
 
 
 # -- the comparison ------------------------------------------------------------------------------------------

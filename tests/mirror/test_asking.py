@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,6 @@ from bertsmith.mirror.learning.asking import (
     label_texts,
     learned_apart,
     read_schema,
-    read_texts,
     version_to_ask,
 )
 from bertsmith.mirror.learning.asking import Upstream as Asked
@@ -152,13 +151,23 @@ def test_a_mirrors_own_address_is_refused(store: Store) -> None:
     assert store.count() == 0
 
 
-def test_what_is_being_asked_when_the_llm_refuses_another_is_stored(store: Store) -> None:
+def test_what_is_being_asked_when_the_llm_refuses_another_is_stored(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_refused, keep = threading.Event(), CallRecords.keep_unanswered
+
+    def keep_unanswered(records: CallRecords, questions: Iterable[str]) -> None:
+        keep(records, some := list(questions))
+        if some:  # the refusal has been seen
+            is_refused.set()
+
     def script(seen: Seen) -> Reply:
         if "forbidden" in seen.body.decode():
             return Reply([b'{"error": {"message": "No."}}'], 400)
-        reply = llm_answers.script(seen)
-        reply.wait = 0.5
-        return reply
+        assert is_refused.wait(60)
+        return llm_answers.script(seen)
+
+    monkeypatch.setattr(CallRecords, "keep_unanswered", keep_unanswered)
 
     with upstream_of(script) as llm:
         with pytest.raises(InputError, match="refuses: status 400, No"):
@@ -316,14 +325,6 @@ def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
         read_schema(tmp_path / "schema.json")
 
 
-def test_texts_of_tables_and_of_lines_come_once(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("text,label\none,x\ntwo,y\none,z\n")
-    (tmp_path / "b.txt").write_text("one\n\ntwo\n")
+def test_a_schema_is_read_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text(json.dumps(INTENT))
-    assert read_texts(tmp_path / "a.csv") == read_texts(tmp_path / "b.txt") == ["one", "two"]
-    assert read_texts(tmp_path / "a.csv", text="label") == ["x", "y", "z"]
-    (tmp_path / "pairs.csv").write_text("question,answer\nWhere?,There.\n")
-    with pytest.raises(InputError, match="the text could be question or answer"):
-        read_texts(tmp_path / "pairs.csv")
-    assert read_texts(tmp_path / "pairs.csv", text="answer") == ["There."]
     assert read_schema(tmp_path / "schema.json") == INTENT

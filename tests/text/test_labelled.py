@@ -334,6 +334,18 @@ def test_a_text_that_the_first_object_lacks_is_not_left_out(
     assert list(stream_texts(tmp_path / f"a.{ending}", read)) == ["a", second[read]]
 
 
+def test_texts_of_tables_and_of_lines_come_in_order(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,label\none,x\ntwo,y\none,z\n")
+    (tmp_path / "b.txt").write_text("one\n\ntwo\n")
+    assert list(stream_texts(tmp_path / "a.csv")) == ["one", "two", "one"]
+    assert list(stream_texts(tmp_path / "b.txt")) == ["one", "two"]
+    assert list(stream_texts(tmp_path / "a.csv", "label")) == ["x", "y", "z"]
+    (tmp_path / "pairs.csv").write_text("question,answer\nWhere?,There.\n")
+    with pytest.raises(InputError, match="the text could be question or answer"):
+        list(stream_texts(tmp_path / "pairs.csv"))
+    assert list(stream_texts(tmp_path / "pairs.csv", "answer")) == ["There."]
+
+
 @pytest.mark.parametrize("said", [{}, {"text": "text"}])
 def test_a_label_that_the_first_object_lacks_gives_way_to_no_other_column(
     tmp_path: Path, said: dict[str, str]

@@ -220,22 +220,20 @@ def label(
         label_texts,
         learned_apart,
         read_schema,
-        read_texts,
-        unsure_first,
     )
     from bertsmith.mirror.student import Student
-    from bertsmith.text.files.rows import quoting_warnings
+    from bertsmith.text.files.rows import quoting_warnings, stream_texts
 
     if site:
         require_name(site, "--site:")
     limits = limits or BudgetOptions()
-    texts = read_texts(file, text=text, **given(layout))
+    texts = list(dict.fromkeys(stream_texts(file, text, **given(layout))))  # each once
     for sentence in quoting_warnings(file, texts, None if layout is None else layout.format):
         print_warning(sentence)
     question = Question(model, _prompt(prompt), read_schema(schema))
     budget, asked = limits.budget, Upstream(upstream, key_from=key_from)
     if student is not None:
-        texts = unsure_first(texts, Student.open(student))
+        texts = Student.open(student).unsure_first(texts)
     with (
         opened_store(where, create=True) as opened,
         asked,

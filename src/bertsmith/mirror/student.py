@@ -217,6 +217,11 @@ class Student:
             ]
         return found
 
+    def unsure_first(self, texts: Sequence[str]) -> list[str]:
+        """Texts in the order in which their answers would teach it most: those that it is least sure of."""
+        answers = self.answer(texts)
+        return [texts[n] for n in sorted(range(len(texts)), key=lambda number: answers[number].confidence)]
+
     def guesses(self, texts: Sequence[str]) -> dict[str, list[Guess]]:
         """Every field's value and confidence for each text, by path."""
         found: dict[str, list[Guess]] = {}

@@ -14,12 +14,11 @@ import json
 import math
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,10 +35,8 @@ from bertsmith.mirror.learning.learned_calls import is_drawn, part_of
 from bertsmith.mirror.learning.understand import CallRecords
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store, VersionCount
-from bertsmith.mirror.student import Student
 from bertsmith.mirror.upstreams import HEADER
 from bertsmith.progress import Progress
-from bertsmith.text.files.rows import stream_texts
 
 _ATTEMPTS, _LONGEST_WAIT = 6, 60.0  # seconds
 _BUSY = (408, 409, 429, 500, 502, 503, 504, 529)
@@ -233,15 +230,13 @@ def ask_all(
     unanswered = records.unanswered()
     questions = sorted(questions, key=lambda each: _fingerprint(store, each) in unanswered)
     total = len(questions) if budget.calls is None else min(len(questions), budget.calls)
-    waiting = iter(questions[:total])
+    waiting = deque(questions[:total])
     with ThreadPoolExecutor(at_once) as pool:
         running: set[Future[_Answer]] = set()
         try:
             while True:
-                running |= {
-                    pool.submit(_ask, upstream, each)
-                    for each in islice(waiting, max(at_once - len(running), 0))
-                }
+                while waiting and len(running) < at_once:
+                    running.add(pool.submit(_ask, upstream, waiting.popleft()))
                 if not running:
                     break
                 done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -249,7 +244,7 @@ def ask_all(
                 if progress is not None:
                     progress(found.asked + found.passed.total(), total, "calls")
                 if budget.money is not None and found.money >= budget.money:
-                    waiting = iter(())
+                    waiting.clear()
         finally:
             for each in running:
                 each.cancel()
@@ -339,17 +334,6 @@ def read_schema(path: Path) -> dict[str, Json]:
     return found
 
 
-def read_texts(path: Path, text: str | None = None, **layout: Any) -> list[str]:
-    """Each text of a table or of a file of lines once, in order. Raises InputError as `stream_texts` does."""
-    return list(dict.fromkeys(stream_texts(path, text, **layout)))
-
-
-def unsure_first(texts: Sequence[str], student: Student) -> list[str]:
-    """In the order in which they teach a student most: those first that it is least sure of."""
-    answers = student.answer(texts)
-    return [texts[n] for n in sorted(range(len(texts)), key=lambda number: answers[number].confidence)]
-
-
 def label_texts(
     texts: Sequence[str],
     question: Question,
@@ -367,7 +351,8 @@ def label_texts(
     """
     redacted = (redactor.begin().asked(upstream.asked(question.body(text))) for text in texts)
     asked = list({_inputs(each): each for each in redacted}.values())
-    known = _known(store, asked, site)
+    versions = {version_of(each, site_of(each, site)) for each in asked[:1]}  # they are all of one
+    known = {_inputs(call.asked) for version in versions for call in store.calls(version)}
     new = [each for each in asked if _inputs(each) not in known]
 
     def as_call(each: Asked, answered: Answered, began: float, seconds: float) -> Call:
@@ -439,12 +424,6 @@ def ask_again(
 
     found = ask_all(wanted, upstream, store, as_call, budget, at_once, progress)
     return replace(found, known=len(drawn) - len(wanted))
-
-
-def _known(store: Store, asked: Sequence[Asked], site: str) -> set[tuple[tuple[str, ...], ...]]:
-    """What was asked before, of the versions that these questions are of."""
-    versions = {version_of(each, site_of(each, site)) for each in asked[:1]}
-    return {_inputs(call.asked) for version in versions for call in store.calls(version)}
 
 
 def _inputs(asked: Asked) -> tuple[tuple[str, ...], ...]:
