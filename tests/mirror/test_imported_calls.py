@@ -4,7 +4,7 @@ import gzip
 import json
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ from bertsmith.mirror.exchange import read_asked
 from bertsmith.mirror.formats.reading import events_of
 from bertsmith.mirror.formats.registry import format_of
 from bertsmith.mirror.formats.wire_format import OwnAnswer
-from bertsmith.mirror.importing import import_files
+from bertsmith.mirror.importing import Import, Imported
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
 
@@ -60,6 +60,10 @@ class Reading:
 
     def json(self) -> Any:
         return self.body
+
+
+def import_files(paths: Sequence[Path], store: Store, redactor: Redactor) -> Imported:
+    return Import(paths, redactor).into(store)
 
 
 def answer(path: str, body: Any) -> Any:

@@ -76,7 +76,7 @@ def test_a_field_that_always_has_one_answer_needs_no_encoder_beside_quotes(
     monkeypatch.setattr(encoder_tier, "_trained", lambda *given: tmp_path)
     monkeypatch.setattr(encoder_tier, "tags_of", lambda shape: TAGS)
     monkeypatch.setattr(encoder_tier, "quoted_rows", lambda *given: [])
-    monkeypatch.setattr(Predictor, "load", lambda folder: TAGGER)
+    monkeypatch.setattr(encoder_tier, "load_predictor", lambda folder: TAGGER)
     candidate = encoder_tier.train_encoder(calls, calls, shape, LearnSettings(), tmp_path)
     assert candidate is not None
     judged = judge(candidate, calls, shape)

@@ -7,7 +7,6 @@ GET /bertsmith/status   how many calls are stored, wait, and were lost
 
 import asyncio
 import json
-import math
 import sys
 import time
 
@@ -23,19 +22,18 @@ from bertsmith.mirror.page.page import Page, is_of_page
 from bertsmith.mirror.page.state import Looking
 from bertsmith.mirror.recorder import Recorder
 from bertsmith.mirror.relay import Relay
-from bertsmith.mirror.relay_server import run, send_json
+from bertsmith.mirror.relay_server import RelayApp, run
 from bertsmith.mirror.settings import MirrorSettings, require_upstream
 from bertsmith.mirror.store import Store
 from bertsmith.serving import LOG
 from bertsmith.serving.http_server import listening
 
 _AT_LEAST = 1.0  # seconds for the store when the mirror stops
-HEALTH, STATUS = "/bertsmith/health", "/bertsmith/status"
 
 
-class MirrorApp:
-    """`leaving`: on the way out, while what was begun is still relayed, until `ends_at`. `opening` opens a
-    student's folder, `train` says what trains one, `pace` how often the evidence is looked at.
+class MirrorApp(RelayApp):
+    """`opening` opens a student's folder, `train` says what trains one, `pace` how often the evidence is
+    looked at.
     """
 
     def __init__(
@@ -59,29 +57,22 @@ class MirrorApp:
         )
         service = Service(settings, self.reconciler, settings.redactor)
         self.relay = Relay(settings, self.recorder, service, stages)
-        self.page = Page(settings, Looking(store, settings), self._running)
-        self.leaving, self.ends_at = False, math.inf
+        self.page = Page(settings, Looking(store, settings), self.facts)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
-        elif (
-            scope["type"] == "http"
-            and scope["method"] in ("GET", "HEAD")
-            and scope["path"] in (HEALTH, STATUS)
-        ):
-            await self._say(scope["path"], send)
-        elif scope["type"] == "http" and is_of_page(scope["path"]):
+    async def relay_call(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Or one of the page."""
+        if is_of_page(scope["path"]):
             await self.page(scope, receive, send)
-        elif scope["type"] == "http":
+        else:
             await self.relay(scope, receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        await receive()
+    async def start(self) -> None:
+        """The recorder, and what follows the evidence."""
         self.recorder.start()
         await asyncio.to_thread(self.reconciler.start)
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
+
+    async def stop(self) -> None:
+        """Audits, the recorder and the reconciler share the time that is left."""
         await self.relay.close(self._left())
         # However late it is, a store that works is given what waits.
         lost = await asyncio.to_thread(self.recorder.close, max(self._left(), _AT_LEAST))
@@ -89,19 +80,12 @@ class MirrorApp:
         self.store.close()
         facts = {"message": "stopped", "stored": self.recorder.stored, "lost": lost + self.recorder.dropped}
         LOG.log(40 if facts["lost"] else 20, "stopped", extra={"facts": facts})
-        await send({"type": "lifespan.shutdown.complete"})
 
     def _left(self) -> float:
         """Seconds of those for all that was begun."""
         return min(max(self.ends_at - time.monotonic(), 0.0), self.settings.drain_seconds)
 
-    async def _say(self, path: str, send: Send) -> None:
-        said: dict[str, object] = {"status": "stopping" if self.leaving else "ok"}
-        if path == STATUS:
-            said |= self._running()
-        await send_json(send, 503 if self.leaving and path == HEALTH else 200, said)
-
-    def _running(self) -> dict[str, object]:
+    def facts(self) -> dict[str, object]:
         """What this process has to say, beside the store."""
         recorder, students = self.recorder, self.reconciler.open_students.by_version
         answering = {version: each.is_answering for version, each in students.items() if each.stage.answers}

@@ -195,7 +195,9 @@ def calls_of_spans(value: Mapping[str, Json]) -> Iterator[SpanCall | NotMirrored
     """
     for span in _spans(value):
         try:
-            attributes = _attributes(span.get("attributes"))
+            attributes = span.get("attributes")
+            if not isinstance(attributes, dict):  # OTLP has a list of keys with typed values
+                attributes = {each["key"]: _value(each["value"]) for each in attributes or ()}
             if attributes.get("gen_ai.operation.name") in _OPERATIONS:
                 yield _call(attributes, span)
         except NotMirrored as found:
@@ -211,13 +213,6 @@ def _spans(value: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
     for resource in value["resourceSpans"]:
         for scope in resource.get("scopeSpans") or ():
             yield from scope.get("spans") or ()
-
-
-def _attributes(given: Json) -> dict[str, Json]:
-    """OTLP has them as a list of keys with typed values."""
-    if isinstance(given, dict):
-        return given
-    return {each["key"]: _value(each["value"]) for each in given or ()}
 
 
 def _value(typed: Mapping[str, Json]) -> Json:
@@ -244,8 +239,10 @@ def _call(attributes: Mapping[str, Json], span: Mapping[str, Json]) -> SpanCall:
     way, name, value, finished = _answer(_json(attributes["gen_ai.output.messages"]))
     began, ended = _moment(span, "start"), _moment(span, "end")
     model = word(attributes.get("gen_ai.request.model"))
+    given = attributes.get("user.id"), attributes.get("enduser.id")
+    subjects = tuple(dict.fromkeys(name for value in given for name in names_in(value)))
     return SpanCall(
-        Asked(NAME, model, tuple(messages), name, {"type": "object"}, way, {}, _subjects(attributes)),
+        Asked(NAME, model, tuple(messages), name, {"type": "object"}, way, {}, subjects),
         Answered(
             value,
             word(attributes.get("gen_ai.response.model")),
@@ -257,11 +254,6 @@ def _call(attributes: Mapping[str, Json], span: Mapping[str, Json]) -> SpanCall:
         began,
         None if began is None or ended is None else max(0.0, ended - began),
     )
-
-
-def _subjects(attributes: Mapping[str, Json]) -> tuple[str, ...]:
-    given = attributes.get("user.id"), attributes.get("enduser.id")
-    return tuple(dict.fromkeys(name for value in given for name in names_in(value)))
 
 
 def _json(value: Json) -> list[Any]:

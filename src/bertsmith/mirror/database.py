@@ -378,7 +378,11 @@ def _prepare(connection: Connection, name: str, *, create: bool) -> None:
     found = connection.execute(select(META.c.value).where(layout)).scalar()
     if found is not None and found in map(str, OLDER):
         METADATA.create_all(connection)
-        _add_columns(connection)
+        for column in {"weight", "site_weight"} - _columns(connection, CALLS):
+            connection.execute(text(f"ALTER TABLE {CALLS.name} ADD COLUMN {column} FLOAT"))
+        if "is_held" not in _columns(connection, STAGES):  # in the place of one that nobody read
+            connection.execute(text(f"ALTER TABLE {STAGES.name} RENAME COLUMN is_automatic TO is_held"))
+            connection.execute(update(STAGES).values(is_held=0))
         found = str(LAYOUT)
         connection.execute(update(META).where(layout).values(value=found))
     if found != str(LAYOUT):
@@ -386,15 +390,6 @@ def _prepare(connection: Connection, name: str, *, create: bool) -> None:
             f"{name} has layout {found}, and this version of Bertsmith reads and writes {LAYOUT}. "
             "Use the version that made it, or another --store."
         )
-
-
-def _add_columns(connection: Connection) -> None:
-    """Those that earlier layouts lack."""
-    for name in {"weight", "site_weight"} - _columns(connection, CALLS):
-        connection.execute(text(f"ALTER TABLE {CALLS.name} ADD COLUMN {name} FLOAT"))
-    if "is_held" not in _columns(connection, STAGES):  # in the place of one that nobody read
-        connection.execute(text(f"ALTER TABLE {STAGES.name} RENAME COLUMN is_automatic TO is_held"))
-        connection.execute(update(STAGES).values(is_held=0))
 
 
 def _columns(connection: Connection, table: Table) -> set[str]:

@@ -176,11 +176,7 @@ def decoded(content: bytes, encoding: str, largest: int = LARGEST, *, may_be_cut
         return content
     if encoding != READABLE:
         raise NotMirrored("encoding")
-    return _unzipped(content, largest, may_be_cut)
-
-
-def _unzipped(content: bytes, largest: int, may_be_cut: bool) -> bytes:
-    """All members of it (RFC 1952, section 2.2), as clients read them."""
+    # All members of it (RFC 1952, section 2.2), as clients read them.
     found, rest, unpacking = bytearray(), memoryview(content), zlib.decompressobj(_GZIP)
     while rest:
         if unpacking.eof:

@@ -254,24 +254,22 @@ class AnswerShape(BaseModel):
         """Values by path, ABSENT for what isn't there. What the answer has beside the fields is there too,
         under its own path, so that no answer of ours is the same.
         """
-        fields = {each.path: each.read(_at(answer, each.keys)) for each in self.fields}
+        fields = {each.path: each.read(value_at(answer, each.keys)) for each in self.fields}
         found: Values = dict(fields)
         constants = {each.keys: written(each.value) for each in self.constants}
-        known, objects = {each.keys for each in self.fields}, self._objects()
+        known = {each.keys for each in self.fields}
+        parts = [*known, *constants]
+        # What these stand in, which is there though they be left out.
+        objects = {keys[:length] for keys in parts for length in range(1, len(keys))}
         for keys, value in _leaves(answer, (), known | constants.keys()):
             is_empty = keys in objects and value == {}  # all that it may hold is left out
             if keys not in known and not is_empty and constants.get(keys) != written(value):
                 path = path_of(keys)
                 found[f"{path} (another)" if path in fields else path] = value
         for keys in (*constants, *objects):
-            if _at(answer, keys) is ABSENT:
+            if value_at(answer, keys) is ABSENT:
                 found[path_of(keys)] = ABSENT
         return found
-
-    def _objects(self) -> set[tuple[str, ...]]:
-        """What fields and constants stand in, which is there though they be left out."""
-        parts = [each.keys for some in (self.fields, self.constants) for each in some]
-        return {keys[:length] for keys in parts for length in range(1, len(keys))}
 
     def holds(self, values: Values) -> bool:
         """Whether each field has a value, as `read` gives it, that may stand there."""
@@ -348,7 +346,8 @@ def written(value: Any) -> bytes:
     return orjson.dumps(plain(value), option=orjson.OPT_SORT_KEYS)
 
 
-def _at(answer: Json, keys: tuple[str, ...]) -> Any:
+def value_at(answer: Json, keys: tuple[str, ...]) -> Any:
+    """What an answer has there; ABSENT where it has nothing."""
     for key in keys:
         if not isinstance(answer, dict) or key not in answer:
             return ABSENT
@@ -426,16 +425,14 @@ class FieldHead(BaseModel):
         ]
 
     def _number(self, field: Field, probabilities: Floats) -> Guess:
-        values = [self._centre(field, place) for place in range(len(self.classes))]
+        values = [
+            field.classes[number] if number >= 0 else plain(self.centres[place])
+            for place, number in enumerate(self.classes)
+        ]
         near = np.array([[field.same(one, other) for other in values] for one in values], np.float64)
         mass = near @ probabilities
         best = int(mass.argmax())
         return Guess(values[best], float(min(mass[best], 1.0)))
-
-    def _centre(self, field: Field, place: int) -> Any:
-        if self.classes[place] >= 0:
-            return field.classes[self.classes[place]]
-        return plain(self.centres[place])
 
 
 def place_of_number(head: FieldHead, field: Field, value: Any) -> int | None:

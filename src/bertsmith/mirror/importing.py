@@ -43,6 +43,7 @@ from bertsmith.progress import Progress
 
 _BATCH = 500  # calls written together
 _FARTHEST = 4_102_444_800  # seconds since 1970, the year 2100: a time beyond it is in milliseconds
+_WANTED = "Expected a file of JSON lines, a batch file, or spans."
 _EXPECTED = "expected an object with request and response, a line of a batch file, or a span of OpenTelemetry"
 
 
@@ -58,18 +59,8 @@ class Imported:
     passed: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
-def import_files(
-    paths: Sequence[Path], store: Store, redactor: Redactor, progress: Progress | None = None
-) -> Imported:
-    """Of a batch both files are named, in any order.
-
-    Raises InputError naming file and line. What was read before it is stored: the next import goes on.
-    """
-    return Import(paths, redactor).into(store, progress)
-
-
 class Import:
-    """Calls on their way into a store."""
+    """Calls on their way into a store. Of a batch both files are named, in any order."""
 
     def __init__(
         self, paths: Sequence[Path], redactor: Redactor, formats: tuple[WireFormat, ...] = FORMATS
@@ -77,7 +68,11 @@ class Import:
         """Reads up to the first call, before there need be a store. Raises InputError for a file that is
         missing, empty or no JSON, and for what stands before that call.
         """
-        _require_objects(paths)
+        for path in paths:
+            if not path.is_file():
+                raise InputError(f"{path} is not there. {_WANTED}")
+            if next(iter(json_objects(path)), None) is None:
+                raise InputError(f"{path} is empty. {_WANTED}")
         self._redactor, self._formats, self._requests = redactor, formats, _requests(paths)
         self.found = Imported(unanswered=len(self._requests))
         self._answered = set[str]()
@@ -88,7 +83,7 @@ class Import:
             self._read(first)
 
     def into(self, store: Store, progress: Progress | None = None) -> Imported:
-        """As `import_files`."""
+        """Raises InputError naming file and line. What was read before is stored: the next import goes on."""
         try:
             for placed in self._objects:
                 self._read(placed)
@@ -110,7 +105,10 @@ class Import:
             passed.append(found.reason)
         if passed:
             content = hashlib.sha256(orjson.dumps(placed.value, option=orjson.OPT_SORT_KEYS)).hexdigest()
-            protocol = self._protocol(placed.value)
+            kind = _kind(placed.value)
+            protocol = "batch" if kind.startswith("batch") else kind
+            if kind == "pair" and (form := self._format_of_pair(placed.value)[1]) is not None:
+                protocol = form.NAME
             self.found.passed.update((protocol, reason) for reason in passed)
             self._passed |= {f"{content} {n}": (protocol, reason) for n, reason in enumerate(passed)}
 
@@ -212,26 +210,11 @@ class Import:
             asked, answered, self._redactor, source=source, began=began, named=site, subjects=subjects
         )
 
-    def _protocol(self, value: Mapping[str, Json]) -> str:
-        kind = _kind(value)
-        if kind == "pair" and (form := self._format_of_pair(value)[1]) is not None:
-            return form.NAME
-        return "batch" if kind.startswith("batch") else kind
-
     def _format_of_pair(self, value: Mapping[str, Json]) -> tuple[str, WireFormat | None]:
         """And its path, where the log has it."""
         path = str(value.get("endpoint") or value.get("url") or value.get("path") or "")
         form = format_of("POST", path, self._formats)
         return path, form or guessed(value["request"], value["response"], self._formats)
-
-
-def _require_objects(paths: Sequence[Path]) -> None:
-    for path in paths:
-        if not path.is_file():
-            raise InputError(f"{path} is not there. Expected a file of JSON lines, a batch file, or spans.")
-        first = next(iter(json_objects(path)), None)
-        if first is None:
-            raise InputError(f"{path} is empty. Expected a file of JSON lines, a batch file, or spans.")
 
 
 def _requests(paths: Sequence[Path]) -> dict[str, Placed]:

@@ -148,8 +148,15 @@ class Recorder:
             batch = self._next()
             problem, self._busy_since = "", time.monotonic() if batch else None
             try:
-                if not self._record(batch):
+                calls, outcomes = self._calls(batch)
+                with self._changed:
+                    passed, self._passed = self._passed, Counter()
+                    self._is_writing = True
+                if not self._write(calls, passed):
                     return
+                if self.told is not None:
+                    for outcome in outcomes:
+                        self.told(outcome)
             except Exception as error:  # no batch may end the thread
                 problem = f"{type(error).__name__} in a batch of {len(batch)} calls"
             if problem:
@@ -162,19 +169,6 @@ class Recorder:
                     self._waiting_bytes -= exchange.size
                 if self._ends_at is not None and not (self._waiting or self._passed):
                     return
-
-    def _record(self, batch: list[Exchange]) -> bool:
-        """False where the mirror has to end before the store works again."""
-        calls, outcomes = self._calls(batch)
-        with self._changed:
-            passed, self._passed = self._passed, Counter()
-            self._is_writing = True
-        if not self._write(calls, passed):
-            return False
-        if self.told is not None:
-            for outcome in outcomes:
-                self.told(outcome)
-        return True
 
     def _next(self) -> list[Exchange]:
         """What waits, which stays in the queue until it is stored; now and then nothing."""

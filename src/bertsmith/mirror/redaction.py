@@ -245,9 +245,9 @@ def _listed(prompt: str) -> Iterator[str]:
                     yield item
 
 
-def holds_placeholder(text: str) -> bool:
-    """Whether something reads as one: whoever gets such an answer would not know what stood there."""
-    return _PLACEHOLDER.search(text) is not None
+def holds_placeholder(answer: Json) -> bool:
+    """Whether something in it reads as one: whoever gets such an answer would not know what stood there."""
+    return _PLACEHOLDER.search(orjson.dumps(answer).decode()) is not None
 
 
 def _unescaped(text: str) -> str:
@@ -259,10 +259,6 @@ def _meant(escape: re.Match[str]) -> str:
     """A line's end for any white space."""
     meant = chr(int(escape["code"], 16)) if escape["code"] else "\n"
     return "\n" if meant.isspace() else meant
-
-
-def _is_whole(number: float) -> bool:
-    return isinstance(number, int) or number.is_integer()
 
 
 class Redaction:
@@ -332,7 +328,8 @@ class Redaction:
             return {self.text(str(name)): self.json(each) for name, each in value.items()}
         if isinstance(value, list | tuple):
             return [self.json(each) for each in value]
-        if isinstance(value, int | float) and not isinstance(value, bool) and _is_whole(value):
+        is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        if is_whole and not isinstance(value, bool):
             written = str(int(value))
             redacted = self.text(written)
             return value if redacted == written else redacted

@@ -90,18 +90,16 @@ class Passage:
         """Of the answer."""
         routing = self.routing
         reason = self.reason or (routing.reason if routing is not None else "")
-        parts = ["passthrough" if self.reason else self._answered_by()]
+        became = "passthrough" if self.reason else "recorded"
+        if routing is not None and not self.reason:
+            became = "answered" if routing.is_ours else "relayed"
+        parts = [became]
         parts += [f"site={self.site}"] if self.site else []
         parts += [f"student={routing.student}"] if routing is not None and routing.student else []
         if routing is not None and routing.values is not None:
             parts.append(f"confidence={routing.confidence:.4f}")
         parts += [f"reason={reason}"] if reason else []
         return "; ".join(parts).encode("latin-1", "replace")
-
-    def _answered_by(self) -> str:
-        if self.routing is None:
-            return "recorded"
-        return "answered" if self.routing.is_ours else "relayed"
 
     def look_at_request(self, content: bytes, *, has_room: bool) -> None:
         """Whether it can be mirrored, and the recorder has room for it."""

@@ -1,4 +1,8 @@
-"""What any relay stands on: uvicorn, until a signal comes, and a request's body on its way to the upstream.
+"""What any relay stands on: an application with two paths of its own, uvicorn, until a signal comes, and a
+request's body on its way to the upstream.
+
+GET /bertsmith/health   200 while it relays; 503 on its way out
+GET /bertsmith/status   how it is
 
 SIGTERM, Ctrl-C   no new connections; what was begun is relayed to its end, what was recorded is stored; exit
                   status 0. A second one ends at once.
@@ -6,11 +10,12 @@ SIGTERM, Ctrl-C   no new connections; what was begun is relayed to its end, what
 
 import asyncio
 import logging
+import math
 import socket
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol
 
 import orjson
 from starlette.types import Message, Receive, Scope, Send
@@ -22,22 +27,53 @@ from bertsmith.serving.http_server import DrainingServer, listen, log_to_stderr
 # Seconds that the recorder's thread may hold the interpreter before the relay gets it. Python's own 5 ms
 # would be seen in the relay's slowest answers.
 _SWITCH = 0.0002
+OWN_PATHS = HEALTH, STATUS = "/bertsmith/health", "/bertsmith/status"
 
 
-class LeavingApp(Protocol):
-    """An ASGI application. `leaving`: on the way out, while what was begun goes on. `ends_at`: when all of it
-    has to be over, by the monotonic clock; infinite until the relay stops.
+class RelayApp(ABC):
+    """Any relay as an ASGI application: two paths of its own, all others relayed. `leaving`: on the way out,
+    while what was begun goes on. `ends_at`: when all of it has to be over, by the monotonic clock; infinite
+    until the relay stops.
     """
 
-    leaving: bool
-    ends_at: float
+    leaving = False
+    ends_at = math.inf
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI says."""
+        if scope["type"] == "lifespan":
+            await receive()
+            await self.start()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await self.stop()
+            await send({"type": "lifespan.shutdown.complete"})
+        elif scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and scope["path"] in OWN_PATHS:
+            said: dict[str, object] = {"status": "stopping" if self.leaving else "ok"}
+            if scope["path"] == STATUS:
+                said |= self.facts()
+            await send_json(send, 503 if self.leaving and scope["path"] == HEALTH else 200, said)
+        elif scope["type"] == "http":
+            await self.relay_call(scope, receive, send)
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Before the first request comes."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """When the last connection has ended."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, object]:
+        """How it is."""
+
+    @abstractmethod
+    async def relay_call(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A request that isn't answered here."""
 
 
 def run(
-    settings: RelaySettings, app: LeavingApp, listener: socket.socket, announce: Callable[[str], None]
+    settings: RelaySettings, app: RelayApp, listener: socket.socket, announce: Callable[[str], None]
 ) -> None:
     """Any relay, until a signal comes; `announce` is called with its address. Raises InputError where that
     can't be listened on.
@@ -52,7 +88,7 @@ def run(
 class RelayServer(DrainingServer):
     """A relay under uvicorn, in this process."""
 
-    def __init__(self, settings: RelaySettings, app: LeavingApp) -> None:
+    def __init__(self, settings: RelaySettings, app: RelayApp) -> None:
         # The upstream's own dates are passed on.
         super().__init__(app, settings.drain_seconds, date_header=False, lifespan="on")
         self.app, self.drain_seconds = app, settings.drain_seconds

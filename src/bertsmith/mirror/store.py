@@ -237,7 +237,10 @@ class Store:
             # Writers begin with their calls' sites, and wait: else one could add a call to a version that is
             # going.
             self._lock(connection)
-            fields = self._fields_of(connection, which)
+            fields: dict[str, set[_PathType]] = {}  # by version, what these calls have in their answers
+            asking = select(CALLS.c.version, CALLS.c.answer).where(which)
+            for version, answer in connection.execute(asking, execution_options={"yield_per": _AT_ONCE}):
+                fields.setdefault(version, set()).update(_fields_in(answer))
             deleted = connection.execute(delete(CALLS).where(which)).rowcount
             if deleted:
                 self._delete_fields(connection, fields)
@@ -250,14 +253,6 @@ class Store:
         """Until the transaction ends; SQLite lets nobody else write anyway."""
         if not is_sqlite(self.engine):
             connection.execute(text(f"LOCK TABLE {SITES.name} IN SHARE ROW EXCLUSIVE MODE"))
-
-    def _fields_of(self, connection: Connection, which: ColumnElement[bool]) -> dict[str, set[_PathType]]:
-        """By version, what calls have in their answers."""
-        found: dict[str, set[_PathType]] = {}
-        asking = select(CALLS.c.version, CALLS.c.answer).where(which)
-        for version, answer in connection.execute(asking, execution_options={"yield_per": _AT_ONCE}):
-            found.setdefault(version, set()).update(_fields_in(answer))
-        return found
 
     def _delete_fields(self, connection: Connection, gone: Mapping[str, set[_PathType]]) -> None:
         """Those that no call that is left has: the key of an answer may be somebody's name."""

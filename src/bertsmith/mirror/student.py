@@ -21,12 +21,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
-import orjson
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from bertsmith.arrays import Floats
+from bertsmith.arrays import Float32s, Floats
 from bertsmith.errors import ModelError
 from bertsmith.files import read_json, tensors_written_to, write_json
 from bertsmith.inference.predictor import Predictor
@@ -44,7 +42,7 @@ _WORDS, _WEIGHTS = "words.json", "words.safetensors"
 # What a word is, by the name that words.json has for it. A student answers by those it was proven by.
 _TOKENS = {"without marks": re.compile(r"\w+|[^\w\s]"), "with marks": re.compile(TOKEN)}
 _NOW, _UNNAMED = "with marks", "without marks"  # unnamed: words.json was a list
-_Weights = npt.NDArray[np.float32]
+
 SURE, UNSURE, UNPROVEN, REDACTED = "sure", "low-confidence", "not-proven", "redacted"
 _AT_A_TIME = 1024  # texts
 _OWN_TASKS = {Fields.name: Fields}  # which a file may not name: it is the mirror's
@@ -58,8 +56,8 @@ class WordModel:
     def __init__(
         self,
         features: Sequence[str],
-        rarity: npt.ArrayLike,
-        weights: Mapping[str, _Weights],
+        rarity: Floats | Float32s,
+        weights: Mapping[str, Float32s],
         token: str = _NOW,
     ) -> None:
         self.places = {feature: place for place, feature in enumerate(features)}
@@ -76,7 +74,7 @@ class WordModel:
                 found[path][number] = values @ weights[places] + weights[-1]
         return found
 
-    def _vector(self, text: str) -> tuple[list[int], _Weights]:
+    def _vector(self, text: str) -> tuple[list[int], Float32s]:
         """Which features a text has, and their weights: 1 + log of how often, by rarity, of length 1."""
         words = _TOKENS[self.token].findall(text.lower())
         pairs = (f"{first} {second}" for first, second in pairwise(words))
@@ -243,7 +241,7 @@ class Student:
         if threshold is None or confidence < threshold or confidence <= 0:
             reason = UNPROVEN if threshold is None else UNSURE
         else:
-            reason = REDACTED if holds_placeholder(orjson.dumps(answer).decode()) else SURE
+            reason = REDACTED if holds_placeholder(answer) else SURE
         return StudentAnswer(
             values,
             answer,
@@ -263,11 +261,11 @@ def _load_outputs(folder: Path, file: StudentFile) -> _Outputs | None:
         return WordModel.load(folder / MODEL)
     widths = {head.path: len(head.classes) for head in file.heads}
     needs_encoder = any(head.tells_apart(file.shape.field(head.path)) for head in file.heads)
-    return EncoderOutputs(load_encoder(folder / MODEL) if needs_encoder else None, widths)
+    return EncoderOutputs(load_predictor(folder / MODEL) if needs_encoder else None, widths)
 
 
-def load_encoder(folder: Path) -> Predictor:
-    """The encoder of one field, which is a task by name, or of several."""
+def load_predictor(folder: Path) -> Predictor:
+    """An encoder of several fields, or of one, which is a task by name, as a tagger is."""
     manifest = read_manifest(folder)
     return Predictor.load(folder, None if manifest is None else _OWN_TASKS.get(manifest.task))
 
@@ -287,14 +285,8 @@ def span_guesses(
             path, kind = tags[entity["label"]]
             quotes[path].append((kind, text[entity["start"] : entity["end"]]))
         for each in spans:
-            value = _as_value(each, tuple(quotes[each.path]))
+            is_one = each.spans is not None and each.spans.form == "text"  # one text can hold one quote
+            value = tuple(quotes[each.path][:1] if is_one else quotes[each.path]) or each.nothing
             is_allowed = value is not None or each.nullable
             found[each.path].append(Guess(value, confidence if is_allowed else 0.0))
     return found
-
-
-def _as_value(field: Field, quotes: tuple[tuple[str, str], ...]) -> Any:
-    """One text can hold one quote: the first."""
-    if field.spans is not None and field.spans.form == "text":
-        quotes = quotes[:1]
-    return quotes or field.nothing

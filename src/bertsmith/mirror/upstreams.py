@@ -61,7 +61,9 @@ class Upstreams:
 
     def target(self, path: bytes, query: bytes, headers: dict[bytes, bytes]) -> Target | None:
         """None where no upstream speaks the protocol."""
-        form = self._form(path, headers)
+        form = format_of("POST", path.decode("latin-1"), self._formats) or USUAL
+        if form.PROVIDER == USUAL.PROVIDER:  # unknown, or a path that other providers have too
+            form = next((each for each in self._formats if each.HEADER in headers), form)
         found = self._own[form.PROVIDER] or self._any
         if found is None:
             return None
@@ -73,13 +75,6 @@ class Upstreams:
         url = httpcore.URL(scheme=found.scheme, host=found.host, port=found.port, target=target)
         host = b"[%b]" % found.host if b":" in found.host else found.host  # of IPv6
         return Target(url, host if found.port is None else b"%b:%d" % (host, found.port))
-
-    def _form(self, path: bytes, headers: dict[bytes, bytes]) -> WireFormat:
-        """The one of its path; where that is unknown, or one that other providers have too, its header's."""
-        form = format_of("POST", path.decode("latin-1"), self._formats) or USUAL
-        if form.PROVIDER != USUAL.PROVIDER:
-            return form
-        return next((each for each in self._formats if each.HEADER in headers), form)
 
 
 def _read(url: str | None) -> httpcore.URL | None:

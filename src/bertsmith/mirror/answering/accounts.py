@@ -149,6 +149,8 @@ def _account(
     answered, evidence = sum(own.values()), known.get(stage.student)
     compared = 0 if evidence is None else evidence.audits.count
     interval = _interval(evidence)
+    outcomes = counted.outcomes
+    has_failed = not outcomes.isdisjoint(_FAILED) and outcomes <= {*_FAILED, *_NOT_ASKED}
     money = None
     if price is not None:
         errors = None
@@ -168,17 +170,13 @@ def _account(
         evidence.audits.rate() if evidence is not None and compared else None,
         interval,
         evidence is not None and evidence.has_drifted,
-        stage.answers and _is_failing(counted.outcomes),
+        stage.answers and has_failed,
         seconds / answered if answered else None,
         llm_seconds or None,
         max(0.0, answered * llm_seconds - seconds) if llm_seconds else 0.0,
         price,
         money,
     )
-
-
-def _is_failing(outcomes: set[str]) -> bool:
-    return not outcomes.isdisjoint(_FAILED) and outcomes <= {*_FAILED, *_NOT_ASKED}
 
 
 def _call_price(prices: PriceSettings, means: Means) -> float | None:

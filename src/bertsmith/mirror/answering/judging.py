@@ -184,9 +184,11 @@ def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[
         if known is not None and known.has_drifted:  # perhaps so that it is sure of nothing any more
             say(False, "the calls have changed since the student was first compared")
         if stage.answers:
-            over, untold = _without_answer(store.audit_outcomes(stage.version), stage.student)
-            if over >= _FEWEST_OUTCOMES and sum(untold.values()) > _MOST_FAILED * over:
-                failed, void = untold["failed"], untold[VOID]
+            audits = store.audit_outcomes(stage.version).items()
+            mine = {outcome: count for (of, outcome), count in audits if of == stage.student}
+            over = sum(count for outcome, count in mine.items() if outcome != "open")
+            failed, void = mine.get("failed", 0), mine.get(VOID, 0)
+            if over >= _FEWEST_OUTCOMES and failed + void > _MOST_FAILED * over:
                 without = f"{failed + void:,} of {over:,} audits got no answer from the LLM"
                 say(
                     False,
@@ -196,12 +198,6 @@ def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[
         if looks_at_files and (problem := _problem(student, stage.student)):
             say(False, problem)
     return found
-
-
-def _without_answer(audits: dict[tuple[str, str], int], student: str) -> tuple[int, dict[str, int]]:
-    """Audits that are over, and those that failed or are void."""
-    mine = {outcome: count for (of, outcome), count in audits.items() if of == student and outcome != "open"}
-    return sum(mine.values()), {name: mine.get(name, 0) for name in ("failed", VOID)}
 
 
 def _problem(student: Student | None, number: str) -> str:

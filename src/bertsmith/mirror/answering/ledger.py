@@ -99,7 +99,27 @@ class _ByStudent(NamedTuple):
     students: VersionStudents
 
     def compare(self, some: Sequence[Outcome], folded: Folded) -> None:
-        _compare_student(some, self.version, self.students, folded)
+        """By its own words where it was asked; in shadow it is asked now."""
+        stage, student = self.students.stage, self.students.student
+        for each in some:
+            routing = each.routing
+            is_void = bool(each.reason) and not is_refusal(each.reason)
+            if routing is None or routing.student != stage.student or student is None or is_void:
+                if routing is not None and routing.audit:
+                    _settle_without_evidence(each, routing, folded)
+                continue
+            if not routing.is_sure or routing.values is None or not _counts(each):
+                continue
+            differs = bool(each.reason) or student.differs(routing.values, each.taught)
+            kind = "audit" if routing.audit else stage.mode
+            outcome = "failed" if each.reason else "differs" if differs else "agrees"
+            folded.count(stage.version, routing.student, f"{kind}-{outcome}")
+            folded.batch(routing.student).comparisons.append(
+                Comparison(differs, routing.probability, routing.least, routing.audit, outcome)
+            )
+        if stage.mode == "shadow":
+            unheard = [each for each in some if each.routing is None or each.routing.student != stage.student]
+            _compare_unheard(unheard, student, stage.version, self.version, folded, "shadow")
 
     def give_up(self, one: Outcome, folded: Folded) -> None:
         """An audit that can't be read counts as a disagreement."""
@@ -143,32 +163,6 @@ def _one_by_one(some: Sequence[Outcome], by: _ByStudent | _ByCandidate) -> Folde
     return found
 
 
-def _compare_student(
-    outcomes: Sequence[Outcome], version: str, students: VersionStudents, folded: Folded
-) -> None:
-    """By its own words where it was asked; in shadow it is asked now."""
-    stage = students.stage
-    for each in outcomes:
-        routing = each.routing
-        is_void = bool(each.reason) and not is_refusal(each.reason)
-        if routing is None or routing.student != stage.student or students.student is None or is_void:
-            if routing is not None and routing.audit:
-                _settle_without_evidence(each, routing, folded)
-            continue
-        if not routing.is_sure or routing.values is None or not _counts(each):
-            continue
-        differs = bool(each.reason) or students.student.differs(routing.values, each.taught)
-        kind = "audit" if routing.audit else stage.mode
-        outcome = "failed" if each.reason else "differs" if differs else "agrees"
-        folded.count(stage.version, routing.student, f"{kind}-{outcome}")
-        folded.batch(routing.student).comparisons.append(
-            Comparison(differs, routing.probability, routing.least, routing.audit, outcome)
-        )
-    if stage.mode == "shadow":
-        unheard = [each for each in outcomes if each.routing is None or each.routing.student != stage.student]
-        _compare_unheard(unheard, students.student, stage.version, version, folded, "shadow")
-
-
 def _settle_without_evidence(outcome: Outcome, routing: CallRouting, folded: Folded) -> None:
     """An audit that is void, whose answer broke off or was an error of the provider's, or whose student has
     been replaced meanwhile: nobody can compare it any more, which says nothing of it.
@@ -209,8 +203,11 @@ def _compare_unheard(
     """A student that answered nobody. Counted by its `stage`; `version` is that of the calls."""
     if student is None:
         return
-    read = [(each, _input_of(student, each, version)) for each in outcomes if _counts(each)]
-    asked = [(each, text) for each, text in read if text is not None]
+    asked = list[tuple[Outcome, str]]()
+    for each in outcomes:
+        if each.asked is not None and _counts(each):
+            text = student.student.input_of(each.asked, version)
+            asked += [] if text is None else [(each, text)]
     answers = student.student.answer([text for _, text in asked]) if asked else []
     for (each, _), answer in zip(asked, answers, strict=True):
         routing = each.routing
@@ -225,10 +222,6 @@ def _compare_unheard(
         probability = routing.probability if routing is not None and routing.is_sure else 1.0
         least = routing.least if routing is not None else 1.0
         folded.batch(student.id).comparisons.append(Comparison(differs, probability, least))
-
-
-def _input_of(student: StudentThread, outcome: Outcome, version: str) -> str | None:
-    return None if outcome.asked is None else student.student.input_of(outcome.asked, version)
 
 
 def _counts(outcome: Outcome) -> bool:

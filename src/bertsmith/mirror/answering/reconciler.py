@@ -110,7 +110,17 @@ class Reconciler:
     def _work(self) -> None:
         self._guarded(self._compare_answered)
         while not self._ending.wait(self.pace.between_steps):
-            self._step()
+            self._guarded(self._fold)
+            now = time.monotonic()
+            if now - self._counted >= self.pace.between_counts:
+                self._guarded(self._expire_audits)
+                self._guarded(self._train)
+                self._counted = now
+            if now - self._looked >= self.pace.between_looks:
+                self._guarded(self._judge)
+                self._guarded(self._look)
+                self._looked = now
+                self.looks += 1
 
     def _guarded(self, step: Callable[[], None]) -> None:
         """No fault here may end the thread, keep another step from being made, or reach a call. What an error
@@ -131,19 +141,6 @@ class Reconciler:
         if problem and problem != self._problems.get(name):
             LOG.error("the mirror's reconciler: %s: %s", name, problem)
         self._problems[name] = problem
-
-    def _step(self) -> None:
-        self._guarded(self._fold)
-        now = time.monotonic()
-        if now - self._counted >= self.pace.between_counts:
-            self._guarded(self._expire_audits)
-            self._guarded(self._train)
-            self._counted = now
-        if now - self._looked >= self.pace.between_looks:
-            self._guarded(self._judge)
-            self._guarded(self._look)
-            self._looked = now
-            self.looks += 1
 
     def _fold(self) -> None:
         """One student after the other: what is in the store isn't folded again, and what can't be folded at
@@ -194,8 +191,10 @@ class Reconciler:
         self._students = self.store.students()
         wanted = {each for stage in stages.values() for each in (stage.student, stage.candidate) if each}
         for number in wanted:
-            if self._open.get(number) is None and self._is_due(number):
-                self._open[number] = self._opened(number)
+            if self._open.get(number) is None:
+                failed = self._failed.get(number)
+                if failed is None or time.monotonic() - failed >= self.pace.between_openings:
+                    self._open[number] = self._opened(number)
         students = with_merged(
             {
                 version: VersionStudents(
@@ -231,11 +230,6 @@ class Reconciler:
             return None
         self._failed.pop(number, None)
         return found
-
-    def _is_due(self, number: str) -> bool:
-        """To be opened, or to be tried again."""
-        failed = self._failed.get(number)
-        return failed is None or time.monotonic() - failed >= self.pace.between_openings
 
     def _compare_answered(self) -> None:
         """Audits that a mirror left which was killed once the LLM's answer was stored."""

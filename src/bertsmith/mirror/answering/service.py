@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bertsmith.mirror.answering.open_students import CantAnswer, StudentThread, VersionStudents
+from bertsmith.mirror.answering.open_students import CantAnswer, VersionStudents
 from bertsmith.mirror.answering.reconciler import Reconciler
 from bertsmith.mirror.call import Asked, CallRouting
 from bertsmith.mirror.identity import version_of
@@ -117,18 +117,15 @@ class Service:
         if text is None:
             return replace(routing, reason="new-template")
         try:
-            return await self._answered(routing, student, text)
+            answer = await student.answer(text, self.settings.answer_seconds)
         except CantAnswer as found:
             return replace(routing, reason=found.reason)
-
-    async def _answered(self, routing: CallRouting, student: StudentThread, text: str) -> CallRouting:
-        answer = await student.answer(text, self.settings.answer_seconds)
-        routing = replace(
+        return replace(
             routing,
+            reason="" if answer.is_sure else answer.reason,
             confidence=answer.confidence,
             values=answer.values,
             answer=answer.answer,
             probabilities=answer.probabilities,
             is_sure=answer.is_sure,
         )
-        return routing if answer.is_sure else replace(routing, reason=answer.reason)

@@ -138,7 +138,8 @@ class StageStore:
     def changed_stages(self) -> dict[str, Stage]:
         """Of the versions that have a student, or had one."""
         with self._reading() as connection:
-            return {row.version: _stage_of(row) for row in connection.execute(select(STAGES))}
+            rows = connection.execute(select(STAGES))
+            return {row.version: Stage(*row[:-1], is_held=bool(row.is_held)) for row in rows}
 
     def change(self, before: Stage, after: Stage, by: str, why: str) -> bool:
         """False where the stage is no longer `before`: somebody else has changed it, and nothing is done."""
@@ -211,27 +212,21 @@ class StageStore:
         that is void not at all.
         """
         with self.engine.begin() as connection:
-            evidence = self._locked(connection, student)
+            first = first_evidence(student.epsilon, student.delta).row()
+            inserting = self._insertion(EVIDENCE).values(student=student.id, **first)
+            connection.execute(inserting.on_conflict_do_nothing())
+            mine = EVIDENCE.c.student == student.id
+            row = connection.execute(select(EVIDENCE).where(mine).with_for_update()).one()
             counted = [
                 each
                 for each in batch.comparisons
                 if (not each.audit or _settle(connection, each.audit, each.outcome)) and each.outcome != VOID
             ]
-            evidence = evidence.after(counted, batch.confidences)
-            mine = EVIDENCE.c.student == student.id
+            evidence = evidence_of_row(row).after(counted, batch.confidences)
             connection.execute(update(EVIDENCE).where(mine).values(**evidence.row()))
             if counted:
                 keep_point(connection, student.id, evidence.audits)
         return evidence
-
-    def _locked(self, connection: Connection, student: Student) -> Evidence:
-        first = first_evidence(student.epsilon, student.delta).row()
-        inserting = self._insertion(EVIDENCE).values(student=student.id, **first)
-        connection.execute(inserting.on_conflict_do_nothing())
-        row = connection.execute(
-            select(EVIDENCE).where(EVIDENCE.c.student == student.id).with_for_update()
-        ).one()
-        return evidence_of_row(row)
 
     def evidence(self) -> dict[str, Evidence]:
         """Of each student that there is any of."""
@@ -395,21 +390,6 @@ def _settle(connection: Connection, audit: str, outcome: str) -> bool:
     """Whether it was open until now."""
     is_open = and_(AUDITS.c.id == audit, AUDITS.c.outcome.is_(None))
     return connection.execute(update(AUDITS).where(is_open).values(outcome=outcome)).rowcount == 1
-
-
-def _stage_of(row: Any) -> Stage:
-    return Stage(
-        row.version,
-        row.site,
-        row.mode,
-        row.share,
-        row.student,
-        row.former,
-        row.candidate,
-        row.revision,
-        row.changed,
-        bool(row.is_held),
-    )
 
 
 class Point(NamedTuple):

@@ -9,7 +9,6 @@ decided.
 
 import asyncio
 import json
-import math
 import re
 import sys
 import uuid
@@ -24,7 +23,7 @@ from bertsmith.mirror.formats.registry import USUAL, format_of
 from bertsmith.mirror.guard.guarded_texts import Guarded, answer_texts, request_texts
 from bertsmith.mirror.guard.judge import AuditLog, CantJudge, Judge, Verdict
 from bertsmith.mirror.guard.policy import ACTIONS, ALLOW, GuardSettings, SidePolicy
-from bertsmith.mirror.relay_server import ClientGone, RequestBody, run, send_json
+from bertsmith.mirror.relay_server import ClientGone, RelayApp, RequestBody, run, send_json
 from bertsmith.mirror.settings import require_upstream
 from bertsmith.mirror.upstreams import (
     FAILED,
@@ -39,52 +38,40 @@ from bertsmith.mirror.upstreams import (
 from bertsmith.serving import LOG
 from bertsmith.serving.http_server import listening
 
-HEALTH, STATUS = "/bertsmith/health", "/bertsmith/status"
 _CONNECT_SECONDS = 10.0
 _HEADER = b"x-bertsmith-guard"
 _NOT_IN_A_HEADER = re.compile(r"[^ -~\xa0-\xff]")  # a label may have line breaks
 _ASKS_NO_LLM = ("GET", "HEAD", "OPTIONS", "DELETE")
 
 
-class GuardApp:
-    """`leaving`: on the way out, while what was begun is still relayed, until `ends_at`."""
+class GuardApp(RelayApp):
+    """What goes through is judged by `judge`."""
 
     def __init__(self, settings: GuardSettings, judge: Judge) -> None:
-        self.settings, self.judge, self.leaving = settings, judge, False
-        self.ends_at = math.inf
+        self.settings, self.judge = settings, judge
         settings.require_labels(judge.labels)
         self.log = AuditLog(Path(settings.log), with_texts=settings.log_texts)
         self.formats = settings.formats
         self.upstreams = Upstreams(settings, self.formats)
         self.connections = Connections(_CONNECT_SECONDS, settings.upstream_timeout_seconds)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
-        elif (
-            scope["type"] == "http"
-            and scope["method"] in ("GET", "HEAD")
-            and scope["path"] in (HEALTH, STATUS)
-        ):
-            await self._say(scope["path"], send)
-        elif scope["type"] == "http":
-            await _Guarded(self, scope, receive, send).run()
+    async def relay_call(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Where the policy lets it through."""
+        await _Guarded(self, scope, receive, send).run()
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        await receive()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
+    async def start(self) -> None:
+        """The judge is warm already."""
+
+    async def stop(self) -> None:
+        """The connections, the model's threads, the log."""
         await self.connections.close()
         self.judge.close()
         LOG.info("stopped", extra={"facts": {"message": "stopped", **self.log.facts()}})
         self.log.close()
-        await send({"type": "lifespan.shutdown.complete"})
 
-    async def _say(self, path: str, send: Send) -> None:
-        said: dict[str, object] = {"status": "stopping" if self.leaving else "ok"}
-        if path == STATUS:
-            said |= self.log.facts()
-        await send_json(send, 503 if self.leaving and path == HEALTH else 200, said)
+    def facts(self) -> dict[str, object]:
+        """Of the log."""
+        return self.log.facts()
 
 
 class _Guarded:

@@ -8,6 +8,7 @@ block = ["injection"]
 review = ["unclear"]
 """
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -68,7 +69,9 @@ class SidePolicy(Strict):
         if self.costs is None:
             actions = [self.action_of(label) for label in given]
             return max(actions, key=ACTIONS.index, default="allow")
-        bad = _share([share for label, share in probabilities.items() if label in self.block], several)
+        shares = [share for label, share in probabilities.items() if label in self.block]
+        # The probability that one of these labels holds.
+        bad = 1 - math.prod(1 - each for each in shares) if several else min(sum(shares), 1.0)
         prices: dict[Action, float] = {
             "allow": bad * self.costs.missed,
             "block": (1 - bad) * self.costs.refused,
@@ -76,16 +79,6 @@ class SidePolicy(Strict):
         if self.costs.review is not None:
             prices["review"] = self.costs.review
         return min(prices, key=lambda action: (prices[action], ACTIONS.index(action)))
-
-
-def _share(shares: list[float], several: bool) -> float:
-    """The probability that one of these labels holds."""
-    if not several:
-        return min(sum(shares), 1.0)
-    none = 1.0
-    for each in shares:
-        none *= 1 - each
-    return 1 - none
 
 
 class GuardSettings(RelaySettings):

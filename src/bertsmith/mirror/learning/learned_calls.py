@@ -33,7 +33,7 @@ from bertsmith.mirror.call import AGAIN, LABELLED, UNDATED, Answered, Call, Json
 from bertsmith.mirror.fields import AnswerShape, Field, Values, path_of, written
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.understand import Understood
-from bertsmith.mirror.store import Store, VersionCount
+from bertsmith.mirror.store import Store
 
 Spread = list[tuple[Any, float]]  # values with probabilities that add up to 1
 _LIKELY = 0.5  # of all probability has to be that of the field's values
@@ -87,15 +87,19 @@ def _shares(field: Field, text: str, place: int, logprobs: list[Json]) -> Spread
     Values often share their first tokens (card_arrival, card_lost): the first tells nothing of which it is.
     """
     starts = [0, *accumulate(len(token) for token, *_ in logprobs)]
-    contents = [(value, _content(value)) for value in field.classes]
+    # As they stand in JSON: by its marks a text differs from null, and `card` from the beginning of
+    # `card_lost`.
+    contents = [
+        (value, orjson.dumps(value).decode() if isinstance(value, str | bool | int | float | None) else "")
+        for value in field.classes
+    ]
     sums: dict[bytes, tuple[Any, float]] = {}
     answered, left = "", 1.0  # letters of the value so far, and their probability
 
     def add(letters: str, share: float) -> None:
         values = _beginning(contents, letters)
         for value in values:
-            key = written(value)
-            sums[key] = value, sums.get(key, (value, 0.0))[1] + share / len(values)
+            _add(sums, value, share / len(values))
 
     for number in range(bisect_right(starts, place) - 1, len(logprobs)):
         token, logprob, others = logprobs[number]
@@ -111,21 +115,18 @@ def _shares(field: Field, text: str, place: int, logprobs: list[Json]) -> Spread
     return list(sums.values()) if sum(share for _, share in sums.values()) >= _LIKELY else []
 
 
+def _add(sums: dict[bytes, tuple[Any, float]], value: Any, share: float) -> None:
+    """To what the value has so far."""
+    key = written(value)
+    sums[key] = value, sums.get(key, (value, 0.0))[1] + share
+
+
 def _beginning(contents: Sequence[tuple[Any, str]], letters: str) -> list[Any]:
     """The values that begin with these letters; where letters go beyond a value, the longest such."""
     if values := [value for value, content in contents if content.startswith(letters)]:
         return values
     ended = [(len(content), value) for value, content in contents if content and letters.startswith(content)]
     return [max(ended, key=lambda pair: pair[0])[1]] if ended else []
-
-
-def _content(value: Any) -> str:
-    """As it stands in JSON. By its marks a text differs from null, and `card` from the beginning of
-    `card_lost`.
-    """
-    if not isinstance(value, str | bool | int | float) and value is not None:
-        return ""
-    return orjson.dumps(value).decode()
 
 
 def _normalised(shares: Spread) -> Spread:
@@ -213,7 +214,13 @@ def read_calls(store: Store, understood: Understood) -> ReadCalls:
     """All calls of these versions."""
     calls, again, strange = list[LearnedCall](), list[LearnedCall](), 0
     shape = understood.shape
-    came = {each.version: _came(store, each) for each in understood.versions}
+    came = dict[str, tuple[float, float]]()  # from when to when, in seconds since 1970
+    for each in understood.versions:
+        # While a student answers, few calls are recorded: a version has ended when none has come for as long
+        # as the last ones took.
+        latest = store.latest(each.version, _LAST)
+        pause = max((each.ended - call.began for call in latest), default=0.0)
+        came[each.version] = each.began, each.ended + pause
     for version in understood.versions:
         template = understood.templates.get(version.version)
         for call in store.calls(version.version):
@@ -241,14 +248,6 @@ def read_calls(store: Store, understood: Understood) -> ReadCalls:
     return ReadCalls(sorted(calls, key=lambda each: (each.began, each.id)), strange, again)
 
 
-def _came(store: Store, version: VersionCount) -> tuple[float, float]:
-    """From when to when calls of the version came, in seconds since 1970. While a student answers, few of
-    them are recorded: they have ended when none has come for as long as the last ones took.
-    """
-    latest = store.latest(version.version, _LAST)
-    return version.began, version.ended + max((version.ended - each.began for each in latest), default=0.0)
-
-
 def once_each(calls: Iterable[LearnedCall], shape: AnswerShape) -> list[LearnedCall]:
     """One a text, in the order in which texts came first. Where its calls were answered differently, the
     value is the one given most, of equals the latest, and the spread says how often each was.
@@ -267,19 +266,12 @@ def _joined(same: Sequence[LearnedCall], shape: AnswerShape) -> LearnedCall:
         most = max(counts.values())
         values[field.path] = next(v for v in reversed(given) if counts[written(v)] == most)
         if len(counts) > 1 or any(field.path in call.spreads for call in same):
-            spreads[field.path] = _mean(
-                [call.spreads.get(field.path) or [(call.values[field.path], 1.0)] for call in same]
-            )
+            sums: dict[bytes, tuple[Any, float]] = {}
+            for call in same:
+                for value, share in call.spreads.get(field.path) or [(call.values[field.path], 1.0)]:
+                    _add(sums, value, share / len(same))
+            spreads[field.path] = list(sums.values())
     return replace(same[-1], values=values, spreads=spreads)
-
-
-def _mean(spreads: Sequence[Spread]) -> Spread:
-    sums: dict[bytes, tuple[Any, float]] = {}
-    for spread in spreads:
-        for value, share in spread:
-            key = written(value)
-            sums[key] = value, sums.get(key, (value, 0.0))[1] + share / len(spreads)
-    return list(sums.values())
 
 
 def part_of(text: str, seed: int) -> float:

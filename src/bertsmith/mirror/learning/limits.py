@@ -47,9 +47,11 @@ def teacher_ceiling(
     chosen = asked if len(asked) >= _FEWEST else pairs
     if len(chosen) < _FEWEST:
         return None
+    # Between two numbers that are two tolerances apart, one of ours agrees with both.
+    fields = tuple(each.model_copy(update={"tolerance": 2 * each.tolerance}) for each in shape.fields)
+    tolerant = shape.model_copy(update={"fields": fields})
     differing, far_apart = (
-        sum(_contradicts(each, *pair) for pair in chosen.values())
-        for each in (shape, _twice_as_tolerant(shape))
+        sum(_contradicts(each, *pair) for pair in chosen.values()) for each in (shape, tolerant)
     )
     return TeacherCeiling(
         inputs=len(chosen),
@@ -67,12 +69,6 @@ def _contradicts(shape: AnswerShape, one: LearnedCall, other: LearnedCall) -> bo
         written(one.values.get(path, ABSENT)) != written(other.values.get(path, ABSENT))
         for path in shape.differing(one.values, other.values)
     )
-
-
-def _twice_as_tolerant(shape: AnswerShape) -> AnswerShape:
-    """Between two numbers that are two tolerances apart, one of ours agrees with both."""
-    fields = tuple(each.model_copy(update={"tolerance": 2 * each.tolerance}) for each in shape.fields)
-    return shape.model_copy(update={"fields": fields})
 
 
 def refusals(store: Store, understood: Understood) -> str:
@@ -139,8 +135,13 @@ def draw_curve(
     counts = [each for each in wrong if each is not None]
     law = fit_power_law(rows, counts, [len(dev)] * len(rows), min(floor, 0.5), seed)
     agreements = tuple(1 - each / len(dev) for each in counts)
-    found = CallCurve(tuple(rows), agreements, len(dev), tier, reached.agreement, law, recorded)
-    return found if tier == "tf-idf" else replace(found, law=_moved(law, reached))
+    if tier != "tf-idf":  # through the other tier's disagreement at all rows
+        count = len(reached.differs)
+        rate = (reached.differs.sum() + 0.5) / (count + 1)
+        excess = max(float(rate) - law.floor, 0.5 / count)
+        shift = math.log(excess) - (law.log_a - law.b * math.log(law.have))
+        law = replace(law, log_a=law.log_a + shift, draws=law.draws + np.array([shift, 0.0]))
+    return CallCurve(tuple(rows), agreements, len(dev), tier, reached.agreement, law, recorded)
 
 
 def _disagreements(
@@ -159,12 +160,3 @@ def _disagreements(
         bool(shape.differing({path: of[number].value for path, of in guesses.items()}, call.values))
         for number, call in enumerate(dev)
     )
-
-
-def _moved(law: PowerLaw, reached: Judged) -> PowerLaw:
-    """Through the other tier's disagreement at all rows."""
-    count = len(reached.differs)
-    rate = (reached.differs.sum() + 0.5) / (count + 1)
-    excess = max(float(rate) - law.floor, 0.5 / count)
-    shift = math.log(excess) - (law.log_a - law.b * math.log(law.have))
-    return replace(law, log_a=law.log_a + shift, draws=law.draws + np.array([shift, 0.0]))

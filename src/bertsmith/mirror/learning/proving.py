@@ -147,10 +147,12 @@ def prove(
         claims = _by_class(devs, calibrations, settings)
     else:
         claims = _by_field(devs, calibrations, settings)
-    chosen = _chosen([each.coverage for each in claims], settings.enough)
-    if chosen is None:
+    coverages = [each.coverage for each in claims]  # from the cheapest candidate to the dearest
+    best = int(np.argmax(coverages))
+    if coverages[best] <= 0:
         best = int(np.argmax([judged.agreement for judged in devs]))
         return Verdict(best, claims[best], "the calibration calls don't carry the claim", True)
+    chosen = next((n for n, coverage in enumerate(coverages) if coverage >= settings.enough), best)
     return Verdict(chosen, claims[chosen], "", True)
 
 
@@ -244,15 +246,6 @@ def _claim(proven: Certificate | None) -> Claim | None:
     return None if proven is None else Claim.of(proven)
 
 
-def _chosen(coverages: Sequence[float], enough: float) -> int | None:
-    """Candidates stand from the cheapest to the dearest."""
-    for number, coverage in enumerate(coverages):
-        if coverage >= enough:
-            return number
-    best = int(np.argmax(coverages))
-    return best if coverages[best] > 0 else None
-
-
 def claim_sentence(claims: Claims, strange: int = 0) -> str:
     """'With 95 % confidence, the answers it gives differ from the LLM's in at most 5 %.' `strange` recorded
     calls don't fit the template; no claim is about their like.
@@ -263,21 +256,18 @@ def claim_sentence(claims: Claims, strange: int = 0) -> str:
     which = "the answers it gives"
     if claims.by is not None:
         which = f"the answers it gives, whatever it says of {claims.by},"
+    interval = ""
+    if claims.whole is not None:
+        low, high = claims.whole.coverage_interval
+        # The interval may fail with probability delta for itself, and so may the claim.
+        together = _confidence(2 * claims.delta) if claims.delta < 0.5 else "0 %"
+        interval = f" ({percent(low)} to {percent(high)}; both together hold with {together} confidence)"
     calls = "the calls that fit the template" if strange else "the calls"
     left = f" {strange:,} recorded calls don't fit it: the LLM answers such calls." if strange else ""
     return (
         f"With {_confidence(claims.delta)} confidence, {which} differ from the LLM's in {share}. "
-        f"It answers {percent(claims.coverage)} of {calls}{_interval(claims.whole, claims.delta)}.{left}"
+        f"It answers {percent(claims.coverage)} of {calls}{interval}.{left}"
     )
-
-
-def _interval(claim: Claim | None, delta: float) -> str:
-    """It may fail with probability `delta` for itself, and so may the claim."""
-    if claim is None:
-        return ""
-    low, high = claim.coverage_interval
-    together = _confidence(2 * delta) if delta < 0.5 else "0 %"
-    return f" ({percent(low)} to {percent(high)}; both together hold with {together} confidence)"
 
 
 def claim_rows(claims: Claims) -> list[list[str]]:

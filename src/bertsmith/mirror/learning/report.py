@@ -65,11 +65,17 @@ def render_report(report: ReportParts) -> str:
     file, judged = report.file, report.calibration or report.dev
     calls = report.parts.calibration if report.calibration is not None else report.parts.dev
     of = "calibration" if report.calibration is not None else "dev"
+    fitting = "of the calls that fit the template" if report.strange else "of the calls"
     return render_page(
         "student.html.jinja",
         title=f"Student of {file.teacher} · {file.site}",
         status=f"{file.tier}, {file.created}",
-        headline=_headline(report),
+        headline=[
+            (f"{fitting} it may answer", percent(file.claims.coverage) if file.claims.coverage else "none"),
+            ("of all its answers agree", percent(judged.agreement)),
+            ("calls learned from", f"{file.trained_on.calls:,}"),
+            ("calls to prove with", f"{file.calibration.calls:,}"),
+        ],
         warnings=[f"Nothing is proven: {report.why}."] if report.why else [],
         claim=claim_sentence(file.claims, report.strange),
         claims=Table(
@@ -88,18 +94,6 @@ def render_report(report: ReportParts) -> str:
         templates=list(dict.fromkeys(each.shown() for each in file.templates.values())),
         facts=_facts(report),
     )
-
-
-def _headline(report: ReportParts) -> list[tuple[str, str]]:
-    claims = report.file.claims
-    judged = report.calibration or report.dev
-    calls = "of the calls that fit the template" if report.strange else "of the calls"
-    return [
-        (f"{calls} it may answer", percent(claims.coverage) if claims.coverage else "none"),
-        ("of all its answers agree", percent(judged.agreement)),
-        ("calls learned from", f"{report.file.trained_on.calls:,}"),
-        ("calls to prove with", f"{report.file.calibration.calls:,}"),
-    ]
 
 
 def _facts(report: ReportParts) -> list[tuple[str, str]]:

@@ -27,6 +27,7 @@ from bertsmith.mirror.fields import (
     is_number,
     path_of,
     plain,
+    value_at,
     written,
 )
 
@@ -143,8 +144,11 @@ class _Walk:
 
     def field(self, node: _Node, seen: list[Seen]) -> dict[str, Any] | str:
         """What a Field has beside its place, or why there is none."""
-        if node.values is not None:
-            return _enumeration(node.values)
+        if (values := node.values) is not None:
+            if values and all(isinstance(value, bool) for value in values):
+                return {"kind": "boolean", "values": tuple(values)}
+            is_ordinal = len(values) > 2 and all(is_number(value) for value in values)
+            return {"kind": "ordinal" if is_ordinal else "enum", "values": tuple(values)}
         kind = node.schema.get("type")
         if kind == "boolean":
             return {"kind": "boolean", "values": (True, False)}
@@ -248,7 +252,7 @@ class _Walk:
 
     def seen(self, keys: Keys) -> list[Seen]:
         """What answers had there, ABSENT where they had nothing."""
-        return [Seen(_at(each.answer, keys), each.text) for each in self.observations]
+        return [Seen(value_at(each.answer, keys), each.text) for each in self.observations]
 
 
 def _properties(schema: Mapping[str, Json]) -> dict[str, Json]:
@@ -267,13 +271,6 @@ def _values(schema: Mapping[str, Json]) -> list[Json] | None:
     if not isinstance(values, list) or any(isinstance(value, dict | list) for value in values):
         return None
     return values
-
-
-def _enumeration(values: list[Json]) -> dict[str, Any]:
-    if values and all(isinstance(value, bool) for value in values):
-        return {"kind": "boolean", "values": tuple(values)}
-    is_ordinal = len(values) > 2 and all(is_number(value) for value in values)
-    return {"kind": "ordinal" if is_ordinal else "enum", "values": tuple(values)}
 
 
 def _number(schema: Mapping[str, Json], seen: list[Seen]) -> dict[str, Any]:
@@ -368,14 +365,6 @@ def _leaves(value: Json, keys: Keys, known: set[Keys]) -> Iterator[Keys]:
     else:
         for name, each in value.items():
             yield from _leaves(each, (*keys, name), known)
-
-
-def _at(answer: Json, keys: Keys) -> Any:
-    for key in keys:
-        if not isinstance(answer, dict) or key not in answer:
-            return ABSENT
-        answer = answer[key]
-    return answer
 
 
 def values_seen(seen: Sequence[Seen], most: int = MOST_VALUES) -> tuple[Any, ...] | None:

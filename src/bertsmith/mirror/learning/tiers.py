@@ -14,16 +14,14 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import orjson
 from rich.console import Console
 
 from bertsmith.arrays import Bools, Floats
 from bertsmith.errors import BertsmithError, InputError
 from bertsmith.files import atomic_write
-from bertsmith.inference.predictor import Predictor
 from bertsmith.metrics.baselines import MOST_FEATURES, MOST_WEIGHTS, TOKEN
 from bertsmith.metrics.calibration import fit_temperature
 from bertsmith.mirror.fields import AnswerShape, FieldHead, Guess, Values
@@ -31,9 +29,8 @@ from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.settings import LearnSettings, Tier
 from bertsmith.mirror.learning.targets import LEAST, heads_of, quoted_rows, tags_of, targets_of
 from bertsmith.mirror.redaction import holds_placeholder
-from bertsmith.mirror.student import EncoderOutputs, WordModel, load_encoder, span_guesses
+from bertsmith.mirror.student import EncoderOutputs, WordModel, load_predictor, span_guesses
 from bertsmith.mirror.student_file import MODEL, SPANS
-from bertsmith.tasks.fields import Fields
 from bertsmith.training.finetuning.finetune import finetune
 
 NEVER = -1.0  # the confidence of an answer that is never given
@@ -83,9 +80,7 @@ def judge(candidate: Candidate, calls: Sequence[LearnedCall], shape: AnswerShape
     ]
     differing = [shape.differing(ours, call.values) for ours, call in zip(answers, calls, strict=True)]
     confidences = {path: np.array([guess.confidence for guess in of]) for path, of in guesses.items()}
-    is_plain = np.array(
-        [not holds_placeholder(orjson.dumps(shape.compose(ours)).decode()) for ours in answers], np.bool_
-    )
+    is_plain = np.array([not holds_placeholder(shape.compose(ours)) for ours in answers], np.bool_)
     given = is_plain & (np.prod(list(confidences.values()), axis=0) > 0)
     confidences = {path: np.where(given, each, NEVER) for path, each in confidences.items()}
     return Judged(
@@ -144,12 +139,13 @@ def fit_words(
         features = vectoriser.fit_transform([call.text for call in train])
     except ValueError:  # an empty vocabulary
         return None
-    weights = {
-        head.path: _weights(features, targets_of(head, shape.field(head.path), train), shape, head).astype(
-            np.float32
-        )
-        for head in heads
-    }
+    weights = {}
+    for head in heads:
+        field = shape.field(head.path)
+        targets = targets_of(head, field, train)
+        known = np.flatnonzero(~np.isnan(targets).any(axis=1))
+        fit = _fit_labels if field.kind == "labels" else _fit_classes
+        weights[head.path] = fit(features[known], targets[known]).astype(np.float32)
     return WordModel(vectoriser.get_feature_names_out().tolist(), vectoriser.idf_, weights)
 
 
@@ -164,16 +160,10 @@ def tempered(head: FieldHead, shape: AnswerShape, logits: Floats, dev: Sequence[
     return head.model_copy(update={"temperature": fit_temperature(logits[known], gold)})
 
 
-def _weights(features: Any, targets: Floats, shape: AnswerShape, head: FieldHead) -> Floats:
-    """(F + 1, C), the last row what all texts have."""
-    known = np.flatnonzero(~np.isnan(targets).any(axis=1))
-    if shape.field(head.path).kind == "labels":
-        return _by_label(features[known], targets[known])
-    return _by_class(features[known], targets[known])
-
-
-def _by_class(features: Any, targets: Floats) -> Floats:
-    """Softmax over classes. Where the teacher was unsure, a text counts for several, as much as it said."""
+def _fit_classes(features: Any, targets: Floats) -> Floats:
+    """Softmax over classes: (F + 1, C), the last row what all texts have. Where the teacher was unsure, a
+    text counts for several, as much as it said.
+    """
     from sklearn.linear_model import LogisticRegression
 
     weights = np.zeros((features.shape[1] + 1, targets.shape[1]))
@@ -194,8 +184,8 @@ def _by_class(features: Any, targets: Floats) -> Floats:
     return weights
 
 
-def _by_label(features: Any, targets: Floats) -> Floats:
-    """A sigmoid a label."""
+def _fit_labels(features: Any, targets: Floats) -> Floats:
+    """A sigmoid a label: (F + 1, C) as of classes."""
     from sklearn.linear_model import LogisticRegression
 
     weights = np.zeros((features.shape[1] + 1, targets.shape[1]))
@@ -206,15 +196,6 @@ def _by_label(features: Any, targets: Floats) -> Floats:
         learner = LogisticRegression(C=_STRENGTH, solver="liblinear").fit(features, given)
         weights[:-1, place], weights[-1, place] = learner.coef_[0], learner.intercept_[0]
     return weights
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """A fine-tuning: its task, and rows to train on and to choose by."""
-
-    task: str
-    train: list[dict[str, Any]]
-    dev: list[dict[str, Any]]
 
 
 def train_encoder(
@@ -231,10 +212,9 @@ def train_encoder(
     heads, outputs = heads_of(shape, train), None
     tags, tagger = tags_of(shape), None
     if any(head.tells_apart(shape.field(head.path)) for head in heads):
-        plan = _fields_plan(heads, shape, train, dev)
-        folder = _trained(plan, settings, work / MODEL, console)
-        predictor = load_encoder(folder)
-        heads = _in_order(heads, predictor, plan.task)
+        task, rows = _fields_rows(heads, shape, (train, dev))
+        predictor = load_predictor(_trained(task, rows, settings, work / MODEL, console))
+        heads = _in_order(heads, predictor.task, task)
         outputs = EncoderOutputs(predictor, {head.path: len(head.classes) for head in heads})
         logits = outputs.logits([call.text for call in dev])
         heads = tuple(tempered(head, shape, logits[head.path], dev) for head in heads)
@@ -244,7 +224,7 @@ def train_encoder(
         outputs = EncoderOutputs(None, {head.path: len(head.classes) for head in heads})
     if tags:
         rows = [quoted_rows(calls, shape, tags) for calls in (train, dev)]
-        tagger = Predictor.load(_trained(_Plan("tagging", *rows), settings, work / SPANS, console))
+        tagger = load_predictor(_trained("tagging", rows, settings, work / SPANS, console))
     own_heads, own_outputs = heads, outputs
 
     def guesses(texts: Sequence[str]) -> Mapping[str, list[Guess]]:
@@ -264,49 +244,31 @@ def train_encoder(
     return Candidate("encoder", heads, guesses, save, tags)
 
 
-def _fields_plan(
-    heads: Sequence[FieldHead], shape: AnswerShape, train: Sequence[LearnedCall], dev: Sequence[LearnedCall]
-) -> _Plan:
-    """The plain task where there is one field, and nothing to say of the teacher's doubts."""
-    targets = [[targets_of(head, shape.field(head.path), calls) for head in heads] for calls in (train, dev)]
-    kind = shape.field(heads[0].path).kind
-    if len(heads) == 1 and kind == "labels":
-        task, rows = "multi-label", [_label_rows(c, t[0]) for c, t in zip((train, dev), targets, strict=True)]
-    elif len(heads) == 1 and _is_plain(targets[0][0]):
-        task, rows = (
-            "classification",
-            [_class_rows(c, t[0]) for c, t in zip((train, dev), targets, strict=True)],
-        )
-    else:
-        task = _FIELDS
-        kinds = [shape.field(head.path).kind for head in heads]
-        rows = [_field_rows(c, t, kinds) for c, t in zip((train, dev), targets, strict=True)]
-    return _Plan(task, *rows)
+def _fields_rows(
+    heads: Sequence[FieldHead], shape: AnswerShape, parts: Sequence[Sequence[LearnedCall]]
+) -> tuple[str, list[list[dict[str, Any]]]]:
+    """A task, and its rows of train and of dev: the plain task where there is one field, and nothing to say
+    of the teacher's doubts.
+    """
+    targets = [[targets_of(head, shape.field(head.path), calls) for head in heads] for calls in parts]
+    kinds = [shape.field(head.path).kind for head in heads]
+    first = targets[0][0]
+    known = first[~np.isnan(first).any(axis=1)]
+    is_sure = bool(((known == 0) | (known == 1)).all())  # each call has one class, known for sure
+    if len(heads) > 1 or (kinds != ["labels"] and not is_sure):
+        return _FIELDS, [_rows_of_several(*each, kinds) for each in zip(parts, targets, strict=True)]
+
+    def label(row: Floats) -> str | list[str]:
+        return [str(place) for place in np.flatnonzero(row)] if kinds == ["labels"] else str(row.argmax())
+
+    rows = []
+    for calls, (own,) in zip(parts, targets, strict=True):
+        taught = [(call, row) for call, row in zip(calls, own, strict=True) if not np.isnan(row).any()]
+        rows.append([{"text": call.text, "label": label(row)} for call, row in taught])
+    return "multi-label" if kinds == ["labels"] else "classification", rows
 
 
-def _is_plain(targets: Floats) -> bool:
-    """Whether each call has one class, known for sure."""
-    known = targets[~np.isnan(targets).any(axis=1)]
-    return bool(((known == 0) | (known == 1)).all())
-
-
-def _class_rows(calls: Sequence[LearnedCall], targets: Floats) -> list[dict[str, Any]]:
-    return [
-        {"text": call.text, "label": str(row.argmax())}
-        for call, row in zip(calls, targets, strict=True)
-        if not np.isnan(row).any()
-    ]
-
-
-def _label_rows(calls: Sequence[LearnedCall], targets: Floats) -> list[dict[str, Any]]:
-    return [
-        {"text": call.text, "label": [str(place) for place in np.flatnonzero(row)]}
-        for call, row in zip(calls, targets, strict=True)
-        if not np.isnan(row).any()
-    ]
-
-
-def _field_rows(
+def _rows_of_several(
     calls: Sequence[LearnedCall], targets: Sequence[Floats], kinds: Sequence[str]
 ) -> list[dict[str, Any]]:
     """A field that isn't known is left out, a call of which none is known as well."""
@@ -327,20 +289,29 @@ def _field_rows(
     return found
 
 
-def _trained(plan: _Plan, settings: LearnSettings, work: Path, console: Console | None) -> Path:
-    """The folder of the fine-tuned model. Few rows are trained on without dev, which then only calibrates."""
+def _trained(
+    task: str,
+    rows: Sequence[Sequence[dict[str, Any]]],
+    settings: LearnSettings,
+    work: Path,
+    console: Console | None,
+) -> Path:
+    """The folder of the model fine-tuned on rows of train and of dev. Few are trained on without dev, which
+    then only calibrates.
+    """
     work.mkdir(parents=True, exist_ok=True)
-    files = {"train": plan.train} if len(plan.train) <= _FEW else {"train": plan.train, "dev": plan.dev}
-    for name, rows in files.items():
+    train, dev = rows
+    files = {"train": train} if len(train) <= _FEW else {"train": train, "dev": dev}
+    for name, some in files.items():
         atomic_write(
-            work / f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            work / f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in some)
         )
     given: dict[str, Any] = {name: str(work / f"{name}.jsonl") for name in files}
     if settings.restarts > 1:
         given["restarts"] = settings.restarts
     try:
         result = finetune(
-            plan.task,
+            task,
             *settings.overrides,
             model=settings.model,
             out=str(work),
@@ -354,16 +325,16 @@ def _trained(plan: _Plan, settings: LearnSettings, work: Path, console: Console 
     return result.model
 
 
-def _in_order(heads: Sequence[FieldHead], predictor: Predictor, task: str) -> tuple[FieldHead, ...]:
+def _in_order(heads: Sequence[FieldHead], opened: Any, task: str) -> tuple[FieldHead, ...]:
     """Heads with their classes in the order of the model's outputs, whose labels are places in them; last
     those without an output.
     """
-    opened = predictor.task
     if task != _FIELDS:
         (head,) = heads
         return (_picked(head, [int(label) for label in opened.labels]),)
-    fields = cast(Fields, opened).fields
-    learned = [_picked(heads[int(each.name)], [int(label) for label in each.labels]) for each in fields]
+    learned = [
+        _picked(heads[int(each.name)], [int(label) for label in each.labels]) for each in opened.fields
+    ]
     return (*learned, *(head for head in heads if not head.classes))
 
 

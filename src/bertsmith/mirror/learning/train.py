@@ -7,10 +7,8 @@ training that was ended goes on there; it is removed when the student stands. On
 versions stays, and the new one's folder is OUT.training-2, OUT.training-3 ….
 """
 
-import hashlib
-import json
+import secrets
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -28,7 +26,6 @@ from bertsmith.files import (
     make_folder,
     read_json,
     remove_empty,
-    sha256,
     write_json,
 )
 from bertsmith.mirror.answering.stage_store import StageStore, keep_learned
@@ -65,6 +62,7 @@ from bertsmith.mirror.student_file import (
     TeacherCeiling,
     hashes_of,
     read_student_file,
+    student_id,
 )
 from bertsmith.mirror.template import Template
 
@@ -155,12 +153,10 @@ def train_student(
 
 def _plan_of(settings: LearnSettings, understood: Understood) -> dict[str, Any]:
     """What a training that goes on has to have been begun with, as JSON gives it back."""
-    plan = {
+    return {
         "settings": settings.model_dump(mode="json"),
         "versions": sorted(each.version for each in understood.versions),
     }
-    read: dict[str, Any] = json.loads(json.dumps(plan))
-    return read
 
 
 def _work_folder(first: Path, wanted: dict[str, Any], say: Say) -> Path:
@@ -172,7 +168,11 @@ def _work_folder(first: Path, wanted: dict[str, Any], say: Say) -> Path:
         folders.append(first.with_name(f"{first.name}-{len(folders) + 1}"))
     *there, new = folders
     for folder in there:
-        if _goes_on(folder, wanted):
+        try:
+            plan = read_json(folder / _PLAN)
+        except (InputError, OSError):
+            continue
+        if isinstance(plan, dict) and {name: plan.get(name) for name in wanted} == wanted:
             return folder
     if not (first / _PLAN).exists():
         return first
@@ -182,14 +182,6 @@ def _work_folder(first: Path, wanted: dict[str, Any], say: Say) -> Path:
     )
     make_folder(new)
     return new
-
-
-def _goes_on(folder: Path, wanted: dict[str, Any]) -> bool:
-    try:
-        plan = read_json(folder / _PLAN)
-    except (InputError, OSError):
-        return False
-    return isinstance(plan, dict) and {name: plan.get(name) for name in wanted} == wanted
 
 
 def _require_field(settings: LearnSettings, understood: Understood) -> None:
@@ -217,7 +209,7 @@ def _begin(
     _require_field(settings, understood)
     read = read_calls(store, understood)
     parts = by_ids(read.calls, proving, understood.shape, settings)
-    name = hashlib.sha256(f"{understood.site}{time.time_ns()}".encode()).hexdigest()[:12]
+    name = secrets.token_hex(6)
     plan = {
         **_plan_of(settings, understood),
         "name": name,
@@ -273,15 +265,11 @@ def _train(
         out = free
     calibration = calibrations[verdict.chosen] if calibrations else None
     tiers = {str(each.tier): judged for each, judged in zip(candidates, devs, strict=True)}
-    learned = Learned(
-        out, file, parts, training.read.strange, dev, calibration, tiers, curve, verdict.why, tuple(notes)
-    )
     strange = training.read.strange
     report = ReportParts(file, parts, shape, dev, calibration, tiers, curve, verdict.why, strange)
-    written = write_student(out, file, chosen, render_report(report))
-    number = sha256(out / FILE)[:12]  # as the store names it once it serves
-    keep_learned(records.store, number, training.understood.latest.version, findings(report))
-    return Learned(**{**vars(learned), "file": written})
+    file = write_student(out, file, chosen, render_report(report))
+    keep_learned(records.store, student_id(out), training.understood.latest.version, findings(report))
+    return Learned(out, file, parts, strange, dev, calibration, tiers, curve, verdict.why, tuple(notes))
 
 
 def _odd(training: _Training) -> str:

@@ -113,6 +113,12 @@ def understand(
         telling = [call for each in group for call in _latest(store, each.version, to_prove)]
     observations = [Observation(call.answered.value, _input_of(call, templates) or "") for call in telling]
     shape = shape_of(newest.asked.schema if newest is not None else {}, observations)
+    why_not = shape.why_not
+    if not templates:
+        why_not = (
+            f"its prompt can't be told from its input: it takes {FEWEST} calls whose messages have the same "
+            f"roles and differ, and there are {len(calls):,} calls"
+        )
     return Understood(
         tuple(group),
         templates,
@@ -121,7 +127,7 @@ def understand(
         fitting,
         sum(not shape.holds(shape.read(call.answered.value)) for call in calls),
         {each.path: _shares(each, shape, observations) for each in shape.fields},
-        _why_not(templates, shape, len(calls)),
+        why_not,
     )
 
 
@@ -164,15 +170,6 @@ def _shares(field: Field, shape: AnswerShape, observations: Sequence[Observation
         else:
             counts[as_text(value)] += 1
     return counts.most_common()
-
-
-def _why_not(templates: dict[str, Template], shape: AnswerShape, calls: int) -> str:
-    if not templates:
-        return (
-            f"its prompt can't be told from its input: it takes {FEWEST} calls whose messages have the same "
-            f"roles and differ, and there are {calls:,} calls"
-        )
-    return shape.why_not
 
 
 class CallRecords:

@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 import orjson
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoConnection
-from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -209,11 +208,8 @@ def _is_local(request: Request) -> bool:
         return False
     if request.scope.get("http_version") == "1.0":  # as nginx's proxy_pass speaks, and no browser
         return False
-    return is_loopback(request.client.host) and is_loopback(_host(request.headers))
-
-
-def _host(headers: Headers) -> str:
     try:
-        return urlsplit(f"//{headers.get('host', '')}").hostname or ""
+        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
     except ValueError:
-        return ""
+        return False
+    return is_loopback(request.client.host) and is_loopback(host)

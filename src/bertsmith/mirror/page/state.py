@@ -11,7 +11,7 @@ from typing import Any
 from bertsmith.metrics.guarantees.bounds import clopper_pearson
 from bertsmith.mirror.answering.accounts import accounts
 from bertsmith.mirror.answering.stage_store import Point, StageStore, learned, points
-from bertsmith.mirror.answering.stages import Evidence, Student, first_evidence
+from bertsmith.mirror.answering.stages import first_evidence
 from bertsmith.mirror.call import Call, Json
 from bertsmith.mirror.fields import plain
 from bertsmith.mirror.settings import MirrorSettings
@@ -26,6 +26,9 @@ _BLOCKS = 12  # parts that comparisons are divided into
 _DELTA = 0.05  # of the intervals of blocks
 _GROWN = 1.05  # times as many calls, after which a version is looked at once more
 _SHOWN = 12  # values of a field
+_RULES = (
+    "auto", "epsilon", "delta", "train_after", "shadow_calls", "canary_calls", "canary_share", "audit_share",
+)  # fmt: skip
 _MOST, _AGAIN = 100, 10  # different ones of a field, and how often each came: then they are no free text
 
 
@@ -41,11 +44,14 @@ class Looking:
         versions, stages, to_train = self.store.versions(), self.stages.stages(), self._to_train()
         accounted = accounts(self.stages, self.settings.prices)
         trained = learned(self.store)
-        shown = _most_interesting(versions, {each.stage.version for each in accounted} | trained.keys())
+        wanted = {each.stage.version for each in accounted} | trained.keys()
+        # Those, then the versions with most calls.
+        ordered = sorted(versions, key=lambda each: (each.version not in wanted, -each.calls))
+        shown = [each for each in ordered if each.calls][:_DETAILED]
         return {
             "at": time.time(),
             "calls": sum(each.calls for each in versions),
-            "rules": self._rules(),
+            "rules": {name: getattr(self.settings, name) for name in _RULES},
             "versions": [
                 vars(each)
                 | {
@@ -79,29 +85,38 @@ class Looking:
             of_group[into.get(version, version)] += calls
         return {version: of_group[into.get(version, version)] for version in counts}
 
-    def _rules(self) -> dict[str, Any]:
-        names = (
-            "auto", "epsilon", "delta", "train_after", "shadow_calls", "canary_calls", "canary_share",
-            "audit_share",
-        )  # fmt: skip
-        return {name: getattr(self.settings, name) for name in names}
-
     def _details(self, version: VersionCount) -> dict[str, Any]:
         known = self._known.get(version.version)
         if known is not None and known[0] <= version.calls <= _GROWN * known[0]:
             return known[1]
         calls = self.store.latest(version.version, _LOOKED_AT)
         template = find_template([each.asked.messages for each in calls])
-        found = {"values": seen_values(calls), "template": None if template is None else _pieces(template)}
+        # Of each message the parts, and of these the constant pieces, between which stands what varies.
+        pieces = [
+            {"role": each.role, "parts": [list(part.pieces) for part in each.parts]}
+            for each in (() if template is None else template.messages)
+        ]
+        found = {"values": seen_values(calls), "template": None if template is None else pieces}
         self._known[version.version] = version.calls, found, template
         return found
 
     def _students(self) -> dict[str, Any]:
-        evidence = self.stages.evidence()
-        return {
-            number: _student(each, evidence.get(number) or first_evidence(each.epsilon, each.delta))
-            for number, each in self.stages.students().items()
-        }
+        known, found = self.stages.evidence(), dict[str, Any]()
+        for number, student in self.stages.students().items():
+            evidence = known.get(number) or first_evidence(student.epsilon, student.delta)
+            low, high = evidence.audits.interval()
+            found[number] = {
+                "added": student.added,
+                "epsilon": student.epsilon,
+                "delta": student.delta,
+                "decision": evidence.decision,
+                "compared": evidence.audits.count,
+                "in_stage": evidence.in_stage,
+                "rate": evidence.audits.rate() if evidence.audits.count else None,
+                "low": low,
+                "high": high,
+            }
+        return found
 
     def _trainings(self) -> dict[str, Any]:
         now = time.time()
@@ -135,40 +150,12 @@ class Looking:
         return text or BETWEEN.join(part for message in call.asked.inputs for part in message.parts)
 
 
-def _student(student: Student, evidence: Evidence) -> dict[str, Any]:
-    low, high = evidence.audits.interval()
-    return {
-        "added": student.added,
-        "epsilon": student.epsilon,
-        "delta": student.delta,
-        "decision": evidence.decision,
-        "compared": evidence.audits.count,
-        "in_stage": evidence.in_stage,
-        "rate": evidence.audits.rate() if evidence.audits.count else None,
-        "low": low,
-        "high": high,
-    }
-
-
-def _most_interesting(versions: list[VersionCount], wanted: set[str]) -> list[VersionCount]:
-    """Those of `wanted`, then those with most calls."""
-    ordered = sorted(versions, key=lambda each: (each.version not in wanted, -each.calls))
-    return [each for each in ordered if each.calls][:_DETAILED]
-
-
 def _fields(version: VersionCount) -> dict[str, list[str]]:
     """Each path with its types."""
     found: dict[str, list[str]] = {}
     for path, kind in version.fields:
         found.setdefault(path, []).append(kind)
     return found
-
-
-def _pieces(template: Template) -> list[dict[str, Any]]:
-    """Of each message the parts, and of these the constant pieces, between which stands what varies."""
-    return [
-        {"role": each.role, "parts": [list(part.pieces) for part in each.parts]} for each in template.messages
-    ]
 
 
 def _agreement(course: list[Point]) -> dict[str, Any]:
@@ -198,15 +185,11 @@ def seen_values(calls: Sequence[Call]) -> dict[str, dict[str, Any]]:
     counts: dict[str, Counter[Any]] = {}
     for call in calls:
         for path, value in values_of(call.answered.value):
-            shown = _plain(value)
+            # What can be counted: 1.0 is 1.
+            shown = plain(value) if isinstance(value, str | bool | int | float | None) else "…"
             counts.setdefault(path, Counter())[type(shown), shown] += 1
     named = set(_named(calls[0].asked.schema)) if calls else set[str]()
     return {path: _of_field(of, len(calls), named) for path, of in sorted(counts.items())}
-
-
-def _plain(value: Json) -> Json:
-    """What can be counted: 1.0 is 1."""
-    return plain(value) if isinstance(value, str | bool | int | float | None) else "…"
 
 
 def _of_field(counts: Counter[Any], calls: int, named: set[str]) -> dict[str, Any]:
