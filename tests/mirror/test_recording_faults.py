@@ -178,17 +178,18 @@ def test_an_address_that_is_told_may_be_connected_to(tmp_path: Path, monkeypatch
     class Told(Exception):
         """The address is known, and no more is wanted."""
 
-    def announce(address: str) -> None:
-        host, _, port = address.removeprefix("http://").rpartition(":")
+    def announce(_: str, extra: dict[str, Any]) -> None:
+        host, _, port = extra["facts"]["address"].removeprefix("http://").rpartition(":")
         socket.create_connection((host, int(port)), 5).close()
         raise Told
 
     for name in ("log_to_stderr", "sys.setswitchinterval"):
         monkeypatch.setattr(f"bertsmith.mirror.relay_server.{name}", lambda *_: None)
+    monkeypatch.setattr("bertsmith.mirror.relay_server.LOG.info", announce)
     settings = read_settings(None, {"upstream": "http://localhost", "port": 0}, {})
     app: Any = None
     with listening(settings.host, settings.port) as listener, pytest.raises(Told):
-        run(settings, app, listener, announce)
+        run(settings, app, listener, doing="mirroring", into="", told={})
 
 
 def test_sigterm_stores_what_was_answered_and_ends_with_0(upstream: Upstream, tmp_path: Path) -> None:

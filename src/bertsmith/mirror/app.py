@@ -6,8 +6,6 @@ GET /bertsmith/status   how many calls are stored, wait, and were lost
 """
 
 import asyncio
-import json
-import sys
 import time
 
 from starlette.types import Receive, Scope, Send
@@ -18,7 +16,7 @@ from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.training_process import Command, Trainer, train_command
 from bertsmith.mirror.database import shown
 from bertsmith.mirror.formats.registry import find_formats
-from bertsmith.mirror.page.page import Page, is_of_page
+from bertsmith.mirror.page.page import ROOT, Page, is_of_page
 from bertsmith.mirror.page.state import Looking
 from bertsmith.mirror.recorder import Recorder
 from bertsmith.mirror.relay import Relay
@@ -115,17 +113,6 @@ def serve(settings: MirrorSettings) -> None:
     require_upstream(settings, "bertsmith mirror serve")
     find_formats(settings.format)  # refuses one that isn't there before a store is made
     with listening(settings.host, settings.port) as listener:
-        app = MirrorApp(settings, Store(settings.store))
-        run(settings, app, listener, lambda address: _announce(settings, address))
-
-
-def _announce(settings: MirrorSettings, address: str) -> None:
-    """For people on a terminal; a line of JSON elsewhere, as all that follows."""
-    store = shown(settings.store)
-    if not sys.stderr.isatty():
-        told = json.loads(settings.model_dump_json()) | {"store": store}
-        LOG.info("mirroring", extra={"facts": {"message": "mirroring", "address": address, "settings": told}})
-        return
-    print(f"\nMirroring on {address}, recording into {store}  (Ctrl-C stops)\n", file=sys.stderr)
-    print(f"  OPENAI_BASE_URL={address}/v1\n  ANTHROPIC_BASE_URL={address}\n", file=sys.stderr)
-    print(f"  What it does: {address}/bertsmith/\n", file=sys.stderr)
+        app, store = MirrorApp(settings, Store(settings.store)), shown(settings.store)
+        told = settings.model_dump(mode="json") | {"store": store}
+        run(settings, app, listener, doing="mirroring", into=f"recording into {store}", told=told, page=ROOT)

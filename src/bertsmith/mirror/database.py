@@ -434,10 +434,7 @@ def _expected_json(column: str, written: str, kind: type) -> str:
         return "JSON"
     if kind is not object and type(value) is not kind:
         return "a JSON object" if kind is dict else "a JSON array"
-    if column in _OF_MESSAGES and not all(map(_is_message, value)):
-        return "a JSON array of messages, each [role, text, …]"
+    for each in value if column in _OF_MESSAGES else ():
+        if not (isinstance(each, list) and each and all(isinstance(part, str) for part in each)):
+            return "a JSON array of messages, each [role, text, …]"
     return ""
-
-
-def _is_message(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)

@@ -129,20 +129,15 @@ def require_name(named: str, what: str) -> None:
 def version_of(asked: Asked, site: str) -> str:
     """Of a site."""
     system = [[each.role, *each.parts] for each in asked.system]
-    said = [site, asked.protocol, asked.way, asked.model, asked.schema, system]
-    return _fingerprint([*said, asked.schema_name, _instructions(asked)])[:_LENGTH]
-
-
-def _instructions(asked: Asked) -> dict[str, Any]:
-    """What else the model reads that tells it what to answer: descriptions beside the schema, all tools, and
-    which of them it may call. Settings of the text that stand beside its format aren't among it.
-    """
-    found = {name: asked.parameters[name] for name in _READ_BY_MODEL if name in asked.parameters}
+    # What else the model reads that tells it what to answer: descriptions beside the schema, all tools, and
+    # which of them it may call. Settings of the text that stand beside its format aren't among it.
+    read = {name: asked.parameters[name] for name in _READ_BY_MODEL if name in asked.parameters}
     for name in _WITH_FORMAT:
         beside = asked.parameters.get(name)
         if isinstance(beside, dict) and "format" in beside:
-            found[name] = beside["format"]
-    return found
+            read[name] = beside["format"]
+    said = [site, asked.protocol, asked.way, asked.model, asked.schema, system]
+    return _fingerprint([*said, asked.schema_name, read])[:_LENGTH]
 
 
 def import_of(content: str, began: float) -> str:

@@ -94,9 +94,17 @@ class Import:
         return self.found
 
     def _read(self, placed: Placed) -> None:
-        passed = list[str]()
+        kind, passed = _kind(placed.value), list[str]()
+        if kind == "unknown":
+            keys = ", ".join(list(placed.value)[:6]) or "of none"
+            raise InputError(f"{placed}: {_EXPECTED}; found the keys {keys}.")
+        readers: dict[str, Callable[[Placed], Iterator[Call | NotMirrored]]] = {
+            "pair": self._of_pair,
+            "batch answer": self._of_answer,
+            "spans": self._of_spans,
+        }
         try:
-            for each in self._calls(placed):
+            for each in readers[kind](placed) if kind in readers else ():
                 if isinstance(each, NotMirrored):
                     passed.append(each.reason)
                 else:
@@ -105,7 +113,6 @@ class Import:
             passed.append(found.reason)
         if passed:
             content = hashlib.sha256(orjson.dumps(placed.value, option=orjson.OPT_SORT_KEYS)).hexdigest()
-            kind = _kind(placed.value)
             protocol = "batch" if kind.startswith("batch") else kind
             if kind == "pair" and (form := self._format_of_pair(placed.value)[1]) is not None:
                 protocol = form.NAME
@@ -122,18 +129,6 @@ class Import:
         self._passed.clear()
         if progress is not None:
             progress(found.added + found.known + found.passed.total(), None, "calls")
-
-    def _calls(self, placed: Placed) -> Iterator[Call | NotMirrored]:
-        kind = _kind(placed.value)
-        if kind == "pair":
-            yield from self._of_pair(placed)
-        elif kind == "batch answer":
-            yield from self._of_answer(placed)
-        elif kind == "spans":
-            yield from self._of_spans(placed)
-        elif kind == "unknown":
-            keys = ", ".join(list(placed.value)[:6]) or "of none"
-            raise InputError(f"{placed}: {_EXPECTED}; found the keys {keys}.")
 
     def _of_pair(self, placed: Placed) -> Iterator[Call]:
         value = placed.value

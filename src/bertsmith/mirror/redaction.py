@@ -93,18 +93,14 @@ class Rule:
 
 
 def _of_card(found: str) -> int:
-    """Of a number that an issuer may have given. A row of numbers is cards only if all of it is."""
+    """Of a number that an issuer may have given, all of it by Luhn's sum; or its beginning, where an expiry
+    date or a code stands behind the card, in groups of four or more digits as on a card: else rows of small
+    numbers would be full of cards. A row of numbers is cards only if all of it is.
+    """
     if _ROW.fullmatch(found):
         groups = re.split("[ -]", found)
         cards = ["".join(groups[place : place + 4]) for place in range(0, len(groups), 4)]
         return 19 if all(_ISSUERS.fullmatch(each) and _is_luhn(each) for each in cards) else -len(found)
-    return _of_one_card(found)
-
-
-def _of_one_card(found: str) -> int:
-    """All of it by Luhn's sum; or its beginning, where an expiry date or a code stands behind the card, in
-    groups of four or more digits as on a card: else rows of small numbers would be full of cards.
-    """
     end = len(found)
     while end > 0:
         groups = re.split("[ -]", found[:end])
@@ -187,28 +183,25 @@ class Redactor:
 
     def __init__(self, names: Iterable[str], patterns: Mapping[str, str]) -> None:
         """`patterns` are regular expressions by name. Raises RecipeError."""
-        own = tuple(_own_rule(name, pattern) for name, pattern in patterns.items())
+        own = list[Rule]()
+        for name, pattern in patterns.items():
+            try:
+                compiled = re.compile(pattern)
+            except re.error as error:
+                raise RecipeError(
+                    f"patterns.{name}: expected a regular expression, found {pattern[:80]!r} ({error})."
+                ) from None
+            if compiled.match(""):
+                raise RecipeError(
+                    f"patterns.{name}: {pattern[:80]!r} would match an empty text. Ask for a character."
+                )
+            own.append(Rule(name, compiled))
         self.rules = (*own, *(rule for rule in BUILT_IN.values() if rule.name in set(names)))
-
         self._clean: dict[bytes, re.Pattern[str] | None] = {}
 
     def begin(self) -> "Redaction":
         """Of one call."""
         return Redaction(self.rules, self._clean)
-
-
-def _own_rule(name: str, pattern: str) -> Rule:
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise RecipeError(
-            f"patterns.{name}: expected a regular expression, found {pattern[:80]!r} ({error})."
-        ) from None
-    if compiled.match(""):
-        raise RecipeError(
-            f"patterns.{name}: {pattern[:80]!r} would match an empty text. Ask for a character."
-        )
-    return Rule(name, compiled)
 
 
 def labels_in(schema: Json) -> Iterator[str]:

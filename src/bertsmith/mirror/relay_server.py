@@ -15,13 +15,14 @@ import socket
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Mapping
 
 import orjson
 from starlette.types import Message, Receive, Scope, Send
 
 from bertsmith.mirror.call import Json
 from bertsmith.mirror.settings import RelaySettings
+from bertsmith.serving import LOG
 from bertsmith.serving.http_server import DrainingServer, listen, log_to_stderr
 
 # Seconds that the recorder's thread may hold the interpreter before the relay gets it. Python's own 5 ms
@@ -73,15 +74,30 @@ class RelayApp(ABC):
 
 
 def run(
-    settings: RelaySettings, app: RelayApp, listener: socket.socket, announce: Callable[[str], None]
+    settings: RelaySettings,
+    app: RelayApp,
+    listener: socket.socket,
+    *,
+    doing: str,
+    into: str,
+    told: Mapping[str, object],
+    page: str = "",
 ) -> None:
-    """Any relay, until a signal comes; `announce` is called with its address. Raises InputError where that
-    can't be listened on.
+    """Any relay, until a signal comes. What it is `doing` at which address is said for people on a terminal,
+    with where it writes `into` and the path of its page; elsewhere by a line of JSON, as all that follows,
+    with the settings that are `told`. Raises InputError for an address that can't be listened on.
     """
     log_to_stderr()
     logging.getLogger("uvicorn.error").addFilter(_is_no_cut)
     sys.setswitchinterval(_SWITCH)
-    announce(listen(listener, settings.host, settings.port))
+    address = listen(listener, settings.host, settings.port)
+    if sys.stderr.isatty():
+        print(f"\n{doing.capitalize()} on {address}, {into}  (Ctrl-C stops)\n", file=sys.stderr)
+        print(f"  OPENAI_BASE_URL={address}/v1\n  ANTHROPIC_BASE_URL={address}\n", file=sys.stderr)
+        if page:
+            print(f"  What it does: {address}{page}\n", file=sys.stderr)
+    else:
+        LOG.info(doing, extra={"facts": {"message": doing, "address": address, "settings": told}})
     RelayServer(settings, app).run(sockets=[listener])
 
 

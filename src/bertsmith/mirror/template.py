@@ -102,16 +102,13 @@ class Template(BaseModel):
         lines = []
         for message in self.messages:
             for part in message.parts:
-                first, *others = (_shortened(piece) for piece in part.pieces)
+                first, *others = (
+                    each if len(each) <= 2 * _SHOWN + 5 else f"{each[:_SHOWN]} … {each[-_SHOWN:]}"
+                    for each in part.pieces
+                )
                 line = first + "".join(f"«{next(names)}»{piece}" for piece in others)
                 lines.append(f"{message.role}: {line}")
         return "\n".join(lines)
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= 2 * _SHOWN + 5:
-        return text
-    return f"{text[:_SHOWN]} … {text[-_SHOWN:]}"
 
 
 def find_template(calls: Sequence[Sequence[Message]]) -> Template | None:

@@ -192,16 +192,15 @@ def meaning_of(error: Exception) -> tuple[int, str, str]:
 def sent_on(headers: Headers, host: bytes, *, narrow: bool) -> Headers:
     """A request's headers for the upstream. `narrow`: its answer has to be readable."""
     dropped = of_this_connection(headers) | _NOT_SENT_ON
-    found = [(name, value) for name, value in headers if name not in dropped]
-    if narrow:
-        found = [(name, _narrowed(value) if name == b"accept-encoding" else value) for name, value in found]
+    found = []
+    for name, value in headers:
+        if narrow and name == b"accept-encoding":
+            value = READABLE.encode() if READABLE.encode() in value else b"identity"
+        if name not in dropped:
+            found.append((name, value))
     if any(name == b"transfer-encoding" for name, _ in headers):
         found.append((b"transfer-encoding", b"chunked"))
     return [(b"host", host), *found]
-
-
-def _narrowed(accepted: bytes) -> bytes:
-    return READABLE.encode() if READABLE.encode() in accepted else b"identity"
 
 
 def of_this_connection(headers: Headers) -> set[bytes]:

@@ -31,6 +31,7 @@ from bertsmith.metrics.guarantees.audit import Audits
 from bertsmith.mirror.answering.stages import (
     VOID,
     Batch,
+    Comparison,
     Evidence,
     Stage,
     Student,
@@ -217,11 +218,14 @@ class StageStore:
             connection.execute(inserting.on_conflict_do_nothing())
             mine = EVIDENCE.c.student == student.id
             row = connection.execute(select(EVIDENCE).where(mine).with_for_update()).one()
-            counted = [
-                each
-                for each in batch.comparisons
-                if (not each.audit or _settle(connection, each.audit, each.outcome)) and each.outcome != VOID
-            ]
+            counted = list[Comparison]()
+            for each in batch.comparisons:
+                is_open = and_(AUDITS.c.id == each.audit, AUDITS.c.outcome.is_(None))
+                settling = update(AUDITS).where(is_open).values(outcome=each.outcome)
+                if each.audit and connection.execute(settling).rowcount != 1:
+                    continue
+                if each.outcome != VOID:
+                    counted.append(each)
             evidence = evidence_of_row(row).after(counted, batch.confidences)
             connection.execute(update(EVIDENCE).where(mine).values(**evidence.row()))
             if counted:
@@ -384,12 +388,6 @@ class StageStore:
 
 def _has_merged(connection: Connection) -> bool:
     return inspect(connection).has_table(MERGED.name)
-
-
-def _settle(connection: Connection, audit: str, outcome: str) -> bool:
-    """Whether it was open until now."""
-    is_open = and_(AUDITS.c.id == audit, AUDITS.c.outcome.is_(None))
-    return connection.execute(update(AUDITS).where(is_open).values(outcome=outcome)).rowcount == 1
 
 
 class Point(NamedTuple):

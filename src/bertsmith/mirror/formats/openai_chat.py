@@ -159,11 +159,6 @@ def _schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
         return "json-schema", word(described.get("name")), object_of(described.get("schema"), "no-schema")
     if kind == "json_object":
         return "json-object", "", {"type": "object"}
-    return _tool(body)
-
-
-def _tool(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
-    """The one tool that the model has to call."""
     tools, choice = body.get("tools"), body.get("tool_choice")
     if not tools:
         raise NotMirrored("no-schema")

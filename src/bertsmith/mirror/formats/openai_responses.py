@@ -143,7 +143,20 @@ class OpenAIResponses(OpenAIFormat):
         if answer.body.get("store"):
             raise NotMirrored("store-wanted")
         item = _item(answer)
-        response = _response(answer, item)
+        said = {name: answer.body.get(name, usual) for name, usual in _REPEATED.items()}
+        response = {
+            "id": f"resp_{answer.number}",
+            "object": "response",
+            "created_at": answer.at,
+            "completed_at": answer.at,
+            "status": "completed",
+            "error": None,
+            "incomplete_details": None,
+            "model": answer.asked.model,
+            "output": [item],
+            "usage": _USAGE,
+            **said,
+        }
         return (
             Written(EVENTS, list(_events(answer, response, item))) if answer.is_streamed else whole(response)
         )
@@ -219,23 +232,6 @@ def _item(answer: OwnAnswer) -> dict[str, Any]:
         "status": "completed",
         "content": [part],
         "role": "assistant",
-    }
-
-
-def _response(answer: OwnAnswer, item: dict[str, Any]) -> dict[str, Any]:
-    said = {name: answer.body.get(name, usual) for name, usual in _REPEATED.items()}
-    return {
-        "id": f"resp_{answer.number}",
-        "object": "response",
-        "created_at": answer.at,
-        "completed_at": answer.at,
-        "status": "completed",
-        "error": None,
-        "incomplete_details": None,
-        "model": answer.asked.model,
-        "output": [item],
-        "usage": _USAGE,
-        **said,
     }
 
 

@@ -28,16 +28,17 @@ def find_formats(own: Iterable[str]) -> tuple[WireFormat, ...]:
 
     It imports code, also from the current folder: a name may come from the user, never from a call.
     """
-    return (*map(_find_format, own), *FORMATS)
-
-
-def _find_format(name: str) -> WireFormat:
-    found: type[WireFormat] = own_class(name, WireFormat, "wire format")
-    if found.__abstractmethods__:
-        raise InputError(f"The wire format {name!r} lacks {', '.join(sorted(found.__abstractmethods__))}.")
-    if found.NAME in BY_NAME:
-        raise InputError(f"The wire format {name!r} is called {found.NAME!r}, as one of ours is.")
-    return found()
+    formats = list[WireFormat]()
+    for name in own:
+        found: type[WireFormat] = own_class(name, WireFormat, "wire format")
+        if found.__abstractmethods__:
+            raise InputError(
+                f"The wire format {name!r} lacks {', '.join(sorted(found.__abstractmethods__))}."
+            )
+        if found.NAME in BY_NAME:
+            raise InputError(f"The wire format {name!r} is called {found.NAME!r}, as one of ours is.")
+        formats.append(found())
+    return (*formats, *FORMATS)
 
 
 def format_of(method: str, path: str, formats: Iterable[WireFormat] = FORMATS) -> WireFormat | None:

@@ -176,13 +176,13 @@ class WireFormat(ABC):
             raise NotMirrored(self.NO_INPUT)
         items = [item for item in given if _field(item, "role") not in SYSTEM_ROLES]
         items = [item for item in items if _field(item, "type") != "configuration_update"]
-        since = max((place + 1 for place, item in enumerate(items) if self._is_of_model(item)), default=0)
+        since = 0
+        for place, item in enumerate(items, 1):
+            kind, role = _field(item, "type"), _field(item, "role")
+            by_type = kind in _OF_MODEL or str(kind).endswith("_call")
+            if role == self.MODEL_ROLE or (role is None and by_type):
+                since = place
         return items[since:] or items  # it begins the model's answer
-
-    def _is_of_model(self, item: Json) -> bool:
-        kind, role = _field(item, "type"), _field(item, "role")
-        by_type = kind in _OF_MODEL or str(kind).endswith("_call")
-        return role == self.MODEL_ROLE or (role is None and by_type)
 
     def write_request(self, asked: Asked) -> dict[str, Json]:
         """What was asked, to be asked again by ourselves."""

@@ -8,9 +8,7 @@ decided.
 """
 
 import asyncio
-import json
 import re
-import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
@@ -255,14 +253,5 @@ def serve_guard(settings: GuardSettings) -> None:
     require_upstream(settings, "bertsmith mirror guard --policy policy.toml")
     with listening(settings.host, settings.port) as listener:
         app = GuardApp(settings, Judge(settings.model, settings.judge_seconds))
-        run(settings, app, listener, lambda address: _announce(settings, address))
-
-
-def _announce(settings: GuardSettings, address: str) -> None:
-    """For people on a terminal; a line of JSON elsewhere, as all that follows."""
-    if not sys.stderr.isatty():
-        told = json.loads(settings.model_dump_json())
-        LOG.info("guarding", extra={"facts": {"message": "guarding", "address": address, "settings": told}})
-        return
-    print(f"\nGuarding on {address}, deciding into {settings.log}  (Ctrl-C stops)\n", file=sys.stderr)
-    print(f"  OPENAI_BASE_URL={address}/v1\n  ANTHROPIC_BASE_URL={address}\n", file=sys.stderr)
+        told = settings.model_dump(mode="json")
+        run(settings, app, listener, doing="guarding", into=f"deciding into {settings.log}", told=told)

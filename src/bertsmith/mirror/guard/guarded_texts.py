@@ -125,8 +125,11 @@ def answer_texts(
         if is_stream:
             for event in events_of(content + b"\n\n"):  # many clients read one that was cut short too
                 found.add(event.name, ("type",))
-                for value in _values_of(event.data):
-                    found.add(_as_delta(value), ())
+                value = _parsed(event.data)
+                found.add(_as_delta(value), ())
+                # Lines of JSON that no empty line parts, as clients read them that read line by line.
+                for line in event.data.split("\n") if value is event.data and "\n" in value else ():
+                    found.add(_as_delta(_parsed(line)), ())
             _add_other_lines(found, content)
         elif is_error and _parsed(content) is content:
             found.add(content.decode(), ())
@@ -146,14 +149,6 @@ def _own_words(asked: bytes, form: WireFormat) -> set[str]:
         for place in ("arguments", "content"):  # single words too, and parts as one
             words.add(given, (place,), with_keys=True)
     return set(words.texts())
-
-
-def _values_of(data: str) -> list[Json]:
-    """An event's one; of lines of JSON that no empty line parts, also each, as clients read them that read
-    line by line.
-    """
-    value = _parsed(data)
-    return [value, *map(_parsed, data.split("\n"))] if value is data and "\n" in data else [value]
 
 
 def _as_delta(event: Json) -> Json:

@@ -156,9 +156,16 @@ class _Walk:
             return _number(node.schema, seen)
         if kind == "array":
             return self.array(node.schema, seen)
-        if kind == "string":
-            return _string(seen, node.nullable)
-        return "no type that could be learned"
+        if kind != "string":
+            return "no type that could be learned"
+        given = [each for each in seen if isinstance(each.value, str)]
+        if not given and (node.nullable or not seen):
+            # Never a text so far: null, or nothing, is all there is to learn.
+            return {"kind": "enum", "is_observed": True} if seen else _FREE
+        if few := values_seen(given):
+            return {"kind": "enum", "values": few, "is_observed": True}
+        quotes = {"kind": "spans", "values": ("",), "spans": SpanForm(form="text")}
+        return quotes if are_quotes(given) else _FREE
 
     def array(self, schema: Mapping[str, Json], seen: list[Seen]) -> dict[str, Any] | str:
         """Labels or quotes."""
@@ -175,7 +182,12 @@ class _Walk:
             # Never filled so far: that is all there is to learn.
             return {"kind": "labels", "is_observed": True}
         if node.schema.get("type") == "string":
-            return _list_of_texts(inner)
+            given = [each for each in inner if isinstance(each.value, str)]
+            if few := values_seen(given):
+                return {"kind": "labels", "values": few, "is_observed": True}
+            if are_quotes(given):
+                return {"kind": "spans", "values": ("",), "spans": SpanForm(form="texts")}
+            return "a list of free texts" if given else "a list that was never filled"
         if _properties(node.schema):
             return self.list_of_objects(node.schema, inner)
         return "a list of neither labels nor quotes"
@@ -294,27 +306,6 @@ def _empty(field: Field, seen: list[Seen]) -> str:
         "absent": sum(each.value is ABSENT for each in seen) if field.optional else 0,
     }
     return max(counts, key=counts.__getitem__)
-
-
-def _string(seen: list[Seen], nullable: bool) -> dict[str, Any] | str:
-    given = [each for each in seen if isinstance(each.value, str)]
-    if not given and (nullable or not seen):
-        # Never a text so far: null, or nothing, is all there is to learn.
-        return {"kind": "enum", "is_observed": True} if seen else _FREE
-    few = values_seen(given)
-    if few:
-        return {"kind": "enum", "values": few, "is_observed": True}
-    return {"kind": "spans", "values": ("",), "spans": SpanForm(form="text")} if are_quotes(given) else _FREE
-
-
-def _list_of_texts(seen: list[Seen]) -> dict[str, Any] | str:
-    given = [each for each in seen if isinstance(each.value, str)]
-    few = values_seen(given)
-    if few:
-        return {"kind": "labels", "values": few, "is_observed": True}
-    if are_quotes(given):
-        return {"kind": "spans", "values": ("",), "spans": SpanForm(form="texts")}
-    return "a list of free texts" if given else "a list that was never filled"
 
 
 def _described(values: Sequence[Json]) -> dict[str, Json]:

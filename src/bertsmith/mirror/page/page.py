@@ -107,30 +107,27 @@ class Page:
         return Response(path.read_bytes(), headers=headers)
 
     async def _show(self, request: Request) -> Response:
+        """The state is made once for all who ask at a time, and seldom where it takes long."""
         client = admitted(request, self.keys)
-        state = await self._current()
+        texts = self.settings.page_texts
+        async with self._making:
+            if (began := time.monotonic()) >= self._until:
+                try:
+                    self._state = await asyncio.to_thread(self.looking.state, has_texts=texts)
+                except (DBAPIError, NoConnection) as error:
+                    LOG.error("the page: the store can't be read: %s", type(error).__name__)
+                    said = "The store can't be read just now. The mirror goes on relaying."
+                    raise Unavailable(said) from None
+                now = time.monotonic()
+                self._until = now + _SHARE * (now - began)
+            state = self._state
         own = {
             "running": self.running(),
             "store": shown(self.settings.store),
             "may_act": client.admin,
-            "has_texts": self.settings.page_texts,
+            "has_texts": texts,
         }
         return _json(state | own)
-
-    async def _current(self) -> dict[str, Any]:
-        """Made once for all who ask at a time, and seldom where it takes long."""
-        async with self._making:
-            if time.monotonic() < self._until:
-                return self._state
-            began = time.monotonic()
-            try:
-                self._state = await asyncio.to_thread(self.looking.state, has_texts=self.settings.page_texts)
-            except (DBAPIError, NoConnection) as error:
-                LOG.error("the page: the store can't be read: %s", type(error).__name__)
-                raise Unavailable("The store can't be read just now. The mirror goes on relaying.") from None
-            took = time.monotonic() - began
-            self._until = time.monotonic() + _SHARE * took
-            return self._state
 
     async def _move(self, request: Request) -> Response:
         client = admitted(request, self.keys)

@@ -134,20 +134,19 @@ class Looking:
         """With the text of each example, as it is stored; none where its call has been deleted."""
         confusions = found.get("confusions", [])
         calls = self.store.calls_named(each["call"] for each in confusions) if has_texts else {}
-        texts = {name: self._input(each) for name, each in calls.items()}
+        texts = dict[str, str]()
+        for name, call in calls.items():
+            # What varies of its messages, where that is known.
+            known = self._known.get(call.version)
+            template = known[2] if known is not None else None
+            text = template.input_of(call.asked) if template is not None else None
+            texts[name] = text or BETWEEN.join(part for each in call.asked.inputs for part in each.parts)
         shown = [
             {name: value for name, value in each.items() if name != "call"}
             | {"text": texts.get(each["call"])}
             for each in confusions
         ]
         return found | {"confusions": shown}
-
-    def _input(self, call: Call) -> str:
-        """What varies of its messages, where that is known."""
-        known = self._known.get(call.version)
-        template = known[2] if known is not None else None
-        text = template.input_of(call.asked) if template is not None else None
-        return text or BETWEEN.join(part for message in call.asked.inputs for part in message.parts)
 
 
 def _fields(version: VersionCount) -> dict[str, list[str]]:
