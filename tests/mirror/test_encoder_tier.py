@@ -127,10 +127,11 @@ def test_doubts_of_the_teacher_make_soft_targets() -> None:
     shape = AnswerShape(fields=(Field(keys=("x",), kind="enum", values=("a", "b")),), order=(("x",),))
     sure = [LearnedCall(f"{n}", 0.0, "relay", f"t{n}", {"$.x": "ab"[n % 2]}, {}) for n in range(4)]
     doubtful = [*sure, LearnedCall("9", 0.0, "relay", "t9", {"$.x": "a"}, {"$.x": [("a", 0.7), ("b", 0.3)]})]
-    plans = [encoder_tier._fields_plan(heads_of(shape, each), shape, each, []) for each in (sure, doubtful)]
-    assert [plan.task for plan in plans] == ["classification", "bertsmith.tasks.fields:Fields"]
-    assert plans[0].train[1] == {"text": "t1", "label": "1"}
-    assert plans[1].train[-1]["label"] == '{"0": {"0": 0.7, "1": 0.3}}'
+    found = [encoder_tier._fields_rows(heads_of(shape, each), shape, (each, [])) for each in (sure, doubtful)]
+    assert [task for task, _ in found] == ["classification", "bertsmith.tasks.fields:Fields"]
+    (plain, _), (soft, _) = (rows for _, rows in found)
+    assert plain[1] == {"text": "t1", "label": "1"}
+    assert soft[-1]["label"] == '{"0": {"0": 0.7, "1": 0.3}}'
 
 
 def test_a_doubt_among_very_many_values_is_still_a_label() -> None:
@@ -143,8 +144,8 @@ def test_a_doubt_among_very_many_values_is_still_a_label() -> None:
     flat = {"$.x": [(value, 1 / 80) for value in values]}
     calls = [LearnedCall(value, 0.0, "relay", value, {"$.x": value}, {}) for value in values]
     calls.append(LearnedCall("9", 0.0, "relay", "unsure", {"$.x": "v0"}, flat))
-    label = encoder_tier._fields_plan(heads_of(shape, calls), shape, calls, []).train[-1]["label"]
-    assert len(json.loads(label)["0"]) == 80
+    _, (rows, _) = encoder_tier._fields_rows(heads_of(shape, calls), shape, (calls, []))
+    assert len(json.loads(rows[-1]["label"])["0"]) == 80
 
 
 def test_the_cheaper_tier_is_taken_where_it_is_enough(
