@@ -233,14 +233,17 @@ def _call(attributes: Mapping[str, Json], span: Mapping[str, Json]) -> SpanCall:
         raise NotMirrored("several-choices")
     if "gen_ai.input.messages" not in attributes or "gen_ai.output.messages" not in attributes:
         raise NotMirrored("no-content")  # it is recorded only where somebody switched it on
-    messages = [_message(each) for each in _json(attributes["gen_ai.input.messages"])]
+    messages = list[Message]()
+    for given in _json(attributes["gen_ai.input.messages"]):
+        message = object_of(given, "malformed-request")
+        messages.append(Message(text_of(message.get("role")), _parts(message.get("parts"))))
     if instructions := attributes.get("gen_ai.system_instructions"):
         messages.insert(0, Message("system", _parts(_json(instructions))))
     way, name, value, finished = _answer(_json(attributes["gen_ai.output.messages"]))
     began, ended = _moment(span, "start"), _moment(span, "end")
     model = word(attributes.get("gen_ai.request.model"))
-    given = attributes.get("user.id"), attributes.get("enduser.id")
-    subjects = tuple(dict.fromkeys(name for value in given for name in names_in(value)))
+    users = attributes.get("user.id"), attributes.get("enduser.id")
+    subjects = tuple(dict.fromkeys(name for each in users for name in names_in(each)))
     return SpanCall(
         Asked(NAME, model, tuple(messages), name, {"type": "object"}, way, {}, subjects),
         Answered(
@@ -258,11 +261,6 @@ def _call(attributes: Mapping[str, Json], span: Mapping[str, Json]) -> SpanCall:
 
 def _json(value: Json) -> list[Any]:
     return list_of(parsed(value) if isinstance(value, str) else value, "malformed-request")
-
-
-def _message(given: Json) -> Message:
-    message = object_of(given, "malformed-request")
-    return Message(text_of(message.get("role")), _parts(message.get("parts")))
 
 
 def _parts(given: Json) -> tuple[str, ...]:

@@ -424,17 +424,15 @@ def _expected(table: Table, column: Column[Any], value: Any) -> str:
     if not isinstance(value, str):
         return "a text"
     kind = _JSON.get((table.name, column.name))
-    return "" if kind is None else _expected_json(column.name, value, kind)
-
-
-def _expected_json(column: str, written: str, kind: type) -> str:
+    if kind is None:
+        return ""
     try:
-        value = orjson.loads(written)
+        read = orjson.loads(value)
     except ValueError:
         return "JSON"
-    if kind is not object and type(value) is not kind:
+    if kind is not object and type(read) is not kind:
         return "a JSON object" if kind is dict else "a JSON array"
-    for each in value if column in _OF_MESSAGES else ():
+    for each in read if column.name in _OF_MESSAGES else ():
         if not (isinstance(each, list) and each and all(isinstance(part, str) for part in each)):
             return "a JSON array of messages, each [role, text, …]"
     return ""

@@ -140,16 +140,16 @@ class Store:
                 FIELDS,
                 ({"version": version, "path": path, "type": kind} for version, path, kind in fields),
             )
-            added = len(self._insert(connection, CALLS, (self._row(each) for each in new)))
+            rows = []
+            for each in new:
+                subjects: Iterable[str] = each.asked.subjects
+                if each.source != AGAIN:  # such a one was read from here, and has the fingerprints already
+                    subjects = dict.fromkeys(map(self.fingerprint, subjects))
+                rows.append(call_row(each, subjects))
+            added = len(self._insert(connection, CALLS, rows))
             self._count(connection, passed or {})
             self._count(connection, Counter(self._new_imports(connection, imports or {})))
         return added
-
-    def _row(self, call: Call) -> dict[str, Any]:
-        subjects = call.asked.subjects
-        if call.source == AGAIN:  # it was read from here, and has the fingerprints already
-            return call_row(call, subjects)
-        return call_row(call, dict.fromkeys(map(self.fingerprint, subjects)))
 
     def _known(self, connection: Connection, calls: Sequence[Call]) -> set[str]:
         """Ids of imported calls that were recorded, or imported before."""
@@ -161,7 +161,14 @@ class Store:
             asking = select(CALLS.c.content, CALLS.c.source, CALLS.c.began).where(CALLS.c.content.in_(part))
             for content, source, began in connection.execute(asking):
                 found.setdefault(content, []).append((source, began))
-        return {each.id for each in imports if any(_is_same(each, *of) for of in found.get(each.content, ()))}
+        known = set[str]()
+        for each in imports:
+            for source, began in found.get(each.content, ()):
+                # Where the provider names no answer, equal calls of two times are two.
+                has_time = each.source == source == IMPORTED and not each.answered.response_id
+                if not has_time or each.began == began:
+                    known.add(each.id)
+        return known
 
     def _new_imports(
         self, connection: Connection, imports: Mapping[str, tuple[str, str]]
@@ -361,14 +368,6 @@ class Store:
         asking = _WHOLE.where(CALLS.c.id.in_(sorted(names)))
         with self._reading() as connection:
             return {row.id: call_of_row(row) for row in connection.execute(asking)}
-
-
-def _is_same(call: Call, source: str, began: float) -> bool:
-    """An imported call and one with its content that is there. Where the provider names no answer, equal
-    calls of two times are two.
-    """
-    has_time = call.source == source == IMPORTED and not call.answered.response_id
-    return not has_time or call.began == began
 
 
 def _fields_in(answer: str) -> Iterator[_PathType]:

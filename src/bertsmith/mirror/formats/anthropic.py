@@ -196,15 +196,11 @@ def _schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
 
 
 def message_of(given: Json) -> Message:
-    """One of a request. Raises NotMirrored."""
+    """One of a request; what a tool was called with, and what it answered, are parts. Raises NotMirrored."""
     message = object_of(given, "malformed-request")
-    return Message(text_of(message.get("role")), _parts(message.get("content")))
-
-
-def _parts(content: Json) -> tuple[str, ...]:
-    """What a tool was called with, and what it answered, are parts too."""
+    role, content = text_of(message.get("role")), message.get("content")
     if not isinstance(content, list):
-        return texts_of(content)
+        return Message(role, texts_of(content))
     found: list[str] = []
     for given in content:
         block = object_of(given, "malformed-request")
@@ -214,7 +210,7 @@ def _parts(content: Json) -> tuple[str, ...]:
             found += texts_of(block.get("content"))
         else:
             found += texts_of([block])
-    return tuple(found)
+    return Message(role, tuple(found))
 
 
 def _value(asked: Asked, blocks: list[Mapping[str, Json]]) -> Json:

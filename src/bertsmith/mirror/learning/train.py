@@ -248,7 +248,12 @@ def _train(
     training: _Training, records: CallRecords, out: Path, console: Console | None, say: Say
 ) -> Learned:
     settings, parts, shape = training.settings, training.parts, training.understood.shape
-    notes = [each for each in [refusals(records.store, training.understood), _odd(training)] if each]
+    notes = [sentence] if (sentence := refusals(records.store, training.understood)) else []
+    if odd := sum(not shape.holds(call.values) for call in training.read.calls):
+        notes.append(
+            f"{odd:,} of {len(training.read.calls):,} answers don't fit the fields: what is odd in them "
+            "teaches nothing, and in the proof each of them counts as different."
+        )
     candidates, devs = _candidates(training, console, say, notes)
     say("Proving")
     verdict, calibrations, parts = _verdict(training, records, candidates, devs)
@@ -270,18 +275,6 @@ def _train(
     file = write_student(out, file, chosen, render_report(report))
     keep_learned(records.store, student_id(out), training.understood.latest.version, findings(report))
     return Learned(out, file, parts, strange, dev, calibration, tiers, curve, verdict.why, tuple(notes))
-
-
-def _odd(training: _Training) -> str:
-    """How many answers teach nothing, in a sentence; empty for none."""
-    shape, calls = training.understood.shape, training.read.calls
-    odd = sum(not shape.holds(call.values) for call in calls)
-    if not odd:
-        return ""
-    return (
-        f"{odd:,} of {len(calls):,} answers don't fit the fields: what is odd in them teaches nothing, and "
-        "in the proof each of them counts as different."
-    )
 
 
 def _candidates(

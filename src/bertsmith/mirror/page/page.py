@@ -12,7 +12,7 @@ names can be bound anew, and what changes something must come from our own page,
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -91,13 +91,11 @@ class Page:
             return self._file("mirror.html")
         if reads and path.startswith(ROOT + "page/"):
             return self._file(path.removeprefix(ROOT + "page/"))
-        answers: dict[tuple[bool, str], Callable[[Request], Awaitable[Response]]] = {
-            (True, ROOT + "state"): self._show,
-            (False, ROOT + "stages"): self._move,
-        }
-        if (found := answers.get((reads, path))) is None:
-            raise UnknownModel(f"The mirror has no {request.method} {path[:80]} of its own.")
-        return await found(request)
+        if reads and path == ROOT + "state":
+            return await self._show(request)
+        if not reads and path == ROOT + "stages":
+            return await self._move(request)
+        raise UnknownModel(f"The mirror has no {request.method} {path[:80]} of its own.")
 
     def _file(self, name: str) -> Response:
         if name not in self.files:

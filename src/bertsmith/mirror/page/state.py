@@ -200,12 +200,10 @@ def _of_field(counts: Counter[Any], calls: int, named: set[str]) -> dict[str, An
     if is_number:
         found["range"] = [min(numbers), max(numbers)]
     elif not is_text:
-        found["values"] = [[_shown(key), count] for (_, key), count in counts.most_common(_SHOWN)]
+        for (_, key), count in counts.most_common(_SHOWN):
+            shown = json.dumps(key) if key is None or isinstance(key, bool) else str(key)
+            found["values"].append([shown, count])
     return found
-
-
-def _shown(value: Json) -> str:
-    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def _named(schema: Json) -> Iterator[str]:
