@@ -112,7 +112,12 @@ def moved(store: StageStore, stage: Stage, move: str, canary_share: float, to: s
         after = approved(stage)
     else:
         after = promoted(stage, canary_share, to)
-    refuse_disproven(store, after)
+    known = store.evidence().get(after.student)
+    if known is not None and known.decision == "demote":  # it would be demoted at once
+        raise InputError(
+            f"The evidence is against student {after.student}: {said(known)}, and "
+            f"{100 * known.audits.epsilon:g}% may. Train another."
+        )
     return after
 
 
@@ -123,16 +128,6 @@ def approved(stage: Stage) -> Stage:
     if not stage.candidate:
         raise InputError(f"Version {stage.version} has no candidate that could take the student's place.")
     return replaced(stage) if stage.student else replace(stage, student=stage.candidate, candidate="")
-
-
-def refuse_disproven(store: StageStore, after: Stage) -> None:
-    """A student that the evidence is against would be demoted at once. Raises InputError."""
-    known = store.evidence().get(after.student)
-    if known is not None and known.decision == "demote":
-        raise InputError(
-            f"The evidence is against student {after.student}: {said(known)}, and "
-            f"{100 * known.audits.epsilon:g}% may. Train another."
-        )
 
 
 def change(store: StageStore, before: Stage, after: Stage, why: str) -> None:

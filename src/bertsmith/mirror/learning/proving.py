@@ -206,7 +206,7 @@ def _groups(judged: Judged, settings: LearnSettings) -> dict[str, tuple[Floats, 
     where there are several, each field; or the whole answers with each value of a field.
     """
     if settings.by_class is not None:
-        said = np.array(class_names(judged, settings.by_class))
+        said = np.array([as_text(answer[settings.by_class]) for answer in judged.answers])
         return {
             name: (judged.confidence[said == name], judged.differs[said == name])
             for name in np.unique(said).tolist()
@@ -214,11 +214,6 @@ def _groups(judged: Judged, settings: LearnSettings) -> dict[str, tuple[Floats, 
     whole = {_WHOLE: (judged.confidence, judged.differs)}
     by_field = settings.call_price is None and len(judged.fields) > 1
     return whole | judged.fields if by_field else whole
-
-
-def class_names(judged: Judged, path: str) -> list[str]:
-    """What the model says of the field in each call, as text."""
-    return [as_text(answer[path]) for answer in judged.answers]
 
 
 def _by_prices(

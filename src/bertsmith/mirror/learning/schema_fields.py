@@ -290,8 +290,8 @@ def _number(schema: Mapping[str, Json], seen: list[Seen]) -> dict[str, Any]:
     is_short = isinstance(low, int) and isinstance(high, int) and 0 < high - low <= 20
     if schema.get("type") == "integer" and is_short:
         return {"kind": "ordinal", "values": tuple(range(low, high + 1))}  # type: ignore[arg-type,operator]
-    few = numbers_seen(seen)
-    if few:
+    numbers = [Seen(plain(each.value), "") for each in seen if is_number(each.value)]
+    if few := values_seen(numbers, _MOST_NUMBERS):
         return {"kind": "ordinal", "values": few, "is_observed": True}
     return {"kind": "number", "tolerance": tolerance_of(seen, low, high)}
 
@@ -364,12 +364,6 @@ def values_seen(seen: Sequence[Seen], most: int = MOST_VALUES) -> tuple[Any, ...
     if len(counts) > most or counts.total() < _EACH * len(counts):
         return None
     return tuple(sorted(counts))
-
-
-def numbers_seen(seen: Sequence[Seen]) -> tuple[Any, ...] | None:
-    """The same of few numbers, whole ones as integers."""
-    numbers = [plain(each.value) for each in seen if is_number(each.value)]
-    return values_seen([Seen(number, "") for number in numbers], _MOST_NUMBERS)
 
 
 def tolerance_of(seen: Sequence[Seen], low: Any, high: Any) -> float:
