@@ -140,7 +140,7 @@ class StageStore:
         """Of the versions that have a student, or had one."""
         with self._reading() as connection:
             rows = connection.execute(select(STAGES))
-            return {row.version: Stage(*row[:-1], is_held=bool(row.is_held)) for row in rows}
+            return {row.version: Stage(**{**row._mapping, "is_held": bool(row.is_held)}) for row in rows}
 
     def change(self, before: Stage, after: Stage, by: str, why: str) -> bool:
         """False where the stage is no longer `before`: somebody else has changed it, and nothing is done."""
