@@ -118,7 +118,15 @@ def one_of(*choices: Any) -> Check:
 
 
 def own_class(name: str, parent: type[Any], what: str) -> Any:
-    """A user's own class that is a `parent`, by `package.module:Class`; `what` it is, for messages.
+    """A user's own class that is a `parent`, as `own_object`."""
+    found = own_object(name, what)
+    if not (isinstance(found, type) and issubclass(found, parent)):
+        raise InputError(f"{name!r} is not a subclass of {parent.__module__}.{parent.__qualname__}.")
+    return found
+
+
+def own_object(name: str, what: str) -> Any:
+    """What a user made, by `package.module:Name`; `what` it is, for messages.
 
     It imports code, also from the current folder: a name may come from the user, never from a file that isn't
     the user's own. Raises InputError.
@@ -127,12 +135,9 @@ def own_class(name: str, parent: type[Any], what: str) -> Any:
         sys.path.append("")
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(import_module(module), attribute)
+        return getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(f"The {what} {name!r} can't be imported: {error}.") from error
-    if not (isinstance(found, type) and issubclass(found, parent)):
-        raise InputError(f"{name!r} is not a subclass of {parent.__module__}.{parent.__qualname__}.")
-    return found
 
 
 def kind(*classes: type) -> Check:

@@ -19,8 +19,7 @@ from starlette.types import Receive, Scope, Send
 from bertsmith.serving.admission import BodyReader
 from bertsmith.serving.app import make_app
 from bertsmith.serving.http_server import LONGEST_HEADERS, BoundedConnection
-from bertsmith.serving.protocols.ours import error_body
-from bertsmith.serving.protocols.routing import refuse
+from bertsmith.serving.protocols.routing import our_error_body, refuse
 from bertsmith.serving.refusals import Refusal
 from bertsmith.serving.settings import read_settings
 from live_server import START, LiveServer, ask, live_server, threaded_server
@@ -188,7 +187,7 @@ async def _echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
     scope.setdefault("state", {})
-    await refuse(refusal, error_body, Request(scope, receive))(scope, receive, send)
+    await refuse(refusal, our_error_body, Request(scope, receive))(scope, receive, send)
 
 
 def test_a_body_that_comes_by_the_byte_is_waited_for_so_long() -> None:

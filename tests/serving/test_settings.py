@@ -49,11 +49,14 @@ def test_truth_is_no_number(tmp_path: Path, line: str) -> None:
 @pytest.mark.parametrize("name", [name for name in ServingSettings.model_fields if name != "models"])
 def test_every_setting_may_stand_in_the_environment(name: str) -> None:
     value = getattr(read_settings(["a"], None, {}, {}), name)
-    other: Any = {"host": "::1", "keys_file": "keys", "pid_file": "pid", "task": "a:B"}.get(name)
+    other: Any = {"host": "::1", "keys_file": "keys", "pid_file": "pid", "task": "a:B", "routes": "a:B"}.get(
+        name
+    )
     if other is None:
         other = not value if isinstance(value, bool) else (value or 0) + 9
     found = getattr(read_settings(["a"], None, {}, {ENVIRONMENT + name.upper(): str(other)}), name)
-    assert found == (Path(other) if name in ("keys_file", "pid_file") else other)
+    kinds: Any = {"keys_file": Path, "pid_file": Path, "routes": lambda text: (text,)}
+    assert found == kinds.get(name, lambda value: value)(other)
 
 
 @pytest.mark.parametrize(

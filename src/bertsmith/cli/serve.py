@@ -98,6 +98,7 @@ def serve(
     *,
     config: Path | None = None,
     task: str | None = None,
+    routes: str | None = None,
     listening: ListeningOptions | None = None,
     limits: Annotated[LimitOptions | None, Parameter(group=_LIMITS)] = None,
     show_settings: Flag = False,
@@ -116,6 +117,9 @@ def serve(
         A TOML file with the settings.
     task
         For models with a task of your own: package.module:Class.
+    routes
+        Routes of your own, as package.module:PROTOCOL; several, separated by commas. See
+        docs/add-a-route.md.
     show_settings
         Print all settings as JSON and stop.
 
@@ -131,7 +135,7 @@ def serve(
         signal.signal(signal.SIGHUP, lambda *_: None)
     from bertsmith.serving.settings import read_settings
 
-    settings = read_settings(models, config, given(listening, limits) | {"task": task})
+    settings = read_settings(models, config, given(listening, limits) | {"task": task, "routes": routes})
     if show_settings:
         print(settings.model_dump_json(indent=2))
         return

@@ -18,29 +18,28 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 import bertsmith
+from bertsmith.door import own_object
 from bertsmith.errors import InputError
-from bertsmith.serving import monitoring
 from bertsmith.serving.admission import Access, BodyReader, Keys
 from bertsmith.serving.models import Models
-from bertsmith.serving.monitoring import Health, Metrics, RequestLog
-from bertsmith.serving.page import page
+from bertsmith.serving.monitoring import Health, Metrics, RequestLog, operators_router
+from bertsmith.serving.page.page import page_router
 from bertsmith.serving.protocols import decisions, hugging_face, openai, ours, ranking, systemone, tei
-from bertsmith.serving.protocols.ours import error_body
-from bertsmith.serving.protocols.routing import JsonResponse, refuse, router_of
+from bertsmith.serving.protocols.routing import JsonResponse, Protocol, our_error_body, refuse, router_of
 from bertsmith.serving.refusals import Refusal, WrongMethod, documented
 from bertsmith.serving.service import Service
 from bertsmith.serving.settings import ServingSettings
 
 # The last one has /v1/{model}, which would take the others' paths.
 PROTOCOLS = (
-    openai.routes,
-    tei.routes,
-    ranking.routes,
-    ranking.routes_of_either,
-    hugging_face.routes,
-    systemone.routes,
-    decisions.routes,
-    ours.routes,
+    openai.PROTOCOL,
+    tei.PROTOCOL,
+    ranking.PROTOCOL,
+    ranking.PROTOCOL_OF_EITHER,
+    hugging_face.PROTOCOL,
+    systemone.PROTOCOL,
+    decisions.PROTOCOL,
+    ours.PROTOCOL,
 )
 _TAKEN = re.compile(r"/v1/([^/{}]+)")
 _METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
@@ -48,7 +47,7 @@ _METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI:
     """`models` are opened already; without them they are when the server begins. Raises InputError for a
-    model that is called as a route.
+    model that is called as a route, and for routes of the user's that aren't there or can't be added.
     """
     service = Service(settings, models or Models(settings))
     health, metrics = Health(service), Metrics(service.queue)
@@ -78,8 +77,10 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
         telemetry={"logs": settings.log_texts},  # which say what was refused, texts among it
     )
     app.state.service, app.state.health, app.state.metrics = service, health, metrics
-    routers = [monitoring.routes(service, health, metrics), page.routes(service)]
-    routers += [routes(service) for routes in PROTOCOLS]
+    routers = [operators_router(service, health, metrics), page_router(service)]
+    routers += [protocol.router(service) for protocol in PROTOCOLS]
+    for name in settings.routes:
+        routers.insert(-1, _own_router(name, service, routers))
     _require_free_names(settings, routers)
     for router in with_other_methods(routers, service):
         app.include_router(router)
@@ -89,10 +90,37 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
     return app
 
 
+def _own_router(name: str, service: Service, others: Sequence[APIRouter]) -> APIRouter:
+    """Of a protocol of the user's, by its name as `package.module:PROTOCOL`. Raises InputError where there is
+    none, and where one of its routes would never be reached or would take /v1/{model} from the last router,
+    which comes behind it.
+    """
+    protocol = own_object(name, "protocol")
+    if not isinstance(protocol, Protocol):
+        raise InputError(f"{name!r} is not a bertsmith.serving.protocols.routing.Protocol.")
+    router = protocol.router(service)
+    *before, last = others
+    pairs = [(own, other) for own in _routes_of([router]) for other in _routes_of(before)]
+    hidden = [(own, other) for own, other in pairs if other.path_regex.match(own.path)]
+    pairs = [(own, other) for own in _routes_of([router]) for other in _routes_of([last])]
+    hidden += [(own, other) for own, other in pairs if own.path_regex.match(other.path)]
+    for own, other in hidden:
+        if both := (own.methods or set()) & (other.methods or set()):
+            method = min(both)
+            raise InputError(
+                f"The protocol {name!r} can't have {method} {own.path}: the service has {method} "
+                f"{other.path} already. Choose another path."
+            )
+    return router
+
+
+def _routes_of(routers: Iterable[APIRouter]) -> list[APIRoute]:
+    return [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+
+
 def _require_free_names(settings: ServingSettings, routers: Iterable[APIRouter]) -> None:
     """Raises InputError for a model that /v1/{model} could not reach, for another route is there."""
-    paths = [route.path for router in routers for route in router.routes if isinstance(route, APIRoute)]
-    taken = {found[1] for path in paths if (found := _TAKEN.match(path))}
+    taken = {found[1] for route in _routes_of(routers) if (found := _TAKEN.match(route.path))}
     for model in settings.models:
         if model.name in taken:
             raise InputError(
@@ -107,16 +135,14 @@ def with_other_methods(routers: Sequence[APIRouter], service: Service) -> list[A
     which takes any name below /v1 by POST.
     """
     methods = defaultdict[str, set[str]](set)
-    before = router_of(error_body, include_in_schema=False)
-    behind = router_of(error_body, include_in_schema=False)
-    for router in routers:
-        for route in router.routes:
-            if isinstance(route, APIRoute):
-                known = route.methods or set()
-                methods[route.path] |= known
-                if "GET" in known:  # the server leaves the body away
-                    methods[route.path].add("HEAD")
-                    behind.add_api_route(route.path, route.endpoint, methods=["HEAD"])
+    before = router_of(include_in_schema=False)
+    behind = router_of(include_in_schema=False)
+    for route in _routes_of(routers):
+        known = route.methods or set()
+        methods[route.path] |= known
+        if "GET" in known:  # the server leaves the body away
+            methods[route.path].add("HEAD")
+            behind.add_api_route(route.path, route.endpoint, methods=["HEAD"])
 
     async def wrong(request: Request) -> Response:
         if (name := request.path_params.get("model")) is not None:
@@ -136,7 +162,7 @@ def with_other_methods(routers: Sequence[APIRouter], service: Service) -> list[A
 async def refuse_early(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
     """Before any route is known."""
     scope.setdefault("state", {})
-    response: Any = refuse(refusal, ours.error_body, Request(scope, receive))
+    response: Any = refuse(refusal, our_error_body, Request(scope, receive))
     await response(scope, receive, send)
 
 

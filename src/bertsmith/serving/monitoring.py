@@ -28,7 +28,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bertsmith.errors import BertsmithError
 from bertsmith.serving import LOG
 from bertsmith.serving.models import probe_once
-from bertsmith.serving.protocols.ours import error_body
 from bertsmith.serving.protocols.routing import JsonResponse, router_of
 from bertsmith.serving.queue import WorkQueue
 from bertsmith.serving.refusals import Forbidden, Unsupported
@@ -228,9 +227,9 @@ class RequestLog:
         return facts
 
 
-def routes(service: Service, health: Health, metrics: Metrics) -> APIRouter:
+def operators_router(service: Service, health: Health, metrics: Metrics) -> APIRouter:
     """The operator's routes, for an application."""
-    router = router_of(error_body, tags=["operation"])
+    router = router_of(tags=["operation"])
 
     @router.get("/health/live", summary="The process answers, and has computed within two minutes")
     async def live() -> Response:

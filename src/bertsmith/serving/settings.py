@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, field_validator
 
 from bertsmith.errors import InputError, RecipeError
-from bertsmith.validation import Strict, check
+from bertsmith.validation import Listed, Strict, check
 
 ENVIRONMENT = "BERTSMITH_SERVE_"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -39,16 +39,18 @@ class ModelSettings(Strict):
 
 
 class ServingSettings(Strict):
-    """`task` is for models that name none. `timeout_ms` is the most a request may take, and what it has if it
-    says nothing. Limits are of one request: `max_inputs` texts, `max_input_characters` of a text, however few
-    of them are read, `max_input_tokens` of a text with its windows, `max_request_tokens` of all.
-    `queue_tokens` may wait at a time. `batch_tokens` are computed together on a core; None: as suits the
-    device. A service that stops shows it for `drain_delay` seconds, closes its socket, and has
-    `drain_seconds` for the rest. `pid_file` holds the number of its process while it runs.
+    """`task` is for models that name none. `routes` are of protocols of the user's own, each as
+    package.module:PROTOCOL. `timeout_ms` is the most a request may take, and what it has if it says nothing.
+    Limits are of one request: `max_inputs` texts, `max_input_characters` of a text, however few of them are
+    read, `max_input_tokens` of a text with its windows, `max_request_tokens` of all. `queue_tokens` may wait
+    at a time. `batch_tokens` are computed together on a core; None: as suits the device. A service that stops
+    shows it for `drain_delay` seconds, closes its socket, and has `drain_seconds` for the rest. `pid_file`
+    holds the number of its process while it runs.
     """
 
     models: tuple[ModelSettings, ...] = Field((), min_length=1)
     task: str | None = None
+    routes: Listed[str] = ()
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     workers: int = Field(1, ge=1, le=256)

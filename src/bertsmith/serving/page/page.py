@@ -31,7 +31,6 @@ from bertsmith.serving.admission import PAGE_FILES
 from bertsmith.serving.models import reads_pairs, rows_of
 from bertsmith.serving.operations.search import Search
 from bertsmith.serving.page import HEADERS, MEDIA_TYPES, STATIC
-from bertsmith.serving.protocols.ours import error_body
 from bertsmith.serving.protocols.routing import JsonResponse, StrictBody, router_of
 from bertsmith.serving.refusals import Expired, InvalidRequest, Overloaded, UnknownModel, Unsupported
 from bertsmith.serving.served_model import ServedModel
@@ -48,9 +47,9 @@ _LOOK = 0.02  # seconds between two looks at whether it is done
 Check = Callable[[], None]  # raises where nobody waits any more
 
 
-def routes(service: Service) -> APIRouter:
+def page_router(service: Service) -> APIRouter:
     """The routes, for an application; none where the settings want no page."""
-    router = router_of(error_body, include_in_schema=False)
+    router = router_of(include_in_schema=False)
     if not service.settings.page:
         return router
     files = {path.name: path.read_bytes() for folder in _FOLDERS for path in sorted(folder.iterdir())}

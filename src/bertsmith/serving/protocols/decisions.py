@@ -22,7 +22,7 @@ from bertsmith.serving.protocols.questions import (
     find_heads,
     type_of,
 )
-from bertsmith.serving.protocols.routing import ClientsBody, JsonResponse, ListOf, StrictBody, router_of
+from bertsmith.serving.protocols.routing import ClientsBody, JsonResponse, ListOf, Protocol, StrictBody
 from bertsmith.serving.refusals import InvalidRequest, Unsupported
 from bertsmith.serving.service import Service
 
@@ -113,10 +113,7 @@ class DecisionsBody(ClientsBody):
     questions: ListOf[AnyQuestion] = Field(min_length=1, max_length=400)
 
 
-def routes(service: Service) -> APIRouter:
-    """The routes, for an application."""
-    router = router_of(openai.error_body, openai.status_of, tags=["OpenAI"])
-
+def _add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/v1/decisions", summary="Typed questions, as OpenAI has them")
     async def decisions(body: DecisionsBody, request: Request) -> Response:
         counts = Counter(each.name for each in body.questions if each.name is not None)
@@ -141,7 +138,8 @@ def routes(service: Service) -> APIRouter:
         }
         return JsonResponse(content, headers=found.headers(request))
 
-    return router
+
+PROTOCOL = Protocol("OpenAI", _add_routes, openai.error_body, openai.status_of)
 
 
 def _shown(question: Predicate | Choice | Score, said: Reply | Unanswerable) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, ConfigDict
 
 from bertsmith.serving.protocols import pipelines, tei
-from bertsmith.serving.protocols.routing import CHANGES_NOTHING, StrictBody, json_response, note, router_of
+from bertsmith.serving.protocols.routing import CHANGES_NOTHING, Protocol, StrictBody, json_response, note
 from bertsmith.serving.refusals import UnknownPipeline
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
@@ -72,16 +72,7 @@ class PipelineBody(BaseModel):
         return {name: value for name, value in said if value is not None}
 
 
-def routes(service: Service) -> APIRouter:
-    """The routes, for an application."""
-
-    def require_model(request: Request) -> None:
-        if (name := request.path_params.get("model")) is not None:
-            service.models[name]
-
-    # InferenceClient shows what `error` says.
-    router = router_of(tei.error_body, before=require_model, tags=["Hugging Face"])
-
+def _add_routes(router: APIRouter, service: Service) -> None:
     async def answer(request: Request, body: PipelineBody, name: str | None, task: str | None) -> Response:
         model, kind = _choose(service, body, body.model or name, task)
         model.operation(kind.operation)  # raises Unsupported, naming what it has
@@ -106,7 +97,9 @@ def routes(service: Service) -> APIRouter:
     async def of_all(body: PipelineBody, request: Request, model: tei.Named = None) -> Response:
         return await answer(request, body, model, None)
 
-    return router
+
+# InferenceClient shows what `error` says.
+PROTOCOL = Protocol("Hugging Face", _add_routes, tei.error_body)
 
 
 def _choose(

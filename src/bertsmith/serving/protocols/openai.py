@@ -17,10 +17,10 @@ from bertsmith.serving.protocols.routing import (
     InvalidBody,
     JsonResponse,
     ListOf,
+    Protocol,
     ask,
     json_response,
     note,
-    router_of,
 )
 from bertsmith.serving.refusals import InvalidRequest, Refusal, TooLarge
 from bertsmith.serving.served_model import ServedModel
@@ -72,10 +72,7 @@ def status_of(refusal: Refusal) -> int:
     return _STATUSES.get(refusal.status, refusal.status)
 
 
-def routes(service: Service) -> APIRouter:
-    """The routes, for an application."""
-    router = router_of(error_body, status_of, tags=["OpenAI"])
-
+def _add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/v1/embeddings", summary="Vectors, as OpenAI has them")
     async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
         answer = await ask(
@@ -110,7 +107,8 @@ def routes(service: Service) -> APIRouter:
     async def one(model: Annotated[str, Path(max_length=64)]) -> Response:
         return JsonResponse(_shown(service.models[model]))
 
-    return router
+
+PROTOCOL = Protocol("OpenAI", _add_routes, error_body, status_of)
 
 
 def _inputs(given: str | list[int] | list[str] | list[list[int]]) -> list[Any]:

@@ -7,15 +7,14 @@ from pydantic import Field
 
 from bertsmith.serving.operations.operation import LongText
 from bertsmith.serving.protocols.routing import (
+    Protocol,
     StrictBody,
     json_response,
     key_of,
     note,
     options_of,
-    router_of,
     timeout_of,
 )
-from bertsmith.serving.refusals import Refusal
 from bertsmith.serving.service import Request as ServiceRequest
 from bertsmith.serving.service import Service
 
@@ -35,19 +34,7 @@ class Body(StrictBody):
     options: dict[str, Any] = Field({})
 
 
-def error_body(refusal: Refusal) -> dict[str, Any]:
-    """{"error": {"code", "message", "retry_after"}}."""
-    return {
-        "error": {"code": refusal.code, "message": refusal.message, "retry_after": refusal.retry_after},
-    }
-
-
-def routes(service: Service) -> APIRouter:
-    """The routes, for an application."""
-    router = router_of(
-        error_body, before=lambda request: service.models[request.path_params["model"]], tags=["bertsmith"]
-    )
-
+def _add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/v1/{model}", summary="Ask a model")
     async def ask(model: Annotated[str, Path(max_length=64)], body: Body, request: Request) -> Response:
         one = not isinstance(body.inputs, list)
@@ -72,4 +59,5 @@ def routes(service: Service) -> APIRouter:
         }
         return await json_response(found, note(request, answer))
 
-    return router
+
+PROTOCOL = Protocol("bertsmith", _add_routes)

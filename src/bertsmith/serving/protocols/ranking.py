@@ -17,10 +17,10 @@ from bertsmith.serving.protocols.routing import (
     ClientsBody,
     JsonResponse,
     ListOf,
+    Protocol,
     StrictBody,
     ask,
     note,
-    router_of,
 )
 from bertsmith.serving.protocols.tei import labelled_logits
 from bertsmith.serving.refusals import Refusal, Unsupported
@@ -79,15 +79,7 @@ def status_of(refusal: Refusal) -> int:
     return 400 if refusal.status in (413, 422) else refusal.status
 
 
-def _either_error(refusal: Refusal) -> dict[str, Any]:
-    """TEI's error and Cohere's in one object."""
-    return {**tei.error_body(refusal), **error_body(refusal)}
-
-
-def routes(service: Service) -> APIRouter:
-    """The routes, for an application."""
-    router = router_of(error_body, status_of, tags=["Cohere"])
-
+def _add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/v2/rerank", summary="Re-ranking, as Cohere has it")
     async def second(body: DocumentsBody, request: Request) -> Response:
         return await _rank(service, request, body, body.model, "2")
@@ -96,14 +88,12 @@ def routes(service: Service) -> APIRouter:
     async def first(body: DocumentsBody, request: Request) -> Response:
         return await _rank(service, request, body, body.model, "1")
 
-    return router
+
+PROTOCOL = Protocol("Cohere", _add_routes, error_body, status_of)
 
 
-def routes_of_either(service: Service) -> APIRouter:
-    """/rerank, for an application."""
-    either = router_of(_either_error, tei.status_of, tags=["TEI"])
-
-    @either.post("/rerank", summary="Re-ranking, as TEI and as Jina have it")
+def _add_route_of_either(router: APIRouter, service: Service) -> None:
+    @router.post("/rerank", summary="Re-ranking, as TEI and as Jina have it")
     async def rerank(body: EitherBody, request: Request, model: tei.Named = None) -> Response:
         if isinstance(body, DocumentsBody):
             return await _rank(service, request, body, body.model or model, "1")
@@ -116,7 +106,13 @@ def routes_of_either(service: Service) -> APIRouter:
             found.append({"index": index, **shown, "score": scores[index]})
         return JsonResponse(found, headers=note(request, answer))
 
-    return either
+
+def _error_of_either(refusal: Refusal) -> dict[str, Any]:
+    """TEI's error and Cohere's in one object."""
+    return {**tei.error_body(refusal), **error_body(refusal)}
+
+
+PROTOCOL_OF_EITHER = Protocol("TEI", _add_route_of_either, _error_of_either, tei.status_of)
 
 
 async def _rank(

@@ -1,8 +1,12 @@
-"""What the routes of every protocol share: bodies in, answers and refusals out."""
+"""What a protocol is, and what the routes of all of them share: bodies in, answers and refusals out.
+
+How to add one from outside the package: docs/add-a-route.md.
+"""
 
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
 from json import JSONDecodeError
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -46,14 +50,42 @@ _MANY = 100_000  # numbers
 _JSON = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
+def our_error_body(refusal: Refusal) -> dict[str, Any]:
+    """{"error": {"code", "message", "retry_after"}}."""
+    return {
+        "error": {"code": refusal.code, "message": refusal.message, "retry_after": refusal.retry_after},
+    }
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The routes that one kind of clients knows, and what they are told where one refuses.
+
+    `name` is its heading in the OpenAPI document. `add_routes` puts its routes on a router, to be answered by
+    a service. `error_body`: a refusal in the clients' envelope; `status_of`: its status, where the clients
+    expect another than the refusal's own.
+    """
+
+    name: str
+    add_routes: Callable[[APIRouter, Service], None]
+    error_body: ErrorBody = our_error_body
+    status_of: StatusOf | None = None
+
+    def router(self, service: Service) -> APIRouter:
+        """Its routes, for an application."""
+        router = router_of(self.error_body, self.status_of, service, tags=[self.name])
+        self.add_routes(router, service)
+        return router
+
+
 def router_of(
-    error_body: ErrorBody,
+    error_body: ErrorBody = our_error_body,
     status_of: StatusOf | None = None,
-    before: Callable[[Request], Any] = lambda request: None,
+    service: Service | None = None,
     **more: Any,
 ) -> APIRouter:
-    """A router whose refusals have the protocol's own envelope, and its own status where that differs.
-    `before` a body is looked at, it may refuse what the path says.
+    """A router whose refusals have the protocol's own envelope, and its own status where that differs. Of a
+    service, a body for a {model} of the path that isn't there is not looked at.
     """
 
     def refused(refusal: Refusal, request: Request) -> Response:
@@ -65,7 +97,9 @@ def router_of(
 
             async def handle(request: Request) -> Response:
                 try:
-                    before(request)
+                    name = request.path_params.get("model")
+                    if service is not None and name is not None and self.body_field is not None:
+                        service.models[name]  # raises UnknownModel
                     return await usual(JsonRequest(request.scope, request.receive))
                 except Refusal as refusal:
                     return refused(refusal, request)

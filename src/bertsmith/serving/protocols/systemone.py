@@ -24,8 +24,8 @@ from bertsmith.serving.protocols.routing import (
     ClientsBody,
     InvalidBody,
     JsonResponse,
+    Protocol,
     StrictBody,
-    router_of,
 )
 from bertsmith.serving.refusals import Refusal, Unsupported
 from bertsmith.serving.service import Service
@@ -125,10 +125,7 @@ def error_body(refusal: Refusal) -> dict[str, Any]:
     return {"detail": refusal.message}
 
 
-def routes(service: Service) -> APIRouter:
-    """The routes, for an application."""
-    router = router_of(error_body, tags=["System One"])
-
+def _add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/v1/systemone", summary="Typed questions, as System One has them")
     async def system_one(body: SystemOneBody, request: Request) -> Response:
         questions = [each.question(name) for name, each in body.questions.items()]
@@ -148,7 +145,8 @@ def routes(service: Service) -> APIRouter:
         }
         return JsonResponse(content, headers=found.headers(request))
 
-    return router
+
+PROTOCOL = Protocol("System One", _add_routes, error_body)
 
 
 def _shown(question: Noul | Choice | Score, said: Reply) -> dict[str, Any]:

@@ -20,12 +20,12 @@ from bertsmith.serving.protocols.routing import (
     ClientsBody,
     JsonResponse,
     ListOf,
+    Protocol,
     StrictBody,
     ask,
     json_response,
     note,
     read_apart,
-    router_of,
 )
 from bertsmith.serving.refusals import InvalidRequest, NoInputs, Refusal, TooLarge, Unsupported
 from bertsmith.serving.served_model import ServedModel
@@ -123,9 +123,7 @@ def status_of(refusal: Refusal) -> int:
     return 422 if isinstance(refusal, TooLarge) else refusal.status
 
 
-def routes(service: Service) -> APIRouter:
-    """The routes, for an application."""
-    router = router_of(error_body, status_of, tags=["TEI"])
+def _add_routes(router: APIRouter, service: Service) -> None:
     _add_vectors(router, service)
     _add_tokens(router, service)
 
@@ -146,7 +144,8 @@ def routes(service: Service) -> APIRouter:
     async def info(model: Named = None) -> Response:
         return JsonResponse(_info(service, service.models.find(model, None)))
 
-    return router
+
+PROTOCOL = Protocol("TEI", _add_routes, error_body, status_of)
 
 
 def _add_vectors(router: APIRouter, service: Service) -> None:
