@@ -18,7 +18,8 @@ import torch
 from bertsmith.errors import InputError, ResourceError
 from bertsmith.serving import serve
 from bertsmith.serving.models import Models
-from bertsmith.serving.serve import _metrics_folder, _Processes, _Worker, try_models
+from bertsmith.serving.monitoring import metrics_of_several
+from bertsmith.serving.serve import _Processes, _Worker, try_models
 from bertsmith.serving.settings import read_settings
 from served_models import save_fine_tuned
 
@@ -88,7 +89,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[_Processes, list[
         monkeypatch.setattr(found, "_begin", begin)
         monkeypatch.setattr(serve, "time", clock)
         monkeypatch.setattr(serve.connection, "wait", lambda *_, **__: clock.sleep(LOOK))
-        monkeypatch.setattr(serve.multiprocess, "mark_process_dead", lambda _: None)
+        monkeypatch.setattr(serve, "leave_metrics_of", lambda _: None)
         yield found, tried
 
 
@@ -187,9 +188,9 @@ def test_metrics_of_a_service_that_was_killed_are_cleared_away_and_those_of_a_li
     left = tmp_path / "bertsmith-metrics-left"
     left.mkdir()
     (left / "counter_1.db").touch()
-    with _metrics_folder() as living:
-        assert [str(each) for each in tmp_path.iterdir()] == [living]
-        with _metrics_folder() as another:
-            assert {str(each) for each in tmp_path.iterdir()} == {living, another}
-        assert [str(each) for each in tmp_path.iterdir()] == [living]
+    with metrics_of_several() as living:
+        assert list(tmp_path.iterdir()) == [living]
+        with metrics_of_several() as another:
+            assert set(tmp_path.iterdir()) == {living, another}
+        assert list(tmp_path.iterdir()) == [living]
     assert list(tmp_path.iterdir()) == []

@@ -108,8 +108,9 @@ def test_what_is_no_route_or_has_a_path_of_ours_is_refused_before_a_model_is_ope
 ) -> None:
     (tmp_path / "others.py").write_text(
         "from bertsmith.serving.protocols.routing import Protocol\n"
+        "def answer(): pass\n"
         "def at(path):\n"
-        "    return Protocol('own', lambda router, _: router.add_api_route(path, str, methods=['POST']))\n"
+        "    return Protocol('own', lambda router, _: router.add_api_route(path, answer, methods=['POST']))\n"
         "TAKEN, ALL, HIDDEN = at('/v1/rerank'), at('/v1/{name}'), at('/models/mine')\n"
         "FREE, AGAIN = at('/own/{name}'), at('/own/{other}')\n"
     )

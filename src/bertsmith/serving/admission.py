@@ -30,6 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertsmith.errors import InputError
 from bertsmith.serving import LOG
+from bertsmith.serving.page import PAGE_FILES
 from bertsmith.serving.refusals import (
     Forbidden,
     InvalidRequest,
@@ -47,7 +48,6 @@ _COMMENT = re.compile(r"(?:^|\s)#")  # a key may have one in it
 _SHORTEST = 16  # characters
 _LOOKED_AT = 1.0  # seconds between two looks at the file
 _PUBLIC = ("/health", "/health/live", "/health/ready", "/ping", "/")
-PAGE_FILES = "/page/static/"  # what is there, and at /, is in the package
 _SECONDS = 30.0  # for all of a body
 _MOST_DIGITS = 18  # of a size: Python refuses to read thousands of them
 _BODIES = 128  # of the largest size, for which there is room: slow clients must not fill the memory

@@ -28,7 +28,7 @@ from bertsmith.tasks.golden.records import Answers, Record, answers_of, read_gol
 from bertsmith.tasks.golden.subject import MaskSubject, Subject, TaskSubject, VectorSubject
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.text.tokens.value_tokenizers import PatchShape, PatchTokenizer
+from bertsmith.text.tokens.value_tokenizers import PatchTokenizer
 
 _PROBES = (
     "The court granted the motion.",
@@ -207,9 +207,7 @@ def probe_once(model: ServedModel) -> None:
 
 def probe_of(model: ServedModel, operation: str) -> tuple[list[Any], Options]:
     """Inputs that an operation of a model reads."""
-    texts: list[Any] = list(_PROBES)
-    if isinstance(model.tokenizer, PatchTokenizer):
-        texts = rows_of(model.tokenizer.shape)
+    texts: list[Any] = list(rows_of(model) or _PROBES)
     if operation == "fill_mask":
         mask = model.tokenizer.id_to_token(model.tokenizer.mask_id)
         return [f"{text} {mask}" for text in texts], Options()
@@ -226,8 +224,13 @@ def probe_of(model: ServedModel, operation: str) -> tuple[list[Any], Options]:
     return texts, Options()
 
 
-def rows_of(shape: PatchShape) -> list[str]:
-    """Three images, or series of one, two and three patches: all values the mean, or something above it."""
+def rows_of(model: ServedModel) -> list[str] | None:
+    """Of a model that reads rows of numbers three images, or series of one, two and three patches: all values
+    the mean, or something above it.
+    """
+    if not isinstance(model.tokenizer, PatchTokenizer):
+        return None
+    shape = model.tokenizer.shape
     steps = (
         [shape.height * shape.width] * 3 if shape.kind == "images" else [shape.size * n for n in (1, 2, 3)]
     )

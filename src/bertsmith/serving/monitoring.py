@@ -5,10 +5,13 @@ are replaced while it goes on. No text and no key is in any of it, unless `log_t
 import asyncio
 import os
 import re
+import shutil
+import tempfile
 import time
 import uuid
-from collections.abc import MutableMapping
-from contextlib import suppress
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -26,6 +29,7 @@ from prometheus_client import (
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertsmith.errors import BertsmithError
+from bertsmith.files import can_open_folders, locked_folder
 from bertsmith.serving import LOG
 from bertsmith.serving.models import probe_once
 from bertsmith.serving.protocols.routing import JsonResponse, router_of
@@ -35,7 +39,8 @@ from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Answer, Service
 from bertsmith.serving.settings import ServingSettings
 
-MANY_PROCESSES = "PROMETHEUS_MULTIPROC_DIR"
+_SEVERAL = "PROMETHEUS_MULTIPROC_DIR"  # Prometheus' own name for the folder of several processes
+_FOLDER = "bertsmith-metrics-"
 _PROBED_EVERY = 5.0  # seconds between two forward passes, where traffic makes none
 _OLDEST = 20.0  # seconds since the last one, to be ready
 _DEAD = 120.0  # seconds since the last one, to be begun anew
@@ -123,7 +128,7 @@ class Metrics:
         self.waiting_tokens = Gauge(f"{name}_queue_tokens", "Tokens that wait.", **several)
         self.resident = Gauge(f"{name}_resident_bytes", "Memory of all processes that answer.", **several)
         self._queue, self._process = queue, psutil.Process()
-        if MANY_PROCESSES not in os.environ:
+        if _SEVERAL not in os.environ:
             ProcessCollector(registry=self.registry)
         queue.on_batch = lambda batch: self.batches.labels(batch.run.model).observe(batch.tokens)
 
@@ -153,7 +158,7 @@ class Metrics:
         """In Prometheus' text format."""
         self._refresh()
         registry = self.registry
-        if MANY_PROCESSES in os.environ:
+        if _SEVERAL in os.environ:
             registry = CollectorRegistry()
             multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         found: bytes = generate_latest(registry)
@@ -161,6 +166,32 @@ class Metrics:
 
     def _histogram(self, name: str, what: str, labels: list[str], buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"bertsmith_{name}", what, labels, buckets=buckets, registry=self.registry)
+
+
+@contextmanager
+def metrics_of_several() -> Iterator[Path]:
+    """Where the metrics of processes that are begun meanwhile lie, locked by this one. What was left by one
+    that was killed is cleared away.
+    """
+    if can_open_folders():
+        for left in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+            with suppress(OSError), locked_folder(left) as is_nobodys:  # another user's can't be opened
+                if is_nobodys:
+                    shutil.rmtree(left, ignore_errors=True)
+    while True:
+        with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder, locked_folder(Path(folder)) as is_ours:
+            if is_ours:  # else another process that begins has taken it for left
+                os.environ[_SEVERAL] = folder
+                try:
+                    yield Path(folder)
+                finally:
+                    os.environ.pop(_SEVERAL, None)
+                return
+
+
+def leave_metrics_of(process: int | None) -> None:
+    """What a process that has died counted stays; what was true of it then doesn't."""
+    multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]
 
 
 class RequestLog:

@@ -14,42 +14,34 @@ Several, on one socket, and one that watches them and has no model
 import asyncio
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import connection, get_context
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from multiprocessing import connection, context, get_context
 from pathlib import Path
 from threading import Thread
-from types import FrameType
 
 import torch
-from fastapi import FastAPI
-from prometheus_client import multiprocess
 
 from bertsmith.errors import BertsmithError, InputError, ResourceError
-from bertsmith.files import can_open_folders, lock, locked_folder
+from bertsmith.files import lock
 from bertsmith.machine import Hardware
 from bertsmith.serving import LOG
 from bertsmith.serving.admission import Keys
 from bertsmith.serving.app import make_app
 from bertsmith.serving.http_server import DrainingServer, listen, listening, log_to_stderr
 from bertsmith.serving.models import Models
-from bertsmith.serving.monitoring import MANY_PROCESSES
+from bertsmith.serving.monitoring import leave_metrics_of, metrics_of_several
 from bertsmith.serving.settings import ServingSettings
 
 _ADVANCE = 0.2  # seconds that ready is red before the socket closes, with `drain_delay` on top
 _LOOK = 0.1  # seconds between two looks at whether a second signal came
 _PAUSE = 1.0  # seconds before another takes a dead one's place; twice as many after each that wasn't ready
 _LONGEST_PAUSE = 60.0
-_METRICS = "bertsmith-metrics-"
 
 
 def serve(settings: ServingSettings) -> None:
@@ -128,7 +120,7 @@ class ServiceServer(DrainingServer):
         is_worker: bool = False,
         early: Sequence[int] = (),
     ) -> None:
-        self.app: FastAPI = make_app(settings, models)
+        self.app = make_app(settings, models)
         super().__init__(self.app, settings.drain_seconds)
         self.settings, self.models, self.on_ready, self.is_worker = settings, models, on_ready, is_worker
         self._early = early
@@ -202,12 +194,8 @@ class ServiceServer(DrainingServer):
 
 def run_processes(settings: ServingSettings, listener: socket.socket, on_ready: Callable[[], None]) -> None:
     """Until all have ended; `on_ready` is called when all are ready. Exits with 1 where one can't begin."""
-    with _metrics_folder() as folder:
-        os.environ[MANY_PROCESSES] = folder
-        try:
-            well = _Processes(settings, listener).run(on_ready)
-        finally:
-            del os.environ[MANY_PROCESSES]
+    with metrics_of_several():
+        well = _Processes(settings, listener).run(on_ready)
     if not well:
         sys.exit(1)
 
@@ -237,7 +225,7 @@ def try_models(settings: ServingSettings) -> list[str]:
     return found
 
 
-def _try(settings_json: str, answer: Connection) -> None:
+def _try(settings_json: str, answer: connection.Connection) -> None:
     _leave_signals_to_parent()
     models = Models(ServingSettings.model_validate_json(settings_json))
     try:
@@ -249,29 +237,14 @@ def _try(settings_json: str, answer: Connection) -> None:
         answer.send(found)
 
 
-@contextmanager
-def _metrics_folder() -> Iterator[str]:
-    """Where the processes' metrics lie, locked by this one. What one that was killed left is cleared away."""
-    if can_open_folders():
-        for left in Path(tempfile.gettempdir()).glob(f"{_METRICS}*"):
-            with suppress(OSError), locked_folder(left) as is_nobodys:  # another user's can't be opened
-                if is_nobodys:
-                    shutil.rmtree(left, ignore_errors=True)
-    while True:
-        with tempfile.TemporaryDirectory(prefix=_METRICS) as folder, locked_folder(Path(folder)) as is_ours:
-            if is_ours:  # else another process that begins has taken it for left
-                yield folder
-                return
-
-
 @dataclass
 class _Worker:
     """`lifeline`: says when it is ready, and its end tells it that this process is gone. `owed`: SIGHUP came
     before that, when it may have read some folders already.
     """
 
-    process: SpawnProcess
-    lifeline: Connection
+    process: context.SpawnProcess
+    lifeline: connection.Connection
     ready: bool = False
     owed: bool = False
 
@@ -334,7 +307,7 @@ class _Processes:
 
     def _replace(self, dead: _Worker) -> None:
         self._workers.remove(dead)
-        multiprocess.mark_process_dead(dead.process.pid)  # type: ignore[no-untyped-call]
+        leave_metrics_of(dead.process.pid)
         if self._stopping:
             return
         LOG.error("process %s ended with status %s", dead.process.pid, dead.process.exitcode)
@@ -348,7 +321,7 @@ class _Processes:
             LOG.error("another could not begin in its place; the next one tries in %g seconds", pause)
         self._due.append(time.monotonic() + pause)
 
-    def _stop(self, sig: int = 0, frame: FrameType | None = None) -> None:
+    def _stop(self, sig: int = 0, frame: object = None) -> None:
         again, self._stopping = self._stopping, True
         for worker in list(self._workers):
             if again:
@@ -356,7 +329,7 @@ class _Processes:
             else:
                 worker.process.terminate()
 
-    def _pass_on(self, sig: int, frame: FrameType | None) -> None:
+    def _pass_on(self, sig: int, frame: object) -> None:
         for worker in list(self._workers):
             if worker.ready:
                 _hang_up(worker)
@@ -370,7 +343,7 @@ def _hang_up(worker: _Worker) -> None:
             os.kill(worker.process.pid, signal.SIGHUP)
 
 
-def _work(settings_json: str, listener: socket.socket, lifeline: Connection) -> None:
+def _work(settings_json: str, listener: socket.socket, lifeline: connection.Connection) -> None:
     """One process, with its share of the cores."""
     _leave_signals_to_parent()
     settings = ServingSettings.model_validate_json(settings_json)
@@ -382,7 +355,15 @@ def _work(settings_json: str, listener: socket.socket, lifeline: Connection) -> 
     except BertsmithError as error:
         LOG.error("%s", error)
         sys.exit(2)
-    Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
+
+    def end_with_parent() -> None:
+        """It never says anything: what ends the wait is its death."""
+        try:
+            lifeline.recv()
+        except (EOFError, OSError):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    Thread(target=end_with_parent, daemon=True).start()
     server = ServiceServer(settings, models, lambda: lifeline.send(True), is_worker=True)
     server.serve_until_signal(listener)
 
@@ -392,11 +373,3 @@ def _leave_signals_to_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-
-def _end_with_parent(lifeline: Connection) -> None:
-    """It never says anything: what ends the wait is its death."""
-    try:
-        lifeline.recv()
-    except (EOFError, OSError):
-        os.kill(os.getpid(), signal.SIGTERM)

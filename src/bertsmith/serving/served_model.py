@@ -7,30 +7,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from bertsmith.errors import ModelError
 from bertsmith.inference.embedding.embedder import Embedder
-from bertsmith.inference.embedding.text_chunks import TextWindows
-from bertsmith.inference.engine import Engine, start_engine
-from bertsmith.inference.index.index import Index
-from bertsmith.inference.index.manifest import MANIFEST as INDEX
-from bertsmith.inference.index.manifest import read_index_manifest
-from bertsmith.model.bert import Bert
+from bertsmith.inference.engine import start_engine
+from bertsmith.inference.index.manifest import MANIFEST, read_index_manifest
 from bertsmith.model.locate import locate_model
-from bertsmith.model.manifest import stated_manifest
-from bertsmith.serving.operations.embed import Embed, EmbedTokens, Prompts, Similarity, TextEncoder
+from bertsmith.serving.operations.embed import (
+    Embed,
+    TextEncoder,
+    encoder_beside_a_head,
+    text_encoder,
+    vector_operations,
+)
 from bertsmith.serving.operations.fill_mask import FillMask
 from bertsmith.serving.operations.operation import Operation
 from bertsmith.serving.operations.predict import Predict, Rerank, ranks_pairs
 from bertsmith.serving.operations.search import Search
 from bertsmith.serving.refusals import Unsupported
 from bertsmith.serving.settings import ModelSettings
-from bertsmith.tasks.checkpoints.infer_task import model_kind
-from bertsmith.tasks.checkpoints.sentence_folder import read_sentence_settings
+from bertsmith.tasks.checkpoints.infer_task import model_kind, needs_class
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
-from bertsmith.tasks.registry import TASKS, find_task
+from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -57,11 +56,18 @@ class ServedFiles:
     def at(cls, path: str) -> "ServedFiles":
         """As they are now. Raises ModelError where there is no such model, InputError for a damaged index."""
         folder = Path(path)
-        index = _seen(folder.glob(INDEX))  # () where it is none
-        if index:
-            weights = _model_of_index(folder)
-        else:
+        index = _seen(folder.glob(MANIFEST))  # () where it is none
+        if not index:
             folder = weights = locate_model(path).folder
+        else:
+            name = read_index_manifest(folder).model.name
+            try:
+                weights = locate_model(name).folder
+            except ModelError as error:
+                raise ModelError(
+                    f"{folder} was built by {name!r}, which can't be opened; an index of an embedder of your "
+                    f"own can't be served. {error}"
+                ) from error
         return cls(folder, weights, folder.stat().st_mtime, _state(weights), index)
 
     @property
@@ -79,17 +85,6 @@ class ServedFiles:
         """
         now = ServedFiles.at(path)
         return (self._opened, self._index) == (now._opened, now._index)
-
-
-def _model_of_index(folder: Path) -> Path:
-    name = read_index_manifest(folder).model.name
-    try:
-        return locate_model(name).folder
-    except ModelError as error:
-        raise ModelError(
-            f"{folder} was built by {name!r}, which can't be opened; an index of an embedder of your own "
-            f"can't be served. {error}"
-        ) from error
 
 
 def _state(folder: Path) -> _State:
@@ -125,7 +120,7 @@ class ServedModel:
     compute_dtype: torch.dtype
     device: torch.device
     tokenizer: Tokenizer
-    module: nn.Module
+    module: torch.nn.Module
     opened: Task[Any] | None = None
     encoder: TextEncoder | None = None
 
@@ -176,7 +171,11 @@ def _open(
 ) -> ServedModel:
     wanted = getattr(torch, settings.compute_dtype) if settings.compute_dtype else None
     if files.is_index:
-        return _open_index(settings, version, files, device, wanted)
+        embedder = Embedder(files.weights, device=device, compute_dtype=wanted)
+        found = text_encoder(settings.name, embedder)
+        embed = Embed(found)
+        search = Search.open(files.folder, embedder, embed)
+        return _of_vectors(settings, files, version, "search", {"search": search, "embed": embed}, found)
     folder = files.folder
     kind = model_kind(folder)
     if kind == "embedding":
@@ -185,7 +184,7 @@ def _open(
     if kind == "masked-language":
         model, _ = load_pretraining_model(folder)
         engine = start_engine(model, folder, device, wanted)
-        found = _beside_a_head(settings.name, folder, engine, model.encoder)
+        found = encoder_beside_a_head(settings.name, folder, engine, model.encoder)
         operations = {"fill_mask": FillMask(settings.name, engine), **vector_operations(found)}
         return replace(
             _of_vectors(settings, files, version, kind, operations, found),
@@ -199,9 +198,7 @@ def _open_task(
     settings: ModelSettings, version: int, files: ServedFiles, device: torch.device | str, wanted: Any
 ) -> ServedModel:
     folder = files.folder
-    manifest = stated_manifest(folder)
-    needs_class = manifest is not None and manifest.task not in TASKS
-    own = find_task(settings.task) if settings.task and needs_class else None
+    own = find_task(settings.task) if settings.task and needs_class(folder) else None
     model, task = load_task_model(folder, own)
     engine = start_engine(model, folder, device, wanted)
     predict = Predict(settings.name, engine, task)
@@ -210,7 +207,7 @@ def _open_task(
         operations["rerank"] = Rerank(predict)
     found = None
     if task.makes_vectors:
-        found = _beside_a_head(settings.name, folder, engine, model.encoder)
+        found = encoder_beside_a_head(settings.name, folder, engine, model.encoder)
         operations = {**vector_operations(found), **operations}
     return ServedModel(
         name=settings.name,
@@ -227,19 +224,6 @@ def _open_task(
         opened=task,
         encoder=found,
     )
-
-
-def _open_index(
-    settings: ModelSettings, version: int, files: ServedFiles, device: torch.device | str, wanted: Any
-) -> ServedModel:
-    embedder = Embedder(files.weights, device=device, compute_dtype=wanted)
-    index = Index.open(files.folder, embedder)
-    index.require_same_model()
-    index.warn_if_unfinished()
-    found = text_encoder(settings.name, embedder)
-    embed = Embed(found)
-    operations: dict[str, Operation] = {"search": Search(index, embed), "embed": embed}
-    return _of_vectors(settings, files, version, "search", operations, found)
 
 
 def _of_vectors(
@@ -264,26 +248,3 @@ def _of_vectors(
         module=found.encoder,
         encoder=found,
     )
-
-
-def text_encoder(name: str, embedder: Embedder) -> TextEncoder:
-    """The same encoder, for the service's queue."""
-    prompts = Prompts.of(read_sentence_settings(embedder.folder))
-    how = embedder.pooling, prompts, embedder.device, embedder.compute_dtype
-    last = embedder.projection, embedder.full_width, embedder.dimensions
-    return TextEncoder(name, embedder.encoder, embedder.windows, *how, *last)
-
-
-def _beside_a_head(name: str, folder: Path, engine: Engine[Any], encoder: Bert) -> TextEncoder:
-    """Vectors by the encoder of a model that has a head too."""
-    found = read_sentence_settings(folder)
-    longest = min(found.max_length or encoder.config.max_length, encoder.config.max_length)
-    windows = TextWindows(engine.tokenizer, longest, None, found.pooling == "cls")
-    how = found.pooling, Prompts.of(found), engine.device, engine.compute_dtype
-    return TextEncoder(name, encoder, windows, *how)
-
-
-def vector_operations(found: TextEncoder) -> dict[str, Operation]:
-    """What any encoder can be asked for."""
-    embed = Embed(found)
-    return {"embed": embed, "similarity": Similarity(embed), "embed_tokens": EmbedTokens(found)}

@@ -15,8 +15,8 @@ from bertsmith.inference.explaining.attribution import Explainer
 from bertsmith.inference.export.source import open_source
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
+from bertsmith.serving.operations.embed import text_encoder, vector_operations
 from bertsmith.serving.operations.operation import Options
-from bertsmith.serving.served_model import text_encoder, vector_operations
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 
 TEXTS = ["bal ben cir.", " ".join(WORDS[:60]), "kal"]

@@ -30,14 +30,13 @@ from bertsmith.mirror.answering.stages import Stage
 from bertsmith.mirror.database import shown
 from bertsmith.mirror.page.state import Looking
 from bertsmith.mirror.settings import MirrorSettings
-from bertsmith.reporting.page import WEB
 from bertsmith.serving import LOG
 from bertsmith.serving.admission import Client, Keys, is_loopback
-from bertsmith.serving.page import HEADERS, MEDIA_TYPES, STATIC
+from bertsmith.serving.page import FOLDERS, HEADERS, MEDIA_TYPES
 from bertsmith.serving.refusals import Forbidden, InvalidRequest, Refusal, TooLarge, Unavailable, UnknownModel
 
 ROOT = "/bertsmith/"
-_FOLDERS = (WEB, STATIC, Path(__file__).parent / "static")
+_FOLDERS = (*FOLDERS, Path(__file__).parent / "static")
 _MOST_BYTES = 4096  # of a move
 _SHARE = 5  # a state that took a second isn't made anew for so many
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")

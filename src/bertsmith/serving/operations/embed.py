@@ -5,6 +5,7 @@ E inputs, W windows of them, T tokens of an input, H hidden size, D width of a v
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,15 @@ from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
-from bertsmith.inference.embedding.embedder import projected
+from bertsmith.inference.embedding.embedder import Embedder, projected
 from bertsmith.inference.embedding.text_chunks import TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
-from bertsmith.inference.engine import autocasting
+from bertsmith.inference.engine import Engine, autocasting
 from bertsmith.model.bert import Bert
 from bertsmith.model.static_table import StaticTable
-from bertsmith.serving.operations.operation import Options, Pass, PreparedRequest
+from bertsmith.serving.operations.operation import Operation, Options, Pass, PreparedRequest
 from bertsmith.serving.refusals import TooLarge, TooLong
-from bertsmith.tasks.checkpoints.sentence_folder import SentenceSettings
+from bertsmith.tasks.checkpoints.sentence_folder import SentenceSettings, read_sentence_settings
 from bertsmith.tasks.examples.encoding import Encoded, Layout, windows
 from bertsmith.tasks.heads.pooling import Pooling, join_pooled, pool_examples
 from bertsmith.tasks.task import Outputs
@@ -136,6 +137,23 @@ class TextEncoder:
         return given[first : len(given) - last]
 
 
+def text_encoder(name: str, embedder: Embedder) -> TextEncoder:
+    """The same encoder, for the service's queue."""
+    prompts = Prompts.of(read_sentence_settings(embedder.folder))
+    how = embedder.pooling, prompts, embedder.device, embedder.compute_dtype
+    last = embedder.projection, embedder.full_width, embedder.dimensions
+    return TextEncoder(name, embedder.encoder, embedder.windows, *how, *last)
+
+
+def encoder_beside_a_head(name: str, folder: Path, engine: Engine[Any], encoder: Bert) -> TextEncoder:
+    """Vectors by the encoder of a model that has a head too."""
+    found = read_sentence_settings(folder)
+    longest = min(found.max_length or encoder.config.max_length, encoder.config.max_length)
+    windows = TextWindows(engine.tokenizer, longest, None, found.pooling == "cls")
+    how = found.pooling, Prompts.of(found), engine.device, engine.compute_dtype
+    return TextEncoder(name, encoder, windows, *how)
+
+
 class Embed:
     """A vector (D,) for each input. `kind` query or document, or `prompt_name`, chooses the prompt before it;
     `dimensions` keeps the first D, `normalise` False leaves the length as it is.
@@ -236,6 +254,12 @@ class EmbedTokens:
         tokens = [each.tokens for each in made]
         _require_few(sum(tokens), self.encoder.encoder.config.hidden_size, "tokens")
         return PreparedRequest(self.run, made, list, tokens, cut_off)
+
+
+def vector_operations(found: TextEncoder) -> dict[str, Operation]:
+    """What any encoder can be asked for."""
+    embed = Embed(found)
+    return {"embed": embed, "similarity": Similarity(embed), "embed_tokens": EmbedTokens(found)}
 
 
 def _require_few(vectors: int, width: int, of: str) -> None:

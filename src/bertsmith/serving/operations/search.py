@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, get_args
 
 from bertsmith.errors import BertsmithError, FilterError, InputError
+from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.search import Mode, Question, check_question
 from bertsmith.serving import LOG
@@ -24,6 +26,19 @@ class Search:
 
     def __init__(self, index: Index, embed: Embed) -> None:
         self.index, self.embed = index, embed
+
+    @classmethod
+    def open(cls, folder: Path, embedder: Embedder, embed: Embed) -> "Search":
+        """Raises InputError as the index does, and where another model built it."""
+        index = Index.open(folder, embedder)
+        index.require_same_model()
+        index.warn_if_unfinished()
+        return cls(index, embed)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What a filter may ask for."""
+        return tuple(self.index.info.metadata)
 
     def prepare(self, inputs: Sequence[Any], options: Options) -> PreparedRequest:
         k, mode = options.more.get("k", 10), options.more.get("mode", "hybrid")

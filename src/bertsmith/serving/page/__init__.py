@@ -9,7 +9,10 @@ a browser that obeys the policy below would not fetch it either.
 
 from pathlib import Path
 
-STATIC = Path(__file__).parent / "static"
+from bertsmith.reporting.page import WEB
+
+FOLDERS = (WEB, Path(__file__).parent / "static")
+PAGE_FILES = "/page/static/"  # what is there, and at /, is in the package
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",

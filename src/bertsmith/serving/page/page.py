@@ -9,13 +9,11 @@ import base64
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Event, Lock
 from typing import Any, Literal
 from weakref import ref
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
@@ -26,19 +24,14 @@ from bertsmith.inference.explaining.attribution import Explainer
 from bertsmith.inference.explaining.explained_model import LONGEST
 from bertsmith.inference.ranking.reranker import relevant_label
 from bertsmith.model.cpu.process import start_one_core_threads
-from bertsmith.reporting.page import WEB
-from bertsmith.serving.admission import PAGE_FILES
 from bertsmith.serving.models import reads_pairs, rows_of
-from bertsmith.serving.operations.search import Search
-from bertsmith.serving.page import HEADERS, MEDIA_TYPES, STATIC
+from bertsmith.serving.page import FOLDERS, HEADERS, MEDIA_TYPES, PAGE_FILES
 from bertsmith.serving.protocols.routing import JsonResponse, StrictBody, router_of
 from bertsmith.serving.refusals import Expired, InvalidRequest, Overloaded, UnknownModel, Unsupported
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
 from bertsmith.text.tokens.pieces import shown_tokens
-from bertsmith.text.tokens.value_tokenizers import PatchTokenizer
 
-_FOLDERS = (WEB, STATIC)
 _LONGEST_ROW = 100_000  # bytes
 _ASKED = ("predict", "rerank", "similarity", "embed", "fill_mask", "search")  # what the page has a form for
 _SECONDS = 60.0  # for one explanation
@@ -52,11 +45,12 @@ def page_router(service: Service) -> APIRouter:
     router = router_of(include_in_schema=False)
     if not service.settings.page:
         return router
-    files = {path.name: path.read_bytes() for folder in _FOLDERS for path in sorted(folder.iterdir())}
+    files = {path.name: path for folder in FOLDERS for path in sorted(folder.iterdir())}
+    contents = {name: path.read_bytes() for name, path in files.items()}
 
     def answer(name: str) -> Response:
-        headers = HEADERS | {"content-type": MEDIA_TYPES[Path(name).suffix]}
-        return Response(files[name], headers=headers)
+        headers = HEADERS | {"content-type": MEDIA_TYPES[files[name].suffix]}
+        return Response(contents[name], headers=headers)
 
     @router.get("/")
     async def page() -> Response:
@@ -83,7 +77,7 @@ def page_router(service: Service) -> APIRouter:
 def described(model: ServedModel) -> dict[str, Any]:
     """What the page shows of a model, and makes its form by."""
     operations = [name for name in _ASKED if name in model.operations]
-    task, search = model.opened, model.operations.get("search")
+    task = model.opened
     # A model of transformers doesn't say whether it was trained on one text or two.
     ranks = "rerank" in model.operations and model.labels
     says_no_number = task is not None and task.reads_pairs is None
@@ -106,7 +100,7 @@ def described(model: ServedModel) -> dict[str, Any]:
         "mask": model.tokenizer.id_to_token(model.tokenizer.mask_id),
         "windows": bool(task is not None and (task.settings.stride is not None or task.is_pretokenized)),
         "scale": list(task.bounds) if task is not None and task.bounds else None,  # of a number
-        "columns": list(search.index.info.metadata) if isinstance(search, Search) else [],  # for filters
+        "columns": list(getattr(model.operations.get("search"), "columns", ())),  # for filters
         "beside": list(getattr(task, "column_names", ())),  # columns that are read beside the text
     }
 
@@ -115,10 +109,17 @@ def _example(model: ServedModel) -> list[str] | None:
     """A text or a pair that the model was tried on, where its folder is still that of a run; a row of numbers
     for a model that reads them. The page has texts of its own for all others.
     """
-    if isinstance(model.tokenizer, PatchTokenizer):
-        return rows_of(model.tokenizer.shape)[:1]
+    if (rows := rows_of(model)) is not None:
+        return rows[:1]
     for name in ("test", "dev") if model.opened is not None else ():
-        row = _first_row(model.files.folder.resolve().parent / "predictions" / f"{name}.jsonl")
+        path = model.files.folder.resolve().parent / "predictions" / f"{name}.jsonl"
+        try:
+            with path.open("rb") as file:
+                row = orjson.loads(file.readline(_LONGEST_ROW))
+        except (OSError, orjson.JSONDecodeError):
+            continue
+        if not isinstance(row, dict):
+            continue
         for keys in (("text", "text_pair"), ("query", "document"), ("text",)):
             texts = [row[key] for key in keys if isinstance(row.get(key), str) and row[key].strip()]
             if len(texts) == len(keys):
@@ -126,16 +127,6 @@ def _example(model: ServedModel) -> list[str] | None:
         if isinstance(words := row.get("words"), list):
             return [" ".join(map(str, words))]
     return None
-
-
-def _first_row(path: Path) -> dict[str, Any]:
-    """Of a run's predictions; empty where there are none."""
-    try:
-        with path.open("rb") as file:
-            row = orjson.loads(file.readline(_LONGEST_ROW))
-    except (OSError, orjson.JSONDecodeError):
-        return {}
-    return row if isinstance(row, dict) else {}
 
 
 class ExplanationBody(StrictBody):
@@ -302,5 +293,5 @@ def _attention(
     return answer
 
 
-def _encoded(numbers: npt.NDArray[Any]) -> str:
+def _encoded(numbers: "np.ndarray[Any, Any]") -> str:
     return base64.b64encode(np.ascontiguousarray(numbers).tobytes()).decode("ascii")

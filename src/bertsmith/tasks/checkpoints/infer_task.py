@@ -37,6 +37,12 @@ _OF_VECTORS = ("similarity", "retrieval")
 _MASKED = ("ForMaskedLM", "ForPreTraining")
 
 
+def needs_class(folder: Path) -> bool:
+    """Whether a task that is not ours made it, so that its class has to be named."""
+    manifest = stated_manifest(folder)
+    return manifest is not None and manifest.task not in TASKS
+
+
 def task_of_foreign(checkpoint: Checkpoint, folder: Path) -> Task[Any]:
     """A task with the folder's labels, which reads what the model can. Raises ModelError when it has no head
     of ours, or what the folder says of its labels can't be.
