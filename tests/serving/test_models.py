@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from starlette.testclient import TestClient
 
 from bertsmith.data.sequences.building import SequenceSettings, build_sequences
 from bertsmith.errors import ModelError
@@ -22,7 +23,6 @@ from bertsmith.serving.app import make_app
 from bertsmith.serving.models import Models, probe_once
 from bertsmith.serving.operations.operation import Options
 from bertsmith.serving.page.page import described
-from bertsmith.serving.protocols import openai
 from bertsmith.serving.refusals import Unsupported
 from bertsmith.serving.served_model import open_model
 from bertsmith.serving.settings import ModelSettings, read_settings
@@ -230,8 +230,10 @@ def test_when_the_folder_was_written_is_known_while_it_is_away(folder: Path, tmp
     written = folder.stat().st_mtime
     folder.rename(tmp_path / "away")
     assert models["m"].written == written
-    assert openai._shown(models["m"])["created"] == int(written)
-    assert openai._described(models["m"])["release_date"].startswith("20")
+    app = make_app(read_settings([f"m={folder}"], None, {}, {}), models)
+    shown = TestClient(app).get("/v1/models").json()
+    assert shown["data"][0]["created"] == int(written)
+    assert shown["models"][0]["release_date"].startswith("20")
 
 
 def test_the_health_s_forward_pass_does_not_wait_for_a_model_that_is_opened(

@@ -278,7 +278,15 @@ class BodyReader:
             held.size += len(parts[-1])
             self._held[held.key] += len(parts[-1])
             self._require(held.size)
-            self._require_room(held.key)
+            mine = self._held[held.key]
+            most = (self.most_bytes * _BODIES - self._held.total() + mine) // 2
+            if mine > most:
+                whose = " of this key" if held.key else ""
+                raise Unavailable(
+                    f"The requests{whose} that are open have {mine:,} bytes; this service holds {most:,} at "
+                    "a time now. Come back in a second.",
+                    1.0,
+                )
             if not message.get("more_body"):
                 return b"".join(parts)
 
@@ -315,17 +323,6 @@ class BodyReader:
             raise TooLarge(
                 f"The body has {size:,} bytes or more; this service takes {self.most_bytes:,}. "
                 "Send it in parts."
-            )
-
-    def _require_room(self, key: str) -> None:
-        mine = self._held[key]
-        most = (self.most_bytes * _BODIES - self._held.total() + mine) // 2
-        if mine > most:
-            whose = " of this key" if key else ""
-            raise Unavailable(
-                f"The requests{whose} that are open have {mine:,} bytes; this service holds {most:,} at a "
-                "time now. Come back in a second.",
-                1.0,
             )
 
     async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:

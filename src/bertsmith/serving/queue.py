@@ -164,7 +164,16 @@ class WorkQueue:
         """The work that is next, and what may be computed with it: at most `budget` tokens, at least one
         sequence. What expires before it is begun is refused instead. None where nothing waits.
         """
-        self._expire(now)
+        late = [
+            job
+            for client in self._clients.values()
+            for _, _, job in client.jobs
+            # Not what was begun: what was computed of it would be thrown away, and asked for again.
+            if job.over or (job.deadline <= now and not job.taken)
+        ]
+        for job in late:
+            self._remove(job)
+            job.fail(self.expired())
         if not self._clients:
             return None
         clients = sorted(self._clients.values(), key=lambda each: each.given)
@@ -259,18 +268,6 @@ class WorkQueue:
 
     def _done(self, now: float, mine: int, others: Sequence[int]) -> float:
         return now + (self._in_flight + mine + sum(min(each, mine) for each in others)) / self.rate
-
-    def _expire(self, now: float) -> None:
-        """Not what was begun: what was computed of it would be thrown away, and asked for again."""
-        late = [
-            job
-            for client in self._clients.values()
-            for _, _, job in client.jobs
-            if job.over or (job.deadline <= now and not job.taken)
-        ]
-        for job in late:
-            self._remove(job)
-            job.fail(self.expired())
 
     def _remove(self, job: Job) -> None:
         client = self._clients.get(job.key)

@@ -151,26 +151,24 @@ class Door:
             await _lifespan(receive, send)
             return
         body = (await receive())["body"]
-        reply = await self._reply({name: scope[name] for name in _PASSED_ON if name in scope}, body)
+        facts = {name: scope[name] for name in _PASSED_ON if name in scope}
+        reply: Reply | None = None
+        for _ in range(_ATTEMPTS):
+            asked = self.replicas.answer.remote(facts, body)
+            try:
+                reply = await asked
+                break
+            except asyncio.CancelledError:  # the client has gone
+                asked.cancel()
+                raise
+            except (RayActorError, DeploymentUnavailableError):
+                continue
         if reply is None:
             late = Unavailable("No replica could answer. Send the request again.", retry_after=1.0)
             await refuse_early(late, scope, receive, send)
             return
         await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
         await send({"type": "http.response.body", "body": reply.body})
-
-    async def _reply(self, scope: Mapping[str, Any], body: bytes) -> Reply | None:
-        for _ in range(_ATTEMPTS):
-            asked = self.replicas.answer.remote(scope, body)
-            try:
-                reply: Reply = await asked
-                return reply
-            except asyncio.CancelledError:  # the client has gone
-                asked.cancel()
-                raise
-            except (RayActorError, DeploymentUnavailableError):
-                continue
-        return None
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

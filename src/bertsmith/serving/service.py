@@ -108,7 +108,6 @@ class Service:
         deadline = self.deadline(request.timeout_ms)
         self.queue.require_hope(deadline, request.key)  # before time is spent on it
         prepared = await self._prepare(operation.prepare, request, deadline)
-        self._require_tokens(prepared)
         prepared_at = time.monotonic()
         job = Job(prepared, deadline, request.key, asyncio.get_running_loop())
         self.queue.admit(job)
@@ -136,6 +135,17 @@ class Service:
                 prepared = await self.workers.read(request.key, deadline, prepare, request.inputs, options)
         except BertsmithError as error:
             raise InvalidRequest(str(error)) from error
+        longest = max((*prepared.input_tokens, *(each.tokens for each in prepared.encoded)), default=0)
+        if longest > self.settings.max_input_tokens:
+            raise TooLarge(
+                f"An input has at least {longest:,} tokens with the windows' overlap; this service takes "
+                f"{self.settings.max_input_tokens:,}. Send it in parts, or with long_text = 'truncate'."
+            )
+        if prepared.tokens > self.settings.max_request_tokens:
+            raise TooLarge(
+                f"The request has {prepared.tokens:,} tokens; this service takes "
+                f"{self.settings.max_request_tokens:,}. Send fewer inputs at a time."
+            )
         return prepared
 
     def deadline(self, wanted_ms: float | None) -> float:
@@ -156,19 +166,6 @@ class Service:
         if longest > most:
             raise TooLarge(
                 f"An input has {longest:,} characters; this service takes {most:,}. Send it in parts."
-            )
-
-    def _require_tokens(self, prepared: PreparedRequest) -> None:
-        longest = max((*prepared.input_tokens, *(each.tokens for each in prepared.encoded)), default=0)
-        if longest > self.settings.max_input_tokens:
-            raise TooLarge(
-                f"An input has at least {longest:,} tokens with the windows' overlap; this service takes "
-                f"{self.settings.max_input_tokens:,}. Send it in parts, or with long_text = 'truncate'."
-            )
-        if prepared.tokens > self.settings.max_request_tokens:
-            raise TooLarge(
-                f"The request has {prepared.tokens:,} tokens; this service takes "
-                f"{self.settings.max_request_tokens:,}. Send fewer inputs at a time."
             )
 
 

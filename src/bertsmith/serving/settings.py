@@ -132,21 +132,18 @@ def gather(
     says nothing; of the environment PREFIX and the setting's name in capitals. Raises InputError for a file
     that can't be read.
     """
-    found = {} if config is None else _read_toml(config)
+    found: dict[str, Any] = {}
+    if config is not None:
+        expected = "Expected a TOML file with the service's settings."
+        try:
+            found = tomllib.loads(config.read_text("utf-8"))
+        except FileNotFoundError:
+            raise InputError(f"{config} is not there. {expected}") from None
+        except OSError as error:
+            raise InputError(f"{config} can't be read: {error.strerror}. {expected}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{config} is no TOML: {error}.") from None
     for name in kind.model_fields:
         if (value := environment.get(prefix + name.upper())) is not None:
             found[name] = value
     return found | {name: value for name, value in given.items() if value is not None}
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path} is not there. Expected a TOML file with the service's settings.") from None
-    except OSError as error:
-        raise InputError(
-            f"{path} can't be read: {error.strerror}. Expected a TOML file with the service's settings."
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is no TOML: {error}.") from None

@@ -119,22 +119,19 @@ class TextEncoder:
         enough: int | None = self.windows.room + 1
         if options.long_text == "windows":
             enough = None if options.most_tokens is None else options.most_tokens + 1
-        read = iter(self.windows.tokenizer.encode_batch(texts, enough))
-        return [
-            next(read) if isinstance(each, str) else self._given_ids(each, name)
-            for name, each in zip(called, inputs, strict=True)
-        ]
-
-    def _given_ids(self, given: Any, name: str) -> Sequence[int]:
-        """Token ids from a client, with or without the special tokens around them."""
         tokenizer = self.windows.tokenizer
+        read, found = iter(tokenizer.encode_batch(texts, enough)), list[Sequence[int]]()
         known = range(tokenizer.vocab_size)
-        if not isinstance(given, list) or not all(type(each) is int and each in known for each in given):
-            raise InputError(
-                f"{name}: expected a text, or its token ids from 0 to {tokenizer.vocab_size - 1}."
-            )
-        first, last = int(given[:1] == [tokenizer.cls_id]), int(given[-1:] == [tokenizer.sep_id])
-        return given[first : len(given) - last]
+        for name, given in zip(called, inputs, strict=True):
+            if isinstance(given, str):
+                found.append(next(read))
+                continue
+            if not isinstance(given, list) or not all(type(each) is int and each in known for each in given):
+                raise InputError(f"{name}: expected a text, or its token ids from 0 to {known[-1]}.")
+            # A client may have left the special tokens around them.
+            first, last = int(given[:1] == [tokenizer.cls_id]), int(given[-1:] == [tokenizer.sep_id])
+            found.append(given[first : len(given) - last])
+        return found
 
 
 def text_encoder(name: str, embedder: Embedder) -> TextEncoder:
@@ -186,22 +183,17 @@ class Embed:
         tokens = np.bincount(owners, [each.tokens for each in made], len(inputs)).astype(int).tolist()
 
         def finish(outputs: Sequence[Outputs]) -> Vectors:
-            vectors = self._joined(np.stack(outputs), made, owners)
+            vectors, numbers = np.stack(outputs), np.array(owners)
+            if len(numbers) != numbers[-1] + 1:  # (W, H) -> (E, H)
+                lengths = np.array([each.tokens for each in made])
+                size = lengths if self.encoder.pooling == "mean" else np.ones_like(lengths)
+                vectors = join_pooled(vectors, numbers, size, self.encoder.pooling)
             vectors = projected(vectors, self.encoder.projection)
             if kept:
                 vectors = cut(vectors, kept, normalise=False)
             return vectors if normalise is False else normalised(vectors)
 
         return PreparedRequest(self.run, made, finish, tokens, cut_off)
-
-    def _joined(self, vectors: Vectors, made: Sequence[Encoded], owners: Sequence[int]) -> Vectors:
-        """(W, H) -> (E, H)."""
-        numbers = np.array(owners)
-        if len(numbers) == numbers[-1] + 1:
-            return vectors
-        lengths = np.array([each.tokens for each in made])
-        size = lengths if self.encoder.pooling == "mean" else np.ones_like(lengths)
-        return join_pooled(vectors, numbers, size, self.encoder.pooling)
 
 
 class Similarity:

@@ -55,11 +55,20 @@ class FillMask:
         if type(top) is not int or not 1 <= top <= _MOST:
             raise InputError(f"top must be 1 to {_MOST}, found {top!r}.")
         targets = self._targets(options.more.get("targets"))
-        encoded = [self._encoded(each, f"input {number}") for number, each in enumerate(inputs, 1)]
+        tokenizer, longest = self.engine.tokenizer, self.engine.model.config.max_length
+        encoded = list[Encoded]()
+        for number, text in enumerate(inputs, 1):
+            where = f"input {number}"
+            if not isinstance(text, str):
+                raise InputError(f"{where}: expected a text, found {type(text).__name__}.")
+            window = masked_window(tokenizer, text, where)
+            if (length := len(window.token_ids)) > longest:
+                raise TooLong(f"{where} has {length:,} tokens; this model reads at most {longest:,}.")
+            encoded.append(Encoded((window,)))
         self._require_few(encoded, top if targets is None else min(top, len(targets)))
 
         def keep(logits: Outputs) -> _Best:
-            return _best(logits[:, : self.engine.tokenizer.vocab_size], top, targets)  # rows without a piece
+            return _best(logits[:, : tokenizer.vocab_size], top, targets)  # rows without a piece
 
         def finish(outputs: Sequence[_Best]) -> list[list[list[dict[str, Any]]]]:
             return [self._shown(*each) for each in outputs]
@@ -79,15 +88,6 @@ class FillMask:
             )
         if max(masks) > most:
             raise TooLarge(f"A text has {max(masks):,} masks; at most {most:,} are filled at a time.")
-
-    def _encoded(self, text: Any, where: str) -> Encoded:
-        tokenizer, longest = self.engine.tokenizer, self.engine.model.config.max_length
-        if not isinstance(text, str):
-            raise InputError(f"{where}: expected a text, found {type(text).__name__}.")
-        window = masked_window(tokenizer, text, where)
-        if (length := len(window.token_ids)) > longest:
-            raise TooLong(f"{where} has {length:,} tokens; this model reads at most {longest:,}.")
-        return Encoded((window,))
 
     def _targets(self, given: Any) -> torch.Tensor | None:
         """The ids of the pieces that alone are candidates; None for all."""

@@ -119,25 +119,20 @@ class Rerank:
         for number, document in enumerate(inputs, 1):
             if not isinstance(document, str):
                 raise InputError(f"document {number} must be a text, found {document!r}.")
-        self._require_short(query, options)
+        settings = self.predict.tasks[options.long_text].settings
+        if settings.stride is not None or options.long_text == "error":  # where nothing may be cut
+            (ids,) = self.predict.engine.tokenizer.encode_batch([query], settings.max_length)
+            if len(ids) >= settings.max_length:
+                raise TooLong(
+                    f"The query has {settings.max_length:,} tokens or more: the model reads no more at a "
+                    "time, the document among them. Shorten it, or say long_text = 'truncate'."
+                )
         prepared = self.predict.prepare([(query, document) for document in inputs], replace(options, more={}))
 
         def finish(outputs: Sequence[Any]) -> list[float]:
             return [score_of(each, self.predict.name) for each in prepared.finish(list(outputs))]
 
         return replace(prepared, finish=finish)
-
-    def _require_short(self, query: str, options: Options) -> None:
-        """Raises TooLong for a query that would leave no room for a document, where nothing may be cut."""
-        settings = self.predict.tasks[options.long_text].settings
-        if settings.stride is None and options.long_text != "error":
-            return
-        (ids,) = self.predict.engine.tokenizer.encode_batch([query], settings.max_length)
-        if len(ids) >= settings.max_length:
-            raise TooLong(
-                f"The query has {settings.max_length:,} tokens or more: the model reads no more at a time, "
-                "the document among them. Shorten it, or say long_text = 'truncate'."
-            )
 
 
 def ranks_pairs(task: Task[Any]) -> bool:

@@ -162,15 +162,13 @@ def _add_explanations(router: APIRouter, service: Service) -> None:
     async def attributions(asked: AttributionsBody) -> Response:
         model = service.models[asked.model]
         return JsonResponse(
-            await explanations.run(lambda check: _attributions(explanations, model, asked, check))
+            await explanations.run(lambda check: explanations.attributions(asked, model, check))
         )
 
     @router.post("/page/attention")
     async def attention(asked: AttentionBody) -> Response:
         model = service.models[asked.model]
-        return JsonResponse(
-            await explanations.run(lambda check: _attention(explanations, model, asked, check))
-        )
+        return JsonResponse(await explanations.run(lambda check: explanations.attention(asked, model, check)))
 
 
 class _Gone(Exception):
@@ -221,7 +219,50 @@ class _Explanations:
             computing.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise
 
-    def explainer(self, model: ServedModel, as_vectors: bool) -> Explainer:
+    def attributions(self, asked: AttributionsBody, model: ServedModel, check: Check) -> dict[str, Any]:
+        """Each token's part of an answer."""
+        explainer = self._explainer(model, asked.as_vectors)
+        found = explainer.attributions(
+            asked.input, asked.target, baseline=asked.baseline, progress=lambda *_: check()
+        )
+        shown = shown_tokens(model.tokenizer, found.token_ids)
+        return {
+            "target": found.target,
+            "value": found.value,
+            "baseline_value": found.baseline_value,
+            "error": found.error,
+            "steps": found.steps,
+            "tokens": [
+                {**each, "score": score} for each, score in zip(shown, found.scores.tolist(), strict=True)
+            ],
+        }
+
+    def attention(self, asked: AttentionBody, model: ServedModel, check: Check) -> dict[str, Any]:
+        """Where a layer's head looks, and small pictures of all."""
+        explainer = self._explainer(model, asked.as_vectors)
+        check()
+        found = explainer.attention(asked.input)
+        layers, heads = found.weights.shape[:2]
+        layer = layers - 1 if asked.layer is None else asked.layer
+        if layer >= layers or asked.head >= heads:
+            raise InvalidRequest(
+                f"{model.name} has {layers} layers of {heads} heads, counted from 0; found layer {layer}, "
+                f"head {asked.head}."
+            )
+        answer = {
+            "tokens": shown_tokens(model.tokenizer, found.token_ids),
+            "layers": layers,
+            "heads": heads,
+            "layer": layer,
+            "head": asked.head,
+            "weights": _encoded(found.in_two_bytes()[layer, asked.head]),
+        }
+        if asked.pictures:
+            small = found.thumbnails()
+            answer |= {"side": small.shape[-1], "pictures": _encoded(small)}
+        return answer
+
+    def _explainer(self, model: ServedModel, as_vectors: bool) -> Explainer:
         """Of the version that is served. Opening the same one again takes no time. Raises Unsupported where
         its folder has other weights by now.
         """
@@ -244,53 +285,6 @@ def _require_weights(model: ServedModel) -> None:
             f"The folder of {model.name} has other weights than those that are served, which can't be "
             "explained without their file. Let the service read it again."
         )
-
-
-def _attributions(
-    explanations: _Explanations, model: ServedModel, asked: AttributionsBody, check: Check
-) -> dict[str, Any]:
-    explainer = explanations.explainer(model, asked.as_vectors)
-    found = explainer.attributions(
-        asked.input, asked.target, baseline=asked.baseline, progress=lambda *_: check()
-    )
-    shown = shown_tokens(model.tokenizer, found.token_ids)
-    return {
-        "target": found.target,
-        "value": found.value,
-        "baseline_value": found.baseline_value,
-        "error": found.error,
-        "steps": found.steps,
-        "tokens": [
-            {**each, "score": score} for each, score in zip(shown, found.scores.tolist(), strict=True)
-        ],
-    }
-
-
-def _attention(
-    explanations: _Explanations, model: ServedModel, asked: AttentionBody, check: Check
-) -> dict[str, Any]:
-    explainer = explanations.explainer(model, asked.as_vectors)
-    check()
-    found = explainer.attention(asked.input)
-    layers, heads = found.weights.shape[:2]
-    layer = layers - 1 if asked.layer is None else asked.layer
-    if layer >= layers or asked.head >= heads:
-        raise InvalidRequest(
-            f"{model.name} has {layers} layers of {heads} heads, counted from 0; found layer {layer}, "
-            f"head {asked.head}."
-        )
-    answer = {
-        "tokens": shown_tokens(model.tokenizer, found.token_ids),
-        "layers": layers,
-        "heads": heads,
-        "layer": layer,
-        "head": asked.head,
-        "weights": _encoded(found.in_two_bytes()[layer, asked.head]),
-    }
-    if asked.pictures:
-        small = found.thumbnails()
-        answer |= {"side": small.shape[-1], "pictures": _encoded(small)}
-    return answer
 
 
 def _encoded(numbers: "np.ndarray[Any, Any]") -> str:

@@ -113,7 +113,7 @@ class DecisionsBody(ClientsBody):
     questions: ListOf[AnyQuestion] = Field(min_length=1, max_length=400)
 
 
-def _add_routes(router: APIRouter, service: Service) -> None:
+def add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/v1/decisions", summary="Typed questions, as OpenAI has them")
     async def decisions(body: DecisionsBody, request: Request) -> Response:
         counts = Counter(each.name for each in body.questions if each.name is not None)
@@ -139,7 +139,7 @@ def _add_routes(router: APIRouter, service: Service) -> None:
         return JsonResponse(content, headers=found.headers(request))
 
 
-PROTOCOL = Protocol("OpenAI", _add_routes, openai.error_body, openai.status_of)
+PROTOCOL = Protocol("OpenAI", add_routes, openai.error_body, openai.status_of)
 
 
 def _shown(question: Predicate | Choice | Score, said: Reply | Unanswerable) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class PipelineBody(BaseModel):
         return {name: value for name, value in said if value is not None}
 
 
-def _add_routes(router: APIRouter, service: Service) -> None:
+def add_routes(router: APIRouter, service: Service) -> None:
     async def answer(request: Request, body: PipelineBody, name: str | None, task: str | None) -> Response:
         model, kind = _choose(service, body, body.model or name, task)
         model.operation(kind.operation)  # raises Unsupported, naming what it has
@@ -99,7 +99,7 @@ def _add_routes(router: APIRouter, service: Service) -> None:
 
 
 # InferenceClient shows what `error` says.
-PROTOCOL = Protocol("Hugging Face", _add_routes, tei.error_body)
+PROTOCOL = Protocol("Hugging Face", add_routes, tei.error_body)
 
 
 def _choose(
@@ -112,18 +112,16 @@ def _choose(
             raise UnknownPipeline(f"There is no pipeline {task[:80]!r}. There are: {', '.join(_PIPELINES)}.")
         return service.models.find(name, kind.operation, kind.tasks), kind
     model = service.models.find(name, None)
-    return model, _PIPELINES[_told_by(body, model)]
-
-
-def _told_by(body: PipelineBody, model: ServedModel) -> str:
-    """What the body can only mean, else what the model is for."""
-    if isinstance(body.inputs, dict) and "source_sentence" in body.inputs:
-        return "sentence-similarity"
-    if "candidate_labels" in body.all_parameters():
-        return "zero-shot-classification"
     first = next(iter(model.operations))
-    if first == "fill_mask":
-        return "fill-mask"
-    if first != "predict":
-        return "feature-extraction"
-    return _USUAL.get(model.task, "text-classification")
+    # What the body can only mean, else what the model is for.
+    if isinstance(body.inputs, dict) and "source_sentence" in body.inputs:
+        told = "sentence-similarity"
+    elif "candidate_labels" in body.all_parameters():
+        told = "zero-shot-classification"
+    elif first == "fill_mask":
+        told = "fill-mask"
+    elif first != "predict":
+        told = "feature-extraction"
+    else:
+        told = _USUAL.get(model.task, "text-classification")
+    return model, _PIPELINES[told]

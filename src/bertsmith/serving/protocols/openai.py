@@ -72,7 +72,7 @@ def status_of(refusal: Refusal) -> int:
     return _STATUSES.get(refusal.status, refusal.status)
 
 
-def _add_routes(router: APIRouter, service: Service) -> None:
+def add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/v1/embeddings", summary="Vectors, as OpenAI has them")
     async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
         answer = await ask(
@@ -98,17 +98,26 @@ def _add_routes(router: APIRouter, service: Service) -> None:
 
     @router.get("/v1/models", summary="The models, for clients of OpenAI and of System One")
     async def models() -> Response:
+        described = []
+        for model in service.models:  # as System One lists them
+            labels = ", ".join(model.labels[:20]) + (", …" if len(model.labels) > 20 else "")
+            written = datetime.fromtimestamp(model.written, UTC)
+            described.append(
+                {
+                    "name": model.name,
+                    "description": f"{model.task}: {labels}" if labels else model.task,
+                    "release_date": written.date().isoformat(),
+                }
+            )
         data = [_shown(model) for model in service.models]
-        return JsonResponse(
-            {"object": "list", "data": data, "models": [_described(model) for model in service.models]}
-        )
+        return JsonResponse({"object": "list", "data": data, "models": described})
 
     @router.get("/v1/models/{model}", summary="One model")
     async def one(model: Annotated[str, Path(max_length=64)]) -> Response:
         return JsonResponse(_shown(service.models[model]))
 
 
-PROTOCOL = Protocol("OpenAI", _add_routes, error_body, status_of)
+PROTOCOL = Protocol("OpenAI", add_routes, error_body, status_of)
 
 
 def _inputs(given: str | list[int] | list[str] | list[list[int]]) -> list[Any]:
@@ -135,15 +144,4 @@ def _shown(model: ServedModel) -> dict[str, Any]:
         "operations": list(model.operations),
         "max_length": model.max_length,
         "version": model.version,
-    }
-
-
-def _described(model: ServedModel) -> dict[str, Any]:
-    """As System One lists a model."""
-    labels = ", ".join(model.labels[:20]) + (", …" if len(model.labels) > 20 else "")
-    written = datetime.fromtimestamp(model.written, UTC)
-    return {
-        "name": model.name,
-        "description": f"{model.task}: {labels}" if labels else model.task,
-        "release_date": written.date().isoformat(),
     }

@@ -34,7 +34,7 @@ class Body(StrictBody):
     options: dict[str, Any] = Field({})
 
 
-def _add_routes(router: APIRouter, service: Service) -> None:
+def add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/v1/{model}", summary="Ask a model")
     async def ask(model: Annotated[str, Path(max_length=64)], body: Body, request: Request) -> Response:
         one = not isinstance(body.inputs, list)
@@ -60,4 +60,4 @@ def _add_routes(router: APIRouter, service: Service) -> None:
         return await json_response(found, note(request, answer))
 
 
-PROTOCOL = Protocol("bertsmith", _add_routes)
+PROTOCOL = Protocol("bertsmith", add_routes)

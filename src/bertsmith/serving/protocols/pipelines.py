@@ -99,20 +99,18 @@ async def classify_texts(call: PipelineCall) -> tuple[Any, Answer]:
             f"function_to_apply must be {', '.join(_FUNCTIONS)}, found {str(function)[:80]!r}."
         )
     answer = await call.answer(call.listed(), "predict", logits=True if function else None)
-    found = [
-        scored_labels(each, call.model) if function is None else _applied(function, each, call.model)
-        for each in answer.results
-    ]
-    return [each[:top] for each in found], answer
-
-
-def _applied(function: str, prediction: Any, model: ServedModel) -> list[dict[str, Any]]:
-    logits = labelled_logits(prediction, model)
-    if function == "none":
-        return best_first(logits)
-    row = np.array([list(logits.values())])
-    (scores,) = probabilities_of(row, multi_label=function == "sigmoid").tolist()
-    return best_first(dict(zip(logits, scores, strict=True)))
+    found = []
+    for prediction in answer.results:
+        if function is None:
+            found.append(scored_labels(prediction, call.model)[:top])
+            continue
+        scores = labelled_logits(prediction, call.model)
+        if function != "none":
+            row = np.array([list(scores.values())])
+            (shares,) = probabilities_of(row, multi_label=function == "sigmoid").tolist()
+            scores = dict(zip(scores, shares, strict=True))
+        found.append(best_first(scores)[:top])
+    return found, answer
 
 
 async def classify_by_entailment(call: PipelineCall) -> tuple[Any, Answer]:
@@ -270,18 +268,13 @@ async def answer_questions(call: PipelineCall) -> tuple[Any, Answer]:
                 f"{call.model.name} finds no answer in a passage, and handle_impossible_answer = false asks "
                 "for one all the same, which isn't done here. Leave it out."
             )
-        found.append(_best_span(prediction))
+        if prediction["start"] is None:
+            score = 0.5 + 0.5 * math.tanh(prediction["null_odds"] / 2)
+            found.append({"score": score, "start": 0, "end": 0, "answer": ""})
+        else:
+            span = {name: prediction[name] for name in ("start", "end", "answer")}
+            found.append({"score": prediction["confidence"], **span})
     return found[0] if call.one else found, answer
-
-
-def _best_span(prediction: Mapping[str, Any]) -> dict[str, Any]:
-    if prediction["start"] is None:
-        score = 0.5 + 0.5 * math.tanh(prediction["null_odds"] / 2)
-        return {"score": score, "start": 0, "end": 0, "answer": ""}
-    return {
-        "score": prediction["confidence"],
-        **{name: prediction[name] for name in ("start", "end", "answer")},
-    }
 
 
 class VectorParameters(StrictBody):
@@ -301,17 +294,7 @@ async def fill_masks(call: PipelineCall) -> tuple[Any, Answer]:
     top, targets = call.top_k, call.texts("targets")
     texts = call.listed()
     answer = await call.answer(texts, "fill_mask", top=top, targets=targets)
-    _require_few(answer)
-
-    def show() -> list[Any]:
-        return [_shown(*each, call.model.tokenizer) for each in zip(texts, answer.results, strict=True)]
-
-    found = await call.service.workers.read(key_of(call.request), math.inf, show)  # begun long ago
-    return found[0] if call.one else found, answer
-
-
-def _require_few(answer: Answer) -> None:
-    """Raises TooLarge: each candidate of each mask is shown with the whole text around it."""
+    # Each candidate of each mask is shown with the whole text around it.
     candidates = [sum(map(len, masks)) for masks in answer.results]
     size = sum(count * tokens for count, tokens in zip(candidates, answer.input_tokens, strict=True))
     if size > _MOST_TOKENS:
@@ -321,28 +304,33 @@ def _require_few(answer: Answer) -> None:
             f"/v1/{answer.model.name}, which shows no text around a word."
         )
 
+    def show() -> list[Any]:
+        return [_shown(*each, call.model.tokenizer) for each in zip(texts, answer.results, strict=True)]
+
+    found = await call.service.workers.read(key_of(call.request), math.inf, show)  # begun long ago
+    return found[0] if call.one else found, answer
+
 
 def _shown(text: str, masks: list[list[dict[str, Any]]], tokenizer: Tokenizer) -> Any:
     ids = [*tokenizer.encode(text, read_special_tokens=True).ids]
     places = [place for place, number in enumerate(ids) if number == tokenizer.mask_id]
+    alone = len(places) == 1  # else the other masks are shown
     found = []
     for place, candidates in zip(places, masks, strict=True):
-        found.append([_candidate(each, ids, place, tokenizer) for each in candidates])
-    return found[0] if len(found) == 1 else found
-
-
-def _candidate(
-    candidate: Mapping[str, Any], ids: list[int], place: int, tokenizer: Tokenizer
-) -> dict[str, Any]:
-    number = candidate["token_id"]
-    filled = [*ids[:place], number, *ids[place + 1 :]]
-    alone = ids.count(tokenizer.mask_id) == 1  # else the other masks are shown
-    return {
-        "score": candidate["probability"],
-        "token": number,
-        "token_str": tokenizer.decode([number], skip_special_tokens=False),
-        "sequence": tokenizer.decode(filled, skip_special_tokens=alone),
-    }
+        shown = []
+        for candidate in candidates:
+            number = candidate["token_id"]
+            filled = [*ids[:place], number, *ids[place + 1 :]]
+            shown.append(
+                {
+                    "score": candidate["probability"],
+                    "token": number,
+                    "token_str": tokenizer.decode([number], skip_special_tokens=False),
+                    "sequence": tokenizer.decode(filled, skip_special_tokens=alone),
+                }
+            )
+        found.append(shown)
+    return found[0] if alone else found
 
 
 async def extract_features(call: PipelineCall) -> tuple[Any, Answer]:

@@ -79,7 +79,7 @@ def status_of(refusal: Refusal) -> int:
     return 400 if refusal.status in (413, 422) else refusal.status
 
 
-def _add_routes(router: APIRouter, service: Service) -> None:
+def add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/v2/rerank", summary="Re-ranking, as Cohere has it")
     async def second(body: DocumentsBody, request: Request) -> Response:
         return await _rank(service, request, body, body.model, "2")
@@ -89,10 +89,10 @@ def _add_routes(router: APIRouter, service: Service) -> None:
         return await _rank(service, request, body, body.model, "1")
 
 
-PROTOCOL = Protocol("Cohere", _add_routes, error_body, status_of)
+PROTOCOL = Protocol("Cohere", add_routes, error_body, status_of)
 
 
-def _add_route_of_either(router: APIRouter, service: Service) -> None:
+def add_route_of_either(router: APIRouter, service: Service) -> None:
     @router.post("/rerank", summary="Re-ranking, as TEI and as Jina have it")
     async def rerank(body: EitherBody, request: Request, model: tei.Named = None) -> Response:
         if isinstance(body, DocumentsBody):
@@ -107,18 +107,26 @@ def _add_route_of_either(router: APIRouter, service: Service) -> None:
         return JsonResponse(found, headers=note(request, answer))
 
 
-def _error_of_either(refusal: Refusal) -> dict[str, Any]:
-    """TEI's error and Cohere's in one object."""
-    return {**tei.error_body(refusal), **error_body(refusal)}
-
-
-PROTOCOL_OF_EITHER = Protocol("TEI", _add_route_of_either, _error_of_either, tei.status_of)
+PROTOCOL_OF_EITHER = Protocol(
+    "TEI",
+    add_route_of_either,
+    lambda refusal: {**tei.error_body(refusal), **error_body(refusal)},  # both read their own
+    tei.status_of,
+)
 
 
 async def _rank(
     service: Service, request: Request, body: DocumentsBody, model: str | None, version: str
 ) -> Response:
-    _refuse_unknown(service, body, model)
+    for option in ("rank_fields", "relevant_spans", "max_chunks_per_doc"):
+        if getattr(body, option) is not None:
+            raise Unsupported(f"{option} isn't done here. Leave it out.")
+    longest = service.models.find(model, "rerank").max_length
+    if body.max_tokens_per_doc is not None and body.max_tokens_per_doc < longest:
+        raise Unsupported(
+            f"max_tokens_per_doc = {body.max_tokens_per_doc} isn't done here: the model reads {longest} "
+            "tokens of query and document. Cut the documents, or leave it out."
+        )
     texts = [each if isinstance(each, str) else each.text for each in body.documents]
     answer, scores = await _scores(service, request, body.query, texts, model, None, body.raw_scores)
     results: list[dict[str, Any]] = []
@@ -167,16 +175,3 @@ async def _scores(
 def _best(scores: Sequence[float]) -> list[int]:
     """Numbers, the highest score first; of equal ones the earlier."""
     return sorted(range(len(scores)), key=lambda index: -scores[index])
-
-
-def _refuse_unknown(service: Service, body: DocumentsBody, name: str | None) -> None:
-    """Options that would change the answer and aren't done here."""
-    for option in ("rank_fields", "relevant_spans", "max_chunks_per_doc"):
-        if getattr(body, option) is not None:
-            raise Unsupported(f"{option} isn't done here. Leave it out.")
-    longest = service.models.find(name, "rerank").max_length
-    if body.max_tokens_per_doc is not None and body.max_tokens_per_doc < longest:
-        raise Unsupported(
-            f"max_tokens_per_doc = {body.max_tokens_per_doc} isn't done here: the model reads {longest} "
-            "tokens of query and document. Cut the documents, or leave it out."
-        )

@@ -184,19 +184,14 @@ class StrictBody(BaseModel):
         schema = handler(core)
         described = handler.resolve_ref_schema(schema)
         for name, field in cls.model_fields.items():
-            if not field.is_required():
-                described["properties"][name] = _or_null(described["properties"][name])
+            told = described["properties"][name]
+            if not field.is_required() and {"type": "null"} not in told.get("anyOf", ()):
+                about = {key: told[key] for key in told if key in ("default", "title", "description")}
+                kind = {key: told[key] for key in told if key not in about}
+                described["properties"][name] = about | {"anyOf": [kind, {"type": "null"}]}
         described["properties"] |= {name: {} for name in sorted(cls.changes_nothing - set(cls.model_fields))}
         described["additionalProperties"] = {"type": "null"}
         return schema
-
-
-def _or_null(schema: JsonSchemaValue) -> JsonSchemaValue:
-    if {"type": "null"} in schema.get("anyOf", ()):
-        return schema
-    about = {name: value for name, value in schema.items() if name in ("default", "title", "description")}
-    kind = {name: value for name, value in schema.items() if name not in about}
-    return about | {"anyOf": [kind, {"type": "null"}]}
 
 
 class ClientsBody(StrictBody):

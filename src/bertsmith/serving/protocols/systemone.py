@@ -125,7 +125,7 @@ def error_body(refusal: Refusal) -> dict[str, Any]:
     return {"detail": refusal.message}
 
 
-def _add_routes(router: APIRouter, service: Service) -> None:
+def add_routes(router: APIRouter, service: Service) -> None:
     @router.post("/v1/systemone", summary="Typed questions, as System One has them")
     async def system_one(body: SystemOneBody, request: Request) -> Response:
         questions = [each.question(name) for name, each in body.questions.items()]
@@ -146,7 +146,7 @@ def _add_routes(router: APIRouter, service: Service) -> None:
         return JsonResponse(content, headers=found.headers(request))
 
 
-PROTOCOL = Protocol("System One", _add_routes, error_body)
+PROTOCOL = Protocol("System One", add_routes, error_body)
 
 
 def _shown(question: Noul | Choice | Score, said: Reply) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def status_of(refusal: Refusal) -> int:
     return 422 if isinstance(refusal, TooLarge) else refusal.status
 
 
-def _add_routes(router: APIRouter, service: Service) -> None:
+def add_routes(router: APIRouter, service: Service) -> None:
     _add_vectors(router, service)
     _add_tokens(router, service)
 
@@ -145,7 +145,7 @@ def _add_routes(router: APIRouter, service: Service) -> None:
         return JsonResponse(_info(service, service.models.find(model, None)))
 
 
-PROTOCOL = Protocol("TEI", _add_routes, error_body, status_of)
+PROTOCOL = Protocol("TEI", add_routes, error_body, status_of)
 
 
 def _add_vectors(router: APIRouter, service: Service) -> None:
@@ -189,7 +189,16 @@ def _add_tokens(router: APIRouter, service: Service) -> None:
         found = service.models.find(body.model or model, None)
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         service.require_size(texts)
-        prefix = _prompt(found, body.prompt_name)
+        prefix = ""
+        if found.encoder is not None:
+            try:
+                prefix = found.encoder.prompts.chosen(None, body.prompt_name)
+            except InputError as error:
+                raise InvalidRequest(str(error)) from error
+        elif body.prompt_name is not None:
+            raise InvalidRequest(
+                f"{found.name} makes no vectors, so it has no prompt {body.prompt_name[:80]!r}."
+            )
         most = service.settings.max_request_tokens
         texts = [prefix + text for text in texts]
         shown = await read_apart(service, request, _pieces, found, texts, body.add_special_tokens, most)
@@ -274,17 +283,6 @@ def _require_tokens(tokens: int, most: int) -> None:
         raise TooLarge(f"The request has {tokens:,} tokens or more; this service takes {most:,}.")
 
 
-def _prompt(model: ServedModel, name: str | None) -> str:
-    if model.encoder is not None:
-        try:
-            return model.encoder.prompts.chosen(None, name)
-        except InputError as error:
-            raise InvalidRequest(str(error)) from error
-    if name is not None:
-        raise InvalidRequest(f"{model.name} makes no vectors, so it has no prompt {name[:80]!r}.")
-    return ""
-
-
 def _pieces(model: ServedModel, texts: Sequence[str], special: bool, most: int) -> list[list[dict[str, Any]]]:
     """Ids, what they stand for in the text, and where, in characters; special ones stand nowhere. Raises
     TooLarge for more than `most` of all texts.
@@ -314,13 +312,21 @@ def _pieces(model: ServedModel, texts: Sequence[str], special: bool, most: int) 
 
 
 def _info(service: Service, model: ServedModel) -> dict[str, Any]:
-    settings = service.settings
+    settings, labels = service.settings, model.labels or ("score",)
+    kind: dict[str, Any] = {
+        "reranker" if "rerank" in model.operations and len(labels) == 1 else "classifier": {
+            "id2label": {str(number): label for number, label in enumerate(labels)},
+            "label2id": {label: number for number, label in enumerate(labels)},
+        }
+    }
+    if model.encoder is not None and "predict" not in model.operations:
+        kind = {"embedding": {"pooling": model.encoder.pooling}}
     return {
         "model_id": model.name,
         "model_sha": None,
         "model_dtype": str(model.compute_dtype).removeprefix("torch."),
         "served_model_name": model.name,
-        "model_type": _model_type(model),
+        "model_type": kind,
         "max_concurrent_requests": max(settings.queue_tokens // model.max_length, 1),
         "max_input_length": model.max_length,
         "max_batch_tokens": service.workers.budget,
@@ -332,14 +338,3 @@ def _info(service: Service, model: ServedModel) -> dict[str, Any]:
         "sha": None,
         "docker_label": None,
     }
-
-
-def _model_type(model: ServedModel) -> dict[str, Any]:
-    if model.encoder is not None and "predict" not in model.operations:
-        return {"embedding": {"pooling": model.encoder.pooling}}
-    labels = model.labels or ("score",)
-    known = {
-        "id2label": {str(number): label for number, label in enumerate(labels)},
-        "label2id": {label: number for number, label in enumerate(labels)},
-    }
-    return {"reranker" if "rerank" in model.operations and len(labels) == 1 else "classifier": known}
