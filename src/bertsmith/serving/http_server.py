@@ -148,15 +148,16 @@ class BoundedConnection(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """A request that is on its way is still read and answered: uvicorn would reset the connection."""
-        if self.cycle is None or self.cycle.response_complete:
-            self._is_last = True
-            self.loop.call_later(self.last_moment, self._close_if_idle)
-        else:
+        if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.keep_alive = False
+            return
+        self._is_last = True
 
-    def _close_if_idle(self) -> None:
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.close()
+        def close_if_idle() -> None:
+            if self.cycle is None or self.cycle.response_complete:
+                self.transport.close()
+
+        self.loop.call_later(self.last_moment, close_if_idle)
 
     def _begin_headers(self) -> None:
         if self._late is None:

@@ -147,15 +147,16 @@ class ServiceServer(DrainingServer):
         elsewhere.
         """
         self.app.state.health.leaving = True
-        asyncio.get_running_loop().call_soon_threadsafe(self._close_soon)
+        loop = asyncio.get_running_loop()
 
-    def _close_soon(self) -> None:
-        LOG.info("stopping: what was accepted is still answered")
-        closing = (b"connection", b"close")
-        self.config.encoded_headers.append(closing)
-        self.server_state.default_headers = [*self.server_state.default_headers, closing]
-        delay = _ADVANCE + self.settings.drain_delay
-        asyncio.get_running_loop().call_later(delay, setattr, self, "should_exit", True)
+        def close_soon() -> None:
+            LOG.info("stopping: what was accepted is still answered")
+            closing = (b"connection", b"close")
+            self.config.encoded_headers.append(closing)
+            self.server_state.default_headers = [*self.server_state.default_headers, closing]
+            loop.call_later(_ADVANCE + self.settings.drain_delay, setattr, self, "should_exit", True)
+
+        loop.call_soon_threadsafe(close_soon)
 
     def end_now(self) -> None:
         """Wherever it is: see `shutdown`."""

@@ -87,29 +87,28 @@ class TextEncoder:
         """(W,) sequences, the number of the input of each, and whether each input (E,) was cut. Inputs are
         texts, or token ids; `names` are what messages call the first ones that aren't the request's inputs.
         """
-        made, owners, longer = list[Encoded](), list[int](), list[bool]()
+        made, owners, longer, room = list[Encoded](), list[int](), list[bool](), self.windows.room
         prefix = self.prompts.chosen(options.more.get("kind"), options.more.get("prompt_name"))
         called = [*names, *(f"Input {number}" for number in range(1, len(inputs) - len(names) + 1))]
         for number, ids in enumerate(self._ids(inputs, prefix, options, called)):
-            longer.append(len(ids) > self.windows.room)
+            longer.append(len(ids) > room)
             if longer[-1] and options.long_text == "error":
                 raise TooLong(
                     f"{called[number]} is longer than the {self.windows.max_length} tokens that the model "
                     "reads at a time. Shorten it, or say long_text = 'truncate' or 'windows'."
                 )
-            for start, end in self._ranges(ids, options):
+            # A static table, which has no positions, reads a text whole, or its beginning.
+            if isinstance(self.encoder, StaticTable):
+                ranges = [(0, len(ids) if options.long_text == "windows" else min(len(ids), room))]
+            elif options.long_text == "windows":
+                ranges = windows(ids, room, min(_STRIDE, room // 4))
+            else:
+                ranges = windows(ids, room, None, self.windows.tokenizer.truncation)
+            for start, end in ranges:
                 made.append(self.windows.sequence(ids[start:end]))
                 owners.append(number)
         cut = options.long_text != "windows"
         return made, owners, [cut and each for each in longer]
-
-    def _ranges(self, ids: Sequence[int], options: Options) -> list[tuple[int, int]]:
-        """Of a text's windows; a static table, which has no positions, reads it whole, or its beginning."""
-        if isinstance(self.encoder, StaticTable):
-            return [(0, len(ids) if options.long_text == "windows" else min(len(ids), self.windows.room))]
-        if options.long_text != "windows":
-            return windows(ids, self.windows.room, None, self.windows.tokenizer.truncation)
-        return windows(ids, self.windows.room, min(_STRIDE, self.windows.room // 4))
 
     def _ids(
         self, inputs: Sequence[Any], prefix: str, options: Options, called: Sequence[str]

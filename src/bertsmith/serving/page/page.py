@@ -70,7 +70,20 @@ def page_router(service: Service) -> APIRouter:
             headers={"cache-control": "no-store"},
         )
 
-    _add_explanations(router, service)
+    explanations = _Explanations()
+
+    @router.post("/page/attributions")
+    async def attributions(asked: AttributionsBody) -> Response:
+        model = service.models[asked.model]
+        return JsonResponse(
+            await explanations.run(lambda check: explanations.attributions(asked, model, check))
+        )
+
+    @router.post("/page/attention")
+    async def attention(asked: AttentionBody) -> Response:
+        model = service.models[asked.model]
+        return JsonResponse(await explanations.run(lambda check: explanations.attention(asked, model, check)))
+
     return router
 
 
@@ -152,23 +165,6 @@ class AttentionBody(ExplanationBody):
     layer: int | None = Field(None, ge=0)
     head: int = Field(0, ge=0)
     pictures: bool = True
-
-
-def _add_explanations(router: APIRouter, service: Service) -> None:
-    """POST /page/attributions and /page/attention."""
-    explanations = _Explanations()
-
-    @router.post("/page/attributions")
-    async def attributions(asked: AttributionsBody) -> Response:
-        model = service.models[asked.model]
-        return JsonResponse(
-            await explanations.run(lambda check: explanations.attributions(asked, model, check))
-        )
-
-    @router.post("/page/attention")
-    async def attention(asked: AttentionBody) -> Response:
-        model = service.models[asked.model]
-        return JsonResponse(await explanations.run(lambda check: explanations.attention(asked, model, check)))
 
 
 class _Gone(Exception):

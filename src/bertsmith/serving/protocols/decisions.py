@@ -179,26 +179,25 @@ def _input(messages: Sequence[Message]) -> Any:
         _require_no_more("A message", message.model_extra or {}, Message.model_fields)
         if isinstance(message.content, str):
             parts.append(message.content)
-        else:
-            parts += [_part(each) for each in message.content or []]
+            continue
+        for part in message.content or []:
+            match part:
+                case {"type": "input_text", "text": str() as read, **more}:
+                    _require_no_more("A part of type input_text", more, ("type", "text"))
+                case {"type": "input_json", "data": dict() | list() as read, **more}:
+                    _require_no_more("A part of type input_json", more, ("type", "data"))
+                case {"type": "input_image"}:
+                    raise Unsupported("input has an image: the models here read text alone.")
+                case _:
+                    raise InvalidRequest(
+                        "A part of input must be input_text with text, or input_json with data."
+                    )
+            parts.append(read)
     if len(parts) == 1 and not isinstance(parts[0], str):
         return parts[0]
     if not parts:
         raise InvalidRequest("input has no text.")
     return "\n".join(as_text(part) for part in parts)
-
-
-def _part(part: Mapping[str, Any]) -> Any:
-    match part:
-        case {"type": "input_text", "text": str() as text, **more}:
-            _require_no_more("A part of type input_text", more, ("type", "text"))
-            return text
-        case {"type": "input_json", "data": dict() | list() as data, **more}:
-            _require_no_more("A part of type input_json", more, ("type", "data"))
-            return data
-        case {"type": "input_image"}:
-            raise Unsupported("input has an image: the models here read text alone.")
-    raise InvalidRequest("A part of input must be input_text with text, or input_json with data.")
 
 
 def _require_no_more(what: str, more: Mapping[str, Any], known: Iterable[str]) -> None:
