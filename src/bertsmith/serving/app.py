@@ -99,12 +99,10 @@ def _own_router(name: str, service: Service, others: Sequence[APIRouter]) -> API
     if not isinstance(protocol, Protocol):
         raise InputError(f"{name!r} is not a bertsmith.serving.protocols.routing.Protocol.")
     router = protocol.router(service)
-    *before, last = others
-    pairs = [(own, other) for own in _routes_of([router]) for other in _routes_of(before)]
-    hidden = [(own, other) for own, other in pairs if other.path_regex.match(own.path)]
-    pairs = [(own, other) for own in _routes_of([router]) for other in _routes_of([last])]
-    hidden += [(own, other) for own, other in pairs if own.path_regex.match(other.path)]
-    for own, other in hidden:
+    routes, before, behind = _routes_of([router]), _routes_of(others[:-1]), _routes_of(others[-1:])
+    hidden = [(own, other) for own in routes for other in before if other.path_regex.match(own.path)]
+    hiding = [(own, other) for own in routes for other in behind if own.path_regex.match(other.path)]
+    for own, other in [*hidden, *hiding]:
         if both := (own.methods or set()) & (other.methods or set()):
             method = min(both)
             raise InputError(
