@@ -145,9 +145,9 @@ def encoder_beside_a_head(name: str, folder: Path, engine: Engine[Any], encoder:
     """Vectors by the encoder of a model that has a head too."""
     found = read_sentence_settings(folder)
     longest = min(found.max_length or encoder.config.max_length, encoder.config.max_length)
-    windows = TextWindows(engine.tokenizer, longest, None, found.pooling == "cls")
+    read = TextWindows(engine.tokenizer, longest, None, found.pooling == "cls")
     how = found.pooling, Prompts.of(found), engine.device, engine.compute_dtype
-    return TextEncoder(name, encoder, windows, *how)
+    return TextEncoder(name, encoder, read, *how)
 
 
 class Embed:
