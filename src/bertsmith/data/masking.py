@@ -39,7 +39,9 @@ def span_order(draws: Tensor, lengths: Tensor, starts_word: Tensor, special: Ten
     word = starts_word.long().cumsum(0) - 1  # (N,) number of each token's word
     first_row = torch.full_like(rows, len(rows) - 1).scatter_reduce_(0, word, rows, "amin")  # of each word
     run = special.long().cumsum(0)[first_row]  # words between the same two special tokens
-    words_long = _lengths(lengths[first_row])
+    # 1 to 10: the geometric distribution, cut off there
+    reached = 1 - (1 - _P) ** torch.arange(1, _LONGEST + 1, dtype=torch.float64, device=draws.device)
+    words_long = torch.searchsorted(reached / reached[-1], lengths[first_row], right=True) + 1
     ranks = draws[first_row]
     best, origin = ranks.clone(), first_row.clone()
     for back in range(1, min(_LONGEST, len(first_row))):
@@ -48,12 +50,6 @@ def span_order(draws: Tensor, lengths: Tensor, starts_word: Tensor, special: Ten
         best[back:] = torch.where(earlier, ranks[:-back], best[back:])
         origin[back:] = torch.where(earlier, first_row[:-back], origin[back:])
     return best[word], origin[word]
-
-
-def _lengths(uniforms: Tensor) -> Tensor:
-    """(N,) in [0, 1) -> 1 to 10: the geometric distribution, cut off there."""
-    reached = 1 - (1 - _P) ** torch.arange(1, _LONGEST + 1, dtype=torch.float64, device=uniforms.device)
-    return torch.searchsorted(reached / reached[-1], uniforms, right=True) + 1
 
 
 @dataclass(frozen=True)
@@ -130,7 +126,10 @@ class Masker:
         chosen = to_device(slots, device)
         positions = order[chosen]  # (K,)
         labels = batch.token_ids[positions]
-        replaced = self._replace(labels, draws[positions], fates[positions])
+        uniform = uniforms(fates[positions], _SECOND)
+        random_ids = (_mix(draws[positions] ^ _THIRD) & _LOW_40) % self.vocab_size
+        kept_or_random = torch.where(uniform < self.rates.masked + self.rates.random, random_ids, labels)
+        replaced = torch.where(uniform < self.rates.masked, self.mask_id, kept_or_random)
         if taken is not None:
             filled = taken[chosen]
             labels, replaced = labels.where(filled, IGNORED), replaced.where(filled, labels)
@@ -170,13 +169,6 @@ class Masker:
         taken = _take_words(word[order], sizes, sequence, batch.first_rows, ~special[order], room)
         taken_first = torch.argsort(sequence << 1 | (~taken).long(), stable=True)
         return order[taken_first], taken[taken_first], draws
-
-    def _replace(self, labels: Tensor, draws: Tensor, fates: Tensor) -> Tensor:
-        """[MASK], a random token or the token itself, by the rates."""
-        uniform = uniforms(fates, _SECOND)
-        random_ids = (_mix(draws ^ _THIRD) & _LOW_40) % self.vocab_size
-        kept_or_random = torch.where(uniform < self.rates.masked + self.rates.random, random_ids, labels)
-        return torch.where(uniform < self.rates.masked, self.mask_id, kept_or_random)
 
 
 def _words(starts_word: Tensor) -> tuple[Tensor, Tensor]:

@@ -142,7 +142,11 @@ class TokenStore:
             )
         manifest = read_manifest(path.parent)
         entry = manifest.splits[split]
-        _require_sizes(path, entry)
+        for name, file in entry.files.items():
+            size = (path / name).stat().st_size if (path / name).is_file() else None
+            if size != file.size:
+                found = "no such file" if size is None else f"{size:,} bytes"
+                raise StoreError(f"{path / name}: expected {file.size:,} bytes, found {found}. {REMAKE}")
         if tokenizer is not None:
             _require_tokenizer(path, manifest, tokenizer)
         return cls(
@@ -202,14 +206,6 @@ class TokenStore:
 def is_store(path: Path) -> bool:
     """Whether a folder holds a token store, rather than a corpus."""
     return any((path / split).is_dir() for split in SPLITS)
-
-
-def _require_sizes(path: Path, entry: StoredSplit) -> None:
-    for name, file in entry.files.items():
-        size = (path / name).stat().st_size if (path / name).is_file() else None
-        if size != file.size:
-            found = "no such file" if size is None else f"{size:,} bytes"
-            raise StoreError(f"{path / name}: expected {file.size:,} bytes, found {found}. {REMAKE}")
 
 
 def _require_tokenizer(path: Path, manifest: StoreManifest, tokenizer: Tokenizer) -> None:

@@ -127,17 +127,14 @@ class PretrainingStream:
                     held, tokens, first, start = [], 0, row, here
                 tokens += lengths[row]
             held.append(self._sequences(instances[first:], keys[first:]))
-            place = self._next_block(place)
+            if place.block + 1 < -(-len(self.store) // self._block_documents):
+                place = Cursor(place.phase, place.epoch, place.block + 1)
+            else:
+                place = Cursor(place.phase, place.epoch + 1)
             if last_epoch is not None and place.epoch > last_epoch:
                 if tokens:
                     yield GlobalBatch(concatenate(held), start, place)
                 return
-
-    def _next_block(self, place: Cursor) -> Cursor:
-        blocks = -(-len(self.store) // self._block_documents)
-        if place.block + 1 < blocks:
-            return Cursor(place.phase, place.epoch, place.block + 1)
-        return Cursor(place.phase, place.epoch + 1)
 
     def _block(self, phase: int, epoch: int, block: int) -> tuple[Instances, list[int]]:
         """A block's shuffled instances and their lengths with special tokens."""

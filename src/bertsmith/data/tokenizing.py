@@ -70,7 +70,10 @@ def tokenize_corpus(
     corpus, out = opened(corpus), Path(out)
     dtype: TokenType = "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"
     counts = {split: corpus.manifest.splits[split].counts for split in splits}
-    needed = sum(_stored_bytes(each, dtype) for each in counts.values())
+    needed = 0
+    for each in counts.values():
+        tokens = each.bytes // BYTES_PER_TOKEN
+        needed += tokens * np.dtype(dtype).itemsize + 8 * (each.sentences + each.documents)
     require_free_space(out, needed, "The token store")
     written = {split: corpus.documents(split) for split in splits}
     with atomic_folder(out) as folder:
@@ -95,12 +98,6 @@ def tokenize_corpus(
             },
         )
         write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
-
-
-def _stored_bytes(counts: Counts, dtype: TokenType) -> int:
-    """Of a split, about."""
-    tokens = counts.bytes // BYTES_PER_TOKEN
-    return tokens * np.dtype(dtype).itemsize + 8 * (counts.sentences + counts.documents)
 
 
 def _write_split(
@@ -146,12 +143,15 @@ def _encoded(
     counts = deque[list[int]]()  # of batches that were drawn and aren't encoded yet
     within = " " if tokenizer.family == "byte-level" else ""  # Ġ begins a word, unless it begins a text
 
-    def texts() -> Iterator[tuple[list[str]]]:
+    def batches() -> Iterator[tuple[list[str]]]:
         for batch in iter(lambda: _batch(stream, size), []):
             counts.append([len(document.sentences) for document in batch])
-            yield ([text for document in batch for text in _texts(document, within)],)
+            texts = list[str]()
+            for document in batch:
+                texts += [within + text if number else text for number, text in enumerate(document.sentences)]
+            yield (texts,)
 
-    encoded = ordered_by_ray(encode, texts()) if engine == "ray" else ordered(encode, texts(), workers=1)
+    encoded = ordered_by_ray(encode, batches()) if engine == "ray" else ordered(encode, batches(), workers=1)
     return ((ids, counts.popleft()) for ids in encoded)
 
 
@@ -164,11 +164,6 @@ def _batch(stream: Iterator[Document], most: int) -> list[Document]:
         if room <= 0:
             break
     return batch
-
-
-def _texts(document: Document, within: str) -> Iterator[str]:
-    """Its sentences, `within` before each but the first."""
-    return (within + text if number else text for number, text in enumerate(document.sentences))
 
 
 def _without_empty(

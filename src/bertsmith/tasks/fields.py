@@ -89,19 +89,15 @@ class Fields(TextTask):
                 f"All {len(train):,} training texts have the same labels, from {train[0].where} on: there is "
                 "nothing to tell apart."
             )
-        self._log_odds = self._odds(train)
+        targets = np.stack([self.target(example.label) for example in train])  # as multi_label.py begins
+        held = np.nansum(targets, axis=0) + 0.5
+        odds = np.log(held / (len(train) + 1 - np.minimum(held, len(train))))
+        is_any = np.concatenate([np.full(len(each.labels), each.kind == "any") for each in self.fields])
+        self._log_odds = np.where(is_any, odds, 0.0)
 
     def _set(self, fields: Any) -> None:
         self.fields = tuple(fields)
         self.labels = tuple(f"{each.name}={label}" for each in self.fields for label in each.labels)
-
-    def _odds(self, train: Sequence[TextExample]) -> Floats:
-        """As multi_label.py begins its labels."""
-        targets = np.stack([self.target(example.label) for example in train])
-        held = np.nansum(targets, axis=0) + 0.5
-        odds = np.log(held / (len(train) + 1 - np.minimum(held, len(train))))
-        is_any = np.concatenate([np.full(len(each.labels), each.kind == "any") for each in self.fields])
-        return np.asarray(np.where(is_any, odds, 0.0))
 
     def check(self, examples: Sequence[TextExample]) -> None:
         """Labels that training never showed can't be predicted: they count as missed, and are no error."""

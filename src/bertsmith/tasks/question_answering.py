@@ -468,13 +468,12 @@ def _whole_characters(passage: str, start: int, end: int) -> tuple[int, int]:
         start += 1
     while start < end and passage[end - 1].isspace():
         end -= 1
-    while end < len(passage) and _continues_character(passage[end]):
+    while end < len(passage):
+        mark = passage[end]
+        if not (unicodedata.category(mark).startswith("M") or "\U000e0020" <= mark <= "\U000e007f"):
+            break
         end += 1
     return start, end
-
-
-def _continues_character(character: str) -> bool:
-    return unicodedata.category(character).startswith("M") or "\U000e0020" <= character <= "\U000e007f"
 
 
 def _check(window: WindowScores) -> None:

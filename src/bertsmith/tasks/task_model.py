@@ -15,7 +15,7 @@ from bertsmith.model.layers.initialisation import initialise
 from bertsmith.progress import Progress
 from bertsmith.tasks.examples.encoding import Encoded, Layout
 from bertsmith.tasks.forward_passes import evaluating, forward_passes, require_finite
-from bertsmith.tasks.heads.pooling import Pooling, join_pooled
+from bertsmith.tasks.heads.pooling import join_pooled
 from bertsmith.tasks.task import Head, Outputs
 
 LONGEST = 1 << 13  # tokens of an example that are computed at once
@@ -127,17 +127,13 @@ def _long_output(
         vectors[places] = found
         count(layout)
     assert model.head.joins is not None  # whoever has parts of a text joins them
-    pooled = torch.from_numpy(_joined(vectors, parts, model.head.joins)).to(device)
+    texts = np.array([part.windows[0].text for part in parts])
+    by_tokens = model.head.joins == "mean"
+    sizes = np.array([part.tokens if by_tokens else len(part.windows) for part in parts])
+    pooled = torch.from_numpy(join_pooled(vectors, texts, sizes, model.head.joins)).to(device)  # (T, H)
     with torch.inference_mode():
         (output,) = at_least_float32(model.head.answer(pooled, Layout([encoded], device)))
     return np.asarray(require_finite(output.cpu()).numpy())
-
-
-def _joined(vectors: Outputs, parts: Sequence[Encoded], how: Pooling) -> Outputs:
-    """(P, H) -> (T, H): the vectors of a text's parts as one."""
-    texts = np.array([part.windows[0].text for part in parts])
-    sizes = np.array([part.tokens if how == "mean" else len(part.windows) for part in parts])
-    return join_pooled(vectors, texts, sizes, how)
 
 
 def at_least_float32(found: Tensor) -> Tensor:

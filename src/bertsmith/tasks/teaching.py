@@ -197,10 +197,8 @@ class Cloze(Teaching):
 
     def examples(self, train: EncodedExamples) -> EncodedExamples:
         """Each window with a gap behind its text, which the head reads."""
-        return EncodedExamples(train.examples, [self._gapped(each) for each in train.encoded])
-
-    def _gapped(self, encoded: Encoded) -> Encoded:
-        return Encoded(tuple(self._with_gap(each) for each in encoded.windows), encoded.target)
+        gapped = [Encoded(tuple(map(self._with_gap, each.windows)), each.target) for each in train.encoded]
+        return EncodedExamples(train.examples, gapped)
 
     def _with_gap(self, window: Window) -> Window:
         ids, segments = window.token_ids, window.segment_ids

@@ -153,7 +153,16 @@ class StoreWriter:
         """
         if not self.splits["train"].rows:
             raise InputError(f"{files[0]}: no row with an item is left to train on. Lower --heldout.")
-        write_json(self._folder / "manifest.json", self._manifest(files).model_dump(mode="json"))
+        hashes = "".join(sha256(Path(path)) for path in files)  # the corpus is the files
+        manifest = StoreManifest(
+            created_by=f"bertsmith {bertsmith.__version__}",
+            dtype=self.dtype,
+            vocab_size=self.tokenizer.vocab_size,
+            tokenizer_sha256=self.tokenizer.sha256,
+            corpus_sha256=hashlib.sha256(hashes.encode()).hexdigest(),
+            splits={split: each.entry() for split, each in self.splits.items()},
+        )
+        write_json(self._folder / "manifest.json", manifest.model_dump(mode="json"))
         write_json(self._folder / CODEC_FILE, codec.model_dump(mode="json"))
         self.tokenizer.save(self._folder / "tokenizer")
         return BuiltSequences(
@@ -163,18 +172,6 @@ class StoreWriter:
             self.tokenizer.vocab_size,
             unknown,
             codec,
-        )
-
-    def _manifest(self, files: Sequence[Path | str]) -> StoreManifest:
-        """The corpus is the files: its hash is of theirs."""
-        hashes = "".join(sha256(Path(path)) for path in files)
-        return StoreManifest(
-            created_by=f"bertsmith {bertsmith.__version__}",
-            dtype=self.dtype,
-            vocab_size=self.tokenizer.vocab_size,
-            tokenizer_sha256=self.tokenizer.sha256,
-            corpus_sha256=hashlib.sha256(hashes.encode()).hexdigest(),
-            splits={split: each.entry() for split, each in self.splits.items()},
         )
 
 
@@ -247,7 +244,11 @@ def build_sequences(
     if like is None:
         codec, known = find_codec(read, settings, progress), None
     else:
-        _require_of_files(settings)
+        if given := sorted(settings.model_fields_set.difference(_OF_FILES)):
+            raise InputError(
+                f"Leave out {' and '.join(given)}: the store that the new one is to be like says what a "
+                "token is."
+            )
         codec, known = read_codec(like), load_tokenizer(Path(like) / "tokenizer")
     if codec.of_patches:
         if known is None:
@@ -276,14 +277,6 @@ def build_sequences(
                 if progress is not None and (not done % _EVERY or done == rows):
                     progress(done, rows, "rows written")
         return writer.finish(files, codec, unknown)
-
-
-def _require_of_files(settings: SequenceSettings) -> None:
-    """Raises InputError for settings that the store named by `like` has made already."""
-    if given := sorted(settings.model_fields_set.difference(_OF_FILES)):
-        raise InputError(
-            f"Leave out {' and '.join(given)}: the store that the new one is to be like says what a token is."
-        )
 
 
 def _count(files: Sequence[RowFile], codec: Codec, progress: Progress | None) -> tuple[int, Counter[str]]:
@@ -369,7 +362,14 @@ def fit_patches(
     if codec.kind == "images" and len(first.shape) == 2:
         channels = 1
     rows, mean, deviation = _moments(files, codec, shape_of_row, channels, progress)
-    shape = _shape(codec.kind, size, channels, first.shape, mean, deviation, str(files[0].path))
+    said: dict[str, Any] = {"kind": codec.kind, "size": size, "channels": channels}
+    said |= {"mean": tuple(mean), "deviation": tuple(deviation)}
+    if codec.kind == "images":
+        said |= {"height": first.shape[0], "width": first.shape[1]}
+    try:
+        shape = PatchShape.model_validate(said)
+    except ValidationError as error:
+        raise InputError(f"{files[0].path}: {first_problem(error, PatchShape)} Change --patch.") from error
     places = [f"[VALUE{number}]" for number in range(shape.values)]
     return PatchTokenizer.of(symbol_tokenizer([PATCH, *places]), shape), rows
 
@@ -428,22 +428,3 @@ def _moments(
     deviation = np.sqrt(squares / max(count, 1))
     varies = deviation > _ROUNDING * np.abs(mean)
     return rows, mean.tolist(), np.where(varies, deviation, 1.0).tolist()
-
-
-def _shape(
-    kind: str,
-    size: int,
-    channels: int,
-    row: tuple[int, ...],
-    mean: Sequence[float],
-    deviation: Sequence[float],
-    where: str,
-) -> PatchShape:
-    values: dict[str, Any] = {"kind": kind, "size": size, "channels": channels}
-    values |= {"mean": tuple(mean), "deviation": tuple(deviation)}
-    if kind == "images":
-        values |= {"height": row[0], "width": row[1]}
-    try:
-        return PatchShape.model_validate(values)
-    except ValidationError as error:
-        raise InputError(f"{where}: {first_problem(error, PatchShape)} Change --patch.") from error

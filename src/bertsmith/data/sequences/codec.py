@@ -137,7 +137,12 @@ class TableColumn(Strict):
             number = as_number(value, f"{where}, column {self.name}")
             bin_or_number = bisect_right(self.edges, number) if self.scale is None else spelled(number)
             return as_symbol(f"{self.name}:{bin_or_number}", where)
-        return as_symbol(f"{self.name}={_category(value, f'{where}, column {self.name}')}", where)
+        if isinstance(value, list | tuple | dict):
+            raise InputError(
+                f"{where}, column {self.name}: expected one value a cell, found {shown(value)}. Leave the "
+                "column out (--leave-out), or make columns of its parts."
+            )
+        return as_symbol(f"{self.name}={as_category(value)}", where)
 
 
 def find_columns(
@@ -173,16 +178,13 @@ class _Seen:
 
     def put(self, place: int, value: Any, where: str) -> None:
         """In the place of the cell that was there, or behind the last one."""
-        self.cells[place : place + 1] = array("d", [self._number(value, where)])
-
-    def _number(self, value: Any, where: str) -> float:
-        if _is_empty(value):
-            return math.nan
-        try:
-            return as_number(value, "")
-        except InputError:
-            self.other = self.other or (value, where)
-            return math.inf
+        number = math.nan
+        if not _is_empty(value):
+            try:
+                number = as_number(value, "")
+            except InputError:
+                number, self.other = math.inf, self.other or (value, where)
+        self.cells[place : place + 1] = array("d", [number])
 
     def column(self, name: str, bins: int | None) -> TableColumn:
         cells = np.array(self.cells)
@@ -211,16 +213,6 @@ def _is_empty(value: Any) -> bool:
     if value is None or (isinstance(value, str) and not value.strip()):
         return True
     return isinstance(value, float) and math.isnan(value)
-
-
-def _category(value: Any, where: str) -> str:
-    """One value's spelling."""
-    if isinstance(value, list | tuple | dict):
-        raise InputError(
-            f"{where}: expected one value a cell, found {shown(value)}. Leave the column out (--leave-out), "
-            "or make columns of its parts."
-        )
-    return as_category(value)
 
 
 class Codec(Strict):
@@ -307,36 +299,25 @@ class Codec(Strict):
         if value is None:
             return []
         if isinstance(value, str):
-            if _is_printed_list(value):
+            # As pandas and NumPy print one. Brackets with blanks around them are items, braces perhaps code.
+            closed = value.strip()
+            if closed.startswith(("[", "(")) and not closed[-2:-1].isspace() and is_printed(closed):
                 raise InputError(
                     f"{row.where}: expected a sequence in the column {self.column}, found a printed list, "
                     f"{shown(value)}. Save the table as JSON lines or Parquet, which hold lists."
                 )
             return list("".join(value.split())) if self.characters else value.split()
         if isinstance(value, list | tuple):
-            return _without_padding(value)
+            end = len(value)
+            for item in reversed(value):  # negative numbers there make rows of an array equally long
+                if not (isinstance(item, int | float) and item < 0 and float(item).is_integer()):
+                    break
+                end -= 1
+            return value[:end]
         raise InputError(
             f"{row.where}: expected a sequence in the column {self.column}: a list, or a string of items "
             f"with blanks between them; found {shown(value)}. Name another with --column."
         )
-
-
-def _is_printed_list(value: str) -> bool:
-    """As pandas and NumPy print one. Brackets with blanks around them are items, braces perhaps code."""
-    closed = value.strip()
-    return closed.startswith(("[", "(")) and not closed[-2:-1].isspace() and is_printed(closed)
-
-
-def _without_padding(items: Sequence[Any]) -> Sequence[Any]:
-    """Without the negative numbers at the end, by which arrays make rows of different lengths equal."""
-    end = len(items)
-    while end and _is_padding(items[end - 1]):
-        end -= 1
-    return items[:end]
-
-
-def _is_padding(item: Any) -> bool:
-    return isinstance(item, int | float) and item < 0 and float(item).is_integer()
 
 
 def guess_column(names: Sequence[str], where: str, known: Sequence[str] = NAMES) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.data.sequences.codec import Codec, read_codec
-from bertsmith.data.sequences.records import Row, RowFile, stream_records
+from bertsmith.data.sequences.records import RowFile, stream_records
 from bertsmith.door import door, flag, function, optional, place, text
 from bertsmith.errors import InputError
 from bertsmith.files import require_output
@@ -100,18 +100,14 @@ def _rows(
         else:
             symbols = codec.symbols(row)
             found.count(symbols, lambda each: each in pieces or as_spelled_number(each, scales) is not None)
-            yield {**_symbols_as_text(symbols, kept, row, codec), **kept}
+            if TAGS not in kept or codec.kind != "symbols":
+                yield {TEXT: " ".join(symbols), **kept}
+            elif isinstance(kept[TAGS], list) and len(kept[TAGS]) == len(symbols):
+                yield {WORDS: symbols, **kept}
+            else:
+                raise InputError(f"{row.where}: expected {len(symbols):,} tags in a list, one an item.")
         if progress is not None and not number % 1000:
             progress(number, None, "rows")
-
-
-def _symbols_as_text(symbols: list[str], kept: dict[str, Any], row: Row, codec: Codec) -> dict[str, Any]:
-    """`words` beside the file's own tags, else `text`."""
-    if TAGS not in kept or codec.kind != "symbols":
-        return {TEXT: " ".join(symbols)}
-    if not isinstance(kept[TAGS], list) or len(kept[TAGS]) != len(symbols):
-        raise InputError(f"{row.where}: expected {len(symbols):,} tags in a list, one an item.")
-    return {WORDS: symbols}
 
 
 def _plain(value: Any) -> Any:

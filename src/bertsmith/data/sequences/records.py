@@ -84,7 +84,7 @@ def stream_records(file: RowFile, *, padded: bool = False) -> Iterator[Row]:
         raise InputError(f"{path}: expected arrays of the same number of rows, one at least; found {rows}.")
     for number in range(next(iter(rows.values()))):
         yield Row(
-            {name: _plain(array[number]) for name, array in arrays.items()}, f"{path}, row {number + 1}"
+            {name: array[number].tolist() for name, array in arrays.items()}, f"{path}, row {number + 1}"
         )
 
 
@@ -136,10 +136,3 @@ def _arrays(path: Path, padded: bool) -> dict[str, npt.NDArray[Any]]:
     if not found or flat:
         raise InputError(f"{path}: expected arrays with a row each; found single values in {listed(flat)}.")
     return found
-
-
-def _plain(value: Any) -> Any:
-    """A row of an array as Python has it, padding left out."""
-    if np.ndim(value) == 0:
-        return value.item() if hasattr(value, "item") else value
-    return np.asarray(value).tolist()

@@ -334,7 +334,10 @@ def _read_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
 def _pooling(folder: Path, module: str, has_prompts: bool) -> Pooling:
     path = plain_file(folder, f"{module}/config.json")
     settings = _required(POOLING, path)
-    modes = settings.get("pooling_mode", _legacy_modes(settings))
+    # Older versions have flags such as pooling_mode_mean_tokens; without any it is the mean.
+    flags = {match[1]: settings[key] for key in settings if (match := _LEGACY_MODE.fullmatch(key))}
+    flagged = [name for name, is_on in flags.items() if is_on] or ["mean"]
+    modes = settings.get("pooling_mode", flagged)
     names = modes if isinstance(modes, list) else [modes]
     if len(names) != 1 or names[0] not in get_args(Pooling):
         raise ModelError(
@@ -346,12 +349,6 @@ def _pooling(folder: Path, module: str, has_prompts: bool) -> Pooling:
             f"{path}: include_prompt is false: leaving prompts out of the pooling is not supported."
         )
     return cast(Pooling, names[0])
-
-
-def _legacy_modes(settings: Mapping[str, Any]) -> list[str]:
-    """Of flags such as pooling_mode_mean_tokens; without any it is the mean."""
-    flags = {match[1]: settings[key] for key in settings if (match := _LEGACY_MODE.fullmatch(key))}
-    return [name for name, is_on in flags.items() if is_on] or ["mean"]
 
 
 def _encoder_settings(encoder: Path) -> Mapping[str, Any]:

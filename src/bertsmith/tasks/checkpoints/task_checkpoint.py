@@ -117,7 +117,7 @@ def load_task_model(folder: Path | str, task: type[Task[Any]] | None = None) -> 
         return _load_on_table(folder, task)
     checkpoint = read_checkpoint(folder)
     opened = _task(checkpoint, folder, task)
-    model = meta_init(lambda: _empty(checkpoint.config, opened))
+    model = meta_init(lambda: TaskModel(Bert(checkpoint.config), opened.head(checkpoint.config)))
     tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("encoder.")}
     if not model.head.pooled:
         tensors = {name: t for name, t in tensors.items() if not name.startswith("encoder.pooler.")}
@@ -221,10 +221,6 @@ def _require_room(settings: TaskSettings, config: BertConfig, where: str) -> Non
     usual = type(settings).model_fields["stride"].default  # which gives way to a smaller max_length
     if settings.stride != usual and settings.stride_problem is not None:
         raise ModelError(f"{where}: {settings.stride_problem}")
-
-
-def _empty(config: BertConfig, task: Task[Any]) -> TaskModel:
-    return TaskModel(Bert(config), task.head(config))
 
 
 def head_tensors(head: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

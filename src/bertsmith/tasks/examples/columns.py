@@ -227,7 +227,8 @@ def _fit(wanted: Wanted, cells: Sequence[Cell], where: Sequence[str]) -> NumberC
     kind = wanted.kind or ("number" if all(map(_is_number, known)) else "category")
     guessed = wanted.kind is None
     if kind == "number":
-        found = np.array([_number(*each) for each in _with_places(cells, wanted.name, where)])
+        places = zip(cells, where, strict=True)
+        found = np.array([_number(cell, wanted.name, place) for cell, place in places if cell is not None])
         deviation = float(found.std()) if found.min() < found.max() else 1.0
         return NumberColumn(wanted.name, float(found.mean()), deviation, len(known) < len(cells), guessed)
     counts = Counter(map(_category, cells))
@@ -239,12 +240,6 @@ def _fit(wanted: Wanted, cells: Sequence[Cell], where: Sequence[str]) -> NumberC
             "one."
         )
     return CategoryColumn(wanted.name, tuple(sorted(counts)), guessed)
-
-
-def _with_places(
-    cells: Sequence[Cell], name: str, where: Sequence[str]
-) -> list[tuple[str | int | float, str, str]]:
-    return [(cell, name, place) for cell, place in zip(cells, where, strict=True) if cell is not None]
 
 
 def _is_number(value: str | int | float) -> bool:

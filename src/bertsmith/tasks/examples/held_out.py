@@ -174,10 +174,7 @@ def folds_of(task: Task[Any], examples: Sequence[Any], count: int, seed: int = 0
 
 
 def group_of(task: Task[Any], example: Any) -> tuple[str, ...]:
-    """The same for examples that belong in one fold."""
-    return tuple(map(_words, task.group_key(example)))
-
-
-def _words(text: str) -> str:
-    """Of a text of signs alone, such as an emoji, all."""
-    return " ".join(re.findall(r"\w+", text.casefold())) or text
+    """The same for examples that belong in one fold: their words; of a text of signs alone, such as an emoji,
+    all.
+    """
+    return tuple(" ".join(re.findall(r"\w+", text.casefold())) or text for text in task.group_key(example))

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from bertsmith.arrays import Float32s
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import read_json, write_json
 from bertsmith.model.config import BertConfig
@@ -263,21 +262,18 @@ class TextTask(Task[TextExample]):
         return found
 
     def _label_of_any_row(self, path: Path | str) -> str | int | None:
-        """Where rows are objects with keys of their own, the first one may have none."""
+        """The column that was named for the label, or one that is called so, if it is there. Where rows are
+        objects with keys of their own, the first one may have none.
+        """
         settings = self.settings
         names = self._names(path)
         if are_objects(path, format=settings.format, encoding=settings.encoding):
             names = read_keys(path, format=settings.format, encoding=settings.encoding)
-        return self._label_among(names, str(path))
-
-    def _label_among(self, names: Sequence[str], path: str) -> str | int | None:
-        """The column that was named for the label, or one that is called so, if it is there."""
-        settings = self.settings
         if settings.label is not None:
             return None if named_column(settings.label, names) is None else settings.label
         taken = [named_column(each, names) for each in (settings.text, settings.text_pair)]
         free = [name for name in names if name not in (*taken, *self.column_names)]
-        return guess_label(free, path)
+        return guess_label(free, str(path))
 
     def _divided(
         self, named: Sequence[str | int], values: Sequence[Any], roles: int
@@ -446,7 +442,9 @@ class TextTask(Task[TextExample]):
         target = None if example.label is None else self.target(example.label)
         columns = None if self.columns is None else self.columns.vector(example.columns, example.where)
         if isinstance(pieces[0], ValuePieces):
-            values = _values_of(example, pieces)
+            if len(pieces) != 1:
+                raise InputError(f"{example.where}: a model of numbers reads one row, not a pair.")
+            values = pieces[0].values  # (n, P) beside the tokens of a row
             bounds = windows(ids[0], room, stride, truncation)
             shown: tuple[Window, ...] = tuple(
                 Window(*each, _FIRST_ROW, values=np.pad(values[start:end], ((1, 1), (0, 0))))  # [CLS], [SEP]
@@ -488,14 +486,6 @@ class TextTask(Task[TextExample]):
                 "from a copy, or train again."
             )
         return task
-
-
-def _values_of(example: TextExample, pieces: Sequence[Pieces]) -> Float32s:
-    """(n, P) beside the tokens of a row."""
-    first = pieces[0]
-    if len(pieces) != 1 or not isinstance(first, ValuePieces):
-        raise InputError(f"{example.where}: a model of numbers reads one row, not a pair.")
-    return first.values
 
 
 def as_text_or_pair(example: TextExample) -> str | tuple[str, str]:

@@ -201,9 +201,13 @@ class TaskSubject(Subject):
         self.task = task
 
     def item(self, given: GoldenInput) -> Item | None:
-        columns = getattr(self.task, "column_names", ())
+        columns: Sequence[str] = getattr(self.task, "column_names", ())
+        asked: Any = given.given
+        if columns:  # the texts in a row of a table
+            texts = (asked,) if isinstance(asked, str) else asked
+            asked = dict.fromkeys(columns, 1) | dict(zip(("text", "text_pair"), texts, strict=False))
         try:
-            example = self.task.example(_beside(columns, given.given) if columns else given.given)
+            example = self.task.example(asked)
             (encoded,) = encode_examples(self.task, [example], self.tokenizer).encoded
         except BertsmithError:
             return None
@@ -222,12 +226,6 @@ class TaskSubject(Subject):
         if head.pooled:
             return self.model.encoder.pool(read)
         return None if head.joins is None else head.pool(read, layout)
-
-
-def _beside(columns: Sequence[str], given: str | tuple[str, str]) -> dict[str, Any]:
-    """The texts in a row of a table."""
-    text, pair = (given, None) if isinstance(given, str) else given
-    return dict.fromkeys(columns, 1) | {"text": text} | ({} if pair is None else {"text_pair": pair})
 
 
 class VectorSubject(Subject):

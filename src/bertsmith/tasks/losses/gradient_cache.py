@@ -64,8 +64,13 @@ class GradientCache:
         """The first pass over `micro_batches[rank]`; `losses` gives each example's part (E,) of the summed
         loss, of the outputs of all ranks' micro-batches end to end.
         """
-        states, outputs = self._first_pass(micro_batches[rank])
-        own = joined(outputs) if outputs else self._nothing(next(filter(None, micro_batches))[0])
+        states, outputs = list[RandomState](), list[Tensor]()
+        with torch.no_grad():
+            for micro_batch in micro_batches[rank]:
+                states.append(RandomState.now(self.device))
+                outputs.append(self.forward(micro_batch))
+            # a rank without examples gives (0, …), in the shape of the others' outputs
+            own = joined(outputs) if outputs else self.forward(next(filter(None, micro_batches))[0])[:0]
         everything = joined(gather(own)).requires_grad_()
         with torch.enable_grad():
             parts = losses(everything)
@@ -87,19 +92,6 @@ class GradientCache:
         kept.before.restore(self.device)
         surrogate = (self.forward(micro_batch) * kept.gradient).sum()
         return kept.value + (surrogate - surrogate.detach())
-
-    @torch.no_grad()
-    def _first_pass(self, micro_batches: Sequence[Sequences]) -> tuple[list[RandomState], list[Tensor]]:
-        states, outputs = [], []
-        for micro_batch in micro_batches:
-            states.append(RandomState.now(self.device))
-            outputs.append(self.forward(micro_batch))
-        return states, outputs
-
-    @torch.no_grad()
-    def _nothing(self, micro_batch: Sequences) -> Tensor:
-        """(0, …) what a rank without examples gives, in the shape of the others' outputs."""
-        return self.forward(micro_batch)[:0]
 
 
 def joined(outputs: Sequence[Tensor]) -> Tensor:

@@ -200,8 +200,8 @@ def _load_generator(model: ReplacedTokenModel, config: BertConfig, folder: Path 
             f"{folder} has no masked-language head, so it is no generator. A run with "
             "objective=replaced-tokens saves one as generator/."
         )
-    tensors = {
-        _without_encoder(name): each
+    tensors = {  # a `Generator`'s project stands beside its layers
+        name.replace(_PROJECT, "project.").removeprefix("encoder."): each
         for name, each in checkpoint.tensors.items()
         if part_of(name) in ("encoder", "masked_language")
         and (not name.startswith(_EMBEDDINGS) or name.startswith(_PROJECT))
@@ -240,11 +240,6 @@ def save_replaced_token_model(
         write_extra_files=write_extra_files,
         overwrite=overwrite,
     )
-
-
-def _without_encoder(name: str) -> str:
-    """Of a masked language model -> of a `Generator`, whose project stands beside its layers."""
-    return name.replace(_PROJECT, "project.").removeprefix("encoder.")
 
 
 def has_replaced_token_head(config: BertConfig) -> bool:
