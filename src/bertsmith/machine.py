@@ -263,13 +263,10 @@ def _memory_limit(folder: Path) -> MemoryLimit | None:
     used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes") or 0
     if total is None or total > _NO_LIMIT:
         return None
-    return MemoryLimit(total, max(0, min(total, total - used + _reclaimable(folder))))
-
-
-def _reclaimable(folder: Path) -> int:
-    """Bytes of file cache that have not been touched lately."""
     statistics = dict(line.split() for line in _lines(folder / "memory.stat"))
-    return int(statistics.get("total_inactive_file", statistics.get("inactive_file", "0")))
+    # bytes of file cache that have not been touched lately
+    reclaimable = int(statistics.get("total_inactive_file", statistics.get("inactive_file", "0")))
+    return MemoryLimit(total, max(0, min(total, total - used + reclaimable)))
 
 
 def _number(path: Path) -> int | None:

@@ -209,7 +209,9 @@ def divide(sequences: Sequences, ranks: int, micro_batch_tokens: int) -> Divisio
     Examples are sorted by length, so that neighbours are equally long and attention runs on few, large
     groups. Where there are fewer examples than ranks, as at an epoch's end, the last ranks have none.
     """
-    starts = _example_starts(sequences)
+    keys, starts = sequences.keys, np.zeros(0, int)
+    if len(keys):  # (G,) the first sequence of each example
+        starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
     tokens = np.add.reduceat(sequences.lengths, starts)
     by_length = np.argsort(-tokens, kind="stable")
     shares = [by_length] if ranks == 1 else _deal(tokens, by_length, ranks)
@@ -222,12 +224,6 @@ def divide(sequences: Sequences, ranks: int, micro_batch_tokens: int) -> Divisio
         for share in shares
     ]
     return Division(sequences, rows)
-
-
-def _example_starts(sequences: Sequences) -> Ints:
-    """(G,) the first sequence of each example."""
-    keys = sequences.keys
-    return np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else np.zeros(0, int)
 
 
 def _deal(tokens: Ints, order: Ints, ranks: int) -> list[Ints]:
