@@ -65,17 +65,16 @@ def read_distil_data(
     task.check_taught(labelled)
     dev, test = (_labelled(task, recipe, [path] if path else [])[0] for path in (recipe.dev, recipe.test))
     texts, blank = _texts(task, recipe) if file is None else (file.examples, [])
-    known = []  # what teachers learned from, where that is known and still there
-    for teacher in teachers:
-        source = TrainedOn.of_folder(teacher.folder)
-        if source is not None and source.are_at(source.paths):
-            known.append((teacher, source))
     warnings = [*task.left_out]
     if blank:
         warnings.append(
             f"{len(blank):,} of the texts are blank, the first in {blank[0].where}, and were not learned from"
         )
-    unlabelled = False
+    known = []  # what teachers learned from, where that is known and still there
+    for teacher in teachers:
+        source = TrainedOn.of_folder(teacher.folder)
+        if source is not None and source.are_at(source.paths):
+            known.append((teacher, source))
     # of a teacher's own training file those rows as dev that the teacher held out too
     own = sorted(sha256(Path(file)) for file in recipe.train_files)  # in any order they are divided alike
     shares = [
@@ -87,10 +86,10 @@ def read_distil_data(
     texts, left_out = _fresh(task, texts, labelled, [*dev, *test], answered=file is not None)
     if left_out:
         warnings.append(f"{left_out:,} of the texts stand in dev or test too, and were not learned from")
-    if not dev:
+    unlabelled = not dev
+    if unlabelled:
         share = min(recipe.dev_share, _MOST_HELD_OUT / max(len(texts), 1))
         texts, dev = hold_out(task, texts, share)
-        unlabelled = True
     if not (labelled or texts) or not dev:
         learned = named_files(recipe.train or recipe.texts or recipe.teacher)
         raise InputError(
@@ -102,8 +101,7 @@ def read_distil_data(
     for name, path, examples in (("dev", recipe.dev, dev), ("test", recipe.test, test)):
         if path is not None and recipe.train:
             warnings += shared_with_train(task, labelled, examples, name, named_files(recipe.train))
-    judged = {"dev": [] if unlabelled else dev, "test": test}
-    warnings += _known_to_teachers(task, known, judged)
+    warnings += _known_to_teachers(task, known, {"dev": [] if unlabelled else dev, "test": test})
     written = None if file is None else file.answers_to(texts)
     parts = labelled, texts, written, dev, unlabelled, test or None
     return DistilData(*parts, columns, dev_share, tuple(warnings))
