@@ -16,8 +16,8 @@ import torch
 from small_tasks import make_task, random_model, split_of
 
 from bertsmith.errors import InputError
+from bertsmith.metrics.ranking_scores import chance_metrics, ranks_of
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
-from bertsmith.tasks.evaluating.document_ranks import chance_metrics, ranks_of
 from bertsmith.tasks.examples.query_documents import QueryExample, text_number
 from bertsmith.tasks.task_model import outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer

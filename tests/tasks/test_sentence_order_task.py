@@ -13,9 +13,10 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor, PretrainingStream
+from bertsmith.errors import InputError
 from bertsmith.inference.masked_language import MaskedLanguageModel
 from bertsmith.tasks.pretraining.objective_choices import ObjectiveChoices, ObjectiveName
-from bertsmith.tasks.pretraining.objectives import OBJECTIVES
+from bertsmith.tasks.pretraining.objectives import OBJECTIVES, find_objective
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -72,6 +73,18 @@ def test_a_saved_model_says_which_question_its_head_answers(
 def test_every_name_that_a_recipe_may_give_is_an_objective() -> None:
     assert tuple(OBJECTIVES) == get_args(ObjectiveName)
     assert all(objective.name == name for name, objective in OBJECTIVES.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("no_such_module:Mine", "The objective 'no_such_module:Mine' can't be imported: No module named"),
+        ("pathlib:Path", "'pathlib:Path' is not a subclass of .*PretrainingObjective"),
+    ],
+)
+def test_an_own_objective_that_is_none_is_one_sentence(name: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        find_objective(name)
 
 
 def test_going_on_with_the_other_question_begins_with_a_new_head(

@@ -15,9 +15,9 @@ from torch import Tensor
 from bertsmith.arrays import Ints
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.metrics.baselines import tfidf_vectors
+from bertsmith.metrics.ranking_scores import DEPTH, chance_metrics, rank_metrics, ranks_of
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
-from bertsmith.tasks.evaluating.document_ranks import DEPTH, chance_metrics, rank_metrics, ranks_of
 from bertsmith.tasks.evaluating.error_analysis import Answer, ErrorAnalysis
 from bertsmith.tasks.examples.encoding import Encoded, windows_apart
 from bertsmith.tasks.examples.query_documents import (
