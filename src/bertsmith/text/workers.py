@@ -83,13 +83,13 @@ def _follow_parent() -> None:
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
+    def end_with_it() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
 
-def _end_with(parent: Any) -> None:
-    parent.join()
-    os._exit(1)
+    threading.Thread(target=end_with_it, daemon=True).start()
 
 
 def require_engine(name: str) -> None:

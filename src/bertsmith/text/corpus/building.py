@@ -77,7 +77,13 @@ def build_corpus(
     with atomic_folder(out) as folder:
         found = find_sources(list(map(str, sources)), settings)
         _make_names_differ(found)
-        _require_space(folder, found)
+        # The text twice over (batches, then shards), each packed to about half; more for packed input.
+        packed = sum(
+            source.size
+            for source in found.sources
+            if isinstance(source, SourceFile) and (source.compression or source.suffix == ".parquet")
+        )
+        require_free_space(folder, found.size + 4 * packed, "Building this corpus")
         scratch = folder / "scratch"
         scratch.mkdir()
         signatures = SignatureFiles(scratch)
@@ -99,16 +105,6 @@ def _make_names_differ(found: Found) -> None:
         name = next(name for name in chain([source.name], numbered) if name not in taken)
         taken.add(name)
         found.sources[index] = replace(source, name=name)
-
-
-def _require_space(folder: Path, found: Found) -> None:
-    """The text twice over (batches, then shards), each packed to about half; more for packed input."""
-    packed = sum(
-        source.size
-        for source in found.sources
-        if isinstance(source, SourceFile) and (source.compression or source.suffix == ".parquet")
-    )
-    require_free_space(folder, found.size + 4 * packed, "Building this corpus")
 
 
 @dataclass(frozen=True)
@@ -165,25 +161,21 @@ def _on_a_cluster(tasks: Iterator[Task]) -> Iterator[PreparedBatch]:
 def _require_text(prospect: Prospect, settings: CorpusSettings) -> None:
     """Raises InputError for the first SOURCE without a single document that holds text."""
     filled = set(np.unique(prospect.facts["source"]).tolist())
-    by_origin: dict[str, bool] = {}
+    by_origin: dict[str, list[int]] = {}
     for index, source in enumerate(prospect.found.sources):
-        by_origin[source.origin] = by_origin.get(source.origin, False) or index in filled
-    for origin, has_text in by_origin.items():
-        if not has_text:
-            raise _nothing_found(prospect, origin, settings)
-
-
-def _nothing_found(prospect: Prospect, origin: str, settings: CorpusSettings) -> InputError:
-    indices = [index for index, source in enumerate(prospect.found.sources) if source.origin == origin]
-    first = prospect.found.sources[indices[0]]
-    if isinstance(first, SourceFile) and all(prospect.origins[index].is_binary for index in indices):
-        with SourceStream(first, settings) as stream:
-            return stream.binary_error("text, JSON lines, CSV or TSV")
-    documents = sum(prospect.empty[index] for index in indices)
-    return InputError(
-        f"The source {origin} yielded no text: {len(indices)} files read, {documents} documents, all empty. "
-        "Check --format and --text-column, or leave the source out."
-    )
+        by_origin.setdefault(source.origin, []).append(index)
+    for origin, indices in by_origin.items():
+        if not filled.isdisjoint(indices):
+            continue
+        first = prospect.found.sources[indices[0]]
+        if isinstance(first, SourceFile) and all(prospect.origins[index].is_binary for index in indices):
+            with SourceStream(first, settings) as stream:
+                raise stream.binary_error("text, JSON lines, CSV or TSV")
+        documents = sum(prospect.empty[index] for index in indices)
+        raise InputError(
+            f"The source {origin} yielded no text: {len(indices)} files read, {documents} documents, all "
+            "empty. Check --format and --text-column, or leave the source out."
+        )
 
 
 def _write(
@@ -212,25 +204,10 @@ def _manifest_of(
         facts = prospect.facts[mask]
         sums = {name: int(facts[name].sum(dtype=np.uint64)) for name in ("sentences", "words", "bytes")}
         splits[split] = SplitEntry(counts=Counts(documents=len(facts), **sums), shards=shards[split])
-    return CorpusManifest(
-        created_by=f"bertsmith {__version__}",
-        licence=settings.licence,
-        settings=settings,
-        splits=splits,
-        skipped=Skipped(
-            hidden=found.hidden,
-            excluded=found.excluded,
-            binary=sum(origin.is_binary for origin in prospect.origins),
-        ),
-        sources=_source_entries(prospect, choice),
-    )
-
-
-def _source_entries(prospect: Prospect, choice: Choice) -> tuple[SourceEntry, ...]:
     kept = _by_source(prospect, choice.kept)
     exact = _by_source(prospect, choice.exact_duplicates)["documents"]
     near = _by_source(prospect, choice.near_duplicates)["documents"]
-    return tuple(
+    sources = tuple(
         SourceEntry(
             name=source.name,
             origin=source.origin,
@@ -242,8 +219,20 @@ def _source_entries(prospect: Prospect, choice: Choice) -> tuple[SourceEntry, ..
             near_duplicates=near[index],
             empty=prospect.empty[index],
         )
-        for index, (source, origin) in enumerate(zip(prospect.found.sources, prospect.origins))
+        for index, (source, origin) in enumerate(zip(found.sources, prospect.origins))
         if not origin.is_binary
+    )
+    return CorpusManifest(
+        created_by=f"bertsmith {__version__}",
+        licence=settings.licence,
+        settings=settings,
+        splits=splits,
+        skipped=Skipped(
+            hidden=found.hidden,
+            excluded=found.excluded,
+            binary=sum(origin.is_binary for origin in prospect.origins),
+        ),
+        sources=sources,
     )
 
 

@@ -61,7 +61,14 @@ class Corpus:
                 f"{first_problem(error, CorpusManifest)} Build the corpus again."
             ) from error
         corpus = cls(path, manifest)
-        corpus._check_sizes()
+        for shard in (shard for split in manifest.splits for shard in corpus._shards(split)):
+            place = path / shard.file
+            size = place.stat().st_size if place.is_file() else None
+            if size != shard.size:
+                there = "no such file" if size is None else f"{size:,} bytes"
+                raise CorpusError(
+                    f"{place}: expected {shard.size:,} bytes, found {there}. Build the corpus again."
+                )
         return corpus
 
     def documents(self, split: Split) -> Iterator[Document]:
@@ -94,17 +101,6 @@ class Corpus:
                 )
             if progress:
                 progress(done, len(shards), "files verified")
-
-    def _check_sizes(self) -> None:
-        for split in self.manifest.splits:
-            for shard in self._shards(split):
-                path = self.path / shard.file
-                size = path.stat().st_size if path.is_file() else None
-                if size != shard.size:
-                    found = "no such file" if size is None else f"{size:,} bytes"
-                    raise CorpusError(
-                        f"{path}: expected {shard.size:,} bytes, found {found}. Build the corpus again."
-                    )
 
     def _shards(self, split: Split) -> tuple[Shard, ...]:
         if split not in get_args(Split):

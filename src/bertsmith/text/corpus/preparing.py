@@ -48,7 +48,10 @@ def prepare(batch: Batch, names: Mapping[int, str], settings: CorpusSettings, pa
         )
         if settings.near_duplicates:
             signatures.append(signature(words))
-    _write(rows, path)
+    columns = [list(column) for column in zip(*rows)] or [[], [], []]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA)]
+    with pa.ipc.new_file(str(path), SCHEMA, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_table(pa.table(arrays, schema=SCHEMA))
     signed = np.stack(signatures) if signatures else np.zeros((0, HASHES), np.uint32)
     return PreparedBatch(path, np.array(facts, FACTS), signed, empty)
 
@@ -66,11 +69,3 @@ def read_prepared(path: Path) -> pa.Table:
     """What `prepare` wrote."""
     with pa.OSFile(str(path)) as file, pa.ipc.open_file(file) as reader:
         return reader.read_all()
-
-
-def _write(rows: list[tuple[str, str, list[str]]], path: Path) -> None:
-    columns = [list(column) for column in zip(*rows)] or [[], [], []]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA)]
-    table = pa.table(arrays, schema=SCHEMA)
-    with pa.ipc.new_file(str(path), SCHEMA, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        writer.write_table(table)

@@ -124,19 +124,16 @@ class Reader:
     def _documents(self) -> Iterator[RawDocument | UnreadPage]:
         for index, source in enumerate(self._sources):
             if isinstance(source, Package):
-                yield from self._package(index, source)
+                self.origins[index] = Origin(f"Python package {source.version}", source.sha256)
+                for page in source.pages:
+                    self.position += page.size
+                    yield UnreadPage(index, f"{source.name}#{page.name}", page)
             elif (table := FORMATS.get(format_by_name(source, self._settings))) and not table.IS_TEXT:
                 yield from self._binary_table(index, source, table)
             else:
                 yield from self._text_file(index, source)
             self._before += source.size
             self.position = self._before
-
-    def _package(self, index: int, package: Package) -> Iterator[UnreadPage]:
-        self.origins[index] = Origin(f"Python package {package.version}", package.sha256)
-        for page in package.pages:
-            self.position += page.size
-            yield UnreadPage(index, f"{package.name}#{page.name}", page)
 
     def _binary_table(self, index: int, file: SourceFile, table: TableFormat) -> Iterator[RawDocument]:
         self.origins[index] = Origin(table.NAME, hash_of(file))

@@ -180,7 +180,7 @@ def text_key(words: list[str]) -> int:
 
 def signature(words: Sequence[str]) -> UInt32s:
     """(112,) smallest hashes of the runs of five words; of all words together when they are fewer."""
-    runs = _hashed_runs(_hashed_words(words))
+    runs = _hashed_runs(words)
     smallest = np.full(HASHES, np.iinfo(np.uint32).max, np.uint32)
     for start in range(0, len(runs), RUNS_AT_A_TIME):
         hashes = runs[start : start + RUNS_AT_A_TIME, None] * _MULTIPLIERS + _OFFSETS  # (S, 112)
@@ -188,15 +188,12 @@ def signature(words: Sequence[str]) -> UInt32s:
     return smallest
 
 
-def _hashed_words(words: Sequence[str]) -> UInt64s:
-    """(W,) one hash a word. CRC-32, because Python's own hash differs from run to run."""
-    if words and sum(map(len, words)) > LONGEST_WORD * len(words):
-        return np.frombuffer("".join(words).encode("utf-32-le"), np.uint32).astype(np.uint64)
-    return np.fromiter((crc32(word.encode()) for word in words), np.uint64, len(words))
-
-
-def _hashed_runs(words: UInt64s) -> UInt32s:
-    """(W,) -> (S,)"""
+def _hashed_runs(spelt: Sequence[str]) -> UInt32s:
+    """(S,) one hash a run. Words have CRC-32 as their hash, because Python's own differs from run to run."""
+    if spelt and sum(map(len, spelt)) > LONGEST_WORD * len(spelt):
+        words = np.frombuffer("".join(spelt).encode("utf-32-le"), np.uint32).astype(np.uint64)
+    else:
+        words = np.fromiter((crc32(word.encode()) for word in spelt), np.uint64, len(spelt))
     runs = max(1, len(words) - RUN + 1)
     mixed = np.zeros(runs, np.uint64)
     for position, weight in enumerate(_RUN_WEIGHTS):

@@ -107,13 +107,6 @@ def find_contamination(
         for each in file.texts:
             texts.setdefault(each.text, len(texts))
     places = find_places(corpus, list(texts), workers, progress)
-    return Contamination(corpus, _findings_of(files, texts, places, corpus), places)
-
-
-def _findings_of(
-    files: Sequence[EvaluationFile], texts: Mapping[str, int], places: Mapping[Split, Places], corpus: Corpus
-) -> tuple[FileFindings, ...]:
-    """The places that were found, row by row. `texts`: the number of each text in `places`."""
     best = _best_places(places)
     chosen = [_chosen(file, texts, best) for file in files]
     shown = {(each.split, each.place) for rows in chosen for _, each in rows}
@@ -132,7 +125,7 @@ def _findings_of(
             for text, each in rows
         )
         found.append(_counted(file, texts, best, examples))
-    return tuple(found)
+    return Contamination(corpus, tuple(found), places)
 
 
 class _Best(NamedTuple):

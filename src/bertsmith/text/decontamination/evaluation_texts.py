@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.files import sha256
-from bertsmith.text.files.columns import BY_SEMICOLONS, column_number, listed, unknown_column
+from bertsmith.text.files.columns import BY_SEMICOLONS, column_index, listed, unknown_column
 from bertsmith.text.files.rows import read_column_names, stream_rows
 from bertsmith.text.files.streams import ending_of
 from bertsmith.text.files.table_file import TableFile, open_table
@@ -93,14 +93,12 @@ def read_evaluation_file(
         raise InputError(
             f"{path}: expected text in {listed(chosen)}, found none. Name a column with --column."
         )
-    return EvaluationFile(str(path), _hashes(path), len(found), tuple(chosen), texts)
-
-
-def _hashes(path: Path) -> dict[str, str]:
-    if not path.is_dir():
-        return {path.name: sha256(path)}
-    files = sorted(each for each in path.rglob("*") if each.is_file() and each.name[0] != ".")
-    return {str(each.relative_to(path)): sha256(each) for each in files}
+    if path.is_dir():
+        files = sorted(each for each in path.rglob("*") if each.is_file() and each.name[0] != ".")
+        hashes = {str(each.relative_to(path)): sha256(each) for each in files}
+    else:
+        hashes = {path.name: sha256(path)}
+    return EvaluationFile(str(path), hashes, len(found), tuple(chosen), texts)
 
 
 def _format_of(path: Path, format: str | None, encoding: str) -> str:
@@ -225,7 +223,13 @@ def _chosen(found: Sequence[Record], columns: Sequence[str], where: str, *, gues
     """The columns that were named, else all, or in a table all whose values look like running text."""
     names = list(dict.fromkeys(name for row in found for name in row.fields))
     if columns:
-        return [_named(column, names, where) for column in columns]
+        named = []
+        for column in columns:
+            index = column_index(column, names)
+            if index is None:
+                raise unknown_column(column, names, where)
+            named.append(names[index])
+        return named
     if not guess:
         return names
     chosen = [name for name in names if _is_running_text(row.fields.get(name) for row in found)]
@@ -235,15 +239,6 @@ def _chosen(found: Sequence[Record], columns: Sequence[str], where: str, *, gues
             f"{listed(names)}. Name the columns with --column."
         )
     return chosen
-
-
-def _named(column: str, names: Sequence[str], where: str) -> str:
-    if column in names:
-        return column
-    number = column_number(column)
-    if number is None or number > len(names):
-        raise unknown_column(column, names, where)
-    return names[number - 1]
 
 
 def _is_running_text(values: Iterable[Any]) -> bool:

@@ -196,14 +196,14 @@ def find_matches(words: Words, index: TextIndex) -> list[Match]:
     """Every copy of a text in the documents, each text and place once, by place."""
     found = {
         (match.text, match.first, match.last): match
-        for candidates in _in_portions(_candidates(words, index), index)
+        for candidates in _candidates(words, index)
         for match in _judged(words, index, candidates)
     }
     return sorted(found.values(), key=lambda match: (match.first, match.text))
 
 
-def _candidates(words: Words, index: TextIndex) -> _Candidates:
-    """What the seeds say, each text, place and document once."""
+def _candidates(words: Words, index: TextIndex) -> Iterator[_Candidates]:
+    """What the seeds say, each text, place and document once; some million words of texts at a time."""
     documents = int(words.document[-1]) + 1 if len(words.document) else 0
     longest = int(index.lengths.max(initial=0))
     span = len(words.ids) + longest
@@ -224,7 +224,12 @@ def _candidates(words: Words, index: TextIndex) -> _Candidates:
     texts, begins = np.divmod(key, max(span, 1))
     low = np.searchsorted(words.document, document, "left")
     high = np.searchsorted(words.document, document, "right") - 1  # without the gap
-    return _Candidates(texts, begins - longest, low, high)
+    portions = np.cumsum(index.lengths[texts]) // _WORDS_AT_A_TIME
+    cuts = np.flatnonzero(np.diff(portions)) + 1
+    parts = (np.split(each, cuts) for each in (texts, begins - longest, low, high))
+    for part in zip(*parts, strict=True):
+        if len(part[0]):
+            yield _Candidates(*part)
 
 
 def _are_sentences(words: Words, places: Int64s, length: int) -> npt.NDArray[np.bool_]:
@@ -235,16 +240,6 @@ def _are_sentences(words: Words, places: Int64s, length: int) -> npt.NDArray[np.
     whole: npt.NDArray[np.bool_] = padded[places] != own
     whole &= padded[places + length] != padded[places + length + 1]
     return whole
-
-
-def _in_portions(candidates: _Candidates, index: TextIndex) -> Iterator[_Candidates]:
-    """Some million words of texts at a time."""
-    ends = np.cumsum(index.lengths[candidates.texts])
-    portion = ends // _WORDS_AT_A_TIME
-    cuts = np.flatnonzero(np.diff(portion)) + 1
-    for part in zip(*(np.split(each, cuts) for each in candidates), strict=True):
-        if len(part[0]):
-            yield _Candidates(*part)
 
 
 def _judged(words: Words, index: TextIndex, candidates: _Candidates) -> Iterator[Match]:
@@ -272,8 +267,10 @@ def _judged(words: Words, index: TextIndex, candidates: _Candidates) -> Iterator
         elif aligned is not None:
             yield aligned
         else:
-            for first, end in _long_runs(own):
-                yield Match(text, begin + first, begin + end - 1, (end - first) / length, "part")
+            edges = np.flatnonzero(np.diff(own, prepend=False, append=False))
+            for first, end in edges.reshape(-1, 2).tolist():  # each run's first word, and its end
+                if end - first >= LEAST_RUN:
+                    yield Match(text, begin + first, begin + end - 1, (end - first) / length, "part")
 
 
 def _longest_runs(equal: npt.NDArray[np.bool_], segments: Int64s) -> Int64s:
@@ -282,12 +279,6 @@ def _longest_runs(equal: npt.NDArray[np.bool_], segments: Int64s) -> Int64s:
     before = np.where(equal, -1, places)  # the last word ahead of each that isn't of its run
     before[segments] = np.where(equal[segments], segments - 1, segments)
     return np.maximum.reduceat(places - np.maximum.accumulate(before), segments)
-
-
-def _long_runs(equal: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Of one candidate the runs of `LEAST_RUN` equal words and more: the first word of each, and its end."""
-    edges = np.flatnonzero(np.diff(equal, prepend=False, append=False))
-    return ((first, end) for first, end in edges.reshape(-1, 2).tolist() if end - first >= LEAST_RUN)
 
 
 def _aligned(words: Words, index: TextIndex, candidates: _Candidates, c: int) -> Match | None:

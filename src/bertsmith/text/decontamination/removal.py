@@ -25,7 +25,7 @@ from bertsmith.text.corpus.manifest import (
     Split,
     SplitEntry,
 )
-from bertsmith.text.decontamination.contamination import Contamination, FileFindings
+from bertsmith.text.decontamination.contamination import Contamination
 from bertsmith.text.decontamination.matching import LEAST_RUN, LEAST_SHARE
 from bertsmith.text.decontamination.scanning import Places
 from bertsmith.text.words import spaced_words
@@ -53,25 +53,19 @@ def write_decontaminated(
     require_free_space(out, sum(shard.size for shard in shards), "The corpus")
     with atomic_folder(out) as folder:
         manifest, removed = _write_without(found.corpus, found.places, folder, progress)
-        checks = (*manifest.decontaminations, _check(found.files, removed))
-        manifest = manifest.model_copy(update={"decontaminations": checks})
-        write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
-    return Corpus.open(out), removed
-
-
-def _check(files: Sequence[FileFindings], removed: Counts) -> Decontamination:
-    """Without folders: they say where the files lay, and not what they are."""
-    return Decontamination(
-        created_by=f"bertsmith {__version__}",
-        method=METHOD,
-        against=tuple(
+        against = tuple(  # without folders: they say where the files lay, and not what they are
             CheckedFile(
                 name=Path(each.file.name).name, sha256=each.file.hashes, rows=each.file.rows, found=each.found
             )
-            for each in files
-        ),
-        removed=removed,
-    )
+            for each in found.files
+        )
+        check = Decontamination(
+            created_by=f"bertsmith {__version__}", method=METHOD, against=against, removed=removed
+        )
+        checks = (*manifest.decontaminations, check)
+        manifest = manifest.model_copy(update={"decontaminations": checks})
+        write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
+    return Corpus.open(out), removed
 
 
 def _write_without(
@@ -86,7 +80,10 @@ def _write_without(
     splits: dict[Split, SplitEntry] = {}
     done, total = 0, corpus.manifest.kept.documents
     for split, entry in corpus.manifest.splits.items():
-        concerned = _sentences_by_document(places[split])
+        concerned: dict[int, set[int]] = defaultdict(set)  # the sentences of each document
+        columns = (places[split][name].tolist() for name in ("document", "first", "last"))
+        for document, first, last in zip(*columns, strict=True):
+            concerned[document].update(range(first, last + 1))
         writer, removed, ahead = ShardWriter(folder, split), Counter[str](), 0
         for shard in entry.shards:
             for batch in read_shard(corpus.path / shard.file):
@@ -112,14 +109,6 @@ def _write_without(
         }
     )
     return manifest, Counts(**sum(by_source.values(), Counter()))
-
-
-def _sentences_by_document(places: Places) -> dict[int, set[int]]:
-    found: dict[int, set[int]] = defaultdict(set)
-    columns = (places[name].tolist() for name in ("document", "first", "last"))
-    for document, first, last in zip(*columns, strict=True):
-        found[document].update(range(first, last + 1))
-    return found
 
 
 def _without(

@@ -35,7 +35,6 @@ from bertsmith.text.decontamination.matching import (
     UNKNOWN,
     Int32s,
     Kind,
-    Match,
     TextIndex,
     Words,
     find_matches,
@@ -126,7 +125,9 @@ def _search(path: Path, group: int, folder: Path) -> tuple[Places, int]:
             if index.seeds:
                 words = _words(documents, reading, prepared.vocabulary)
                 for match in find_matches(words, index):
-                    row = _as_place(match, words, ahead)
+                    document = ahead + int(words.document[match.first])
+                    first, last = (int(words.sentence[at]) for at in (match.first, match.last))
+                    row = document, match.text, first, last, match.share, KINDS.index(match.kind)
                     places.setdefault(row[:4], row)
         found.append(np.array(sorted(places.values()), PLACE))
         ahead += len(documents)
@@ -161,18 +162,6 @@ def _words(documents: Sequence[Sequence[str]], reading: int, vocabulary: dict[st
         np.repeat(np.arange(len(documents), dtype=np.int32), in_document),
         np.repeat(np.array(sentences, np.int32), in_sentence),
     )
-
-
-def _as_place(match: Match, words: Words, ahead: int) -> tuple[int, int, int, int, float, int]:
-    document, first, last = (
-        int(array[at])
-        for array, at in (
-            (words.document, match.first),
-            (words.sentence, match.first),
-            (words.sentence, match.last),
-        )
-    )
-    return ahead + document, match.text, first, last, match.share, KINDS.index(match.kind)
 
 
 def readings_of(text: str) -> list[list[str]]:

@@ -20,7 +20,7 @@ def write_jsonl(records: Iterable[Mapping[str, Any]], path: str | Path) -> int:
     can't be made.
     """
     if is_standard_output(path):
-        return _write(records, _to_standard_output, sys.stdout.flush)
+        return _write(records, lambda line: sys.stdout.write(line.decode()), sys.stdout.flush)
     with output_file(path) as file:
         return _write(records, file.write, file.flush if is_stream(path) else None)
 
@@ -36,7 +36,3 @@ def _write(
             flush()
         count += 1
     return count
-
-
-def _to_standard_output(line: bytes) -> None:
-    sys.stdout.write(line.decode())

@@ -76,11 +76,17 @@ def _find_files(
     if leave_out is not None and isinstance(filesystem, LocalFileSystem):
         listing = _without(listing, root, leave_out)
     wanted = [path for path in sorted(listing) if _wanted(path[len(root.rstrip("/")) + 1 :], settings, found)]
-    _require_files(wanted, listing, filesystem)
-    files = [
-        SourceFile(as_utf8(_below(root, path)), origin, filesystem, path, int(listing[path]["size"] or 0))
-        for path in wanted
-    ]
+    files = []
+    for path in wanted:
+        # Only what isn't listed as a file is looked at again, for a link to one is as good.
+        if listing[path]["type"] != "file" and not filesystem.isfile(path):
+            raise InputError(
+                f"{path} is no file but a link to a folder, a broken link, a pipe or the like. Name the "
+                "folder itself as a SOURCE, or leave this out with --exclude."
+            )
+        # The folder's own name and the way from there: nothing of the machine's paths gets into a corpus.
+        name = as_utf8(PurePosixPath(root).name + "/" + path[len(root.rstrip("/")) + 1 :])
+        files.append(SourceFile(name, origin, filesystem, path, int(listing[path]["size"] or 0)))
     if not files:
         raise InputError(
             f"The folder {source} holds no file to read (hidden and excluded ones are left out, "
@@ -138,16 +144,6 @@ def _without(listing: Mapping[str, Any], root: str, folder: Path) -> dict[str, A
     return {path: entry for path, entry in listing.items() if not path.startswith(beginning)}
 
 
-def _require_files(paths: Iterable[str], listing: Mapping[str, Any], filesystem: Any) -> None:
-    """Only what isn't listed as a file is looked at again, for a link to one is as good."""
-    for path in paths:
-        if listing[path]["type"] != "file" and not filesystem.isfile(path):
-            raise InputError(
-                f"{path} is no file but a link to a folder, a broken link, a pipe or the like. Name the "
-                "folder itself as a SOURCE, or leave this out with --exclude."
-            )
-
-
 def filesystem_of(source: str) -> tuple[Any, str]:
     """Where it is, and its path there. Raises InputError for an address that can't be read."""
     if "://" not in source:  # spares local names with '::' or '*' the meaning fsspec gives to these
@@ -165,11 +161,6 @@ def filesystem_of(source: str) -> tuple[Any, str]:
 def as_utf8(name: str) -> str:
     """A file's name may be any bytes; those that are no UTF-8 are spelled as in caf\\xe9.txt."""
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
-
-
-def _below(root: str, path: str) -> str:
-    """The folder's own name and the way from there: nothing of the machine's paths gets into a corpus."""
-    return PurePosixPath(root).name + "/" + path[len(root.rstrip("/")) + 1 :]
 
 
 def _wanted(relative: str, settings: CorpusSettings, found: Found) -> bool:

@@ -87,7 +87,10 @@ class SourceStream:
         self._settings = settings
         self._stack = contextlib.ExitStack()
         self._raw = _HashingReader(self._stack.enter_context(file.open()))
-        self._bytes = self._decompressed()
+        self._bytes: Any = self._raw
+        if file.compression is not None:
+            packed = pa.PythonFile(self._raw, mode="r")
+            self._bytes = self._stack.enter_context(pa.CompressedInputStream(packed, file.compression))
         self._content: bytes | None = None  # of what is packed and was asked for whole
         self.head = self._read()  # the first piece, to look at before deciding how to read the rest
 
@@ -115,7 +118,10 @@ class SourceStream:
     @property
     def looks_binary(self) -> bool:
         """A NUL byte near the beginning, and neither a byte-order mark nor the encoding explains it."""
-        return b"\0" in self.head[:8192] and self._marked_encoding() is None and not self._is_wide
+        if b"\0" not in self.head[:8192] or self._marked_encoding() is not None:
+            return False
+        _require_encoding(self._settings.encoding)
+        return b"\0" not in " ".encode(self._settings.encoding)  # UTF-16 and UTF-32 write it into any text
 
     def binary_error(self, expected: str) -> InputError:
         """What a file that `looks_binary` may be, where `expected` was to be read."""
@@ -201,35 +207,21 @@ class SourceStream:
             likely,
         )
 
-    @property
-    def _is_wide(self) -> bool:
-        """UTF-16 and UTF-32 write NUL bytes into any text."""
-        encoding = self._settings.encoding
-        _require_encoding(encoding)
-        return b"\0" in " ".encode(encoding)
-
     def _marked_encoding(self) -> str | None:
         return next((name for mark, name in BYTE_ORDER_MARKS if self.head.startswith(mark)), None)
-
-    def _decompressed(self) -> Any:
-        if self.file.compression is None:
-            return self._raw
-        raw = pa.PythonFile(self._raw, mode="r")
-        return self._stack.enter_context(pa.CompressedInputStream(raw, self.file.compression))
 
     def _read(self) -> bytes:
         try:
             return bytes(self._bytes.read(CHUNK))
         except OSError as error:
-            raise self._read_error(error) from error
-
-    def _read_error(self, error: OSError) -> InputError:
-        if self.file.compression is None:
-            return InputError(f"{self.file.name}: reading failed at byte {self.position:,}: {error}.")
-        return InputError(
-            f"{self.file.name}: the {self.file.compression} archive is cut or damaged: reading failed "
-            f"at byte {self.position:,} of {self.file.size:,} ({error}). Fetch it again or leave it out."
-        )
+            if self.file.compression is None:
+                raise InputError(
+                    f"{self.name}: reading failed at byte {self.position:,}: {error}."
+                ) from error
+            raise InputError(
+                f"{self.name}: the {self.file.compression} archive is cut or damaged: reading failed "
+                f"at byte {self.position:,} of {self.file.size:,} ({error}). Fetch it again or leave it out."
+            ) from error
 
 
 def lines_of(chunks: Iterable[str], limit: int, *, keep_ends: bool = False) -> Iterator[str]:

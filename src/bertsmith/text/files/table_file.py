@@ -59,7 +59,15 @@ def open_table(
     file = _one_file(str(path), settings)
     if whole_name and file.path != "-":
         file = replace(file, name=str(path))
-    chosen = _format_of(file, format, by_ending, otherwise)
+    known = sorted({*by_ending.values(), *filter(None, [otherwise])})
+    if format is not None and format not in known:
+        raise InputError(f"There is no format {format!r} for {file.name}. Choose one of {', '.join(known)}.")
+    chosen = format or by_ending.get(file.suffix, otherwise)
+    if chosen is None:
+        raise InputError(
+            f"{file.name}: the ending {file.suffix or '(none)'} tells no format. "
+            f"Name it with --format ({', '.join(known)}), or save the file as CSV."
+        )
     with SourceStream(file, settings) as stream:
         is_text = chosen not in FORMATS or FORMATS[chosen].IS_TEXT
         if is_text and stream.looks_binary:
@@ -80,21 +88,6 @@ def _one_file(path: str, settings: CorpusSettings) -> SourceFile:
     if len(found) != 1 or not isinstance(found[0], SourceFile):
         raise InputError(f"{path} is not one file. Name the file to read.")
     return found[0]
-
-
-def _format_of(
-    file: SourceFile, format: str | None, by_ending: Mapping[str, str], otherwise: str | None
-) -> str:
-    known = sorted({*by_ending.values(), *filter(None, [otherwise])})
-    if format is not None and format not in known:
-        raise InputError(f"There is no format {format!r} for {file.name}. Choose one of {', '.join(known)}.")
-    chosen = format or by_ending.get(file.suffix, otherwise)
-    if chosen is None:
-        raise InputError(
-            f"{file.name}: the ending {file.suffix or '(none)'} tells no format. "
-            f"Name it with --format ({', '.join(known)}), or save the file as CSV."
-        )
-    return chosen
 
 
 class _StandardInput:

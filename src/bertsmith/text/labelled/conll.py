@@ -112,10 +112,15 @@ def read_tagged(
         if table.format in ("json", "jsonl"):
             records = tables.FORMATS[table.format].records(table.stream)
             found = list(_json_sentences(records, word_column, tag_column, tagged))
+            marked = [each for each in found if isinstance(each, MarkedText)]
             require_texts(
-                [span for each in found if isinstance(each, MarkedText) for span in _span_texts(each)]
+                [
+                    SpanText(each.text, *span, words, each.where, is_certain)
+                    for each in marked
+                    for span, (words, is_certain) in zip(each.spans, each.span_texts or repeat((None, False)))
+                ]
             )
-            _require_names([each for each in found if isinstance(each, MarkedText)])
+            _require_names(marked)
         else:
             lines, form = list(table.lines()), table.format
             if form == "lines" and format is None and _look_like_columns(lines):
@@ -261,21 +266,21 @@ def _require_names(marked: Sequence[MarkedText]) -> None:
         )
 
 
-def _span_texts(marked: MarkedText) -> Iterator[SpanText]:
-    """The spans and their own texts, if they say them."""
-    for span, (words, is_certain) in zip(marked.spans, marked.span_texts or repeat((None, False))):
-        yield SpanText(marked.text, *span, words, marked.where, is_certain)
-
-
 def _spans(
     fields: dict[str, Any], text: str, key: str | int | None, where: str
 ) -> tuple[tuple[tuple[str, int, int], ...], tuple[tuple[str | None, bool], ...]]:
     """Objects of start, end and label, in characters, and their own texts."""
     given = fields[_key(fields, SPAN_KEYS if key is None else (str(key),), where)]
     try:
-        spans = tuple((as_label(each["label"], where), *_ends(each)) for each in list(given))
-        texts = tuple(_own_text(each, text) for each in given)
-        return spans, texts if any(words is not None for words, _ in texts) else ()
+        spans, texts = [], []
+        for each in list(given):
+            label, start, end = as_label(each["label"], where), int(each["start"]), int(each["end"])
+            # pandas makes 4.0 of 4 beside a null; 4.5 would be a place cut off without a word.
+            if (start, end) != (float(each["start"]), float(each["end"])):
+                raise ValueError
+            spans.append((label, start, end))
+            texts.append(_own_text(each, text))
+        return tuple(spans), tuple(texts) if any(words is not None for words, _ in texts) else ()
     except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise InputError(
             f"{where}: expected 'spans', a list of objects such as {_A_SPAN}, in whole characters, "
@@ -290,14 +295,6 @@ def _own_text(span: dict[str, Any], text: str) -> tuple[str | None, bool]:
         return own, True
     maybe = (span.get(key) for key in _MAYBE_SPAN_TEXT_KEYS)
     return next((words for words in maybe if isinstance(words, str) and words and words in text), None), False
-
-
-def _ends(span: dict[str, Any]) -> tuple[int, int]:
-    """pandas makes 4.0 of 4 beside a null; 4.5 would be a place cut off without a word."""
-    start, end = int(span["start"]), int(span["end"])
-    if (start, end) != (float(span["start"]), float(span["end"])):
-        raise ValueError
-    return start, end
 
 
 def _key(fields: dict[str, Any], keys: Sequence[str], where: str) -> str:

@@ -49,7 +49,13 @@ def _files_of(folder: str, others: set[Path], format: str | None) -> list[str]:
         source.path: source.name.partition("/")[2] for source in sources if isinstance(source, SourceFile)
     }
     files = [file for file in below if Path(file).resolve() not in others]
-    files = [file for file in files if format is not None or _tells_format(file)]
+    if format is None:  # plain lines have no labels
+        files = [
+            file
+            for file in files
+            if Path(file).suffix.lower() in conll.FORMATS
+            or (tells_format(file) and not re.search(r"\.txt(\.\w+)?$", file, re.IGNORECASE))
+        ]
     for file in files:
         if name := _OTHER_SPLIT.search(below[file]):
             raise InputError(
@@ -62,9 +68,3 @@ def _files_of(folder: str, others: set[Path], format: str | None) -> list[str]:
             ".jsonl. Name the files, or give --format."
         )
     return files
-
-
-def _tells_format(file: str) -> bool:
-    """Plain lines have no labels."""
-    known = tells_format(file) and not re.search(r"\.txt(\.\w+)?$", file, re.IGNORECASE)
-    return known or Path(file).suffix.lower() in conll.FORMATS

@@ -47,19 +47,11 @@ def _as_it_is(text: str, offset: int) -> int:
     return offset
 
 
-def _utf16(character: str) -> int:
-    return 2 if character > "\uffff" else 1
-
-
-def _utf8(character: str) -> int:
-    return len(character.encode("utf-8", "surrogatepass"))
-
-
 #: What offsets may count: the first that explains most spans is said.
 _UNITS: dict[str, Place] = {
     "characters": _as_it_is,
-    "UTF-16 units, as JavaScript and Java do": _counting(_utf16),
-    "bytes of UTF-8": _counting(_utf8),
+    "UTF-16 units, as JavaScript and Java do": _counting(lambda each: 2 if each > "\uffff" else 1),
+    "bytes of UTF-8": _counting(lambda each: len(each.encode("utf-8", "surrogatepass"))),
     "a line feed as two (CRLF), which is one here": _counting(lambda each: 1 + (each == "\n")),
     "the two characters of a line's end (CRLF) as one": _counting(lambda each: int(each != "\r")),
 }

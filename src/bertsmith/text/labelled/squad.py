@@ -95,23 +95,23 @@ def read_squad(
         if table.format == "jsonl":
             questions = list(_json_lines(JsonLines().records(table.stream), keys, labelled))
         else:
-            _refuse_keys(keys, table.name)
+            own = Keys("question", "context", "answers", "title", keys.needs_group)
+            if any(given not in (None, usual) for given, usual in zip(keys, own, strict=True)):
+                raise InputError(
+                    f"{table.name}: SQuAD's JSON has keys of its own ({', '.join(map(str, own[:4]))}). "
+                    "--text, --text-pair, --label and group= are for JSON lines (--format jsonl)."
+                )
             questions = list(_squad(_json(table), table.name, labelled))
             if keys.group is not None:
                 questions = [replace(question, group=question.title or None) for question in questions]
     if not questions:
         raise InputError(f"{table.name}: expected at least one question, found none.")
-    _refuse_repeated_ids(questions)
+    seen: set[str] = set()
+    for question in questions:  # predictions are filed by id, so that one of two would be lost
+        if question.id in seen:
+            raise InputError(f"{question.where}: a second question of that id. Give each its own.")
+        seen.add(question.id)
     return questions
-
-
-def _refuse_keys(keys: Keys, name: str) -> None:
-    own = Keys("question", "context", "answers", "title", keys.needs_group)
-    if any(given not in (None, usual) for given, usual in zip(keys, own, strict=True)):
-        raise InputError(
-            f"{name}: SQuAD's JSON has keys of its own ({', '.join(map(str, own[:4]))}). --text, "
-            "--text-pair, --label and group= are for JSON lines (--format jsonl)."
-        )
 
 
 def _json(table: TableFile) -> Any:
@@ -174,7 +174,15 @@ def _renamed(row: dict[str, Any], keys: Keys, labelled: bool, where: str) -> dic
 def _with_answers(row: dict[str, Any], passage: str, where: str) -> dict[str, Any]:
     """The row as SQuAD would write it; one without any answer stays as it is."""
     if "answers" in row:
-        answers = _joined(row["answers"], where) if isinstance(row["answers"], dict) else row["answers"]
+        answers = row["answers"]
+        if isinstance(answers, dict):  # of the `datasets` library: texts in one list and places in another
+            texts, starts = (_field(answers, key, list, where) for key in ("text", "answer_start"))
+            if len(texts) != len(starts):
+                raise InputError(
+                    f"{where}: found {len(texts)} answers, but {len(starts)} values of answer_start."
+                )
+            pairs = zip(texts, starts, strict=True)
+            answers = [{"text": text, "answer_start": start} for text, start in pairs]
     elif row.get("answer", "") not in (None, ""):
         text = _field(row, "answer", str, where)
         start = row.get("answer_start", max(passage.find(text), 0))
@@ -188,14 +196,6 @@ def _with_answers(row: dict[str, Any], passage: str, where: str) -> dict[str, An
     return {"is_impossible": not answers} | row | {"answers": answers}
 
 
-def _joined(lists: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    """The answers of the `datasets` library, texts in one list and places in another."""
-    texts, starts = (_field(lists, key, list, where) for key in ("text", "answer_start"))
-    if len(texts) != len(starts):
-        raise InputError(f"{where}: found {len(texts)} answers, but {len(starts)} values of answer_start.")
-    return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
-
-
 def _question(
     row: dict[str, Any], name: str, passage: str, title: str, where: str, labelled: bool
 ) -> Question:
@@ -206,20 +206,20 @@ def _question(
     if "answers" not in row and not labelled:
         return Question(name, question, passage, (), title=title, where=where)
     impossible = _field(row, "is_impossible", bool, where) if "is_impossible" in row else False
-    stated = [_answer(answer, where) for answer in _field(row, "answers", list, where)]
+    stated = list[tuple[str, int]]()
+    for answer in _field(row, "answers", list, where):
+        text, start = _field(answer, "text", str, where), _field(answer, "answer_start", int, where)
+        if is_blank(text):
+            raise InputError(
+                f"{where}: the answer is empty. An unanswerable question has no answers instead."
+            )
+        stated.append((text, start))
     if impossible == bool(stated):
         said = "is_impossible is true" if impossible else "is_impossible is not true"
         raise InputError(f"{where}: found {len(stated)} answers though {said}. Mend one of the two.")
     found = tuple((text, _locate(text, start, passage, where)) for text, start in stated)
     moved = sum(at != start for (_, at), (_, start) in zip(found, stated, strict=True))
     return Question(name, question, passage, found, impossible, title, moved, where)
-
-
-def _answer(answer: Any, where: str) -> tuple[str, int]:
-    text, start = _field(answer, "text", str, where), _field(answer, "answer_start", int, where)
-    if is_blank(text):
-        raise InputError(f"{where}: the answer is empty. An unanswerable question has no answers instead.")
-    return text, start
 
 
 def _locate(text: str, start: int, passage: str, where: str) -> int:
@@ -259,12 +259,3 @@ def _field(record: Any, key: str, kind: type, where: str) -> Any:
 
 def _kind(value: Any) -> str:
     return "nothing (null)" if value is None else _KINDS.get(type(value), "a number")
-
-
-def _refuse_repeated_ids(questions: list[Question]) -> None:
-    """Predictions are filed by id, so that one of two would be lost."""
-    seen: set[str] = set()
-    for question in questions:
-        if question.id in seen:
-            raise InputError(f"{question.where}: a second question of that id. Give each its own.")
-        seen.add(question.id)

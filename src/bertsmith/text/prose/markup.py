@@ -84,7 +84,11 @@ def _block_size(lines: Lines, index: int) -> int:
     for beginning, size in _BLOCKS:
         if beginning.match(line):
             return size(lines, index)
-    if _is_literal(lines, index):
+    before = index - 1
+    while before >= 0 and not lines[before].strip():
+        before -= 1
+    is_after_colons = before >= 0 and lines[before].rstrip().endswith("::")
+    if is_after_colons and indent(line) > indent(lines[before]):  # a literal block
         return _count(lines, index, lambda later: not later.strip() or indent(later) >= indent(line))
     following = lines[index + 1] if index + 1 < len(lines) else ""
     if _UNDERLINE.match(following):
@@ -92,16 +96,6 @@ def _block_size(lines: Lines, index: int) -> int:
     if _NAME_AND_TYPE.match(line) and following.strip() and indent(following) > indent(line):
         return 1
     return 0
-
-
-def _is_literal(lines: Lines, index: int) -> bool:
-    """An indented block after a paragraph that ends in '::'."""
-    before = index - 1
-    while before >= 0 and not lines[before].strip():
-        before -= 1
-    return (
-        before >= 0 and lines[before].rstrip().endswith("::") and indent(lines[index]) > indent(lines[before])
-    )
 
 
 def _one(lines: Lines, index: int) -> int:

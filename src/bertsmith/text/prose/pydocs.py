@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import Distribution, distributions
+from itertools import chain
 from pathlib import Path
 from platform import python_version
 from typing import NamedTuple
@@ -228,29 +229,21 @@ def _comments(source: str) -> list[DocstringLines]:
 
 
 def _strings(block: ast.AST) -> Iterator[ast.Constant]:
-    for statement in _statements(block):
-        if isinstance(statement, ast.Expr):
-            yield from _of_expression(statement.value)
+    """Of statements nested in a block, a branch, a handler; of expressions those that stand alone."""
+    bodies = (getattr(block, name, None) for name in ("body", "orelse", "handlers", "finalbody"))
+    for statement in chain.from_iterable(body for body in bodies if isinstance(body, list)):
+        value = statement.value if isinstance(statement, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield value
+        elif isinstance(value, ast.Call) and _speaks_of_docs(value.func):
+            for argument in (*value.args, *(keyword.value for keyword in value.keywords)):
+                yield from _long_strings(argument)
+        elif isinstance(statement, ast.Expr):
+            continue
         elif isinstance(statement, ast.Assign) and any(map(_speaks_of_docs, statement.targets)):
             yield from _long_strings(statement.value)
         else:
             yield from _strings(statement)
-
-
-def _statements(block: ast.AST) -> Iterator[ast.AST]:
-    """Statements nested directly in a block, a branch, a handler: expressions are not entered."""
-    for name in ("body", "orelse", "handlers", "finalbody"):
-        nested = getattr(block, name, None)
-        if isinstance(nested, list):
-            yield from nested
-
-
-def _of_expression(expression: ast.expr) -> Iterator[ast.Constant]:
-    if isinstance(expression, ast.Constant) and isinstance(expression.value, str):
-        yield expression
-    elif isinstance(expression, ast.Call) and _speaks_of_docs(expression.func):
-        for argument in (*expression.args, *(keyword.value for keyword in expression.keywords)):
-            yield from _long_strings(argument)
 
 
 def _speaks_of_docs(target: ast.expr) -> bool:

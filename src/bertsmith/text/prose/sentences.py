@@ -154,7 +154,8 @@ def clean(text: str) -> str:
     if not text.isascii() and _MOJIBAKE.search(text):
         text = "\n".join(map(_without_mojibake, text.split("\n")))
     if not text.isprintable():
-        text = _CONTROL.sub(_control_replacement, text)
+        # Those that stand for a break between words become a space; the invisible ones vanish.
+        text = _CONTROL.sub(lambda found: " " if found[0] in "\x0b\x0c\r\x1c\x1d\x1e\x1f\x85" else "", text)
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)
     return text
@@ -167,8 +168,3 @@ def _without_mojibake(line: str) -> str:
     import ftfy  # here, for labelled rows are read where it isn't installed
 
     return ftfy.fix_encoding(line)
-
-
-def _control_replacement(control: re.Match[str]) -> str:
-    # Those that stand for a break between words become a space; the invisible ones vanish.
-    return " " if control.group() in "\x0b\x0c\r\x1c\x1d\x1e\x1f\x85" else ""

@@ -44,7 +44,13 @@ def judgements_in(folder: Path) -> dict[str, Path]:
 def read_beir(folder: Path, split: str, encoding: str) -> RetrievalData:
     """Raises InputError naming file and line."""
     gathered = gathered_texts(folder, encoding)
-    judged = _judgements(folder, split)
+    there = judgements_in(folder)
+    judged = there.get(split)
+    if judged is None:
+        names = ", ".join(there) or "none"
+        raise InputError(
+            f"{folder}: no judgements in qrels/{split}.tsv. There are: {names}. Choose with --split."
+        )
     for (query, document, grade), where in read_rows(judged, _COLUMNS, format="tsv", encoding=encoding):
         gathered.judge(query, document, as_grade(grade, where), where)
     return gathered.finish(folder.name, judged.name)
@@ -84,17 +90,6 @@ def _file(folder: Path, name: str) -> Path:
     return found[0]
 
 
-def _judgements(folder: Path, split: str) -> Path:
-    there = judgements_in(folder)
-    found = there.get(split)
-    if found is None:
-        names = ", ".join(there) or "none"
-        raise InputError(
-            f"{folder}: no judgements in qrels/{split}.tsv. There are: {names}. Choose with --split."
-        )
-    return found
-
-
 def _id(record: Record) -> str:
     found = record.fields.get("_id")
     if isinstance(found, int) and not isinstance(found, bool):
@@ -126,24 +121,22 @@ def read_nanobeir(folder: Path, split: str) -> RetrievalData:
         gathered.add_document(str(id), titled(as_text(title, where), as_text(text, where)), where)
     for (id, text), where in _parquet_rows(_parquet_files(folder, "queries"), ["_id", "text"]):
         gathered.add_query(str(id), as_text(text, where), where)
-    judged = _parquet_judgements(folder, split)
-    for (query, document, score), where in _parquet_rows(judged, ["query-id", "corpus-id"], ["score"]):
-        gathered.judge(str(query), str(document), _score(score, where), where)
-    return gathered.finish(folder.name, "qrels")
-
-
-def _parquet_judgements(folder: Path, split: str) -> list[Path]:
-    """The only split that there is, whatever it is called, for NanoBEIR calls its own train; else by name."""
     splits: dict[str, list[Path]] = {}
     for file in _parquet_files(folder, "qrels"):
         splits.setdefault(_PART_OF.sub("", file.stem), []).append(file)
-    name = next(iter(splits)) if len(splits) == 1 else split
-    if name not in splits:
+    # The only split that there is, whatever it is called, for NanoBEIR calls its own train.
+    judged = next(iter(splits.values())) if len(splits) == 1 else splits.get(split)
+    if judged is None:
         raise InputError(
             f"{folder}: no judgements of {split!r} in qrels/. There are: {', '.join(splits)}. Choose with "
             "--split."
         )
-    return splits[name]
+    for (query, document, score), where in _parquet_rows(judged, ["query-id", "corpus-id"], ["score"]):
+        # Without a score the document answers; beside such a row pandas makes 1.0 of 1.
+        whole = int(score) if isinstance(score, float) and score.is_integer() else score
+        grade = 1 if score is None else as_grade(str(whole), where)
+        gathered.judge(str(query), str(document), grade, where)
+    return gathered.finish(folder.name, "qrels")
 
 
 def _parquet_files(folder: Path, part: str) -> list[Path]:
@@ -156,11 +149,3 @@ def _parquet_files(folder: Path, part: str) -> list[Path]:
 def _parquet_rows(files: list[Path], columns: list[str], optional: list[str] | None = None) -> Iterator[Row]:
     for file in files:
         yield from stream_rows(file, columns, format="parquet", optional=optional or [])
-
-
-def _score(score: Any, where: str) -> int:
-    """1 where there is no score; beside such a row pandas makes fractions, 1.0, of whole numbers."""
-    if score is None:
-        return 1
-    whole = isinstance(score, float) and score.is_integer()
-    return as_grade(str(int(score) if whole else score), where)

@@ -84,7 +84,7 @@ def read_table(
                 fields = {name: Cell(value) if value else None for name, value in fields.items()}
             if columns is None or not fields.keys() <= names.keys():
                 names |= dict.fromkeys(fields)
-                columns = _chosen_anew(columns, list(names), wanted, file.name if number == 1 else where)
+                columns = _choose(columns, list(names), wanted, file.name if number == 1 else where)
             yield _row(fields, columns, where, number)
 
 
@@ -130,23 +130,18 @@ def filter_value(value: Any) -> Any:
     return str(value)
 
 
-def _chosen_anew(before: _Columns | None, names: Sequence[str], wanted: Wanted, where: str) -> _Columns:
-    """With what a row has that those before it lacked."""
-    columns = _choose(names, wanted, where)
-    if before is not None and before.id != columns.id:
-        raise InputError(
-            f"{where}: found an id in {columns.id!r}, which the rows before it don't have. Give every row an "
-            "id, or give that column another name."
-        )
-    return columns
-
-
-def _choose(names: Sequence[str], wanted: Wanted, where: str) -> _Columns:
+def _choose(before: _Columns | None, names: Sequence[str], wanted: Wanted, where: str) -> _Columns:
+    """Once more where a row has a column that those `before` it lacked."""
     id, text, title = (_column(role, getattr(wanted, role), names, where) for role in ("id", "text", "title"))
     if text is None:
         raise InputError(
             f"{where}: no column has a name that says it holds the text. There are: {', '.join(names)}. "
             "Name it with --text, or leave such files out with --exclude."
+        )
+    if before is not None and before.id != id:
+        raise InputError(
+            f"{where}: found an id in {id!r}, which the rows before it don't have. Give every row an id, or "
+            "give that column another name."
         )
     return _Columns(id, text, title)
 

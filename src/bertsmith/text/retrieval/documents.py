@@ -159,7 +159,11 @@ class Documents:
         )
         found = find_sources(list(sources), self._reading, leave_out)
         self._hidden, self._excluded = found.hidden, found.excluded
-        files = [_only_file(source) for source in found.sources]
+        files = [source for source in found.sources if isinstance(source, SourceFile)]
+        if len(files) < len(found.sources):
+            raise InputError(
+                "pydocs: is a source of corpora only. Name files, folders or addresses to search."
+            )
         self._named = {_as_named(file).name for file in files if "/" not in file.name}
         self.files = [_as_named(file) if "/" not in file.name else file for file in files]
         self.skipped = Skipped()
@@ -213,7 +217,10 @@ class Documents:
                 return
             chunks = stream.chunks()
             first = next(chunks, "")
-            read, chunks = self._convention(first), chain([first], chunks)
+            read: Convention | None = articles if DOC_OPENING.match(first.lstrip()) else None
+            if self.settings.format in CONVENTIONS:
+                read = CONVENTIONS[self.settings.format]
+            chunks = chain([first], chunks)
             yield from (
                 self._text(file, chunks) if read is None else _several(file, read(lines_of(chunks, LONGEST)))
             )
@@ -238,12 +245,6 @@ class Documents:
             begins = begin if number == 1 else start
             yield Document(id, text, title, file.name, where, begins, line, metadata, date)
             line += text.count("\n")
-
-    def _convention(self, beginning: str) -> "Convention | None":
-        """How several documents lie in a text; None for one, as in any of which nothing else is known."""
-        if self.settings.format in CONVENTIONS:
-            return CONVENTIONS[self.settings.format]
-        return articles if DOC_OPENING.match(beginning.lstrip()) else None
 
 
 def _blocks(lines: Iterable[str]) -> Iterator[Article]:
@@ -301,19 +302,15 @@ def _parts(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
             continue
         text, waiting = "".join(waiting), []
         while len(text) > LONGEST:
-            cut = _cut_near(text, LONGEST)
+            # Behind the last line's end, else behind the last word's, unless both are far from there.
+            ends = (text.rfind(mark, LONGEST // 2, LONGEST) + 1 for mark in "\n ")
+            cut = next(filter(None, ends), LONGEST)
             yield start, text[:cut]
             start, text = start + cut, text[cut:]
         waiting, size = [text], len(text)
     rest = "".join(waiting)
     if rest or not start:
         yield start, rest
-
-
-def _cut_near(text: str, place: int) -> int:
-    """The end of the last line before `place`, else of the last word, unless both are far from it."""
-    cuts = (text.rfind(mark, place // 2, place) + 1 for mark in "\n ")
-    return next(filter(None, cuts), place)
 
 
 def _part_id(id: str, number: int, where: str) -> str:
@@ -329,12 +326,6 @@ def _part_id(id: str, number: int, where: str) -> str:
 def part_of(id: str) -> str:
     """The id of the document whose part `id` is, or `id` itself."""
     return re.sub(r"#part\d+$", "", id)
-
-
-def _only_file(source: object) -> SourceFile:
-    if not isinstance(source, SourceFile):
-        raise InputError("pydocs: is a source of corpora only. Name files, folders or addresses to search.")
-    return source
 
 
 def _as_named(file: SourceFile) -> SourceFile:

@@ -48,7 +48,9 @@ def read_judged_questions(path: Path, documents: Mapping[str, str], encoding: st
     judgements: dict[str, dict[str, int]] = {}
     strangers: dict[str, str] = {}
     for (asked, named, *graded), where in rows:
-        text, id = as_text(asked, where).strip(), _id(named, documents, f"{where}, column {document!r}")
+        text, id = as_text(asked, where).strip(), named.strip() if isinstance(named, str) else ""
+        if id not in documents:  # else by the rule for labels, for pandas writes 7.0 where it reads 7
+            id = as_label(named, f"{where}, column {document!r}")
         if not text:
             raise InputError(f"{where}: the question is empty. Fill it in or remove the row.")
         if id not in documents:
@@ -73,12 +75,6 @@ def read_judged_questions(path: Path, documents: Mapping[str, str], encoding: st
     numbered = {f"q{number}": text for number, text in enumerate(judgements, start=1)}
     grades = {id: judgements[text] for id, text in numbered.items()}
     return RetrievalData(path.name, documents, numbered, grades, None, notes)
-
-
-def _id(value: Any, documents: Mapping[str, str], where: str) -> str:
-    """As the index has it; else by the rule for labels, for pandas writes 7.0 where it reads 7."""
-    spelled = value.strip() if isinstance(value, str) else ""
-    return spelled if spelled in documents else as_label(value, where)
 
 
 def _grade(value: Any, where: str) -> int:

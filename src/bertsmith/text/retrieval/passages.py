@@ -148,17 +148,12 @@ def _ranges(
         earliest, latest = int(ends[first + int(settings.tokens * _SHORTEST) - 1]), int(starts[after])
         end = cuts.last_in(earliest, latest) or max(latest, earliest)
         yield start, end
-        start = max(_repeated_from(start, end, ends, cuts, settings.overlap), start + 1)
-
-
-def _repeated_from(start: int, end: int, ends: npt.NDArray[np.int64], cuts: Cuts, overlap: int) -> int:
-    """Where the next passage begins: `overlap` tokens back at most, where a sentence begins if one does."""
-    last = int(np.searchsorted(ends, end, "right"))  # tokens that end up to `end`
-    back = last - overlap
-    if overlap == 0 or back <= 0:
-        return end
-    earliest = max(int(ends[back - 1]), start + 1)
-    return cuts.first_in(earliest, end) or end
+        # The next one begins `overlap` tokens back at most, where a sentence begins if one does.
+        back = int(np.searchsorted(ends, end, "right")) - settings.overlap
+        begin = end
+        if settings.overlap > 0 and back > 0:
+            begin = cuts.first_in(max(int(ends[back - 1]), start + 1), end) or end
+        start = max(begin, start + 1)
 
 
 def _trimmed(text: str, start: int, end: int) -> Passage | None:

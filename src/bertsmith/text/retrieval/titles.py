@@ -56,13 +56,11 @@ def _yaml(text: str) -> dict[str, Any] | None:
         raise ValueError(str(error)) from error
     if not isinstance(values, dict):
         return None
-    return {str(name): _plain(value) for name, value in values.items()}
-
-
-def _plain(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    return {"": None, "true": True, "false": False}.get(value, Cell(value))
+    plain = {"": None, "true": True, "false": False}
+    return {
+        str(name): plain.get(value, Cell(value)) if isinstance(value, str) else value
+        for name, value in values.items()
+    }
 
 
 def title_of(text: str, suffix: str) -> str:

@@ -45,17 +45,12 @@ def read_run(path: Path | str, encoding: str = "utf-8") -> dict[str, dict[str, f
                 raise InputError(
                     f"{where}: document {document!r} a second time for query {query!r}. Remove one."
                 )
-            documents[document] = _score(score, where)
+            try:
+                documents[document] = float(score)
+            except ValueError:
+                documents[document] = math.nan
+            if not math.isfinite(documents[document]):
+                raise InputError(f"{where}: expected a finite score, found {score!r}.")
     if not found:
         raise InputError(f"{path}: expected lines such as '7 Q0 d12 1 14.2 name', found none.")
     return found
-
-
-def _score(spelled: str, where: str) -> float:
-    try:
-        score = float(spelled)
-    except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
-        raise InputError(f"{where}: expected a finite score, found {spelled!r}.")
-    return score

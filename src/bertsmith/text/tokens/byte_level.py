@@ -20,7 +20,19 @@ def read_byte_pairs(path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
     require_pieces(len(vocabulary), path)
     if not all(type(number) is int for number in vocabulary.values()):
         raise TokenizerError(f"{path}: every piece needs a whole number as its id.")
-    return vocabulary, _read_merges(path.with_name("merges.txt"))
+    path = path.with_name("merges.txt")
+    lines = read_text(path, "the merges of a byte-level vocabulary").rstrip("\r\n").split("\n")
+    merges: list[tuple[str, str]] = []
+    for number, line in enumerate(lines, start=1):
+        if line.startswith("#version"):
+            continue
+        parts = line.removesuffix("\r").split(" ")
+        if len(parts) != 2:
+            raise TokenizerError(
+                f"{path}, line {number}: expected two symbols and one space between them, found {line!r}."
+            )
+        merges.append((parts[0], parts[1]))
+    return vocabulary, merges
 
 
 def byte_level_backend(
@@ -85,18 +97,3 @@ def require_byte_symbols(vocabulary: dict[str, int], path: Path) -> None:
             f"{path}: {len(missing)} of the {len(needed)} symbols for the bytes of texts are missing, "
             f"{missing[0]!r} among them. A byte-level vocabulary needs all of them."
         )
-
-
-def _read_merges(path: Path) -> list[tuple[str, str]]:
-    lines = read_text(path, "the merges of a byte-level vocabulary").rstrip("\r\n").split("\n")
-    merges: list[tuple[str, str]] = []
-    for number, line in enumerate(lines, start=1):
-        if line.startswith("#version"):
-            continue
-        parts = line.removesuffix("\r").split(" ")
-        if len(parts) != 2:
-            raise TokenizerError(
-                f"{path}, line {number}: expected two symbols and one space between them, found {line!r}."
-            )
-        merges.append((parts[0], parts[1]))
-    return merges

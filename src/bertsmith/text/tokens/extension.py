@@ -111,7 +111,14 @@ def extend_tokenizer(
         )
     outside = tokenizer.vocab_size - tokenizer.backend.get_vocab_size(with_added_tokens=False)
     extended = with_pieces(tokenizer, list(parts), merges)
-    _require_whole(extended, words)
+    broken = [
+        word for word, pieces in _spelt(extended, [each.word for each in words]).items() if len(pieces) > 1
+    ]
+    if broken:  # by rules that the tokenizer has beside its vocabulary
+        raise TokenizerError(
+            f"{len(broken):,} of {len(words):,} added words, {broken[0]!r} among them, would still be in "
+            "several pieces: the tokenizer's rules divide them. It can't be extended by whole words."
+        )
     extension = Extension(
         base_pieces=tokenizer.vocab_size,
         base_sha256=tokenizer.sha256,
@@ -180,17 +187,6 @@ def _chosen(
     return words, {each.word: spelt[each.word] for each in words}, []
 
 
-def _require_whole(tokenizer: Tokenizer, words: list[ChosenWord]) -> None:
-    """Each word must now be one piece, whatever rules the tokenizer has beside its vocabulary."""
-    spelt = _spelt(tokenizer, [each.word for each in words])
-    broken = [word for word, pieces in spelt.items() if len(pieces) > 1]
-    if broken:
-        raise TokenizerError(
-            f"{len(broken):,} of {len(words):,} added words, {broken[0]!r} among them, would still be in "
-            "several pieces: the tokenizer's rules divide them. It can't be extended by whole words."
-        )
-
-
 def without_extension(tokenizer: Tokenizer, extension: Extension) -> Tokenizer:
     """The tokenizer as it was. Raises TokenizerError when it isn't the one that was extended."""
     if tokenizer.pieces[extension.base_pieces :] != extension.pieces:
@@ -208,7 +204,15 @@ def with_pieces(tokenizer: Tokenizer, pieces: Sequence[str], merges: Iterable[Me
     Raises TokenizerError for a piece that is there already, and where an added token would be read elsewhere.
     """
     content, vocabulary = json.loads(tokenizer.backend.to_str()), set(tokenizer.pieces)
-    _keep_ids_of_added_tokens(content, tokenizer)
+    # Added tokens outside the model's vocabulary join it: the library numbers them behind whatever is in it.
+    for token in content["added_tokens"]:
+        if token["content"] not in content["model"]["vocab"] and _would_be_read(token, tokenizer):
+            raise TokenizerError(
+                f"The added token {token['content']!r} is read only where a text spells it in these letters, "
+                "or where it stands alone. As a piece of the vocabulary it would be read elsewhere too. The "
+                "vocabulary can't be extended."
+            )
+        content["model"]["vocab"].setdefault(token["content"], token["id"])
     for number, piece in enumerate(pieces, start=tokenizer.vocab_size):
         if piece in vocabulary:
             raise TokenizerError(f"The piece {piece!r} is in the vocabulary already. Each may stand once.")
@@ -217,19 +221,6 @@ def with_pieces(tokenizer: Tokenizer, pieces: Sequence[str], merges: Iterable[Me
     if tokenizer.family == "byte-level":
         content["model"]["merges"] += [list(merge) for merge in merges]
     return rebuilt(tokenizer, content)
-
-
-def _keep_ids_of_added_tokens(content: dict[str, Any], tokenizer: Tokenizer) -> None:
-    """Those outside the model's vocabulary join it: the library numbers them behind whatever is in it."""
-    vocabulary = content["model"]["vocab"]
-    for token in content["added_tokens"]:
-        if token["content"] not in vocabulary and _would_be_read(token, tokenizer):
-            raise TokenizerError(
-                f"The added token {token['content']!r} is read only where a text spells it in these letters, "
-                "or where it stands alone. As a piece of the vocabulary it would be read elsewhere too. The "
-                "vocabulary can't be extended."
-            )
-        vocabulary.setdefault(token["content"], token["id"])
 
 
 def _would_be_read(token: dict[str, Any], tokenizer: Tokenizer) -> bool:

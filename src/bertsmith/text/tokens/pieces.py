@@ -51,14 +51,12 @@ def piece_characters(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
     """
     special = set(tokenizer.special_ids)
     if tokenizer.family == "byte-level":
-        lengths = [_begun(piece) for piece in tokenizer.pieces]
+        bytes_of = ([_BYTES.get(symbol, 0) for symbol in piece] for piece in tokenizer.pieces)
+        lengths = [
+            sum(byte not in _CONTINUES and not bytes([byte]).isspace() for byte in of_piece)
+            for of_piece in bytes_of
+        ]
     else:
         prefix = tokenizer.backend.model.continuing_subword_prefix
         lengths = [len(piece.removeprefix(prefix) or piece) for piece in tokenizer.pieces]
     return np.array([0 if at in special else length for at, length in enumerate(lengths)], np.int64)
-
-
-def _begun(piece: str) -> int:
-    """Characters that begin in a byte-level piece, white space apart."""
-    found = (_BYTES.get(symbol, 0) for symbol in piece)
-    return sum(byte not in _CONTINUES and not bytes([byte]).isspace() for byte in found)

@@ -6,6 +6,7 @@ Byte pairs are merged in the order of the merges: with all those that led to a t
 V pieces, K of them kept.
 """
 
+import itertools
 import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -51,20 +52,16 @@ def prune(tokenizer: Tokenizer, counts: Ints) -> Pruned:
     for added in content["added_tokens"]:
         wanted[added["id"]] |= added["special"]
     if tokenizer.family == "wordpiece":
-        wanted |= _characters(tokenizer, wanted)
+        prefix = tokenizer.backend.model.continuing_subword_prefix
+        plain = [piece.removeprefix(prefix) or piece for piece in tokenizer.pieces]
+        known = {letter for piece in itertools.compress(plain, wanted) for letter in piece}
+        # At a word's beginning, or within it.
+        wanted |= [len(text) == 1 and (text in known or text.isascii()) for text in plain]
     else:
         wanted |= [len(piece) == 1 for piece in tokenizer.pieces]
         _close_merges(content["model"], wanted)
     kept = np.flatnonzero(wanted)
     return Pruned(rebuilt(tokenizer, _renumbered(content, kept)), kept)
-
-
-def _characters(tokenizer: Tokenizer, wanted: Bools) -> Bools:
-    """(V,) True for a piece that is one character of those, at a word's beginning or within it."""
-    prefix = tokenizer.backend.model.continuing_subword_prefix
-    plain = [piece.removeprefix(prefix) or piece for piece in tokenizer.pieces]
-    known = {letter for piece, is_wanted in zip(plain, wanted, strict=True) if is_wanted for letter in piece}
-    return np.array([len(text) == 1 and (text in known or text.isascii()) for text in plain])
 
 
 def _close_merges(model: dict[str, Any], wanted: Bools) -> None:

@@ -186,7 +186,9 @@ def _read_wordpiece(
         lowercase = _flag(config, "do_lower_case")
     if lowercase is None:
         uncased = _reading_class(config, path.parent) in _BERTS
-        lowercase = uncased or not any(map(_has_capital, pieces))
+        # Names in brackets don't count: every vocabulary has [CLS], and some <S>.
+        capitals = (piece for piece in pieces if piece != piece.lower())
+        lowercase = uncased or all(re.fullmatch(r"\[.*\]|<.*>", piece) for piece in capitals)
     backend = wordpiece_backend(
         pieces,
         special,
@@ -211,11 +213,6 @@ def _require_class(config: dict[str, Any], path: Path, classes: frozenset[str]) 
             f"{path.with_name(place)}: the tokenizer is a {name!r}, whose rules Bertsmith doesn't have: a "
             f"{path.name} is read as {usual} does. Use the tokenizer.json of this model, or another model."
         )
-
-
-def _has_capital(piece: str) -> bool:
-    """Names in brackets don't count: every vocabulary has [CLS], and some <S>."""
-    return piece != piece.lower() and not re.fullmatch(r"\[.*\]|<.*>", piece)
 
 
 def _read_byte_level(

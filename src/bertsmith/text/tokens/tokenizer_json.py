@@ -261,21 +261,18 @@ def read_tokenizer_json(path: Path) -> dict[str, Any]:
     """
     text = read_text(path, "a tokenizer.json")
     content = _parse_object(text, path, "a tokenizer.json")
-    _refuse_unigram(content.get("model"), path)
-    try:
-        TokenizerFile.model_validate_json(text)
-    except ValidationError as error:
-        raise TokenizerError(f"{path}: {first_problem(error, TokenizerFile)} {_WHAT_IS_READ}") from None
-    return content | {"padding": None}
-
-
-def _refuse_unigram(model: Any, path: Path) -> None:
-    """Of older files the kind isn't named, but only Unigram has a list of pieces with scores."""
+    model = content.get("model")
+    # Of older files the kind isn't named, but only Unigram has a list of pieces with scores.
     if isinstance(model, dict) and (model.get("type") == "Unigram" or isinstance(model.get("vocab"), list)):
         raise TokenizerError(
             f"{path} is a Unigram tokenizer (SentencePiece's, as XLM-RoBERTa, ALBERT and T5 have it), which "
             "Bertsmith does not read yet: it reads WordPiece and byte-level BPE. Take another model."
         )
+    try:
+        TokenizerFile.model_validate_json(text)
+    except ValidationError as error:
+        raise TokenizerError(f"{path}: {first_problem(error, TokenizerFile)} {_WHAT_IS_READ}") from None
+    return content | {"padding": None}
 
 
 def _parse_object(text: str, path: Path, what: str) -> dict[str, Any]:

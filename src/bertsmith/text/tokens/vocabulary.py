@@ -101,9 +101,16 @@ def train_tokenizer(
     from bertsmith.text.corpus.corpus import opened  # here, for --help reads the settings
 
     corpus, settings = opened(corpus), settings or VocabularySettings()
-    if overwrite:
-        _require_tokenizer(Path(out), corpus.path)
-    with atomic_folder(Path(out), overwrite=overwrite) as folder:
+    out = Path(out)
+    if overwrite:  # neither the corpus nor what isn't a tokenizer's folder is replaced
+        if corpus.path.resolve().is_relative_to(out.resolve()):
+            raise InputError(f"{out} holds the corpus that is read. Choose another place for the tokenizer.")
+        if out.exists() and not is_empty_folder(out) and not (out / _SETTINGS).is_file():
+            raise InputError(
+                f"{out} is no tokenizer's folder (it has no {_SETTINGS}), and is not replaced. Choose "
+                "another place for the tokenizer."
+            )
+    with atomic_folder(out, overwrite=overwrite) as folder:
         counts = count_words(
             corpus,
             lowercase=settings.lowercase,
@@ -124,17 +131,6 @@ def train_tokenizer(
         write_json(folder / "report.json", report.model_dump(mode="json"))
         write_json(folder / _SETTINGS, settings.model_dump(mode="json"))
     return tokenizer
-
-
-def _require_tokenizer(out: Path, corpus: Path) -> None:
-    """Raises InputError for what is not to be replaced: the corpus, and what isn't a tokenizer's folder."""
-    if corpus.resolve().is_relative_to(out.resolve()):
-        raise InputError(f"{out} holds the corpus that is read. Choose another place for the tokenizer.")
-    if out.exists() and not is_empty_folder(out) and not (out / _SETTINGS).is_file():
-        raise InputError(
-            f"{out} is no tokenizer's folder (it has no {_SETTINGS}), and is not replaced. Choose another "
-            "place for the tokenizer."
-        )
 
 
 def learn_pieces(

@@ -1,7 +1,7 @@
 """How well a vocabulary fits a corpus: how far words are broken up, and what is lost as unknown."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -82,13 +82,17 @@ def vocabulary_report(
     """
     split: Split = "heldout" if corpus.manifest.splits["heldout"].counts.sentences else "train"
     tally = Tally(tokenizer)
-    sentences = _spread_sentences(corpus, split)
+    step = max(1, -(-corpus.manifest.splits[split].counts.sentences // MAX_SENTENCES))
+    every = (sentence for document in corpus.documents(split) for sentence in document.sentences)
+    sentences = islice(every, 0, None, step)
     while some := list(islice(sentences, SENTENCES_AT_ONCE)):
         tally.add(some)
         if progress is not None:
             progress(len(tally.lengths), None, "sentences measured")
     if not tally.counts:
         raise CorpusError(f"{corpus.path} holds no words to measure the vocabulary on.")
+    seen = seen or {}
+    dropped = sorted(seen.keys() - set(tokenizer.pieces), key=lambda character: (-seen[character], character))
     return VocabularyReport(
         vocab_size=tokenizer.vocab_size,
         asked_for=asked_for or tokenizer.vocab_size,
@@ -98,18 +102,10 @@ def vocabulary_report(
         split=split,
         **tally.sentence_figures(),
         **tally.word_figures(),
-        **_dropped(tokenizer, seen or {}),
+        dropped_characters=len(dropped),
+        dropped_share=sum(seen[character] for character in dropped) / max(sum(seen.values()), 1),
+        dropped=tuple(dropped[:LISTED]),
     )
-
-
-def _dropped(tokenizer: Tokenizer, seen: Mapping[str, int]) -> dict[str, Any]:
-    """Characters without a piece."""
-    dropped = sorted(seen.keys() - set(tokenizer.pieces), key=lambda character: (-seen[character], character))
-    return {
-        "dropped_characters": len(dropped),
-        "dropped_share": sum(seen[character] for character in dropped) / max(sum(seen.values()), 1),
-        "dropped": tuple(dropped[:LISTED]),
-    }
 
 
 class Tally:
@@ -153,7 +149,14 @@ class Tally:
 
     def word_figures(self) -> dict[str, Any]:
         """The part of the report that is about words."""
-        words = self._split_words()
+        # Byte-level pieces know a word inside a sentence by the space before it.
+        before = " " if self.tokenizer.family == "byte-level" else ""
+        pieces = self.tokenizer.pieces
+        encoded = self.tokenizer.encode_batch([before + word for word in self.counts])
+        words = [
+            SplitWord(word=word, pieces=tuple(pieces[number] for number in ids), count=count)
+            for (word, count), ids in zip(self.counts.items(), encoded, strict=True)
+        ]
         unknown_piece = self.tokenizer.pieces[self.tokenizer.unk_id]  # spelt as in `words`
         unknown = [word for word in words if unknown_piece in word.pieces]
         known = [word for word in words if unknown_piece not in word.pieces]
@@ -168,24 +171,6 @@ class Tally:
             "costliest": _first(broken, lambda word: (len(word.pieces) - 1) * word.count),
             "unknown": _first(unknown, lambda word: word.count),
         }
-
-    def _split_words(self) -> list[SplitWord]:
-        # Byte-level pieces know a word inside a sentence by the space before it.
-        before = " " if self.tokenizer.family == "byte-level" else ""
-        words = list(self.counts)
-        pieces = self.tokenizer.pieces
-        encoded = self.tokenizer.encode_batch([before + word for word in words])
-        return [
-            SplitWord(word=word, pieces=tuple(pieces[number] for number in ids), count=self.counts[word])
-            for word, ids in zip(words, encoded, strict=True)
-        ]
-
-
-def _spread_sentences(corpus: "Corpus", split: Split) -> Iterator[str]:
-    """Every sentence of a split, or every n-th of a large one."""
-    step = -(-corpus.manifest.splits[split].counts.sentences // MAX_SENTENCES)
-    sentences = (sentence for document in corpus.documents(split) for sentence in document.sentences)
-    return islice(sentences, 0, None, max(step, 1))
 
 
 def _first(words: list[SplitWord], weight: Callable[[SplitWord], int]) -> tuple[SplitWord, ...]:

@@ -77,7 +77,10 @@ class _Spellings:
         self._parts = {piece.removeprefix(prefix) for piece in vocabulary if piece.startswith(prefix)}
         self._longest_part = max(map(len, self._parts), default=0)
         self._rests: dict[str, int | None] = {"": 0}
-        self.first = [self._first(word) for word in self.words]  # characters of each word's first piece
+        self.first = [  # characters of each word's first piece
+            next((end for end in range(len(word), 0, -1) if word[:end] in self._whole), 0)
+            for word in self.words
+        ]
         self.pieces = [self._pieces(word, first) for word, first in zip(self.words, self.first, strict=True)]
 
     def saved_by(self, word: str) -> int:
@@ -101,9 +104,6 @@ class _Spellings:
 
     def _beginning_with(self, word: str) -> range:
         return range(bisect_left(self.words, word), bisect_left(self.words, word + _BEHIND_ALL))
-
-    def _first(self, word: str) -> int:
-        return next((end for end in range(len(word), 0, -1) if word[:end] in self._whole), 0)
 
     def _pieces(self, word: str, first: int) -> int:
         """An unknown word, of which nothing is left, counts as one more than its characters."""

@@ -177,15 +177,10 @@ def _as_counter(counts: pa.Table) -> Counter[str]:
 
 def _as_bert_words(counts: pa.Table, split: BertWords) -> pa.Table:
     tables = [_counted([])]
-    for part in _parts(counts):
-        words, runs = split.of_column(part["run"].combine_chunks())
-        tables.append(_sum([pa.table({"run": words, "count": part["count"].take(runs)})]))
-    return _sum(tables)
-
-
-def _parts(counts: pa.Table) -> Iterator[pa.Table]:
-    """Rows with some `BYTES_AT_ONCE` of runs at a time."""
     ends = np.cumsum(pc.binary_length(counts["run"])) // BYTES_AT_ONCE
     starts = np.flatnonzero(np.diff(ends, prepend=-1)).tolist()
     for start, end in itertools.pairwise([*starts, len(counts)]):
-        yield counts.slice(start, end - start)
+        part = counts.slice(start, end - start)
+        words, runs = split.of_column(part["run"].combine_chunks())
+        tables.append(_sum([pa.table({"run": words, "count": part["count"].take(runs)})]))
+    return _sum(tables)
