@@ -154,7 +154,7 @@ def info(corpus: Path, *, seed: int = 0, json: Flag = False) -> None:
     bertsmith corpus info corpora/pydocs --json
     """
     from bertsmith.data.store import SPLITS, TokenStore, is_store
-    from bertsmith.text.corpus.corpus import Corpus
+    from bertsmith.text.corpus.corpus import Corpus, sample_documents
 
     if json:
         manifest = (
@@ -174,7 +174,7 @@ def info(corpus: Path, *, seed: int = 0, json: Flag = False) -> None:
     opened = Corpus.open(corpus)
     _print_summary(opened)
     _print_sources(opened)
-    for document in opened.sample(_DOCUMENTS, seed):
+    for document in sample_documents(opened, _DOCUMENTS, seed):
         text = " ".join(document.sentences)
         shown = text if len(text) <= _DOCUMENT_CHARACTERS else text[:_DOCUMENT_CHARACTERS] + " …"
         console.print(f"\n[{document.id}]", style="dim", markup=False)

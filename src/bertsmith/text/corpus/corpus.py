@@ -78,17 +78,6 @@ class Corpus:
                 columns = batch.to_pydict()
                 yield from map(Document, columns["id"], columns["source"], columns["sentences"])
 
-    def sample(self, count: int, seed: int) -> list[Document]:
-        """So many documents at random places of the training split, in order."""
-        there = self.manifest.splits["train"].counts.documents
-        places = sorted(random.Random(seed).sample(range(there), min(count, there)))
-        documents, at = self.documents("train"), 0
-        found: list[Document] = []
-        for number in places:
-            found += islice(documents, number - at, number - at + 1)
-            at = number + 1
-        return found
-
     def verify(self, progress: Progress | None = None) -> None:
         """Reads every file; raises CorpusError for one whose hash differs from the manifest's."""
         shards = [shard for split in self.manifest.splits for shard in self._shards(split)]
@@ -175,3 +164,15 @@ def read_shard(path: Path, only_group: int | None = None) -> Iterator[pa.RecordB
                 )
     except (pa.ArrowException, OSError) as error:
         raise CorpusError(f"{path} was altered or is damaged ({error}). Build the corpus again.") from error
+
+
+def sample_documents(corpus: Corpus, count: int, seed: int) -> list[Document]:
+    """So many documents at random places of the training split, in order."""
+    there = corpus.manifest.splits["train"].counts.documents
+    places = sorted(random.Random(seed).sample(range(there), min(count, there)))
+    documents, at = corpus.documents("train"), 0
+    found: list[Document] = []
+    for number in places:
+        found += islice(documents, number - at, number - at + 1)
+        at = number + 1
+    return found
