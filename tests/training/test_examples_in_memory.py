@@ -62,7 +62,7 @@ def test_it_gives_the_weights_and_the_calibration_of_the_same_run_with_files(
     given = {"task": "classification", "model": str(model), "train": train, "out": "", **values}
     recipe = make_finetune_recipe(given, OVERRIDES)
     task = Classification(task_settings(recipe, Classification))
-    ours = finetune_examples(task, recipe, model, task.read(train), task.read(dev)).model
+    ours = finetune_examples(task, recipe, task.read(train), task.read(dev)).model
     expected = theirs.state_dict()
     assert ours.state_dict().keys() == expected.keys()
     for name, tensor in ours.state_dict().items():
@@ -76,7 +76,7 @@ def test_few_rows_choose_the_method_calibrate_and_all_train(model: Path, tmp_pat
     recipe = make_finetune_recipe({**given, "epochs": 2, "minutes": 5}, OVERRIDES)
     task = Classification(task_settings(recipe, Classification))
     before = torch.get_rng_state()
-    trained = finetune_examples(task, recipe, model, task.read(train))
+    trained = finetune_examples(task, recipe, task.read(train))
     assert trained.choice is not None
     assert [each.method for each in trained.choice.tried] == ["linear", "contrastive", "full", "lora"]
     assert trained.choice.tried[0].rows == 12
@@ -94,7 +94,7 @@ def test_a_named_method_is_trained_once_and_compared_with_nothing(
     given = {"task": "classification", "model": str(model), "train": train, "out": "", "max_length": 12}
     recipe = make_finetune_recipe({**given, "epochs": 2, "method": method}, OVERRIDES)
     task = Classification(task_settings(recipe, Classification))
-    trained = finetune_examples(task, recipe, model, task.read(train))
+    trained = finetune_examples(task, recipe, task.read(train))
     tried = [] if trained.choice is None else [each.method for each in trained.choice.tried]
     assert tried == (["linear"] if method == "linear" else [])  # whose folds cost no training
     assert trained.recipe.method == method
@@ -110,7 +110,7 @@ def test_restarts_are_refused(model: Path, tmp_path: Path) -> None:
     recipe = make_finetune_recipe(given, [])
     task = Classification(task_settings(recipe, Classification))
     with pytest.raises(RecipeError, match="restarts are for runs with files"):
-        finetune_examples(task, recipe, model, task.read(train))
+        finetune_examples(task, recipe, task.read(train))
 
 
 def test_folds_beside_a_dev_set_are_refused(model: Path, tmp_path: Path) -> None:
@@ -121,4 +121,4 @@ def test_folds_beside_a_dev_set_are_refused(model: Path, tmp_path: Path) -> None
     task = Classification(task_settings(recipe, Classification))
     rows = task.read(train)
     with pytest.raises(RecipeError, match="folds = 3 would judge where a dev set does"):
-        finetune_examples(task, recipe, model, rows, rows)
+        finetune_examples(task, recipe, rows, rows)

@@ -32,7 +32,6 @@ from bertsmith.inference.features import USUAL_STRIDE, FeaturePooling, Features,
 from bertsmith.inference.predictor import Predictor
 from bertsmith.machine import device_of
 from bertsmith.metrics.calibration import probabilities_of
-from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import read_own_tokenizer
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
@@ -147,12 +146,11 @@ class _FinetunedEstimator(TextEstimator):
         task.pairs = None if isinstance(texts[0], Mapping) else isinstance(texts[0], tuple)
         examples = [_example(task, *each) for each in zip(range(len(texts)), texts, labels, strict=True)]
         train, dev = self._held_out(examples, recipe.seed)
-        source = locate_model(recipe.model).folder
-        trained = finetune_examples(task, recipe, source, train, dev)
+        trained = finetune_examples(task, recipe, train, dev)
         self.recipe_ = json.loads(trained.recipe.model_dump_json())
         self.tried_ = [asdict(each) for each in trained.choice.tried] if trained.choice else []
         model = trained.model.to(device_of("auto"))  # as a pickled copy will be
-        self.predictor_ = Predictor(model, task, read_own_tokenizer(source))
+        self.predictor_ = Predictor(model, task, trained.tokenizer)
 
     def _recipe(self) -> FinetuneRecipe:
         """Raises RecipeError naming the parameter that is wrong."""

@@ -10,8 +10,10 @@ import torch
 
 from bertsmith.errors import RecipeError
 from bertsmith.machine import Hardware
+from bertsmith.model.locate import locate_model
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import Choice, choose_method
 from bertsmith.training.finetuning.effort import compared_work, completed_recipe, uncompared_method
@@ -24,11 +26,12 @@ from bertsmith.training.machine import plain_machine
 
 @dataclass(frozen=True)
 class Trained:
-    """The model, in evaluation mode on the host; the recipe with what was chosen for it, its method among
-    this; and, where rows judged in turn, what each method reached.
+    """The model, in evaluation mode on the host, and its tokenizer; the recipe with what was chosen for it,
+    its method among this; and, where rows judged in turn, what each method reached.
     """
 
     model: TaskModel
+    tokenizer: Tokenizer
     recipe: FinetuneRecipe
     choice: Choice | None
 
@@ -36,7 +39,6 @@ class Trained:
 def finetune_examples(
     task: Task[Any],
     recipe: FinetuneRecipe,
-    source: Path,
     train: Sequence[Any],
     dev: Sequence[Any] = (),
 ) -> Trained:
@@ -50,6 +52,7 @@ def finetune_examples(
     were.
     Raises InputError for labels nothing can be learnt of, RecipeError, and TrainingStopped.
     """
+    source = locate_model(recipe.model).folder
     if recipe.restarts > 1:
         raise RecipeError("restarts are for runs with files. Train once for each seed instead.")
     if recipe.folds is not None and dev:
@@ -75,7 +78,8 @@ def finetune_examples(
         task.calibrate(choice.outputs, judged.examples, judged.encoded)
     elif dev:
         task.calibrate(outputs_of(model, bench.dev.encoded), dev, bench.dev.encoded)
-    return Trained(model.cpu().eval(), trained.model_copy(update={"method": method}), choice)
+    chosen = trained.model_copy(update={"method": method})
+    return Trained(model.cpu().eval(), bench.tokenizer, chosen, choice)
 
 
 def _best_on_dev(bench: FinetuneSession, recipe: FinetuneRecipe) -> TaskModel:

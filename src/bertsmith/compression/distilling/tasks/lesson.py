@@ -26,7 +26,6 @@ from bertsmith.compression.distilling.tasks.results import (
 )
 from bertsmith.compression.distilling.tasks.session import DistilSession, TeacherAnswers
 from bertsmith.compression.distilling.tasks.student import begin_student, start_head
-from bertsmith.files import make_folder
 from bertsmith.progress import Show
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
@@ -172,7 +171,6 @@ class TaskLesson:
         best, score = training.best, training.best.score
         restart = Restart(recipe.seed, WORST if score is None else score, best.step, training.step, elapsed)
         if run.is_first:
-            make_folder(folder)
             restart.write(folder / "restart.json")
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         wait()
