@@ -206,7 +206,7 @@ def test_prediction_batches_hold_every_example_once_within_their_budget(tokenize
     task = make_task("classification", **LONG)
     encoded = split_of(task, examples_of(task, WORDS, count=30), tokenizer).encoded
     sizes = [sum(len(window.token_ids) for window in each.windows) for each in encoded]
-    batches = list(batches_by_length(encoded, 60))
+    batches = list(batches_by_length([each.tokens for each in encoded], 60))
     assert sorted(number for batch in batches for number in batch) == list(range(30))
     assert all(len(batch) == 1 or sum(sizes[n] for n in batch) <= 60 for batch in batches)
 

@@ -53,7 +53,9 @@ def test_every_example_has_the_vector_that_it_has_alone(encoder: Bert, cores: in
     encoded = examples()
     alone = {each.numbers[0]: each.found[0] for each in forward_passes(pooled, encoded, CPU, batch_tokens=1)}
     together = list(forward_passes(pooled, encoded, CPU, TOKENS))
-    assert [each.numbers for each in together] == list(batches_by_length(encoded, TOKENS))
+    assert [each.numbers for each in together] == list(
+        batches_by_length([each.tokens for each in encoded], TOKENS)
+    )
     for each in together:
         for number, vector in zip(each.numbers, each.found, strict=True):
             np.testing.assert_allclose(vector, alone[number], atol=1e-6)
@@ -134,7 +136,7 @@ def test_whoever_stops_early_leaves_no_batch_behind(cores: int) -> None:
     passes = forward_passes(compute, encoded, CPU, TOKENS)
     next(passes)
     passes.close()  # type: ignore[attr-defined]
-    assert computed < len(list(batches_by_length(encoded, TOKENS))) // 2
+    assert computed < len(list(batches_by_length([each.tokens for each in encoded], TOKENS))) // 2
     assert torch.get_num_threads() == cores
 
 

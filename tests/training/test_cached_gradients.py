@@ -98,7 +98,7 @@ def plain_step(finetuning: Finetuning, ranks: int, micro_batch_tokens: int) -> t
         torch.manual_seed(rank)
         for micro_batch in part:
             outputs.append(finetuning._outputs(micro_batch))
-            targets += [each.target for each in finetuning._examples(micro_batch)]
+            targets += [each.target for each in finetuning.train.of_batch(micro_batch)]
     most = max(each.shape[1] for each in outputs)
     filled = [
         torch.cat([each, each.new_zeros(len(each), most - each.shape[1], each.shape[2])], 1)

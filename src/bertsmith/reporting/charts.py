@@ -158,7 +158,10 @@ def charts(records: Sequence[Record]) -> list[Chart]:
     """The pictures this log has numbers for."""
     steps = [record for record in records if record["kind"] == "step"]
     evaluations = [record for record in records if record["kind"] == "evaluation"]
-    unit, seconds = _time_unit(steps + evaluations)
+    longest = max((record.get("elapsed") or 0.0 for record in steps + evaluations), default=0.0)
+    unit, seconds = ("minutes", 60.0) if longest < 3 * 3600 else ("hours", 3600.0)
+    if longest < 180:
+        unit, seconds = "seconds", 1.0
     phases = [record for record in records if record["kind"] == "phase" and record["step"] > 0]
     marks = [(phase["step"], f"{phase.get('sequence_length')} tokens") for phase in phases]
     has_mlm = any("mlm_loss" in record for record in steps)
@@ -232,14 +235,6 @@ def _points(records: Sequence[Record], x: str, y: str, scale: float = 1.0) -> li
     return curve.points()
 
 
-def _time_unit(records: Sequence[Record]) -> tuple[str, float]:
-    """The unit of a readable time axis, and its seconds."""
-    longest = max((record.get("elapsed") or 0.0 for record in records), default=0.0)
-    if longest < 180:
-        return "seconds", 1.0
-    return ("minutes", 60.0) if longest < 3 * 3600 else ("hours", 3600.0)
-
-
 def _draw_line(axes: "Axes", line: Line) -> None:
     if not line.points:
         return
@@ -265,8 +260,10 @@ def _set_axes(axes: "Axes", chart: Chart) -> None:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals, symbol=" %"))
     elif max(values) >= 1000:
         axes.yaxis.set_major_formatter(EngFormatter(sep=" "))
-    if chart.clip_start:
-        axes.set_ylim(top=_readable_top(values))
+    if chart.clip_start:  # at what 3 % exceed: the steep fall of the first steps would flatten all the rest
+        ordered = sorted(values)
+        low, top = ordered[0], ordered[int(0.97 * (len(ordered) - 1))]
+        axes.set_ylim(top=top + 0.08 * (top - low) if len(ordered) > 50 and top > low else None)
     for x, text in chart.marks:
         axes.axvline(x, color=MUTED, linewidth=0.8, linestyle=(0, (2, 3)))
         axes.annotate(
@@ -282,13 +279,6 @@ def _set_axes(axes: "Axes", chart: Chart) -> None:
         )
     if sum(bool(line.points) for line in chart.lines) > 1:
         axes.legend(loc="upper center")
-
-
-def _readable_top(values: Sequence[float]) -> float | None:
-    """The value 3 % exceed, with a margin: the steep fall of the first steps would flatten all the rest."""
-    ordered = sorted(values)
-    low, top = ordered[0], ordered[int(0.97 * (len(ordered) - 1))]
-    return top + 0.08 * (top - low) if len(ordered) > 50 and top > low else None
 
 
 def _for_page(svg: str, title: str) -> str:

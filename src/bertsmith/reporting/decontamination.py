@@ -30,7 +30,8 @@ def file_rows(found: Contamination) -> list[tuple[str | int, ...]]:
 
 def example_row(example: Example, longest: int) -> list[str]:
     """One example under EXAMPLE_COLUMNS, its texts cut to so many characters."""
-    texts = (_cut(text, longest) for text in (example.text, example.in_corpus))
+    texts = (" ".join(text.split()) for text in (example.text, example.in_corpus))
+    texts = (text if len(text) <= longest else text[: longest - 1] + "…" for text in texts)
     return [example.where, *texts, example.document, example.kind, f"{example.share:.0%}"]
 
 
@@ -72,8 +73,3 @@ def render_contamination(found: Contamination, removed: Counts | None, command: 
         untitled=lambda table: replace(table, title=""),
         command=command,
     )
-
-
-def _cut(text: str, longest: int) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= longest else text[: longest - 1] + "…"

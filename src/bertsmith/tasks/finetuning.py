@@ -48,6 +48,12 @@ class EncodedExamples:
             [self.examples[row] for row in numbers], [self.encoded[row] for row in numbers]
         )
 
+    def of_batch(self, sequences: Sequences) -> list[Encoded]:
+        """Those of a batch in its order: windows of one are neighbours and have one key."""
+        keys = sequences.keys.astype(np.int64)
+        firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+        return [self.encoded[number] for number in keys[firsts].tolist()]
+
     def piece_counts(self, vocabulary: int) -> Ints:
         """(V,): how often each piece of a vocabulary is read."""
         counts = np.zeros(vocabulary, np.int64)
@@ -178,27 +184,27 @@ class Finetuning:
 
     def counts(self, sequences: Sequences) -> dict[str, float]:
         """What the task divides its summed loss by."""
-        return {"task": self.task.count([each.target for each in self._examples(sequences)])}
+        return {"task": self.task.count([each.target for each in self.train.of_batch(sequences)])}
 
     def begin_step(self, micro_batches: Sequence[Sequence[Sequences]], rank: int, gather: Gather) -> None:
         """Where the loss compares a batch's examples and these are divided, a first pass over all of them."""
         if not self.task.needs_global_batch or sum(len(each) for each in micro_batches) == 1:
             return
         every = chain.from_iterable(micro_batches)
-        targets = [each.target for micro_batch in every for each in self._examples(micro_batch)]
+        targets = [each.target for micro_batch in every for each in self.train.of_batch(micro_batch)]
         self._cache.fill(micro_batches, rank, gather, lambda outputs: self.task.losses(outputs, targets))
 
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
         """The task's summed loss of one micro-batch."""
-        loss = self._cache.loss(sequences)
+        loss = self._cache.loss(sequences) if self.task.needs_global_batch else None
         if loss is None:
-            targets = [each.target for each in self._examples(sequences)]
+            targets = [each.target for each in self.train.of_batch(sequences)]
             loss = self.task.loss(self._outputs(sequences), targets)
         return {"task": loss}
 
     def flops(self, sequences: Sequences) -> float:
         """The encoder's, backward counted as twice forward; frozen parts need no backward pass."""
-        rows = sum(len(window.rows) for each in self._examples(sequences) for window in each.windows)
+        rows = sum(len(window.rows) for each in self.train.of_batch(sequences) for window in each.windows)
         trained = any(parameter.requires_grad for parameter in self.model.encoder.parameters())
         return (3 if trained else 1) * encoder_flops(self.model.config, sequences.lengths, rows)
 
@@ -213,20 +219,10 @@ class Finetuning:
         task.calibrate(outputs, self.dev.examples, self.dev.encoded)
         return task.metrics(task.decode(outputs, self.dev.examples, self.dev.encoded), self.dev.examples)
 
-    def _examples(self, sequences: Sequences) -> list[Encoded]:
-        return _examples(self.train, sequences)
-
 
 def _outputs(model: TaskModel, train: EncodedExamples, device: torch.device, sequences: Sequences) -> Tensor:
-    outputs: Tensor = model(PackedBatch.of(sequences, device), Layout(_examples(train, sequences), device))
+    outputs: Tensor = model(PackedBatch.of(sequences, device), Layout(train.of_batch(sequences), device))
     return outputs
-
-
-def _examples(train: EncodedExamples, sequences: Sequences) -> list[Encoded]:
-    """The examples of a batch in its order: windows of one are neighbours and have one key."""
-    keys = sequences.keys.astype(np.int64)
-    firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-    return [train.encoded[number] for number in keys[firsts].tolist()]
 
 
 def _order(examples: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:

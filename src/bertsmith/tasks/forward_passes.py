@@ -73,10 +73,11 @@ def forward_passes(
     """
     tokens = batch_tokens or usual_forward_tokens(device)
     on_cpu = device.type == "cpu"
-    if on_cpu and (total := sum(_lengths(encoded))) > tokens:
+    lengths = [each.tokens for each in encoded]
+    if on_cpu and (total := sum(lengths)) > tokens:
         each = total // (_BATCHES * torch.get_num_threads())
         tokens = min(tokens, max(FEWEST_TOKENS, each))
-    batches = list(batches_by_length(encoded, tokens))
+    batches = list(batches_by_length(lengths, tokens))
     run = partial(_run, compute, encoded, device)
     if not on_cpu:  # a GPU computes a batch while the next one is packed
         yield from _one_behind(map(run, batches))
@@ -121,12 +122,13 @@ def usual_forward_tokens(device: torch.device) -> int:
     return _BATCH_TOKENS if device.type == "cpu" else usual_batch_tokens(device.type)
 
 
-def batches_by_length(encoded: Sequence[Encoded], batch_tokens: int) -> Iterator[list[int]]:
-    """Numbers of examples, longest first, as many at a time as have at most `batch_tokens`, at least one."""
-    lengths = _lengths(encoded)
+def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Numbers of examples of so many tokens each, longest first, as many at a time as have at most
+    `batch_tokens`, at least one.
+    """
     held: list[int] = []
     tokens = 0
-    for number in sorted(range(len(encoded)), key=lambda number: -lengths[number]):
+    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
         if held and tokens + lengths[number] > batch_tokens:
             yield held
             held, tokens = [], 0
@@ -134,10 +136,6 @@ def batches_by_length(encoded: Sequence[Encoded], batch_tokens: int) -> Iterator
         tokens += lengths[number]
     if held:
         yield held
-
-
-def _lengths(encoded: Sequence[Encoded]) -> list[int]:
-    return [each.tokens for each in encoded]
 
 
 class _Computing(NamedTuple):

@@ -69,9 +69,9 @@ def outputs_of(
     short = sorted({*range(len(encoded))}.difference(long))
     done, total = 0, sum(each.tokens for each in encoded)
 
-    def count(layout: Layout) -> None:
+    def count(tokens: int) -> None:
         nonlocal done
-        done += sum(each.tokens for each in layout.encoded)
+        done += tokens
         if progress is not None:
             progress(done, total, "tokens")
 
@@ -85,7 +85,7 @@ def outputs_of(
 
 
 def _outputs(
-    model: TaskModel, encoded: Sequence[Encoded], batch_tokens: int | None, count: Callable[[Layout], None]
+    model: TaskModel, encoded: Sequence[Encoded], batch_tokens: int | None, count: Callable[[int], None]
 ) -> Iterator[tuple[list[int], Sequence[Outputs]]]:
     """Batch by batch, with the examples' places."""
 
@@ -97,11 +97,11 @@ def _outputs(
     for places, layout, found in forward_passes(compute, encoded, device, batch_tokens):
         ends = np.cumsum(layout.rows_of_example)[:-1] if model.head.per_row else None
         yield places, list(found) if ends is None else np.split(found, ends)
-        count(layout)
+        count(sum(each.tokens for each in layout.encoded))
 
 
 def _long_output(
-    model: TaskModel, encoded: Encoded, batch_tokens: int | None, count: Callable[[Layout], None]
+    model: TaskModel, encoded: Encoded, batch_tokens: int | None, count: Callable[[int], None]
 ) -> Outputs:
     """Of one example, part by part: rows stand for themselves, and of pooled vectors the head `joins` those
     of a text.
@@ -125,7 +125,7 @@ def _long_output(
 
     for places, layout, found in forward_passes(compute, parts, device, batch_tokens):
         vectors[places] = found
-        count(layout)
+        count(sum(each.tokens for each in layout.encoded))
     assert model.head.joins is not None  # whoever has parts of a text joins them
     texts = np.array([part.windows[0].text for part in parts])
     by_tokens = model.head.joins == "mean"

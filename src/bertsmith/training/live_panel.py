@@ -248,7 +248,10 @@ def _loss_curve(state: RunState, width: int, rows: int) -> list[Text]:
         return [Text("The loss curve appears here after the first steps.", style=QUIET)]
     first, last = min(x for x, _ in points), max([state.latest.get("step", 0), *(x for x, _ in points)])
     x_range = (0.0 if first < last / 20 else first, last)
-    y_range = _loss_range([y for _, y in points])
+    ordered = sorted(y for _, y in points)
+    lowest, top = ordered[0], ordered[min(len(ordered) - 1, int(len(ordered) * 0.97))]
+    # to what 3 % exceed: the steep fall at first would flatten the rest
+    y_range = (lowest, top) if top > lowest else (lowest - 0.5, lowest + 0.5)
     canvas = Canvas(width - LABEL_WIDTH, rows, x_range, y_range)
     canvas.line(training, TRAINING)
     canvas.markers(heldout, f"bold {HELDOUT}")
@@ -268,13 +271,6 @@ def _x_axis(state: RunState, x_range: Point, width: int) -> Text:
         legend = Text()
     legend.align("center", room)
     return Text.assemble(" " * LABEL_WIDTH, (first, QUIET), legend, (last, QUIET))
-
-
-def _loss_range(values: list[float]) -> Point:
-    """From the lowest value to one that 3 % exceed: the steep fall at first would flatten the rest."""
-    ordered = sorted(values)
-    top = ordered[min(len(ordered) - 1, int(len(ordered) * 0.97))]
-    return (ordered[0], top) if top > ordered[0] else (ordered[0] - 0.5, ordered[0] + 0.5)
 
 
 # -- curves in a terminal ------------------------------------------------------------------------------

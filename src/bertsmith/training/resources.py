@@ -41,7 +41,11 @@ def require_resources(
     """Raises ResourceError with what is needed and what there is, DiskFull where that is disk."""
     weights = sum(parameter.numel() for parameter in model.parameters())
     checkpoint = _CHECKPOINT_BYTES * weights
-    lacking = (recipe.checkpoint.keep + 1) * checkpoint - _size_of(out / "checkpoints")
+    there = 0
+    for path in (out / "checkpoints").rglob("*"):
+        with contextlib.suppress(OSError):  # another process may be taking partial ones away
+            there += path.stat().st_size if path.is_file() else 0
+    lacking = (recipe.checkpoint.keep + 1) * checkpoint - there
     on_disk = max(lacking, checkpoint) + 4 * weights  # the next one is written before an older one goes
     require_free_space(out, on_disk, "The run's checkpoints and model")
     needed = step_memory(model, recipe, machine).total
@@ -61,15 +65,6 @@ def require_room_to_save(model: nn.Module, out: Path) -> None:
     """Raises DiskFull where the weights wouldn't find room in `out`, known before they are trained."""
     weights = sum(parameter.numel() for parameter in model.parameters())
     require_free_space(out, 4 * weights, "Saving the model")
-
-
-def _size_of(folder: Path) -> int:
-    """Bytes of all files in it that stand; another process may be taking partial ones away."""
-    total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += path.stat().st_size if path.is_file() else 0
-    return total
 
 
 @dataclass(frozen=True)

@@ -105,10 +105,11 @@ def shared_with_train(
     task: Task[Any], train: Sequence[Any], examples: Sequence[Any], name: str, trained_on: str
 ) -> list[str]:
     """Texts that are in the training file too make a score look better than it is."""
-    shared = shared_texts(map(task.texts, train), map(task.texts, examples))
+    texts = list(map(task.texts, examples))
+    shared = shared_texts(map(task.texts, train), texts)
     if not shared:
         return []
-    first = " ".join(task.texts(examples[shared[0]]))
+    first = " ".join(texts[shared[0]])
     return [
         f"{len(shared):,} of the {len(examples):,} {name} texts occur in {trained_on} too, such as "
         f"{first[:80]!r}: the score on {name} is flattered by them"

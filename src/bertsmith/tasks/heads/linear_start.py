@@ -146,7 +146,13 @@ class LinearProbe:
         head, begun = model.head, time.monotonic()
         if not isinstance(head, ClassifierHead) or len(train) < 2:
             return None
-        chosen = train.some(_some(len(train), _most(head, train) if most is None else most))
+        if most is None:
+            rows = 0
+            if head.per_row:
+                rows = sum(len(each.rows) for example in train.encoded for each in example.windows)
+            width = max(rows / len(train), 1) * head.out.in_features
+            most = max(min(MOST_EXAMPLES, int(_MOST_FEATURES / width)), 2)
+        chosen = train.some(_some(len(train), most))
         features = features_of(model, chosen.encoded, progress)
         targets = [each.target for each in chosen.encoded]
         probe = cls(task, head, chosen.examples, features, targets, time.monotonic() - begun)
@@ -354,13 +360,6 @@ def _divided(rows: Ints, folds: Ints) -> Iterator[tuple[Ints, Ints]]:
         learned, held = rows[folds != fold], rows[folds == fold]
         if len(learned) and len(held):
             yield learned, held
-
-
-def _most(head: ClassifierHead, train: EncodedExamples) -> int:
-    """Two at least."""
-    rows = sum(len(each.rows) for example in train.encoded for each in example.windows) if head.per_row else 0
-    width = max(rows / len(train), 1) * head.out.in_features
-    return max(min(MOST_EXAMPLES, int(_MOST_FEATURES / width)), 2)
 
 
 def _some(count: int, most: int) -> Ints:

@@ -16,7 +16,6 @@ from rich.console import Console
 from bertsmith.errors import ModelError
 from bertsmith.files import read_json, write_json
 from bertsmith.model.card import learned_row_length
-from bertsmith.model.config import BertConfig
 from bertsmith.model.flops import encoder_flops, vocabulary_flops
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.tasks.task import Prediction
@@ -29,7 +28,7 @@ from bertsmith.training.finetuning.choosing import Tried, expected_gain, gain_of
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import LINEAR, drawn
 from bertsmith.training.pretrain import pretrain
-from bertsmith.training.recipe import Recipe, read_recipe
+from bertsmith.training.recipe import read_recipe
 from bertsmith.training.run import Run
 from bertsmith.training.run_folder import write_recipe
 
@@ -117,7 +116,13 @@ def _pretrained(
         write_jsonl(({"text": text} for text in texts), folder / "texts.jsonl")
         build_corpus([str(folder / "texts.jsonl")], folder / "corpus", settings=CorpusSettings(heldout=0.02))
     work = FLOP_A_MINUTE * recipe.minutes_to_choose(len(bench.train))
-    steps = max(round(work / _step_work(bench.config, read_recipe("adapt", []), length)), 1)
+    usual = read_recipe("adapt", [])
+    lengths = np.full(usual.data.batch_size, length)
+    guessed = usual.masking.mask_rate * lengths.sum()  # pieces
+    guesses = vocabulary_flops(bench.config, guessed, usual.loss.sampled_pieces)
+    # of a step, forward and backward
+    step_work = 3 * (encoder_flops(bench.config, lengths, guessed) + guesses)
+    steps = max(round(work / step_work), 1)
     given = {"init": bench.source, "corpus": folder / "corpus", "out": folder / "run", "steps": steps}
     given |= {"data.sequence_lengths": f"[{length}]"}
     given |= {"seed": recipe.seed, "hardware.device": recipe.hardware.device}
@@ -129,11 +134,3 @@ def _pretrained(
         write_recipe(moved, folder / "run")
     pretrain("adapt", *settings, resume=True, console=console)
     return model
-
-
-def _step_work(config: BertConfig, recipe: Recipe, length: int) -> float:
-    """FLOP of a step, forward and backward: the encoder's, and those of the pieces that are guessed."""
-    lengths = np.full(recipe.data.batch_size, length)
-    guessed = recipe.masking.mask_rate * lengths.sum()
-    guesses = vocabulary_flops(config, guessed, recipe.loss.sampled_pieces)
-    return 3 * (encoder_flops(config, lengths, guessed) + guesses)

@@ -160,18 +160,14 @@ def _run(run: Run[FinetuneRecipe], given: FinetuneRecipe) -> FinetuneResult:
     if first:
         save_model(bench, out / "model", model, trained, results, method=method, judged_by=results.judge)
         write_results(out, results)
-        write_finetune_report(out, trained, results, _as_typed(given, trained, choice))
+        # What brings the same run about again: a method brings its own settings, beside which it isn't to be
+        # given them; and where rows judge in turn, each fold has epochs of its own unless they are given.
+        chosen: dict[str, Any] = {"epochs": trained.epochs, "optimizer": trained.optimizer}
+        if choice is not None:
+            chosen = {"method": choice.method}
+        write_finetune_report(out, trained, results, given.model_copy(update=chosen))
     wait()
     return FinetuneResult(out / "model", out / "report.html", results)
-
-
-def _as_typed(given: FinetuneRecipe, trained: FinetuneRecipe, choice: Choice | None) -> FinetuneRecipe:
-    """What brings the same run about again. A method brings its own settings, beside which it isn't to be
-    given them; and where rows judge in turn, each fold has epochs of its own unless they are given.
-    """
-    if choice is not None:
-        return given.model_copy(update={"method": choice.method})
-    return given.model_copy(update={"epochs": trained.epochs, "optimizer": trained.optimizer})
 
 
 @contextmanager

@@ -91,7 +91,12 @@ def shown_results(results: Results, logs: Sequence[Sequence[Record]]) -> dict[st
     """
     task, dev = results.task, results.evaluations[results.judge]
     details, errors = results.error_analysis[results.judge], results.standard_errors
-    curve, study, answered = results.learning_curve, results.columns, _answered(details)
+    curve, study = results.learning_curve, results.columns
+    answered: tuple[Any, Any] | None = None
+    known = [(each.confidence, 1 - each.score) for each in details.answers if each.confidence is not None]
+    if known:
+        confidence, error = np.array(known, np.float64).T  # (A,) each
+        answered = confidence, error
     more_rows: Pictures = []
     if curve is not None:
         title = f"{task.main_metric} by rows learned from"
@@ -277,15 +282,6 @@ def _sure_pictures(results: Results, details: ErrorAnalysis, answered: tuple[Any
         chosen = (found["coverage"], found["risk"]) if "coverage" in found else None
         pictures.append(("Error by share answered", as_markup(risk_curve(*answered, chosen))))
     return pictures
-
-
-def _answered(details: ErrorAnalysis) -> tuple[Any, Any] | None:
-    """(A,) confidences and errors of the answers whose confidence is known."""
-    known = [(each.confidence, 1 - each.score) for each in details.answers if each.confidence is not None]
-    if not known:
-        return None
-    confidence, error = np.array(known, np.float64).T
-    return confidence, error
 
 
 # -- the pictures --------------------------------------------------------------------------------------

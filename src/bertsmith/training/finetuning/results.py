@@ -229,7 +229,11 @@ def expect(
 
     The interval is Wilson's (1927), made wider; for a score that may be below 0 the normal one.
     """
-    gain = (1 - score) * (1 - _left_by_all(folds, curve))
+    left = 1.0  # of the errors of learning from all folds but one, by learning from all rows
+    if curve is not None and folds > 1:
+        before, now = (max(1 - reached, 1e-9) for reached in curve.scores[-2:])
+        left = float(min(now / before, 1.0) ** math.log2(folds / (folds - 1)))
+    gain = (1 - score) * (1 - left)
     if not 0 <= score <= 1:
         half = _SHARED * _SURE * (error or 0.0)
         return Expectation(score + gain, score + gain - half, min(score + gain + half, 1.0))
@@ -240,12 +244,3 @@ def expect(
     half = _SHARED * _SURE / (1 + squared) * math.sqrt(spread)
     low, high = max(middle + gain - half, 0.0), min(middle + gain + half, 1.0)
     return Expectation(min(max(score + gain, low), high), low, high)
-
-
-def _left_by_all(folds: int, curve: LearningCurve | None) -> float:
-    """What learning from all rows leaves of the errors of learning from all folds but one."""
-    if curve is None or folds < 2:
-        return 1.0
-    before, now = (max(1 - score, 1e-9) for score in curve.scores[-2:])
-    doublings = math.log2(folds / (folds - 1))
-    return float(min(now / before, 1.0) ** doublings)
