@@ -35,14 +35,14 @@ import numpy as np
 
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.metrics.guarantees.learn_then_test import certify, threshold_sequence
-from bertsmith.mirror.call import Answered, Asked, Call, Message
+from bertsmith.mirror.call import Call, ChatMessage, Completion, CompletionRequest
 from bertsmith.mirror.exchange import make_call
 from bertsmith.mirror.learning.learned_calls import part_of
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.train import train_student
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
-from bertsmith.mirror.student import Student
+from bertsmith.mirror.student import MirrorStudent
 from bertsmith.model.locate import locate_model
 from harness import report
 from labelled import MODEL, find
@@ -145,7 +145,7 @@ def ours(calls: Rows, texts: list[str], settings: LearnSettings) -> Answers:
             train_student(store, Path(folder) / "student", settings=settings, say=print)
         finally:
             store.close()
-        found = Student.open(Path(folder) / "student").answer(texts)
+        found = MirrorStudent.open(Path(folder) / "student").answer(texts)
     return Answers(
         [str(each.values["$.intent"]) for each in found],
         np.array([each.is_sure for each in found]),
@@ -156,9 +156,9 @@ def ours(calls: Rows, texts: list[str], settings: LearnSettings) -> Answers:
 def as_call(row: tuple[str, str], number: int, labels: list[str]) -> Call:
     """One a minute."""
     schema = {"type": "object", "properties": {"intent": {"enum": labels}}, "required": ["intent"]}
-    messages = (Message("system", ("Which intent has the message?",)), Message("user", (row[0],)))
-    asked = Asked("openai-chat", "llm", messages, "intent", schema, "json-schema")
-    answered = Answered({"intent": row[1]}, response_id=f"{number}")
+    messages = (ChatMessage("system", ("Which intent has the message?",)), ChatMessage("user", (row[0],)))
+    asked = CompletionRequest("openai-chat", "llm", messages, "intent", schema, "json-schema")
+    answered = Completion({"intent": row[1]}, response_id=f"{number}")
     return make_call(asked, answered, Redactor((), {}), source="relay", began=60.0 * number)
 
 

@@ -23,7 +23,7 @@ from bertsmith.errors import BertsmithError, InputError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.job import embed_file
 from bertsmith.inference.embedding.vector_file import read_vectors
-from bertsmith.mirror.call_files import json_objects
+from bertsmith.mirror.call_files import read_json_objects
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.registry import find_task
 from bertsmith.text.corpus.reading import Reader
@@ -350,7 +350,7 @@ def by_sequences(table: Table) -> Iterator[Row]:
 
 
 def by_mirror_import(table: Table) -> Iterator[Row]:
-    return rows_of((each.value for each in json_objects(table.path)), table)
+    return rows_of((each.value for each in read_json_objects(table.path)), table)
 
 
 READERS: dict[str, Callable[[Table], Iterator[Row]]] = {

@@ -9,7 +9,7 @@ from docstring_parser import parse
 from pydantic import BaseModel
 
 from bertsmith.cli import mirror, mirror_learn, serve
-from bertsmith.mirror.guard.policy import GuardSettings
+from bertsmith.mirror.guard.policy import GuardServerSettings
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.serving.settings import ServingSettings
@@ -25,7 +25,7 @@ from bertsmith.serving.settings import ServingSettings
         (mirror.AnsweringOptions, MirrorSettings),
         (mirror.PageOptions, MirrorSettings),
         (mirror.serve, MirrorSettings),
-        (mirror.guard, GuardSettings),
+        (mirror.guard, GuardServerSettings),
         (mirror_learn.ClaimOptions, LearnSettings),
         (mirror_learn.LearningOptions, LearnSettings),
     ],

@@ -23,7 +23,7 @@ from bertsmith.mirror.student_file import (
     StudentFile,
     hashes_of,
 )
-from bertsmith.mirror.template import MessageTemplate, PartTemplate, Template
+from bertsmith.mirror.template import MessageTemplate, PartTemplate, PromptTemplate
 
 THRESHOLD, EPSILON, DELTA = 0.9, 0.05, 0.05
 _LOGIT = 12.0
@@ -37,9 +37,9 @@ def field_of(name: str, schema: Mapping[str, Any]) -> Field:
     return Field(keys=(name,), kind=kind, values=tuple(schema["enum"]))  # type: ignore[arg-type]
 
 
-def template_of(call: Call) -> Template:
+def template_of(call: Call) -> PromptTemplate:
     """The system's messages as they are, any text in the others."""
-    return Template(
+    return PromptTemplate(
         messages=tuple(
             MessageTemplate(
                 role=each.role,

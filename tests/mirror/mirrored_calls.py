@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bertsmith.mirror.call import Answered, Asked, Call, Message
+from bertsmith.mirror.call import Call, ChatMessage, Completion, CompletionRequest
 from bertsmith.mirror.exchange import make_call
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
@@ -61,18 +61,18 @@ def call_of(
     prompt: str = "Which intent has the message?",
     **more: Any,
 ) -> Call:
-    """`more` is the rest of Answered, and `subject`, `source`, `way`, `site`."""
-    asked = Asked(
+    """`more` is the rest of the Completion, and `subject`, `source`, `way`, `site`."""
+    asked = CompletionRequest(
         "openai-chat",
         "llm",
-        (Message("system", (prompt,)), Message("user", (f"Message:\n{text}\n\nAnswer as JSON.",))),
+        (ChatMessage("system", (prompt,)), ChatMessage("user", (f"Message:\n{text}\n\nAnswer as JSON.",))),
         "triage",
         schema,
         more.pop("way", "json-schema"),
         subjects=tuple(filter(None, [more.pop("subject", None)])),
     )
     source, site = more.pop("source", "relay"), more.pop("site", "")
-    answered = Answered(answer, "llm-1", "stop", f"id-{number}", 11, 7, **more)
+    answered = Completion(answer, "llm-1", "stop", f"id-{number}", 11, 7, **more)
     return make_call(asked, answered, NOTHING, source=source, began=1.7e9 + 60 * number, named=site)
 
 

@@ -12,7 +12,7 @@ from bertsmith.metrics.guarantees.power_law import fit_power_law
 from bertsmith.mirror.answering.stage_store import keep_learned
 from bertsmith.mirror.answering.stages import Batch, Comparison, Student, in_mode
 from bertsmith.mirror.answering.training_process import read_student
-from bertsmith.mirror.call import Answered, Asked, Call, Message
+from bertsmith.mirror.call import Call, ChatMessage, Completion, CompletionRequest
 from bertsmith.mirror.exchange import make_call
 from bertsmith.mirror.learning.limits import CallCurve
 from bertsmith.mirror.learning.report import curve_found
@@ -36,12 +36,13 @@ def calls_of(count: int, system: str = PROMPT, seed: int = 0) -> list[Call]:
     for number in range(count):
         kind = draw.choices(range(4), (6, 3, 2, 1))[0]
         text = f"my {WORDS[kind]} {draw.randrange(10**6)}{f' {EVIL}' * (number % 2)}, please"
-        asked = Asked(
+        asked = CompletionRequest(
             "openai-chat", "gpt-5-mini",
-            (Message("system", (system,)), Message("user", (f"Message:\n{text}\n\nAnswer as JSON.",))),
+            (ChatMessage("system", (system,)),
+             ChatMessage("user", (f"Message:\n{text}\n\nAnswer as JSON.",))),
             "intents", ASKED, "json-schema",
         )  # fmt: skip
-        answered = Answered(
+        answered = Completion(
             {"intent": INTENTS[kind], "urgent": kind == 1}, "gpt-5-mini", "stop", f"r{seed}-{number}", 120, 12
         )
         began = time.time() - 60 * (count - number)

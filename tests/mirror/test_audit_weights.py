@@ -24,7 +24,7 @@ from bertsmith.mirror.answering.open_students import OpenStudents, StudentThread
 from bertsmith.mirror.answering.service import Service
 from bertsmith.mirror.answering.stage_store import VersionFacts
 from bertsmith.mirror.answering.stages import Stage, first_evidence, in_mode
-from bertsmith.mirror.call import Asked, Call, CallRouting, Message, Outcome
+from bertsmith.mirror.call import Call, CallOutcome, CallRouting, ChatMessage, CompletionRequest
 from bertsmith.mirror.exchange import make_call
 from bertsmith.mirror.fields import AnswerShape, Field
 from bertsmith.mirror.learning.learned_calls import LearnedCall, as_they_came, read_calls
@@ -46,7 +46,7 @@ class Says:
         self.of_all = of_all
         self.file = SimpleNamespace(shape=SHAPE, templates={CALL.version: template_of(CALL)})
 
-    def input_of(self, asked: Asked, version: str) -> str | None:
+    def input_of(self, asked: CompletionRequest, version: str) -> str | None:
         return asked.messages[-1].parts[0]
 
     def answer(self, texts: Sequence[str]) -> Any:
@@ -79,9 +79,10 @@ TIMES = (
 )
 
 
-def asked_of(text: str, prompt: str = "Classify.") -> Asked:
-    return Asked(
-        CALL.asked.protocol, "m", (Message("system", (prompt,)), Message("user", (text, "more"))), "x",
+def asked_of(text: str, prompt: str = "Classify.") -> CompletionRequest:
+    return CompletionRequest(
+        CALL.asked.protocol, "m", (ChatMessage("system", (prompt,)),
+        ChatMessage("user", (text, "more"))), "x",
         CALL.asked.schema, "json-schema", {"temperature": 0},
     )  # fmt: skip
 
@@ -95,7 +96,7 @@ class Traffic:
         settings = read_settings(None, {"upstream": "http://localhost", "seed": seed}, {})
         self.service = Service(settings, self.open, Redactor((), {}))  # type: ignore[arg-type]
         self.service.keys.note({}, 200)
-        self.seen: list[tuple[Time, Outcome]] = []
+        self.seen: list[tuple[Time, CallOutcome]] = []
 
     async def pass_by(self, time: Time, students: VersionStudents) -> None:
         facts = VersionFacts(CALL.site, "m", CALL.asked.schema, 0.0)
@@ -110,7 +111,7 @@ class Traffic:
             routing = await self.service.routing(asked, CALL.site, {}, can_audit=time.has_room)
             if routing is None or routing.audit or not routing.is_ours:
                 said = {"x": "b" if differs else "a"}
-                self.seen.append((time, Outcome(CALL.version, asked, routing, said)))
+                self.seen.append((time, CallOutcome(CALL.version, asked, routing, said)))
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +129,7 @@ def traffic() -> Traffic:
     return found
 
 
-def learned(number: int, outcome: Outcome) -> LearnedCall:
+def learned(number: int, outcome: CallOutcome) -> LearnedCall:
     routing = outcome.routing
     source = "audit" if routing is not None and routing.audit else "relay"
     text = outcome.asked.messages[-1].parts[0] if outcome.asked is not None else ""

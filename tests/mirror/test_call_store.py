@@ -16,7 +16,7 @@ from scripted_upstream import Upstream
 from sqlalchemy import inspect, update
 
 from bertsmith.errors import InputError
-from bertsmith.mirror.call import Answered, Asked, Call, Message
+from bertsmith.mirror.call import Call, ChatMessage, Completion, CompletionRequest
 from bertsmith.mirror.exchange import make_call
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
@@ -31,14 +31,15 @@ def call_of(number: int, source: str = "relay", **more: Any) -> Call:
     given: dict[str, Any] = {
         "protocol": "openai-chat", "model": "m", "schema_name": "x", "schema": llm_answers.SCHEMA,
         "way": "json-schema", "parameters": {"temperature": 0}, "subjects": (f"customer-{number % 3}", "all"),
-        "messages": (Message("system", ("Classify.",)), Message("user", (f"text {number} \0 ü 🙂", "more"))),
+        "messages": (ChatMessage("system", ("Classify.",)),
+                     ChatMessage("user", (f"text {number} \0 ü 🙂", "more"))),
     }  # fmt: skip
-    answered = Answered(
+    answered = Completion(
         {"intent": "card", "n": number, "tags": ["a", None]}, "m-1", "stop", f"id-{number}", 11, 7,
         {"$.intent": [("card", 0.9), (True, 0.1)]}, [["tok\0", -0.5, [["other", -1.5]]]],
     )  # fmt: skip
     return make_call(
-        Asked(**given | more), answered, NOTHING, source=source, began=float(number), seconds=0.5
+        CompletionRequest(**given | more), answered, NOTHING, source=source, began=float(number), seconds=0.5
     )
 
 
@@ -86,7 +87,7 @@ def test_a_changed_prompt_schema_or_model_opens_a_version(store: Store) -> None:
     schema = {"type": "object", "properties": {"intent": {"enum": ["new"]}, "urgent": {"type": "boolean"}}}
     changes: list[dict[str, Any]] = [
         {}, {"model": "m2"}, {"schema": schema},
-        {"messages": (Message("system", ("Other.",)), Message("user", ("x",)))},
+        {"messages": (ChatMessage("system", ("Other.",)), ChatMessage("user", ("x",)))},
     ]  # fmt: skip
     store.add([call_of(number, **change) for number, change in enumerate(changes)])
     versions = store.versions()
@@ -108,8 +109,11 @@ def test_a_site_begins_with_its_first_call_in_whatever_order_calls_come(store: S
 
 def test_a_template_of_stored_calls_fits_calls_as_they_come(store: Store) -> None:
     """A store has the system's messages first, wherever they stood."""
-    system, texts = Message("system", ("Classify.",)), [f"{number}: {number * 'a'}" for number in range(30)]
-    given = [call_of(n, messages=(Message("user", (text,)), system)) for n, text in enumerate(texts)]
+    system, texts = (
+        ChatMessage("system", ("Classify.",)),
+        [f"{number}: {number * 'a'}" for number in range(30)],
+    )
+    given = [call_of(n, messages=(ChatMessage("user", (text,)), system)) for n, text in enumerate(texts)]
     store.add(given)
     template = find_template([each.asked.messages for each in store.calls(given[0].version)])
     assert template is not None
@@ -138,7 +142,7 @@ def test_forget_and_expire(store: Store) -> None:
 
 
 def test_a_transaction_is_whole_or_absent(store: Store) -> None:
-    good, bad = call_of(1), call_of(2, messages=(Message("user", ("x",)),))
+    good, bad = call_of(1), call_of(2, messages=(ChatMessage("user", ("x",)),))
     object.__setattr__(bad, "seconds", "no number" if "postgres" in str(store.engine.url) else [1])
     with pytest.raises(Exception, match=r"no number|type|float\(\)|adapt"):
         store.add([good, bad], {("a", "b"): 1})

@@ -15,7 +15,7 @@ from bertsmith.mirror.answering.open_students import OpenStudents, VersionStuden
 from bertsmith.mirror.answering.reconciler import due_trainings
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import Batch, Comparison, Stage, Student, dismissed, in_mode
-from bertsmith.mirror.call import AGAIN, Call, Message
+from bertsmith.mirror.call import AGAIN, Call, ChatMessage
 from bertsmith.mirror.learning.understand import CallRecords
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.tables import MERGED
@@ -29,7 +29,7 @@ def stages(address: str) -> Iterator[StageStore]:
 
 
 def calls_of(prompt: str, count: int, first: float) -> list[Call]:
-    messages = (Message("system", (prompt,)), Message("user", ("a text", "more")))
+    messages = (ChatMessage("system", (prompt,)), ChatMessage("user", ("a text", "more")))
     call = call_of(1, messages=messages)
     return [replace(call, id=f"{prompt}-{first + n}", began=first + n) for n in range(count)]
 

@@ -22,7 +22,7 @@ from mirrored_calls import (
 from bertsmith.mirror.learning import tiers as encoder_tier
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.train import Learned, train_student
-from bertsmith.mirror.student import Student
+from bertsmith.mirror.student import MirrorStudent
 from bertsmith.training.finetuning import finetune
 
 RUN = (
@@ -49,11 +49,11 @@ def _quick() -> Iterator[None]:
 
 def trained(
     folder: Path, encoder: Path, teacher: Teacher, schema: dict[str, Any], count: int = 240, **more: Any
-) -> tuple[Learned, Student]:
+) -> tuple[Learned, MirrorStudent]:
     settings = LearnSettings(tiers=("encoder",), model=str(encoder), overrides=RUN, **more)
     with store_of(folder, calls_of(count, teacher, schema=schema)) as store:
         learned = train_student(store, folder / "student", settings=settings)
-    return learned, Student.open(folder / "student")
+    return learned, MirrorStudent.open(folder / "student")
 
 
 def object_of(**properties: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import pytest
 
 from bertsmith.metrics.guarantees.power_law import fit_power_law
-from bertsmith.mirror.fields import AnswerShape, Field, Refused
+from bertsmith.mirror.fields import AnswerShape, Field, UnsupportedPart
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.limits import CallCurve, teacher_ceiling
 from bertsmith.mirror.learning.proving import claim_sentence, percent, percent_at_most
@@ -99,7 +99,7 @@ def test_two_numbers_that_one_of_ours_agrees_with_set_no_ceiling() -> None:
 
 def test_what_stands_in_both_answers_beside_the_fields_is_no_contradiction() -> None:
     field = Field(keys=("intent",), kind="enum", values=("card", "cash"))
-    note = Refused(keys=("note",), why="a free text", required=False)
+    note = UnsupportedPart(keys=("note",), why="a free text", required=False)
     shape = AnswerShape(fields=(field,), refused=(note,), order=(("intent",),))
     for other, differing in (("as it was", 0), ("another", 30)):
         calls = asked_twice(shape, {"intent": "card", "note": "as it was"}, {"intent": "card", "note": other})

@@ -10,7 +10,7 @@ from mirrored_calls import by_rule, calls_of, store_of
 
 from bertsmith.files import sha256
 from bertsmith.mirror.answering.stage_store import learned
-from bertsmith.mirror.fields import AnswerShape, Field, Refused
+from bertsmith.mirror.fields import AnswerShape, Field, UnsupportedPart
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.report import confusions_of, without_texts
 from bertsmith.mirror.learning.settings import LearnSettings
@@ -90,7 +90,7 @@ def test_free_texts_and_values_that_no_field_has_are_counted_and_not_kept() -> N
             Field(keys=("topics",), kind="labels", values=("a", "b")),
             Field(keys=("n",), kind="number"),
         ),
-        refused=(Refused(keys=("note",), why="a free text", required=False),),
+        refused=(UnsupportedPart(keys=("note",), why="a free text", required=False),),
         order=(("intent",), ("topics",), ("n",)),
     )
     same: dict[str, Any] = {"$.intent": "card", "$.topics": ("a",), "$.n": 1}

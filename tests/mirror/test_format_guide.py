@@ -20,7 +20,7 @@ from bertsmith.mirror.formats.reading import events_of
 from bertsmith.mirror.formats.registry import find_formats
 from bertsmith.mirror.formats.wire_format import WireFormat
 from bertsmith.mirror.guard.guarded_texts import answer_texts, request_texts
-from bertsmith.mirror.importing import Import
+from bertsmith.mirror.importing import CallImport
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
 
@@ -146,7 +146,7 @@ def test_logs_of_it_are_imported(tmp_path: Path) -> None:
     log = tmp_path / "calls.jsonl"
     log.write_text("".join(json.dumps(each) + "\n" for each in lines))
     store = Store(str(tmp_path / "calls.sqlite"))
-    found = Import([log], Redactor((), {}), find_formats(["gemini:Gemini"])).into(store)
+    found = CallImport([log], Redactor((), {}), find_formats(["gemini:Gemini"])).into(store)
     assert (found.added, found.passed.total()) == (2, 0)
     store.close()
 

@@ -26,9 +26,9 @@ from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.inference import predictor
 from bertsmith.inference.predictor import Predictor
 from bertsmith.mirror.guard import app as guard_app
-from bertsmith.mirror.guard.app import GuardApp, _Guarded
+from bertsmith.mirror.guard.app import GuardApp, _GuardedCall
 from bertsmith.mirror.guard.guarded_texts import request_texts
-from bertsmith.mirror.guard.judge import AuditLog, CantJudge, Judge, Verdict
+from bertsmith.mirror.guard.judge import AuditLog, CantJudge, GuardJudge, GuardVerdict
 from bertsmith.mirror.guard.policy import Costs, SidePolicy, read_policy
 from bertsmith.mirror.relay_server import RelayServer
 from bertsmith.mirror.settings import RelaySettings
@@ -121,7 +121,7 @@ def guarding(
     given = {"upstream": upstream, "port": 0, "log": str(folder / "guard.jsonl"), **settings}
     read = read_policy(policy, given, {})
     with listening(read.host, read.port) as listener:
-        app = GuardApp(read, Judge(read.model, read.judge_seconds))
+        app = GuardApp(read, GuardJudge(read.model, read.judge_seconds))
         listener.listen(64)
         server = RelayServer(read, app)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
@@ -254,7 +254,7 @@ def test_answers_of_another_path_cannot_be_judged_either(
 
 def test_by_another_path_only_methods_pass_that_ask_no_llm() -> None:
     for method in ("GET", "HEAD", "OPTIONS", "DELETE", "POST", "PUT", "PATCH", "QUERY", "post"):
-        guarded = _Guarded.__new__(_Guarded)
+        guarded = _GuardedCall.__new__(_GuardedCall)
         guarded.form, guarded.scope = None, {"method": method}
         assert guarded.is_other == (method not in ("GET", "HEAD", "OPTIONS", "DELETE"))
 
@@ -333,7 +333,7 @@ def test_what_nobody_waits_for_any_more_is_not_computed(
     model: Path, words: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, _, _, good_text = words
-    judge, policy, computed = Judge(str(model), 0.2), SidePolicy(block=(bad,)), []
+    judge, policy, computed = GuardJudge(str(model), 0.2), SidePolicy(block=(bad,)), []
 
     def slow(model: Any, encoded: Any, **more: Any) -> Any:
         computed.append(len(encoded))
@@ -355,7 +355,7 @@ def test_a_long_text_keeps_no_other_from_being_judged(
 ) -> None:
     """As the base64 of an image does, where what can't be judged passes."""
     bad, bad_text, _, good_text = words
-    judge, texts = Judge(str(model), 2), [f"{good_text} " * 9000, bad_text]
+    judge, texts = GuardJudge(str(model), 2), [f"{good_text} " * 9000, bad_text]
 
     def slow(*given: Any, **more: Any) -> Any:
         time.sleep(0.1)
@@ -407,14 +407,14 @@ def test_headers_of_one_name_are_one_list() -> None:
 
 
 def test_a_label_with_a_line_break_breaks_no_header() -> None:
-    guarded = _Guarded.__new__(_Guarded)
-    guarded.said = {"request": Verdict("block", "bad\r\nx: 1 é ü 漢", 0.5)}
+    guarded = _GuardedCall.__new__(_GuardedCall)
+    guarded.said = {"request": GuardVerdict("block", "bad\r\nx: 1 é ü 漢", 0.5)}
     assert guarded.header[1].decode("latin-1") == "request=block; label=bad??x: 1 é ü ?; probability=0.5000"
 
 
 def test_a_model_that_gives_no_number_cannot_judge(model: Path, words: Any) -> None:
     policy = SidePolicy(block=(words[0],), costs=Costs(missed=1, refused=1))
-    judge = Judge(str(model), 5)
+    judge = GuardJudge(str(model), 5)
     prediction = {"label": words[2], "probabilities": {words[0]: float("nan"), words[2]: float("nan")}}
     with pytest.raises(CantJudge, match="guard-failed"):
         judge._verdict(prediction, policy)
@@ -478,13 +478,13 @@ def test_a_line_that_was_cut_joins_no_other_and_times_are_of_what_was_judged(tmp
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     log = AuditLog(path, with_texts=False)
     try:
-        log.write("request", "other", "a", Verdict("allow"), [])
+        log.write("request", "other", "a", GuardVerdict("allow"), [])
         resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, limits[1]))
         for call in "bc":
-            log.write("request", "other", call, Verdict("allow"), [])
+            log.write("request", "other", call, GuardVerdict("allow"), [])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    log.write("request", "openai-chat", "d", Verdict("allow", "good", 0.9, milliseconds=8.0), [])
+    log.write("request", "openai-chat", "d", GuardVerdict("allow", "good", 0.9, milliseconds=8.0), [])
     log.close()
     lines = path.read_text().splitlines()
     assert [json.loads(line)["call"] for line in (lines[2], lines[4])] == ["a", "d"]
@@ -528,11 +528,11 @@ def test_a_policy_that_cannot_be_right_is_refused_in_a_sentence(tmp_path: Path, 
         RecipeError, match=r"\[request\] names the label 'yse'.* Did you mean 'yes'\? It has: "
     ):
         settings = read(head + '[request]\nblock = ["yse"]\n')
-        GuardApp(settings, Judge(settings.model, 1))
+        GuardApp(settings, GuardJudge(settings.model, 1))
     with pytest.raises(InputError, match="is not there"):
         read_policy(tmp_path / "none.toml", {}, {})
     with pytest.raises(ModelError, match="of the task regression; a guard needs one of classification"):
-        Judge(str(save_fine_tuned(tmp_path / "regression", "regression")), 1)
+        GuardJudge(str(save_fine_tuned(tmp_path / "regression", "regression")), 1)
 
 
 def test_arguments_of_a_streamed_call_and_what_an_error_quotes_are_judged_before_they_reach_the_client(

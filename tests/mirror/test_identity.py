@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bertsmith.mirror.call import NotMirrored
-from bertsmith.mirror.exchange import read_asked
+from bertsmith.mirror.exchange import read_request
 from bertsmith.mirror.formats.registry import BY_NAME, format_of
 from bertsmith.mirror.identity import site_of, version_of
 from bertsmith.mirror.redaction import Redactor
@@ -49,7 +49,7 @@ ANTHROPIC = {
 
 def version(form: Any, body: dict[str, Any], path: str = "") -> str:
     """As of a call that is recorded."""
-    asked = Redactor((), {}).begin().asked(read_asked(form, body, path))
+    asked = Redactor((), {}).begin().asked(read_request(form, body, path))
     return version_of(asked, site_of(asked, "named"))
 
 
@@ -89,7 +89,7 @@ def test_a_clock_an_id_a_counter_or_a_name_opens_no_version(some: str, others: l
     def body(said: str) -> dict[str, Any]:
         return BY_SCHEMA | {"messages": [{"role": "system", "content": said}, SAID[1]]}
 
-    asked = Redactor((), {}).begin().asked(read_asked(CHAT_FORMAT, body(some)))
+    asked = Redactor((), {}).begin().asked(read_request(CHAT_FORMAT, body(some)))
     assert asked.system[0].parts == (shown,)
     assert asked.inputs[0].parts == ("my card",)
     assert {version(CHAT_FORMAT, body(each)) for each in [some, *others]} == {
@@ -122,7 +122,7 @@ def test_what_a_prompt_says_is_no_clock(before: str, after: str) -> None:
 def test_a_path_names_the_model_as_of_azures_deployments() -> None:
     body = {name: value for name, value in BY_SCHEMA.items() if name != "model"}
     path = "/openai/deployments/{}/chat/completions"
-    asked = read_asked(CHAT_FORMAT, body, path.format("intents-2"))
+    asked = read_request(CHAT_FORMAT, body, path.format("intents-2"))
     assert asked.model == "intents-2"
     assert version(CHAT_FORMAT, body, path.format("a")) != version(CHAT_FORMAT, body, path.format("b"))
     # Azure goes by the path, whatever the body says.
@@ -139,7 +139,7 @@ def test_a_path_names_the_model_as_of_azures_deployments() -> None:
         assert form is not None and form.model_of_path(written) == model
     for nothing in (body, body | {"model": None}, body | {"model": ""}):
         with pytest.raises(NotMirrored, match="no-model"):
-            read_asked(CHAT_FORMAT, nothing, "/v1/chat/completions")
+            read_request(CHAT_FORMAT, nothing, "/v1/chat/completions")
 
 
 def described(body: dict[str, Any]) -> None:

@@ -19,12 +19,12 @@ from running_mirror import RunningMirror
 
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
-from bertsmith.mirror.call_files import json_objects
-from bertsmith.mirror.exchange import read_asked
+from bertsmith.mirror.call_files import read_json_objects
+from bertsmith.mirror.exchange import read_request
 from bertsmith.mirror.formats.reading import events_of
 from bertsmith.mirror.formats.registry import format_of
-from bertsmith.mirror.formats.wire_format import OwnAnswer
-from bertsmith.mirror.importing import Import, Imported
+from bertsmith.mirror.formats.wire_format import StudentCompletion
+from bertsmith.mirror.importing import CallImport, ImportCounts
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
 
@@ -62,8 +62,8 @@ class Reading:
         return self.body
 
 
-def import_files(paths: Sequence[Path], store: Store, redactor: Redactor) -> Imported:
-    return Import(paths, redactor).into(store)
+def import_files(paths: Sequence[Path], store: Store, redactor: Redactor) -> ImportCounts:
+    return CallImport(paths, redactor).into(store)
 
 
 def answer(path: str, body: Any) -> Any:
@@ -150,11 +150,11 @@ def test_what_a_student_answered_teaches_nothing(tmp_path: Path, store: Store, s
     for path, body in REQUESTS.items():
         form = format_of("POST", path)
         assert form is not None
-        asked = read_asked(form, body | {"stream": stream}, path)
+        asked = read_request(form, body | {"stream": stream}, path)
         (name,) = list(asked.schema["properties"])[:1]
         value = {"intent": "card", "urgent": False} if name == "intent" else {name: True}
         spread = {f"$.{name}": [(True, 0.9), (False, 0.1)]}
-        ours = form.write(OwnAnswer(asked, body | {"stream": stream}, value, "0123456789ab", spread))
+        ours = form.write(StudentCompletion(asked, body | {"stream": stream}, value, "0123456789ab", spread))
         content = b"".join(ours.pieces)
         is_stream = ours.content_type.startswith("text/event-stream")
         response = form.join(events_of(content)) if is_stream else json.loads(content)
@@ -453,9 +453,9 @@ def test_an_array_and_objects_of_several_lines_are_read(tmp_path: Path, store: S
     for path in (aggregated, spread, folded):
         assert import_files([path], store, NOTHING).known == 3
     for path in (spread, folded):
-        lines = [each.line for each in json_objects(path)]
+        lines = [each.line for each in read_json_objects(path)]
         assert lines == sorted(set(lines))
-    assert all(each.read() == each.value for path in paths for each in json_objects(path))
+    assert all(each.read() == each.value for path in paths for each in read_json_objects(path))
 
 
 @pytest.mark.parametrize(
@@ -478,20 +478,20 @@ def test_files_are_read_as_everywhere_else(
         lines = "\n".join(json.dumps(each, ensure_ascii=False, indent=indent) for each in objects)
         path.write_bytes(change(json.dumps(objects, ensure_ascii=False) if form == "array" else lines))
     assert import_files(paths, store, NOTHING).added == 3
-    assert [each.without_value().read() for each in json_objects(paths[0])] == requests
+    assert [each.without_value().read() for each in read_json_objects(paths[0])] == requests
 
 
 def test_a_fault_in_a_packed_file_is_said_by_its_line_and_damage_as_damage(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"a": 1}\n{"a": '))
     with pytest.raises(InputError, match=r"log\.jsonl\.gz, line 2: expected an object of JSON"):
-        list(json_objects(path))
+        list(read_json_objects(path))
     path.write_bytes(gzip.compress(b'{"a": 1}\n{"a": "\xe9"}'))
     with pytest.raises(InputError, match=r"log\.jsonl\.gz: expected utf-8 text, .* in line 2"):
-        list(json_objects(path))
+        list(read_json_objects(path))
     path.write_bytes(b"no archive")
     with pytest.raises(InputError, match="the gzip archive is cut or damaged"):
-        list(json_objects(path))
+        list(read_json_objects(path))
 
 
 @pytest.mark.parametrize("indent", [None, 0, 1])
@@ -512,7 +512,7 @@ def test_files_are_read_in_linear_time(
     monkeypatch.setattr("bertsmith.mirror.call_files.orjson", SimpleNamespace(loads=loads))
     assert import_files(paths, store, NOTHING).added == 60
     assert parsed[0] < 5 * sum(path.stat().st_size for path in paths)
-    assert all(each.read() == each.value for path in paths for each in json_objects(path))
+    assert all(each.read() == each.value for path in paths for each in read_json_objects(path))
 
 
 def test_the_commands(

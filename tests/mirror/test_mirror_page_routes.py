@@ -18,9 +18,9 @@ from bertsmith.errors import InputError
 from bertsmith.mirror.answering.judging import moved
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import Batch, Comparison
-from bertsmith.mirror.call import AGAIN, Answered
+from bertsmith.mirror.call import AGAIN, Completion
 from bertsmith.mirror.learning.understand import CallRecords
-from bertsmith.mirror.page.state import Looking, seen_values
+from bertsmith.mirror.page.state import StateReader, seen_values
 from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.mirror.store import Store
 
@@ -92,8 +92,8 @@ def test_values_that_may_be_texts_are_not_shown(calm: RunningMirror) -> None:
     assert values["$.intent"]["values"] == [["card", 40]]
     assert values["$.n"]["range"] == [0, 39]
     assert {name for name, _ in values["$.tags[]"]["values"]} == {"a", "null"}
-    numbers = [replace(each, answered=Answered({"n": each.began % 2})) for each in map(call_of, range(10))]
-    whole = [replace(each, answered=Answered({"n": int(each.began) % 2})) for each in numbers]
+    numbers = [replace(each, answered=Completion({"n": each.began % 2})) for each in map(call_of, range(10))]
+    whole = [replace(each, answered=Completion({"n": int(each.began) % 2})) for each in numbers]
     assert seen_values([*numbers, *whole])["$.n"]["values"] == [["0", 10], ["1", 10]]
     (call,) = calm.store.latest(next(iter(calm.ask("/bertsmith/state").json()["details"])), 1)
     assert call.answered.value["n"] == 39
@@ -105,7 +105,7 @@ def test_what_is_to_be_trained_on_is_counted_as_the_training_counts_it(tmp_path:
     store = Store(str(tmp_path / "calls.sqlite"))
     store.add([*now, *before, *other, replace(now[0], id="again", source=AGAIN)])
     CallRecords(store).merge(now[0].site, [now[0].version, before[0].version])
-    versions = {each["version"]: each for each in Looking(store, MirrorSettings()).state()["versions"]}
+    versions = {each["version"]: each for each in StateReader(store, MirrorSettings()).state()["versions"]}
     found = [
         (versions[of[0].version]["calls"], versions[of[0].version]["to_train"]) for of in (now, before, other)
     ]

@@ -7,13 +7,13 @@ import numpy as np
 from made_student import make_student
 from mirrored_calls import call_of
 
-from bertsmith.mirror.call import Message
+from bertsmith.mirror.call import ChatMessage
 from bertsmith.mirror.fields import AnswerShape, Field, Guess
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.proving import hopeful, prove
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.tiers import Candidate, judge
-from bertsmith.mirror.student import Student
+from bertsmith.mirror.student import MirrorStudent
 
 SHAPE = AnswerShape(fields=(Field(keys=("to",), kind="enum", values=("[EMAIL_1]", "us")),), order=(("to",),))
 ECHO = Candidate(
@@ -34,7 +34,7 @@ def test_a_student_is_not_sure_of_a_placeholder(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"to": {"enum": ["[EMAIL_1]", "us"]}}}
     call = replace(call, asked=replace(call.asked, schema=schema))
     words = {"write": {"to": "[EMAIL_1]"}, "ring": {"to": "us"}}
-    student = Student.open(make_student(tmp_path / "student", call, words, {}))
+    student = MirrorStudent.open(make_student(tmp_path / "student", call, words, {}))
     one, two = student.answer(["write", "ring"])
     assert (one.answer, one.is_sure, one.reason) == ({"to": "[EMAIL_1]"}, False, "redacted")
     assert (two.answer, two.is_sure, two.reason) == ({"to": "us"}, True, "sure")
@@ -56,11 +56,11 @@ def test_a_text_that_is_blank_is_the_llms(tmp_path: Path) -> None:
     call = call_of("a text", {}, 0)
     schema = {"type": "object", "properties": {"to": {"enum": ["them", "us"]}}}
     call = replace(call, asked=replace(call.asked, schema=schema))
-    student = Student.open(make_student(tmp_path / "student", call, {"ring": {"to": "us"}}, {}))
+    student = MirrorStudent.open(make_student(tmp_path / "student", call, {"ring": {"to": "us"}}, {}))
 
     def text_of(said: str) -> str | None:
         messages = [
-            each if each.role == "system" else Message(each.role, (said,)) for each in call.asked.messages
+            each if each.role == "system" else ChatMessage(each.role, (said,)) for each in call.asked.messages
         ]
         return student.input_of(replace(call.asked, messages=tuple(messages)), call.version)
 

@@ -16,7 +16,7 @@ from running_mirror import RunningMirror, mirror_process, running_mirror
 from scripted_upstream import Reply, Seen, Upstream, upstream_of
 
 from bertsmith.errors import RecipeError
-from bertsmith.mirror.call import Answered, Asked, Message
+from bertsmith.mirror.call import ChatMessage, Completion, CompletionRequest
 from bertsmith.mirror.exchange import make_call
 from bertsmith.mirror.redaction import BUILT_IN, Redactor
 from bertsmith.mirror.settings import read_settings
@@ -157,8 +157,8 @@ LISTS = [
 def test_labels_are_never_redacted_and_what_stands_beside_them_is(schema: Any) -> None:
     text = f"Call {LABELS[0]} or me at 0171/2345678, {LABELS[3]} or anna@example.org"
     prompt = schema if isinstance(schema, str) else "Classify."
-    asked = Asked(
-        "openai-chat", "m", (Message("system", (prompt,)), Message("user", (text,))), "x",
+    asked = CompletionRequest(
+        "openai-chat", "m", (ChatMessage("system", (prompt,)), ChatMessage("user", (text,))), "x",
         {"type": "object"} if isinstance(schema, str) else schema, "json-schema",
     )  # fmt: skip
     redactor = Redactor(tuple(BUILT_IN), {})
@@ -168,7 +168,7 @@ def test_labels_are_never_redacted_and_what_stands_beside_them_is(schema: Any) -
         assert after.schema == asked.schema and after.system == asked.system
         assert after.inputs[0].parts == (f"Call {LABELS[0]} or me at [PHONE_1], {LABELS[3]} or [EMAIL_1]",)
         for label in LABELS:
-            answered = redaction.answered(Answered({"x": label}, probabilities={"$.x": [(label, 1.0)]}))
+            answered = redaction.answered(Completion({"x": label}, probabilities={"$.x": [(label, 1.0)]}))
             assert (answered.value, answered.probabilities) == ({"x": label}, {"$.x": [(label, 1.0)]})
     assert redactor.begin().text(LABELS[0]) == "[PHONE_1]"
 
@@ -373,7 +373,9 @@ def test_labels_and_own_patterns_are_found_in_json_within_a_text() -> None:
     redaction = Redactor(tuple(BUILT_IN), {"path": r"\\temp\\\w+", "customer": r"\bC-\d{4}"}).begin()
     schema = {"type": "object", "properties": {"line": {"enum": ["0800 123 4567"]}}}
     said = json.dumps({"text": "one\n0800 123 4567\nC-1234"})
-    asked = redaction.asked(Asked("p", "m", (Message("user", (said, r"D:\temp\anna")),), "x", schema, "w"))
+    asked = redaction.asked(
+        CompletionRequest("p", "m", (ChatMessage("user", (said, r"D:\temp\anna")),), "x", schema, "w")
+    )
     assert asked.inputs[0].parts == (json.dumps({"text": "one\n0800 123 4567\n[CUSTOMER_1]"}), "D:[PATH_1]")
 
 
@@ -383,8 +385,10 @@ def test_a_name_that_is_a_key_of_an_answer_goes_with_the_last_call_that_has_it(t
     for number, (names, subject) in enumerate(
         [(["Anna Meier", "mood"], "anna"), (["Bert Bold"], "bert"), (["mood"], "bert"), (["mood"], "carl")]
     ):
-        asked = Asked("p", "m", (Message("user", (str(number),)),), "x", {"type": "object"}, "w")
-        answered = Answered(dict.fromkeys(names, 1))
+        asked = CompletionRequest(
+            "p", "m", (ChatMessage("user", (str(number),)),), "x", {"type": "object"}, "w"
+        )
+        answered = Completion(dict.fromkeys(names, 1))
         store.add([
             make_call(replace(asked, subjects=(subject,)), answered, NOTHING, source="relay", began=number)
         ])  # fmt: skip

@@ -16,7 +16,7 @@ from bertsmith.mirror.learning import tiers as encoder_tier
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.tiers import NEVER, Candidate, judge
-from bertsmith.mirror.student import Student, span_guesses
+from bertsmith.mirror.student import MirrorStudent, span_guesses
 from bertsmith.mirror.student import _load_outputs as load_outputs
 from bertsmith.mirror.student_file import Claims, read_student_file
 
@@ -86,7 +86,7 @@ def test_a_field_that_always_has_one_answer_needs_no_encoder_beside_quotes(
     file = read_student_file(make_student(tmp_path / "made", call, {"a": {"x": "a"}}, {}))
     told = {"shape": shape, "heads": candidate.heads, "span_tags": TAGS, "tier": "encoder"}
     file = file.model_copy(update=told)
-    student = Student(file, load_outputs(tmp_path, file), TAGGER)
+    student = MirrorStudent(file, load_outputs(tmp_path, file), TAGGER)
     answers = [each.answer for each in student.answer(TEXTS)]
     assert answers == [{"who": "anna", "phone": None}, {"who": None, "phone": None}]
 
@@ -99,7 +99,7 @@ def test_an_answer_without_a_text_that_it_needs_is_never_given(tmp_path: Path) -
     whole = cast(Any, file.claims.whole).model_copy(update={"threshold": 0.0})
     claims = Claims(epsilon=whole.epsilon, delta=whole.delta, whole=whole)
     told = {"shape": shape_of(), "heads": (), "span_tags": TAGS, "claims": claims}
-    student = Student(file.model_copy(update=told), None, TAGGER)
+    student = MirrorStudent(file.model_copy(update=told), None, TAGGER)
     found, missing = student.answer(TEXTS)
     assert (found.answer, found.is_sure) == ({"who": "anna"}, True)
     assert (missing.is_sure, missing.reason) == (False, "low-confidence")

@@ -23,9 +23,9 @@ from bertsmith.mirror.answering.reconciler import Pace
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import VOID, Stage, Student, in_mode
 from bertsmith.mirror.answering.training_process import read_student
-from bertsmith.mirror.call import Asked, CallRouting, Outcome
+from bertsmith.mirror.call import CallOutcome, CallRouting, CompletionRequest
 from bertsmith.mirror.store import Store
-from bertsmith.mirror.student import Student as Opened
+from bertsmith.mirror.student import MirrorStudent
 from bertsmith.mirror.tables import AUDITS
 
 
@@ -58,7 +58,7 @@ class Broken:
     def __init__(self, student: Any) -> None:
         self.student, self.file = student, student.file
 
-    def input_of(self, asked: Asked, version: str) -> str | None:
+    def input_of(self, asked: CompletionRequest, version: str) -> str | None:
         found: str | None = self.student.input_of(asked, version)
         return found
 
@@ -68,13 +68,13 @@ class Broken:
         return self.student.answer(texts)
 
 
-def comparing(tmp_path: Path, *texts: str, mode: str = "shadow") -> tuple[OpenStudents, list[Outcome]]:
+def comparing(tmp_path: Path, *texts: str, mode: str = "shadow") -> tuple[OpenStudents, list[CallOutcome]]:
     """Open students with that one, and what the LLM said of texts."""
     call = call_of(1)
     schema = {"type": "object", "properties": {"intent": {"enum": ["card", "other"]}}}
     call = replace(call, asked=replace(call.asked, schema=schema))
     folder = make_student(tmp_path / "made", call, {"card": {"intent": "card"}}, {})
-    student = StudentThread("x", lambda: Broken(Opened.open(folder)))
+    student = StudentThread("x", lambda: Broken(MirrorStudent.open(folder)))
     stage = Stage(call.version, call.site, mode, 1.0, "x")
     outcomes = []
     for text in texts:
@@ -83,7 +83,7 @@ def comparing(tmp_path: Path, *texts: str, mode: str = "shadow") -> tuple[OpenSt
             for each in call.asked.messages
         ]
         asked = replace(call.asked, messages=tuple(messages))
-        outcomes.append(Outcome(call.version, asked, None, {"intent": "card"}))
+        outcomes.append(CallOutcome(call.version, asked, None, {"intent": "card"}))
     return OpenStudents({call.version: VersionStudents(stage, student)}), outcomes
 
 
@@ -150,7 +150,7 @@ def test_an_audit_that_is_being_written_when_the_mirror_stops_is_written_before_
             happened.append("drawn")
 
     class Told:
-        def outcome(self, outcome: Outcome) -> None:
+        def outcome(self, outcome: CallOutcome) -> None:
             happened.append(outcome.reason)
 
     async def stop() -> None:

@@ -26,7 +26,7 @@ from test_call_store import call_of
 from bertsmith.mirror.answering.ledger import Ledger
 from bertsmith.mirror.answering.open_students import OpenStudents
 from bertsmith.mirror.answering.stages import VOID
-from bertsmith.mirror.call import CallRouting, Outcome
+from bertsmith.mirror.call import CallOutcome, CallRouting
 from bertsmith.mirror.exchange import Exchange
 from bertsmith.mirror.formats.registry import USUAL
 from bertsmith.mirror.recorder import Recorder
@@ -389,7 +389,7 @@ def test_an_audit_whose_answer_cannot_be_read_is_no_evidence(
 
     monkeypatch.setattr("bertsmith.mirror.recorder.call_of", fault)
     _, recorder = failing
-    told: list[Outcome] = []
+    told: list[CallOutcome] = []
     recorder.told = told.append
     routing = CallRouting("v", "s", is_sure=True, probability=0.05, least=0.05, audit="a1")
     recorder.offer(replace(offered("card"), routing=routing))

@@ -10,7 +10,7 @@ from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import Student
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.train import free_folder, train_student
-from bertsmith.mirror.student import Student as Opened
+from bertsmith.mirror.student import MirrorStudent
 
 
 def test_a_folder_is_numbered_while_a_stage_names_its_student(tmp_path: Path) -> None:
@@ -45,8 +45,8 @@ def test_a_proven_student_is_replaced_by_none_of_which_less_is_proven(
     assert first.file.claims.coverage > 0 == second.file.claims.coverage
     assert (second.folder, again.folder, lax.folder) == (tmp_path / "out-2",) * 2 + (tmp_path / "out-2",)
     assert f"The student in {tmp_path / 'out'} stays, since more is proven of it" in second.notes[-1]
-    assert Opened.open(tmp_path / "out").file == first.file
-    assert third.folder == tmp_path / "out-2" and Opened.open(third.folder).file == third.file
+    assert MirrorStudent.open(tmp_path / "out").file == first.file
+    assert third.folder == tmp_path / "out-2" and MirrorStudent.open(third.folder).file == third.file
 
 
 def test_a_training_leaves_the_student_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,4 +62,4 @@ def test_a_training_leaves_the_student_that_answers(tmp_path: Path, monkeypatch:
         second = train_student(store, tmp_path / "out", settings=settings, say=said.append)
     assert second.folder == tmp_path / "out-2"
     assert "stays" in said[0]
-    assert Opened.open(tmp_path / "out").file == first.file
+    assert MirrorStudent.open(tmp_path / "out").file == first.file

@@ -10,7 +10,7 @@ import pytest
 from mirrored_calls import as_exchange, at_random, by_rule, call_of, message, store_of
 
 from bertsmith.cli.main import main
-from bertsmith.mirror.student import Student
+from bertsmith.mirror.student import MirrorStudent
 
 
 def bertsmith(*arguments: object) -> None:
@@ -59,7 +59,7 @@ def test_from_a_log_to_a_student_by_commands_alone(
         "180 calls",
     ):
         assert expected in page.text, expected
-    assert Student.open(tmp_path / "student").is_promotable
+    assert MirrorStudent.open(tmp_path / "student").is_promotable
 
 
 def test_an_odd_answer_of_quotes_is_one_line_of_what_was_understood(

@@ -12,7 +12,7 @@ from made_student import make_student
 from test_call_store import call_of
 
 from bertsmith.mirror.answering.open_students import StudentThread
-from bertsmith.mirror.student import Student
+from bertsmith.mirror.student import MirrorStudent
 
 
 class _Counts:
@@ -59,7 +59,7 @@ def test_a_student_whose_model_gives_no_number_is_sure_of_nothing(tmp_path: Path
             return {"$.intent": np.full((len(texts), 3), np.nan)}
 
     call = call_of(1, schema={"type": "object", "properties": {"intent": {"enum": ["a", "b", "c"]}}})
-    opened = Student.open(make_student(tmp_path / "made", call, {}, {"intent": "a"}))
+    opened = MirrorStudent.open(make_student(tmp_path / "made", call, {}, {"intent": "a"}))
     (sure,) = opened.answer(["a text"])
-    (found,) = Student(opened.file, Overflowed()).answer(["a text"])
+    (found,) = MirrorStudent(opened.file, Overflowed()).answer(["a text"])
     assert (sure.is_sure, found.is_sure, found.confidence) == (True, False, 0.0)

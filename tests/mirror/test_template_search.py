@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mirrored_calls import message
 
-from bertsmith.mirror.call import Message
+from bertsmith.mirror.call import ChatMessage
 from bertsmith.mirror.template import PartTemplate, find_template, pieces_of
 
 DRAW = random.Random(0)
@@ -56,12 +56,12 @@ def test_several_parts_vary(prompt: str) -> None:
 
 def test_messages_of_another_shape_do_not_fit() -> None:
     calls = [_messages(text) for text in TEXTS]
-    template = find_template([*calls, (Message("user", ("hi",)),)])
+    template = find_template([*calls, (ChatMessage("user", ("hi",)),)])
     assert template is not None
     assert template.input_of_messages(_messages("where is it")) == "where is it"
-    assert template.input_of_messages((Message("user", ("hi",)),)) is None
-    assert template.input_of_messages((Message("system", ("Another prompt.",)), calls[0][1])) is None
-    assert template.input_of_messages((calls[0][0], Message("user", ("no prompt around it",)))) is None
+    assert template.input_of_messages((ChatMessage("user", ("hi",)),)) is None
+    assert template.input_of_messages((ChatMessage("system", ("Another prompt.",)), calls[0][1])) is None
+    assert template.input_of_messages((calls[0][0], ChatMessage("user", ("no prompt around it",)))) is None
     assert template.shown() == "system: Which intent?\nuser: Message:\n«text»\n\nAnswer as JSON."
 
 
@@ -71,10 +71,10 @@ def test_few_calls_and_calls_that_are_all_alike_have_no_template() -> None:
     assert find_template([]) is None
 
 
-def _messages(text: str) -> tuple[Message, ...]:
+def _messages(text: str) -> tuple[ChatMessage, ...]:
     return (
-        Message("system", ("Which intent?",)),
-        Message("user", (f"Message:\n{text}\n\nAnswer as JSON.",)),
+        ChatMessage("system", ("Which intent?",)),
+        ChatMessage("user", (f"Message:\n{text}\n\nAnswer as JSON.",)),
     )
 
 

@@ -21,13 +21,13 @@ from mirrored_calls import (
 from bertsmith.errors import InputError, ModelError
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stage_store import learned as latest_findings
-from bertsmith.mirror.call import AGAIN, Message
+from bertsmith.mirror.call import AGAIN, ChatMessage
 from bertsmith.mirror.learning import train as training
 from bertsmith.mirror.learning.learned_calls import read_calls
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.train import train_student
 from bertsmith.mirror.learning.understand import CallRecords, understand
-from bertsmith.mirror.student import Student
+from bertsmith.mirror.student import MirrorStudent
 from bertsmith.mirror.student_file import student_id
 
 REFUSED = {"refusal": 1000, "status-400": 7}
@@ -46,7 +46,7 @@ def test_a_student_of_recorded_calls_answers_as_its_teacher_did(tmp_path: Path) 
         (version,) = store.versions()
     assert learned.why == "" and learned.file.claims.coverage > 0.9
     assert not (tmp_path / "student.training").exists()
-    student = Student.open(tmp_path / "student")
+    student = MirrorStudent.open(tmp_path / "student")
     assert student.is_promotable and student.file == learned.file
     draw = random.Random(5)
     texts = [message(draw) for _ in range(200)]
@@ -85,7 +85,7 @@ def test_calls_that_do_not_fit_or_say_nothing_are_left_to_the_llm_and_counted_on
     """Whether or not they were asked again: what is proven is of the other calls."""
     fitting = calls_of(60)
     blank = [call_of(" " * (n % 2), {"intent": "other"}, 60 + n) for n in range(5)]
-    turns = (Message("assistant", ("Which card?",)), Message("user", ("visa",)))
+    turns = (ChatMessage("assistant", ("Which card?",)), ChatMessage("user", ("visa",)))
     longer = [
         replace(each, id=f"longer-{each.id}", asked=replace(each.asked, messages=each.asked.messages + turns))
         for each in fitting[:7]
@@ -133,7 +133,7 @@ def test_where_no_label_is_given_the_list_is_empty_or_left_out_as_the_llm_does_i
     with store_of(tmp_path, calls_of(600, teacher, schema=schema)) as store:
         learned = train_student(store, tmp_path / "student", settings=WORDS)
     assert learned.file.claims.coverage > 0.5
-    (answer,) = Student.open(tmp_path / "student").answer(["visa bano"])
+    (answer,) = MirrorStudent.open(tmp_path / "student").answer(["visa bano"])
     assert answer.answer == {"intent": "card", **none}
     assert ever or answer.confidences["$.tags"] == 1.0
 
@@ -155,7 +155,7 @@ def test_a_teacher_that_answers_at_random_is_never_certified(tmp_path: Path) -> 
     with store_of(tmp_path, calls_of(900, at_random)) as store:
         learned = train_student(store, tmp_path / "student", settings=WORDS)
     assert learned.why and learned.file.claims.coverage == 0
-    student = Student.open(tmp_path / "student")
+    student = MirrorStudent.open(tmp_path / "student")
     assert not student.is_promotable
     assert {(each.is_sure, each.reason) for each in student.answer(["visa bano"] * 3)} == {
         (False, "not-proven")
@@ -345,7 +345,7 @@ def test_merged_versions_are_learned_together(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="at least two"):
             records.merge(site, versions[:1] * 2)
     assert set(learned.file.templates) == set(versions) and learned.file.trained_on.calls == 700
-    student = Student.open(tmp_path / "student")
+    student = MirrorStudent.open(tmp_path / "student")
     for call in (old[0], new[0]):
         assert student.input_of(call.asked, call.version) is not None
 
@@ -399,18 +399,18 @@ def test_an_altered_student_is_refused(tmp_path: Path) -> None:
     whole = words.read_bytes()
     words.write_bytes(whole + b" ")
     with pytest.raises(ModelError, match=r"words\.json is missing or was altered"):
-        Student.open(tmp_path / "student")
+        MirrorStudent.open(tmp_path / "student")
     words.write_bytes(whole)
     file = tmp_path / "student" / "student.json"
     content = json.loads(file.read_text())
     file.write_text(json.dumps(content | {"files": {"../../secret": "0"}}))
     with pytest.raises(ModelError, match="outside of its folder"):
-        Student.open(tmp_path / "student")
+        MirrorStudent.open(tmp_path / "student")
     file.write_text(json.dumps(content | {"surprise": 1}))
     with pytest.raises(ModelError, match="surprise"):
-        Student.open(tmp_path / "student")
+        MirrorStudent.open(tmp_path / "student")
     with pytest.raises(ModelError, match="is no student"):
-        Student.open(tmp_path)
+        MirrorStudent.open(tmp_path)
 
 
 def test_by_class_needs_a_field_of_the_answers(tmp_path: Path) -> None:

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.mirror.call import Answered, Asked, NotMirrored
+from bertsmith.mirror.call import Completion, CompletionRequest, NotMirrored
 from bertsmith.mirror.exchange import (
     Exchange,
-    answered_of,
-    asked_of,
-    call_of,
-    decoded,
-    read_answered,
-    read_asked,
+    decode_content,
+    parse_completion,
+    parse_request,
+    read_call,
+    read_completion,
+    read_request,
 )
 from bertsmith.mirror.formats.reading import Event, events_of
 from bertsmith.mirror.formats.registry import BY_NAME, FORMATS, format_of
@@ -36,13 +36,13 @@ A_TOOL = {"name": "f", "input_schema": SCHEMA}
 NAMED, R_NAMED = {"type": "function", "function": {"name": "f"}}, {"type": "function", "name": "f"}
 
 
-def asked(name: str, **body: Any) -> Asked:
+def asked(name: str, **body: Any) -> CompletionRequest:
     usual: dict[str, Any] = {"model": "m"}
     if name == RESPONSES:
         usual["input"] = "a text"
     else:
         usual["messages"] = [{"role": "user", "content": "a text"}]
-    return read_asked(BY_NAME[name], usual | body)
+    return read_request(BY_NAME[name], usual | body)
 
 
 MIRRORED: list[tuple[str, dict[str, Any], str]] = [
@@ -136,9 +136,11 @@ A_WITH_TOOL = asked(ANTHROPIC, tools=[A_TOOL], tool_choice={"type": "any"})
         (A_WITH_TOOL, {"stop_reason": "end_turn", "content": [{"type": "text"}]}, "no-tool-call"),
     ],
 )  # fmt: skip
-def test_answers_that_say_nothing_say_why(request_: Asked, body: dict[str, Any], reason: str) -> None:
+def test_answers_that_say_nothing_say_why(
+    request_: CompletionRequest, body: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(NotMirrored) as found:
-        read_answered(BY_NAME[request_.protocol], request_, body)
+        read_completion(BY_NAME[request_.protocol], request_, body)
     assert found.value.reason == reason
 
 
@@ -175,13 +177,15 @@ def test_no_body_meets_a_bug(form: Any, body: Any, pieces: list[Any]) -> None:
             (json.dumps(body), False),
             ("".join(f"data: {json.dumps(piece)}\n\n" for piece in pieces), True),
         ):
-            found = read_or_reason(asked_of, form, content.encode())
-            assert isinstance(found, Asked) or found
-            answered = read_or_reason(answered_of, form, request, content.encode(), is_stream)
-            assert isinstance(answered, Answered) or answered
+            found = read_or_reason(parse_request, form, content.encode())
+            assert isinstance(found, CompletionRequest) or found
+            answered = read_or_reason(parse_completion, form, request, content.encode(), is_stream)
+            assert isinstance(answered, Completion) or answered
 
 
-def read_or_reason(read: Callable[..., Asked | Answered], *arguments: Any) -> Asked | Answered | str:
+def read_or_reason(
+    read: Callable[..., CompletionRequest | Completion], *arguments: Any
+) -> CompletionRequest | Completion | str:
     """What was read, or why it was not."""
     try:
         return read(*arguments)
@@ -193,9 +197,9 @@ def test_a_bomb_is_not_unpacked() -> None:
     import gzip
 
     with pytest.raises(NotMirrored, match="too-large"):
-        decoded(gzip.compress(bytes(70_000_000), 1), "gzip")
+        decode_content(gzip.compress(bytes(70_000_000), 1), "gzip")
     with pytest.raises(NotMirrored, match="encoding"):
-        decoded(b"x", "br")
+        decode_content(b"x", "br")
 
 
 def test_only_what_is_posted_to_a_known_path_is_looked_at() -> None:
@@ -219,6 +223,6 @@ def test_a_stream_whose_client_hangs_up_at_the_last_event_is_read_compressed_too
     exchange = Exchange(
         BY_NAME[CHAT], asked_for, 9, "text/event-stream", encoding, [sent], False, 0.0, 0.1, 0.2
     )  # fmt: skip
-    assert call_of(exchange, Redactor((), {})).answered.value == {"intent": "card"}
+    assert read_call(exchange, Redactor((), {})).answered.value == {"intent": "card"}
     with pytest.raises(NotMirrored, match="cut"):
-        call_of(replace(exchange, answer=[sent[:-8]]), Redactor((), {}))
+        read_call(replace(exchange, answer=[sent[:-8]]), Redactor((), {}))

@@ -112,9 +112,9 @@ def import_calls(
     if not files:
         raise InputError("Name at least one FILE of calls: JSON lines, batch files, or spans.")
     settings = mirror_settings(where, redact=redact, format=format)
-    from bertsmith.mirror.importing import Import
+    from bertsmith.mirror.importing import CallImport
 
-    calls = Import(files, settings.redactor, settings.formats)  # before there is a store
+    calls = CallImport(files, settings.redactor, settings.formats)  # before there is a store
     with (
         opened_store(where, create=True) as opened,
         progress_bar("Importing") as progress,
@@ -221,7 +221,7 @@ def label(
         learned_apart,
         read_schema,
     )
-    from bertsmith.mirror.student import Student
+    from bertsmith.mirror.student import MirrorStudent
     from bertsmith.text.files.rows import quoting_warnings, stream_texts
 
     if site:
@@ -233,7 +233,7 @@ def label(
     question = Question(model, _prompt(prompt), read_schema(schema))
     budget, asked = limits.budget, Upstream(upstream, key_from=key_from)
     if student is not None:
-        texts = Student.open(student).unsure_first(texts)
+        texts = MirrorStudent.open(student).unsure_first(texts)
     with (
         opened_store(where, create=True) as opened,
         asked,

@@ -43,13 +43,13 @@ def status(*, where: StoreOptions = ANY_STORE, json: Flag = False) -> None:
     bertsmith mirror status --store calls.sqlite --json
     """
     from bertsmith.mirror.answering.accounts import accounts
-    from bertsmith.mirror.page.state import Looking
+    from bertsmith.mirror.page.state import StateReader
 
     settings = mirror_settings(where)
     with _stages(where, reads=True) as stages:
         opened = stages.store
         if json:
-            print_json(Looking(opened, settings).state())
+            print_json(StateReader(opened, settings).state())
             return
         versions, passed, calls = opened.versions(), opened.passed(), opened.count()
         answering = accounts(stages, settings.prices)

@@ -16,8 +16,8 @@ from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.training_process import Command, Trainer, train_command
 from bertsmith.mirror.database import shown
 from bertsmith.mirror.formats.registry import find_formats
-from bertsmith.mirror.page.page import ROOT, Page, is_of_page
-from bertsmith.mirror.page.state import Looking
+from bertsmith.mirror.page.page import ROOT, MirrorPage, is_of_page
+from bertsmith.mirror.page.state import StateReader
 from bertsmith.mirror.recorder import Recorder
 from bertsmith.mirror.relay import Relay
 from bertsmith.mirror.relay_server import RelayApp, run
@@ -55,7 +55,7 @@ class MirrorApp(RelayApp):
         )
         service = Service(settings, self.reconciler, settings.redactor)
         self.relay = Relay(settings, self.recorder, service, stages)
-        self.page = Page(settings, Looking(store, settings), self.facts)
+        self.page = MirrorPage(settings, StateReader(store, settings), self.facts)
 
     async def relay_call(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Or one of the page."""

@@ -15,7 +15,7 @@ SYSTEM_ROLES = ("system", "developer")
 AGAIN, LABELLED = "again", "label"
 IMPORTED, UNDATED = "import", "undated"  # sources of calls that were recorded elsewhere
 STUDENT_ANSWER = "student-answer"  # why a call isn't recorded whose answer is no LLM's
-OWN_NUMBER = "bertsmith"  # so begins the number in the id of an answer of ours
+OWN_ID_PREFIX = "bertsmith"  # so begins the number in the id of an answer of ours
 QUEUE_FULL = "queue-full"  # why a call isn't recorded while the store can't be written
 Json = Any  # what json.loads gives
 Probabilities = Mapping[str, list[tuple[Json, float]]]  # of a field's values, by the field's JSON path
@@ -38,7 +38,7 @@ class NotMirrored(Exception):
 
 
 @dataclass(frozen=True)
-class Message:
+class ChatMessage:
     """`parts` are texts; what the model called, and what a tool answered, as JSON."""
 
     role: str
@@ -46,7 +46,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Asked:
+class CompletionRequest:
     """A request whose answer has a schema. `way` is how it was asked for: json-schema, json-object, tool or
     questions. `parameters` are the rest of the request that decides what comes back; `subjects` are those
     whom the request says it is about.
@@ -54,7 +54,7 @@ class Asked:
 
     protocol: str
     model: str
-    messages: tuple[Message, ...]
+    messages: tuple[ChatMessage, ...]
     schema_name: str
     schema: Mapping[str, Json]
     way: str
@@ -62,18 +62,18 @@ class Asked:
     subjects: tuple[str, ...] = ()
 
     @property
-    def system(self) -> tuple[Message, ...]:
+    def system(self) -> tuple[ChatMessage, ...]:
         """What the application says in every call, as far as its place tells."""
         return tuple(each for each in self.messages if each.role in SYSTEM_ROLES)
 
     @property
-    def inputs(self) -> tuple[Message, ...]:
+    def inputs(self) -> tuple[ChatMessage, ...]:
         """The other messages."""
         return tuple(each for each in self.messages if each.role not in SYSTEM_ROLES)
 
 
 @dataclass(frozen=True)
-class Answered:
+class Completion:
     """`value` is the parsed JSON. `probabilities` are what the model said of a field's values, `logprobs` of
     its tokens: [token, log probability, [[other token, log probability], …]].
     """
@@ -104,8 +104,8 @@ class Call:
     site: str
     version: str
     began: float
-    asked: Asked
-    answered: Answered
+    asked: CompletionRequest
+    answered: Completion
     source: str
     seconds: float | None = None
     first_seconds: float | None = None
@@ -153,20 +153,20 @@ class CallRouting:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CallOutcome:
     """A call whose answer is known: the LLM's `taught`, or None with the `reason` why there is none. `cause`
     is why nobody knows, of an audit that is void.
     """
 
     version: str
-    asked: Asked | None
+    asked: CompletionRequest | None
     routing: CallRouting | None
     taught: Json = None
     reason: str = ""
     cause: str = ""
 
 
-def reason_of(status: int) -> str:
+def status_reason(status: int) -> str:
     """status-404"""
     return f"{_STATUS}{status}"
 

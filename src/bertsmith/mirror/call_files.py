@@ -24,7 +24,7 @@ import orjson
 
 from bertsmith.errors import InputError
 from bertsmith.files import parse_json
-from bertsmith.mirror.call import Answered, Asked, Json, Message, NotMirrored
+from bertsmith.mirror.call import ChatMessage, Completion, CompletionRequest, Json, NotMirrored
 from bertsmith.mirror.formats.reading import (
     as_json,
     list_of,
@@ -47,7 +47,7 @@ _MALFORMED = (AttributeError, KeyError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
-class Placed:
+class LocatedObject:
     """An object, and where it is: `length` bytes from `begin`. `line` is that on which it, or its array,
     begins. `kept`: its bytes, of a file that can't be read again from a place in it.
     """
@@ -62,7 +62,7 @@ class Placed:
     def __str__(self) -> str:
         return f"{self.path}, line {self.line}"
 
-    def without_value(self) -> "Placed":
+    def without_value(self) -> "LocatedObject":
         """To be read again later."""
         return replace(self, value={})
 
@@ -77,7 +77,7 @@ class Placed:
         return value
 
 
-def json_objects(path: Path) -> Iterator[Placed]:
+def read_json_objects(path: Path) -> Iterator[LocatedObject]:
     """Raises InputError naming file and line."""
     parts, size, begin, first, place, depth = list[bytes](), 0, 0, 0, 0, 0
     with _opened(path) as (lines, is_plain):
@@ -129,16 +129,16 @@ def _opened(path: Path) -> Iterator[tuple[Iterable[bytes], bool]]:
         yield (f"{line}\n".encode() for line in table.stream.lines(_LONGEST)), False
 
 
-def _placed(path: Path, line: int, begin: int, content: bytes, value: Any) -> Iterator[Placed]:
+def _placed(path: Path, line: int, begin: int, content: bytes, value: Any) -> Iterator[LocatedObject]:
     if isinstance(value, dict):
-        yield Placed(path, line, begin, len(content), value)
+        yield LocatedObject(path, line, begin, len(content), value)
         return
     places = _places(content)
     for number, each in enumerate(value if isinstance(value, list) else [value], 1):
         if not isinstance(each, dict):
             raise InputError(f"{path}, line {line}: expected objects; item {number} is none.")
         first, end = next(places)
-        yield Placed(path, line, begin + first, end - first, each)
+        yield LocatedObject(path, line, begin + first, end - first, each)
 
 
 def _places(array: bytes) -> Iterator[tuple[int, int]]:
@@ -178,8 +178,8 @@ def _fault(raw: bytes) -> str:
 class SpanCall:
     """`began` in seconds since 1970, None where the span doesn't say it."""
 
-    asked: Asked
-    answered: Answered
+    asked: CompletionRequest
+    answered: Completion
     began: float | None
     seconds: float | None
 
@@ -189,7 +189,7 @@ def holds_spans(value: Mapping[str, Json]) -> bool:
     return "resourceSpans" in value or ("attributes" in value and ("name" in value or "context" in value))
 
 
-def calls_of_spans(value: Mapping[str, Json]) -> Iterator[SpanCall | NotMirrored]:
+def read_span_calls(value: Mapping[str, Json]) -> Iterator[SpanCall | NotMirrored]:
     """Of an object that `holds_spans`, each, or why it can't be mirrored; spans of other things are passed
     over.
     """
@@ -233,20 +233,20 @@ def _call(attributes: Mapping[str, Json], span: Mapping[str, Json]) -> SpanCall:
         raise NotMirrored("several-choices")
     if "gen_ai.input.messages" not in attributes or "gen_ai.output.messages" not in attributes:
         raise NotMirrored("no-content")  # it is recorded only where somebody switched it on
-    messages = list[Message]()
+    messages = list[ChatMessage]()
     for given in _json(attributes["gen_ai.input.messages"]):
         message = object_of(given, "malformed-request")
-        messages.append(Message(text_of(message.get("role")), _parts(message.get("parts"))))
+        messages.append(ChatMessage(text_of(message.get("role")), _parts(message.get("parts"))))
     if instructions := attributes.get("gen_ai.system_instructions"):
-        messages.insert(0, Message("system", _parts(_json(instructions))))
+        messages.insert(0, ChatMessage("system", _parts(_json(instructions))))
     way, name, value, finished = _answer(_json(attributes["gen_ai.output.messages"]))
     began, ended = _moment(span, "start"), _moment(span, "end")
     model = word(attributes.get("gen_ai.request.model"))
     users = attributes.get("user.id"), attributes.get("enduser.id")
     subjects = tuple(dict.fromkeys(name for each in users for name in names_in(each)))
     return SpanCall(
-        Asked(NAME, model, tuple(messages), name, {"type": "object"}, way, {}, subjects),
-        Answered(
+        CompletionRequest(NAME, model, tuple(messages), name, {"type": "object"}, way, {}, subjects),
+        Completion(
             value,
             word(attributes.get("gen_ai.response.model")),
             finished,
@@ -309,11 +309,11 @@ def _moment(span: Mapping[str, Json], name: str) -> float | None:
     if (nanoseconds := span.get(f"{name}TimeUnixNano")) is not None:
         return int(nanoseconds) / 1e9 or None
     with suppress(ValueError):
-        return seconds_of(str(span.get(f"{name}_time")))
+        return parse_time(str(span.get(f"{name}_time")))
     return None
 
 
-def seconds_of(written: str) -> float:
+def parse_time(written: str) -> float:
     """Seconds since 1970 of ISO 8601; what names no zone is in UTC, on whatever machine it is read. Raises
     ValueError.
     """

@@ -8,7 +8,16 @@ from typing import Any, TypeVar
 
 import orjson
 
-from bertsmith.mirror.call import IMPORTED, UNDATED, Answered, Asked, Call, CallRouting, Json, NotMirrored
+from bertsmith.mirror.call import (
+    IMPORTED,
+    UNDATED,
+    Call,
+    CallRouting,
+    Completion,
+    CompletionRequest,
+    Json,
+    NotMirrored,
+)
 from bertsmith.mirror.formats.reading import events_of
 from bertsmith.mirror.formats.wire_format import WireFormat
 from bertsmith.mirror.identity import content_of, import_of, site_of, version_of
@@ -29,7 +38,7 @@ class Exchange:
     """
 
     form: WireFormat
-    asked: Asked
+    asked: CompletionRequest
     request_bytes: int
     content_type: str
     encoding: str
@@ -49,7 +58,7 @@ class Exchange:
         return self.request_bytes + sum(map(len, self.answer))
 
 
-def call_of(exchange: Exchange, redactor: Redactor) -> Call:
+def read_call(exchange: Exchange, redactor: Redactor) -> Call:
     """Redacted. Raises NotMirrored saying why."""
     if exchange.refusal:
         raise NotMirrored(exchange.refusal)
@@ -58,8 +67,8 @@ def call_of(exchange: Exchange, redactor: Redactor) -> Call:
     if not (exchange.is_whole or is_stream):
         raise NotMirrored("cut")
     asked = exchange.asked
-    content = decoded(b"".join(exchange.answer), exchange.encoding, may_be_cut=is_stream)
-    answered = answered_of(exchange.form, asked, content, is_stream)
+    content = decode_content(b"".join(exchange.answer), exchange.encoding, may_be_cut=is_stream)
+    answered = parse_completion(exchange.form, asked, content, is_stream)
     routing = exchange.routing
     audit = "" if routing is None else routing.audit
     return make_call(
@@ -79,8 +88,8 @@ def call_of(exchange: Exchange, redactor: Redactor) -> Call:
 
 
 def make_call(
-    asked: Asked,
-    answered: Answered,
+    asked: CompletionRequest,
+    answered: Completion,
     redactor: Redactor,
     *,
     source: str,
@@ -124,12 +133,12 @@ def make_call(
     )
 
 
-def asked_of(form: WireFormat, body: bytes, path: str = "") -> Asked:
-    """As `read_asked`, of the body's bytes."""
-    return read_asked(form, _reading(lambda: orjson.loads(body), "malformed-request"), path)
+def parse_request(form: WireFormat, body: bytes, path: str = "") -> CompletionRequest:
+    """As `read_request`, of the body's bytes."""
+    return read_request(form, _reading(lambda: orjson.loads(body), "malformed-request"), path)
 
 
-def read_asked(form: WireFormat, body: Json, path: str = "") -> Asked:
+def read_request(form: WireFormat, body: Json, path: str = "") -> CompletionRequest:
     """The model is the one that the request's `path` names, as Azure's deployments are, else the body's.
     Raises NotMirrored saying why.
     """
@@ -140,16 +149,18 @@ def read_asked(form: WireFormat, body: Json, path: str = "") -> Asked:
     return _reading(lambda: form.read_request(body), "malformed-request")
 
 
-def answered_of(form: WireFormat, asked: Asked, content: bytes, is_stream: bool) -> Answered:
+def parse_completion(
+    form: WireFormat, asked: CompletionRequest, content: bytes, is_stream: bool
+) -> Completion:
     """Raises NotMirrored saying why."""
     if is_stream:
         body = _reading(lambda: form.join(events_of(content)), "malformed-answer")
     else:
         body = _reading(lambda: orjson.loads(content), "malformed-answer")
-    return read_answered(form, asked, body)
+    return read_completion(form, asked, body)
 
 
-def read_answered(form: WireFormat, asked: Asked, body: Any) -> Answered:
+def read_completion(form: WireFormat, asked: CompletionRequest, body: Any) -> Completion:
     """Raises NotMirrored saying why."""
     if not isinstance(body, Mapping):
         raise NotMirrored("malformed-answer")
@@ -167,7 +178,9 @@ def _reading(read: Callable[[], _Read], reason: str) -> _Read:
         raise NotMirrored(reason) from None
 
 
-def decoded(content: bytes, encoding: str, largest: int = LARGEST, *, may_be_cut: bool = False) -> bytes:
+def decode_content(
+    content: bytes, encoding: str, largest: int = LARGEST, *, may_be_cut: bool = False
+) -> bytes:
     """By its content-encoding; what came of one that `may_be_cut`. Raises NotMirrored for one that this
     machine can't read, and where more than `largest` bytes come out of it.
     """

@@ -195,7 +195,7 @@ class Field(BaseModel):
         return {key: quote if key == self.spans.text else kind for key in self.spans.keys}
 
 
-class Refused(BaseModel):
+class UnsupportedPart(BaseModel):
     """A part of the answer that no model of ours can give, and why."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -229,7 +229,7 @@ class AnswerShape(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     fields: tuple[Field, ...]
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[UnsupportedPart, ...] = ()
     constants: tuple[Constant, ...] = ()
     order: tuple[tuple[str, ...], ...] = ()
 

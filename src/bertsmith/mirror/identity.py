@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from bertsmith.errors import InputError
-from bertsmith.mirror.call import Answered, Asked
+from bertsmith.mirror.call import Completion, CompletionRequest
 
 _NAMED = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 # Of a request's parameters, in whatever protocol.
@@ -108,7 +108,7 @@ _PARTS = tuple(
 )  # fmt: skip
 
 
-def site_of(asked: Asked, named: str = "") -> str:
+def site_of(asked: CompletionRequest, named: str = "") -> str:
     """`named` is the header's value; one that isn't a name counts as none."""
     if _NAMED.fullmatch(named):
         return named
@@ -126,7 +126,7 @@ def require_name(named: str, what: str) -> None:
         )
 
 
-def version_of(asked: Asked, site: str) -> str:
+def version_of(asked: CompletionRequest, site: str) -> str:
     """Of a site."""
     system = [[each.role, *each.parts] for each in asked.system]
     # What else the model reads that tells it what to answer: descriptions beside the schema, all tools, and
@@ -145,7 +145,7 @@ def import_of(content: str, began: float) -> str:
     return _fingerprint([content, began])[:32]
 
 
-def content_of(asked: Asked, answered: Answered) -> str:
+def content_of(asked: CompletionRequest, answered: Completion) -> str:
     """What was asked and answered, the provider's own name of the answer among it."""
     messages = [[each.role, *each.parts] for each in asked.messages]
     said = [asked.protocol, asked.model, asked.schema, messages, answered.response_id, answered.value]

@@ -22,17 +22,23 @@ import orjson
 from bertsmith.errors import InputError
 from bertsmith.mirror.call import (
     IMPORTED,
-    OWN_NUMBER,
+    OWN_ID_PREFIX,
     STUDENT_ANSWER,
     UNDATED,
-    Answered,
-    Asked,
     Call,
+    Completion,
+    CompletionRequest,
     Json,
     NotMirrored,
 )
-from bertsmith.mirror.call_files import Placed, calls_of_spans, holds_spans, json_objects, seconds_of
-from bertsmith.mirror.exchange import make_call, read_answered, read_asked
+from bertsmith.mirror.call_files import (
+    LocatedObject,
+    holds_spans,
+    parse_time,
+    read_json_objects,
+    read_span_calls,
+)
+from bertsmith.mirror.exchange import make_call, read_completion, read_request
 from bertsmith.mirror.formats.reading import names_in
 from bertsmith.mirror.formats.registry import FORMATS, format_of, guessed
 from bertsmith.mirror.formats.wire_format import WireFormat
@@ -48,7 +54,7 @@ _EXPECTED = "expected an object with request and response, a line of a batch fil
 
 
 @dataclass
-class Imported:
+class ImportCounts:
     """`added` calls are new; `known` ones were there; `passed` could not be mirrored, by (protocol, reason);
     `unanswered` are requests of a batch without an answer.
     """
@@ -59,7 +65,7 @@ class Imported:
     passed: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
-class Import:
+class CallImport:
     """Calls on their way into a store. Of a batch both files are named, in any order."""
 
     def __init__(
@@ -71,18 +77,18 @@ class Import:
         for path in paths:
             if not path.is_file():
                 raise InputError(f"{path} is not there. {_WANTED}")
-            if next(iter(json_objects(path)), None) is None:
+            if next(iter(read_json_objects(path)), None) is None:
                 raise InputError(f"{path} is empty. {_WANTED}")
         self._redactor, self._formats, self._requests = redactor, formats, _requests(paths)
-        self.found = Imported(unanswered=len(self._requests))
+        self.found = ImportCounts(unanswered=len(self._requests))
         self._answered = set[str]()
         self._waiting = list[Call]()
         self._passed: dict[str, tuple[str, str]] = {}  # by content
-        self._objects = (placed for path in paths for placed in json_objects(path))
+        self._objects = (placed for path in paths for placed in read_json_objects(path))
         while not self._waiting and not self._passed and (first := next(self._objects, None)) is not None:
             self._read(first)
 
-    def into(self, store: Store, progress: Progress | None = None) -> Imported:
+    def into(self, store: Store, progress: Progress | None = None) -> ImportCounts:
         """Raises InputError naming file and line. What was read before is stored: the next import goes on."""
         try:
             for placed in self._objects:
@@ -93,12 +99,12 @@ class Import:
             self._write(store, progress)
         return self.found
 
-    def _read(self, placed: Placed) -> None:
+    def _read(self, placed: LocatedObject) -> None:
         kind, passed = _kind(placed.value), list[str]()
         if kind == "unknown":
             keys = ", ".join(list(placed.value)[:6]) or "of none"
             raise InputError(f"{placed}: {_EXPECTED}; found the keys {keys}.")
-        readers: dict[str, Callable[[Placed], Iterator[Call | NotMirrored]]] = {
+        readers: dict[str, Callable[[LocatedObject], Iterator[Call | NotMirrored]]] = {
             "pair": self._of_pair,
             "batch answer": self._of_answer,
             "spans": self._of_spans,
@@ -130,7 +136,7 @@ class Import:
         if progress is not None:
             progress(found.added + found.known + found.passed.total(), None, "calls")
 
-    def _of_pair(self, placed: Placed) -> Iterator[Call]:
+    def _of_pair(self, placed: LocatedObject) -> Iterator[Call]:
         value = placed.value
         body, answer = value["request"], value["response"]
         if not isinstance(body, dict) or not isinstance(answer, dict):
@@ -144,14 +150,14 @@ class Import:
         if site := str(value.get("site") or ""):
             require_name(site, f"{placed}: the site")
         yield self._made(
-            read_asked(form, body, path),
-            lambda asked: read_answered(form, asked, answer),
+            read_request(form, body, path),
+            lambda asked: read_completion(form, asked, answer),
             _created(answer) if value.get("time") is None else _time(value["time"], placed),
             site,
             tuple(names_in(value.get("subject"))),
         )
 
-    def _of_answer(self, placed: Placed) -> Iterator[Call]:
+    def _of_answer(self, placed: LocatedObject) -> Iterator[Call]:
         value, name = placed.value, str(placed.value["custom_id"])
         if name not in self._requests:
             raise InputError(
@@ -170,14 +176,14 @@ class Import:
         form = format_of("POST", path, self._formats)
         if form is None:
             raise NotMirrored("other-path")
-        asked = read_asked(form, request.get("body", request.get("params")), path)
+        asked = read_request(form, request.get("body", request.get("params")), path)
         if not is_right or not isinstance(body, dict):
             raise NotMirrored("upstream-error")
-        yield self._made(asked, lambda asked: read_answered(form, asked, body), _created(body))
+        yield self._made(asked, lambda asked: read_completion(form, asked, body), _created(body))
 
-    def _of_spans(self, placed: Placed) -> Iterator[Call | NotMirrored]:
+    def _of_spans(self, placed: LocatedObject) -> Iterator[Call | NotMirrored]:
         """One object may hold many."""
-        for span in calls_of_spans(placed.value):
+        for span in read_span_calls(placed.value):
             if isinstance(span, NotMirrored):
                 yield span
                 continue
@@ -191,8 +197,8 @@ class Import:
 
     def _made(
         self,
-        asked: Asked,
-        answer: Callable[[Asked], Answered],
+        asked: CompletionRequest,
+        answer: Callable[[CompletionRequest], Completion],
         began: float | None,
         site: str = "",
         subjects: tuple[str, ...] = (),
@@ -212,13 +218,13 @@ class Import:
         return path, form or guessed(value["request"], value["response"], self._formats)
 
 
-def _requests(paths: Sequence[Path]) -> dict[str, Placed]:
+def _requests(paths: Sequence[Path]) -> dict[str, LocatedObject]:
     """Where the batch files have each request; a file of answers is read once, as other files are, for what
     stands before a fault in it is to be stored. Raises InputError for two of one custom_id.
     """
-    found: dict[str, Placed] = {}
+    found: dict[str, LocatedObject] = {}
     for path in paths:
-        for placed in json_objects(path):
+        for placed in read_json_objects(path):
             if _kind(placed.value) != "batch request":
                 break
             name = str(placed.value["custom_id"])
@@ -236,12 +242,12 @@ def _kind(value: Mapping[str, Json]) -> str:
     return "spans" if holds_spans(value) else "unknown"
 
 
-def _is_students(asked: Asked, answered: Answered) -> bool:
+def _is_students(asked: CompletionRequest, answered: Completion) -> bool:
     """A student of a mirror gave it: its id says so, and in the protocols without one, which ask typed
     questions, that it has read and written no tokens.
     """
     is_uncounted = asked.way == "questions" and answered.input_tokens == answered.output_tokens == 0
-    return OWN_NUMBER in answered.response_id or is_uncounted
+    return OWN_ID_PREFIX in answered.response_id or is_uncounted
 
 
 def _origin(began: float | None) -> tuple[str, float]:
@@ -251,12 +257,12 @@ def _origin(began: float | None) -> tuple[str, float]:
     return (UNDATED, time.time()) if began is None else (IMPORTED, began)
 
 
-def _time(given: Json, placed: Placed) -> float:
+def _time(given: Json, placed: LocatedObject) -> float:
     """Seconds since 1970, or as ISO 8601, in UTC where it names no zone."""
     found: float | None = None
     with suppress(ValueError, OverflowError):
         is_number = isinstance(given, int | float) and not isinstance(given, bool)
-        found = float(given) if is_number else seconds_of(str(given))
+        found = float(given) if is_number else parse_time(str(given))
     if found is None or not 0 <= found < _FARTHEST:
         raise InputError(
             f"{placed}: expected time in ISO 8601 or in seconds since 1970, found {str(given)[:40]!r}."

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from bertsmith.errors import InputError
-from bertsmith.mirror.call import QUEUE_FULL, Call, NotMirrored, Outcome, is_refusal
-from bertsmith.mirror.exchange import Exchange, call_of
+from bertsmith.mirror.call import QUEUE_FULL, Call, CallOutcome, NotMirrored, is_refusal
+from bertsmith.mirror.exchange import Exchange, read_call
 from bertsmith.mirror.identity import site_of, version_of
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
@@ -49,7 +49,7 @@ class Recorder:
         redactor: Redactor,
         queue_bytes: int,
         retention_days: float | None = None,
-        told: Callable[[Outcome], None] | None = None,
+        told: Callable[[CallOutcome], None] | None = None,
     ) -> None:
         self.store, self.redactor = store, redactor
         self.queue_bytes, self.retention_days = queue_bytes, retention_days
@@ -180,17 +180,17 @@ class Recorder:
         with self._changed:
             return [self._waiting[place] for place in range(min(_BATCH, len(self._waiting)))]
 
-    def _calls(self, batch: list[Exchange]) -> tuple[list[Call], list[Outcome]]:
+    def _calls(self, batch: list[Exchange]) -> tuple[list[Call], list[CallOutcome]]:
         """And what they say of a student."""
-        calls, outcomes = list[Call](), list[Outcome]()
+        calls, outcomes = list[Call](), list[CallOutcome]()
         for exchange in batch:
             if self._ends_at is None:
                 time.sleep(_PAUSE)
             routing = exchange.routing
             try:
-                call = call_of(exchange, self.redactor)
+                call = read_call(exchange, self.redactor)
                 calls.append(call)
-                outcomes.append(Outcome(call.version, call.asked, routing, call.answered.value))
+                outcomes.append(CallOutcome(call.version, call.asked, routing, call.answered.value))
             except NotMirrored as found:
                 self.count(exchange.form.NAME, found.reason)
                 outcomes += self._unanswered(exchange, found.reason)
@@ -198,21 +198,21 @@ class Recorder:
                 self.failed += 1
                 LOG.error("a call could not be recorded: %s", type(error).__name__)
                 if routing is not None and routing.audit:  # a fault of ours is no evidence against a student
-                    outcomes.append(Outcome(routing.version, None, routing, reason=UNREADABLE))
+                    outcomes.append(CallOutcome(routing.version, None, routing, reason=UNREADABLE))
         return calls, outcomes
 
-    def _unanswered(self, exchange: Exchange, reason: str) -> list[Outcome]:
+    def _unanswered(self, exchange: Exchange, reason: str) -> list[CallOutcome]:
         """What a call without an answer that can be read says of a student, if anything."""
         routing = exchange.routing
         if not is_refusal(reason):
-            return [] if routing is None else [Outcome(routing.version, None, routing, reason=reason)]
+            return [] if routing is None else [CallOutcome(routing.version, None, routing, reason=reason)]
         try:
             asked = self.redactor.begin().asked(exchange.asked)
             version = version_of(asked, site_of(exchange.asked, exchange.named))
         except Exception as error:
             LOG.error("a call could not be looked at: %s", type(error).__name__)
             return []
-        return [Outcome(version, asked, routing, reason=reason)]
+        return [CallOutcome(version, asked, routing, reason=reason)]
 
     def _write(self, calls: list[Call], passed: Counter[tuple[str, str]]) -> bool:
         """False where the mirror has to end before the store works again."""

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from bertsmith.errors import RecipeError
-from bertsmith.mirror.call import SYSTEM_ROLES, Answered, Asked, Json, Message
+from bertsmith.mirror.call import SYSTEM_ROLES, ChatMessage, Completion, CompletionRequest, Json
 from bertsmith.mirror.identity import settled
 
 # How long each country's IBAN is: SWIFT's registry, release 99.
@@ -328,7 +328,7 @@ class Redaction:
             return value if redacted == written else redacted
         return value
 
-    def asked(self, asked: Asked) -> Asked:
+    def asked(self, asked: CompletionRequest) -> CompletionRequest:
         """The subjects stay: the store keeps no more than their fingerprints."""
         shared: list[Any] = [asked.model, asked.schema_name, asked.schema, asked.parameters]
         system = asked.system
@@ -337,7 +337,9 @@ class Redaction:
             settling = tuple(
                 tuple(self._beside_labels(part, settled) for part in each.parts) for each in system
             )
-            system = tuple(Message(each.role, parts) for each, parts in zip(system, settling, strict=True))
+            system = tuple(
+                ChatMessage(each.role, parts) for each, parts in zip(system, settling, strict=True)
+            )
         digest = hashlib.sha256(orjson.dumps([shared, [each.parts for each in system]])).digest()
         before = self.count
         try:
@@ -358,7 +360,7 @@ class Redaction:
             asked, model=model, messages=messages, schema_name=name, schema=schema, parameters=parameters
         )
 
-    def _labels_of(self, schemas: Json, system: Iterable[Message]) -> re.Pattern[str] | None:
+    def _labels_of(self, schemas: Json, system: Iterable[ChatMessage]) -> re.Pattern[str] | None:
         """Those of which something would be replaced."""
         listed = [part for each in system for part in each.parts]
         labels = {*labels_in(schemas), *(label for part in listed for label in _listed(part))}
@@ -372,10 +374,10 @@ class Redaction:
         longest_first = sorted(private, key=len, reverse=True)
         return re.compile(rf"(?<!\w)({'|'.join(map(re.escape, longest_first))})(?!\w)")
 
-    def _message(self, message: Message) -> Message:
-        return Message(message.role, tuple(map(self.text, message.parts)))
+    def _message(self, message: ChatMessage) -> ChatMessage:
+        return ChatMessage(message.role, tuple(map(self.text, message.parts)))
 
-    def answered(self, answered: Answered) -> Answered:
+    def answered(self, answered: Completion) -> Completion:
         """An answer's tokens are its text in pieces, which no rule would know: they go if anything goes."""
         before = self.count
         value = self.json(answered.value)

@@ -20,16 +20,16 @@ from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.call import (
     QUEUE_FULL,
     STUDENT_ANSWER,
-    Asked,
     CallRouting,
+    CompletionRequest,
     NotMirrored,
     is_refusal,
-    reason_of,
     refuses_the_call,
+    status_reason,
 )
-from bertsmith.mirror.exchange import Exchange, asked_of
+from bertsmith.mirror.exchange import Exchange, parse_request
 from bertsmith.mirror.formats.registry import USUAL, format_of
-from bertsmith.mirror.formats.wire_format import OwnAnswer, WireFormat, Written
+from bertsmith.mirror.formats.wire_format import ResponseBody, StudentCompletion, WireFormat
 from bertsmith.mirror.identity import site_of
 from bertsmith.mirror.recorder import Recorder
 from bertsmith.mirror.relay_server import ClientGone, RequestBody, send_json
@@ -56,7 +56,7 @@ GONE = 499  # the status of a call whose client went away before an answer began
 _CONNECT_SECONDS = 10.0
 
 
-class Passage:
+class RelayedCall:
     """`reason` says why the call isn't recorded; with none, it is. `routing` says what a student made of it,
     where one answers at this site. `is_over`: all of the answer is out.
     """
@@ -67,7 +67,7 @@ class Passage:
         self.form, self.path = form, path
         self.all_headers, self.headers = headers, dict(headers)
         self.most_bytes, self.query = most_bytes, query
-        self.asked: Asked | None = None
+        self.asked: CompletionRequest | None = None
         self.routing: CallRouting | None = None
         self.site = ""
         self.reason = "other-path" if self.form is None else "too-large"  # until it has been looked at
@@ -110,7 +110,7 @@ class Passage:
                 raise NotMirrored("too-large")
             if self.headers.get(b"content-encoding"):
                 raise NotMirrored("encoding")
-            self.asked = asked_of(self.form, content, self.path)
+            self.asked = parse_request(self.form, content, self.path)
             self.site = site_of(self.asked, self.said(SITE))
             self._request_bytes, self.reason = len(content), "" if has_room else QUEUE_FULL
         except NotMirrored as found:
@@ -134,7 +134,7 @@ class Passage:
         self._content_type = answer.header(b"content-type")
         self._encoding = answer.header(b"content-encoding")
         if answer.status != 200:
-            self.reason = reason_of(answer.status)
+            self.reason = status_reason(answer.status)
         elif not self._content_type.startswith(_READ):
             self.reason = "content-type"
         elif is_students(answer):
@@ -232,7 +232,7 @@ class Relay:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         most = self.settings.max_recorded_bytes
         form = format_of(scope["method"], scope["path"], self.formats)
-        passage = Passage(form, scope["path"], scope["headers"], most, scope["query_string"])
+        passage = RelayedCall(form, scope["path"], scope["headers"], most, scope["query_string"])
         body = RequestBody(receive, most)
         work = asyncio.ensure_future(self._pass(scope, body, passage, send))
         watching = asyncio.ensure_future(body.client_gone())
@@ -254,7 +254,7 @@ class Relay:
         if not work.cancelled():
             work.result()
 
-    async def _pass(self, scope: Scope, body: RequestBody, passage: Passage, send: Send) -> None:
+    async def _pass(self, scope: Scope, body: RequestBody, passage: RelayedCall, send: Send) -> None:
         target = self.upstreams.target(scope["raw_path"], scope["query_string"], passage.headers)
         if target is None:
             said = "This mirror has no upstream for this path. Name one where the mirror is started."
@@ -290,7 +290,7 @@ class Relay:
             self._record(passage)
             await answer.close()
 
-    async def _own(self, content: bytes | None, passage: Passage) -> Written | None:
+    async def _own(self, content: bytes | None, passage: RelayedCall) -> ResponseBody | None:
         """A student's answer; None where the LLM is to answer."""
         if content is None:
             return None
@@ -308,7 +308,7 @@ class Relay:
             passage.routing = routing
             if routing is None or not (routing.is_ours or routing.is_sure):
                 return None
-            own = OwnAnswer(
+            own = StudentCompletion(
                 passage.asked,
                 orjson.loads(content),
                 routing.answer,
@@ -327,7 +327,7 @@ class Relay:
             passage.decline("mirror-error")
         return None
 
-    async def _send_own(self, written: Written, passage: Passage, send: Send) -> None:
+    async def _send_own(self, written: ResponseBody, passage: RelayedCall, send: Send) -> None:
         passage.status = 200
         headers = [(b"content-type", written.content_type.encode()), (HEADER, passage.header)]
         if len(written.pieces) == 1:
@@ -338,7 +338,7 @@ class Relay:
         passage.is_over = True
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _audit(self, scope: Scope, target: Target, content: bytes, passage: Passage) -> None:
+    def _audit(self, scope: Scope, target: Target, content: bytes, passage: RelayedCall) -> None:
         """Where it was drawn for one."""
         routing, form, asked = passage.routing, passage.form, passage.asked
         if routing is None or not routing.audit or form is None or asked is None:
@@ -365,7 +365,7 @@ class Relay:
         )
 
     async def _ask(
-        self, scope: Scope, target: Target, body: RequestBody, content: bytes | None, passage: Passage
+        self, scope: Scope, target: Target, body: RequestBody, content: bytes | None, passage: RelayedCall
     ) -> UpstreamAnswer:
         answer = await self.connections.ask(
             scope["method"],
@@ -377,14 +377,14 @@ class Relay:
             passage.look_at_request(content, has_room=self.recorder.has_room)
         return answer
 
-    def _record(self, passage: Passage) -> None:
+    def _record(self, passage: RelayedCall) -> None:
         exchange = passage.exchange()
         if exchange is not None:
             self.recorder.offer(exchange)
         elif passage.form is not None:
             self.recorder.count(passage.form.NAME, passage.reason)
 
-    def _log(self, passage: Passage) -> None:
+    def _log(self, passage: RelayedCall) -> None:
         if not self.settings.log_requests:
             return
         facts = {
@@ -397,7 +397,7 @@ class Relay:
         LOG.info("request", extra={"facts": facts})
 
 
-async def _answer(answer: UpstreamAnswer, passage: Passage, send: Send) -> None:
+async def _answer(answer: UpstreamAnswer, passage: RelayedCall, send: Send) -> None:
     dropped = of_this_connection(answer.headers) | {HEADER}
     headers = [(name, value) for name, value in answer.headers if name not in dropped]
     headers.append((HEADER, passage.header))
@@ -414,7 +414,7 @@ async def _answer(answer: UpstreamAnswer, passage: Passage, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _refuse(status: int, said: str, code: str, passage: Passage, send: Send) -> None:
+async def _refuse(status: int, said: str, code: str, passage: RelayedCall, send: Send) -> None:
     """In the protocol's envelope."""
     passage.status, passage.reason, passage.is_over = status, code, True
     form = passage.form or USUAL

@@ -29,7 +29,7 @@ from bertsmith.errors import ModelError
 from bertsmith.files import read_json, tensors_written_to, write_json
 from bertsmith.inference.predictor import Predictor
 from bertsmith.metrics.baselines import TOKEN
-from bertsmith.mirror.call import Asked, Json
+from bertsmith.mirror.call import CompletionRequest, Json
 from bertsmith.mirror.fields import Field, Guess, Values
 from bertsmith.mirror.redaction import holds_placeholder
 from bertsmith.mirror.student_file import MODEL, SPANS, StudentFile, read_student_file
@@ -171,14 +171,14 @@ class EncoderOutputs:
         return dict(zip(self.widths, np.split(whole, ends, axis=1), strict=True))
 
 
-class Student:
+class MirrorStudent:
     """Several threads may ask it at once."""
 
     def __init__(self, file: StudentFile, outputs: _Outputs | None, tagger: Predictor | None = None) -> None:
         self.file, self._outputs, self._tagger = file, outputs, tagger
 
     @classmethod
-    def open(cls, folder: Path | str) -> "Student":
+    def open(cls, folder: Path | str) -> "MirrorStudent":
         """From the folder that `bertsmith mirror train` made, warmed up. Raises ModelError for one that is
         incomplete or altered.
         """
@@ -194,7 +194,7 @@ class Student:
         """Whether anything is proven of it: otherwise it is never sure."""
         return self.file.claims.coverage > 0
 
-    def input_of(self, asked: Asked, version: str) -> str | None:
+    def input_of(self, asked: CompletionRequest, version: str) -> str | None:
         """The text to answer for. None for a version it wasn't trained on, and for a call that doesn't fit
         its template: then the LLM answers.
         """

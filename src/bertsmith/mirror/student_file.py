@@ -14,7 +14,7 @@ from bertsmith.errors import ModelError
 from bertsmith.files import read_json, sha256
 from bertsmith.metrics.guarantees.learn_then_test import Certificate
 from bertsmith.mirror.fields import AnswerShape, FieldHead, Values, as_text
-from bertsmith.mirror.template import Template
+from bertsmith.mirror.template import PromptTemplate
 from bertsmith.validation import first_problem
 
 FILE, MODEL, SPANS = "student.json", "model", "spans"
@@ -122,7 +122,7 @@ class StudentFile(_Part):
     site: str
     protocol: str
     teacher: str
-    templates: dict[str, Template]
+    templates: dict[str, PromptTemplate]
     shape: AnswerShape
     tier: Literal["tf-idf", "encoder"]
     heads: tuple[FieldHead, ...] = ()

@@ -28,7 +28,7 @@ from typing import Any
 import orjson
 from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text
 
-from bertsmith.mirror.call import Answered, Asked, Call, Json, Message
+from bertsmith.mirror.call import Call, ChatMessage, Completion, CompletionRequest, Json
 
 LAYOUT = 6
 OLDER = (1, 2, 3, 4, 5)  # layouts that lack only tables and columns: these are added
@@ -302,12 +302,12 @@ def _plain(text: str) -> str:
     return text.replace("\0", "")
 
 
-def _rows(messages: Iterable[Message]) -> list[list[str]]:
+def _rows(messages: Iterable[ChatMessage]) -> list[list[str]]:
     return [[each.role, *each.parts] for each in messages]
 
 
-def _messages(written: str) -> tuple[Message, ...]:
-    return tuple(Message(role, tuple(parts)) for role, *parts in orjson.loads(written))
+def _messages(written: str) -> tuple[ChatMessage, ...]:
+    return tuple(ChatMessage(role, tuple(parts)) for role, *parts in orjson.loads(written))
 
 
 def _written(value: Json) -> str:
@@ -320,7 +320,7 @@ def _read(written: str | None) -> Json:
 
 def call_of_row(row: Any) -> Call:
     """Of a row of calls joined with its version."""
-    asked = Asked(
+    asked = CompletionRequest(
         row.protocol,
         row.model,
         _messages(row.system) + _messages(row.messages),
@@ -331,7 +331,7 @@ def call_of_row(row: Any) -> Call:
         tuple((row.subject or "").split()),
     )
     probabilities = _read(row.probabilities) or {}
-    answered = Answered(
+    answered = Completion(
         _read(row.answer),
         row.answer_model,
         row.finish_reason,

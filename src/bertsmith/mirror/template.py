@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from bertsmith.mirror.call import Asked, Message
+from bertsmith.mirror.call import ChatMessage, CompletionRequest
 
 BETWEEN = "\n"  # what several varying parts are joined by
 _SHOWN = 60  # characters of a long constant text, at each end
@@ -62,7 +62,7 @@ class MessageTemplate(BaseModel):
     parts: tuple[PartTemplate, ...]
 
 
-class Template(BaseModel):
+class PromptTemplate(BaseModel):
     """What the messages of a version share, system prompt included."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -74,13 +74,13 @@ class Template(BaseModel):
         """Whether anything varies."""
         return any(len(part.pieces) > 1 for message in self.messages for part in message.parts)
 
-    def input_of(self, asked: Asked) -> str | None:
+    def input_of(self, asked: CompletionRequest) -> str | None:
         """The text that a model reads: what stands in the gaps, joined by a line's end. None where the
         messages are not as these, and where nothing stands there; then the LLM answers.
         """
         return self.input_of_messages((*asked.system, *asked.inputs))  # in the order of stored calls
 
-    def input_of_messages(self, messages: Sequence[Message]) -> str | None:
+    def input_of_messages(self, messages: Sequence[ChatMessage]) -> str | None:
         """The same of messages alone."""
         if len(messages) != len(self.messages):
             return None
@@ -111,7 +111,7 @@ class Template(BaseModel):
         return "\n".join(lines)
 
 
-def find_template(calls: Sequence[Sequence[Message]]) -> Template | None:
+def find_template(calls: Sequence[Sequence[ChatMessage]]) -> PromptTemplate | None:
     """Of the messages of calls; None where fewer than twenty of them differ, or nothing varies. Calls whose
     messages follow another order of roles are left to the LLM.
     """
@@ -125,7 +125,7 @@ def find_template(calls: Sequence[Sequence[Message]]) -> Template | None:
         return None
     step = max(len(different) // _MOST, 1)
     some = different[::step]
-    found = Template(
+    found = PromptTemplate(
         messages=tuple(
             MessageTemplate(
                 role=role,
@@ -193,5 +193,5 @@ def _between(gaps: list[str]) -> list[str]:
     return found
 
 
-def _shape(messages: Sequence[Message]) -> tuple[tuple[str, int], ...]:
+def _shape(messages: Sequence[ChatMessage]) -> tuple[tuple[str, int], ...]:
     return tuple((message.role, len(message.parts)) for message in messages)

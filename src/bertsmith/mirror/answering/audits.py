@@ -22,12 +22,12 @@ from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import VOID
 from bertsmith.mirror.call import (
     STUDENT_ANSWER,
-    Asked,
+    CallOutcome,
     CallRouting,
-    Outcome,
+    CompletionRequest,
     may_answer_later,
-    reason_of,
     refuses_the_call,
+    status_reason,
 )
 from bertsmith.mirror.exchange import Exchange
 from bertsmith.mirror.formats.wire_format import WireFormat
@@ -56,7 +56,7 @@ class Request:
     """What the client sent; its headers stay in memory only."""
 
     form: WireFormat
-    asked: Asked
+    asked: CompletionRequest
     routing: CallRouting
     method: str
     target: Target
@@ -119,17 +119,17 @@ class Audits:
                 await self._drawn(routing)
                 found = await self._answer(replace(request, routing=routing))
                 if isinstance(found, str):
-                    self.ledger.outcome(Outcome(routing.version, None, routing, reason=VOID, cause=found))
+                    self.ledger.outcome(CallOutcome(routing.version, None, routing, reason=VOID, cause=found))
                     return
                 while not (self.recorder.has_room and self.recorder.offer(found)):  # it waits
                     await asyncio.sleep(_FIRST_WAIT)
         except asyncio.CancelledError:
-            self.ledger.outcome(Outcome(routing.version, None, routing, reason=VOID, cause=_STOPPED))
+            self.ledger.outcome(CallOutcome(routing.version, None, routing, reason=VOID, cause=_STOPPED))
             raise
         except Exception as error:
             LOG.error("an audit could not be made: %s", type(error).__name__)
             # A fault of ours is no evidence against the student.
-            self.ledger.outcome(Outcome(routing.version, None, routing, reason=VOID, cause=_OWN_FAULT))
+            self.ledger.outcome(CallOutcome(routing.version, None, routing, reason=VOID, cause=_OWN_FAULT))
         finally:
             self.waiting -= 1
             self._bytes -= len(request.content)
@@ -159,7 +159,7 @@ class Audits:
                 async with asyncio.timeout(began + _TRYING * AUDIT_PATIENCE - time.monotonic()):
                     return await self._once(request)
             except _NoAnswer as found:
-                cause, may_come = reason_of(found.status), may_answer_later(found.status)
+                cause, may_come = status_reason(found.status), may_answer_later(found.status)
             except (TimeoutError, *FAILED):
                 cause, may_come = _AWAY, True
             is_last = self._closing.is_set() or time.monotonic() + wait > began + AUDIT_PATIENCE / 2
@@ -179,7 +179,7 @@ class Audits:
         try:
             first = time.perf_counter() - clock
             if refuses_the_call(answer.status):
-                refusal = reason_of(answer.status)
+                refusal = status_reason(answer.status)
             elif answer.status != 200:
                 raise _NoAnswer(answer.status)
             elif is_students(answer):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from bertsmith.mirror.answering.open_students import OpenStudents, StudentThread, VersionStudents
 from bertsmith.mirror.answering.stages import VOID, Batch, Comparison
-from bertsmith.mirror.call import Call, CallRouting, Outcome, is_refusal
+from bertsmith.mirror.call import Call, CallOutcome, CallRouting, is_refusal
 from bertsmith.serving import LOG
 
 _MOST = 10_000  # events that wait
@@ -52,13 +52,13 @@ class Ledger:
 
     def __init__(self) -> None:
         self._routings: deque[tuple[CallRouting, float]] = deque(maxlen=_MOST)
-        self._outcomes: deque[Outcome] = deque(maxlen=_MOST)
+        self._outcomes: deque[CallOutcome] = deque(maxlen=_MOST)
 
     def routing(self, routing: CallRouting, seconds: float) -> None:
         """A call of a version that answers; `seconds` is what the client waited where the answer is ours."""
         self._routings.append((routing, seconds))
 
-    def outcome(self, outcome: Outcome) -> None:
+    def outcome(self, outcome: CallOutcome) -> None:
         """What the LLM said."""
         self._outcomes.append(outcome)
 
@@ -70,7 +70,7 @@ class Ledger:
             folded.count(routing.version, routing.student, routing.reason or "answered", seconds)
             if routing.values is not None:
                 folded.batch(routing.student).confidences.append(routing.confidence)
-        outcomes: dict[str, list[Outcome]] = {}
+        outcomes: dict[str, list[CallOutcome]] = {}
         for _ in range(len(self._outcomes)):
             outcome = self._outcomes.popleft()
             outcomes.setdefault(outcome.version, []).append(outcome)
@@ -98,7 +98,7 @@ class _ByStudent(NamedTuple):
     version: str
     students: VersionStudents
 
-    def compare(self, some: Sequence[Outcome], folded: Folded) -> None:
+    def compare(self, some: Sequence[CallOutcome], folded: Folded) -> None:
         """By its own words where it was asked; in shadow it is asked now."""
         stage, student = self.students.stage, self.students.student
         for each in some:
@@ -121,7 +121,7 @@ class _ByStudent(NamedTuple):
             unheard = [each for each in some if each.routing is None or each.routing.student != stage.student]
             _compare_unheard(unheard, student, stage.version, self.version, folded, "shadow")
 
-    def give_up(self, one: Outcome, folded: Folded) -> None:
+    def give_up(self, one: CallOutcome, folded: Folded) -> None:
         """An audit that can't be read counts as a disagreement."""
         stage = self.students.stage
         if (routing := one.routing) is not None and routing.audit:
@@ -136,16 +136,16 @@ class _ByCandidate(NamedTuple):
     version: str
     students: VersionStudents
 
-    def compare(self, some: Sequence[Outcome], folded: Folded) -> None:
+    def compare(self, some: Sequence[CallOutcome], folded: Folded) -> None:
         stage, candidate = self.students.stage.version, self.students.candidate
         _compare_unheard(some, candidate, stage, self.version, folded, "candidate", is_candidate=True)
 
-    def give_up(self, one: Outcome, folded: Folded) -> None:
+    def give_up(self, one: CallOutcome, folded: Folded) -> None:
         stage = self.students.stage
         folded.count(stage.version, stage.candidate, "candidate-failed")
 
 
-def _one_by_one(some: Sequence[Outcome], by: _ByStudent | _ByCandidate) -> Folded:
+def _one_by_one(some: Sequence[CallOutcome], by: _ByStudent | _ByCandidate) -> Folded:
     """Where the comparison of all fails, each is compared alone: one that can't be is the only one lost."""
     found = Folded()
     try:
@@ -163,7 +163,7 @@ def _one_by_one(some: Sequence[Outcome], by: _ByStudent | _ByCandidate) -> Folde
     return found
 
 
-def _settle_without_evidence(outcome: Outcome, routing: CallRouting, folded: Folded) -> None:
+def _settle_without_evidence(outcome: CallOutcome, routing: CallRouting, folded: Folded) -> None:
     """An audit that is void, whose answer broke off or was an error of the provider's, or whose student has
     been replaced meanwhile: nobody can compare it any more, which says nothing of it.
     """
@@ -191,7 +191,7 @@ def compared_again(audit: Any, call: Call, student: StudentThread) -> Comparison
 
 
 def _compare_unheard(
-    outcomes: Iterable[Outcome],
+    outcomes: Iterable[CallOutcome],
     student: StudentThread | None,
     stage: str,
     version: str,
@@ -203,7 +203,7 @@ def _compare_unheard(
     """A student that answered nobody. Counted by its `stage`; `version` is that of the calls."""
     if student is None:
         return
-    asked = list[tuple[Outcome, str]]()
+    asked = list[tuple[CallOutcome, str]]()
     for each in outcomes:
         if each.asked is not None and _counts(each):
             text = student.student.input_of(each.asked, version)
@@ -224,6 +224,6 @@ def _compare_unheard(
         folded.batch(student.id).comparisons.append(Comparison(differs, probability, least))
 
 
-def _counts(outcome: Outcome) -> bool:
+def _counts(outcome: CallOutcome) -> bool:
     """There is an answer to agree with, or the LLM gave another one than a student can."""
     return not outcome.reason or is_refusal(outcome.reason)

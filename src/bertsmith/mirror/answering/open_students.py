@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from bertsmith.mirror.answering.stage_store import VersionFacts
 from bertsmith.mirror.answering.stages import Stage
-from bertsmith.mirror.call import Asked, Json
+from bertsmith.mirror.call import CompletionRequest, Json
 from bertsmith.serving.http_server import give_way
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ class CantAnswer(Exception):
 
 
 class StudentLike(Protocol):
-    """What is needed of a student; `bertsmith.mirror.student.Student` is one."""
+    """What is needed of a student; `bertsmith.mirror.student.MirrorStudent` is one."""
 
     file: Any
 
-    def input_of(self, asked: Asked, version: str) -> str | None:
+    def input_of(self, asked: CompletionRequest, version: str) -> str | None:
         """The text to answer for, None where the call doesn't fit."""
 
     def answer(self, texts: Sequence[str]) -> "list[StudentAnswer]":
@@ -165,7 +165,7 @@ class OpenStudents:
         stages = (each.stage for each in self.by_version.values() if each.stage.site == site)
         return min((stage.sent_to_llm(audit_share) for stage in stages), default=1.0)
 
-    def why_new(self, site: str, asked: Asked) -> str:
+    def why_new(self, site: str, asked: CompletionRequest) -> str:
         """What tells a call of a version that nobody answers from those of its site that somebody does."""
         known = self.answering[site]
         if all(each.schema != asked.schema for each in known):

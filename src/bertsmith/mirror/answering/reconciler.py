@@ -51,9 +51,9 @@ class Pace(NamedTuple):
 
 def open_student(folder: Path) -> StudentLike:
     """Ours, which torch is imported for only now."""
-    from bertsmith.mirror.student import Student as Opened
+    from bertsmith.mirror.student import MirrorStudent
 
-    return Opened.open(folder)
+    return MirrorStudent.open(folder)
 
 
 class Reconciler:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from bertsmith.mirror.answering.open_students import CantAnswer, VersionStudents
 from bertsmith.mirror.answering.reconciler import Reconciler
-from bertsmith.mirror.call import Asked, CallRouting
+from bertsmith.mirror.call import CallRouting, CompletionRequest
 from bertsmith.mirror.identity import version_of
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.settings import MirrorSettings
@@ -71,7 +71,7 @@ class Service:
 
     async def routing(
         self,
-        asked: Asked,
+        asked: CompletionRequest,
         site: str,
         headers: Mapping[bytes, bytes],
         *,
@@ -108,7 +108,7 @@ class Service:
             return replace(routing, reason="canary")
         return replace(routing, audit="drawn") if self._draw.random() < share else routing
 
-    async def _asked(self, asked: Asked, version: str, students: VersionStudents) -> CallRouting:
+    async def _asked(self, asked: CompletionRequest, version: str, students: VersionStudents) -> CallRouting:
         stage, student = students.stage, students.student
         routing = CallRouting(stage.version, stage.student)
         if student is None:

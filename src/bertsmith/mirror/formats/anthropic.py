@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from bertsmith.mirror.call import Answered, Asked, Json, Message, NotMirrored
+from bertsmith.mirror.call import ChatMessage, Completion, CompletionRequest, Json, NotMirrored
 from bertsmith.mirror.formats.openai_chat import content_of, required_tool
 from bertsmith.mirror.formats.reading import (
     TEXT_TYPES,
@@ -28,10 +28,10 @@ from bertsmith.mirror.formats.reading import (
 )
 from bertsmith.mirror.formats.wire_format import (
     EVENTS,
-    OwnAnswer,
+    ResponseBody,
+    StudentCompletion,
     Tokens,
     WireFormat,
-    Written,
     named_event,
     whole,
 )
@@ -67,13 +67,13 @@ class Anthropic(WireFormat):
     HEADER = b"anthropic-version"
     KEY = "ANTHROPIC_API_KEY"
 
-    def read_request(self, body: Mapping[str, Json]) -> Asked:
+    def read_request(self, body: Mapping[str, Json]) -> CompletionRequest:
         """Raises NotMirrored saying why."""
         way, name, schema = _schema(body)
-        messages = [Message("system", texts_of(body["system"]))] if body.get("system") else []
+        messages = [ChatMessage("system", texts_of(body["system"]))] if body.get("system") else []
         for given in list_of(body.get("messages"), "malformed-request"):
             messages.append(message_of(given))
-        return Asked(
+        return CompletionRequest(
             self.NAME,
             model_of(body),
             tuple(messages),
@@ -84,7 +84,7 @@ class Anthropic(WireFormat):
             subjects_of(body),
         )
 
-    def read_answer(self, asked: Asked, body: Mapping[str, Json]) -> Answered:
+    def read_answer(self, asked: CompletionRequest, body: Mapping[str, Json]) -> Completion:
         """Raises NotMirrored saying why."""
         stopped = word(body.get("stop_reason"))
         if stopped in _STOPPED_EARLY:
@@ -92,7 +92,7 @@ class Anthropic(WireFormat):
         blocks = [
             object_of(each, "malformed-answer") for each in list_of(body.get("content"), "malformed-answer")
         ]
-        return Answered(
+        return Completion(
             _value(asked, blocks),
             word(body.get("model")),
             stopped,
@@ -127,7 +127,7 @@ class Anthropic(WireFormat):
                 return joined
         raise NotMirrored("cut")
 
-    def write(self, answer: OwnAnswer) -> Written:
+    def write(self, answer: StudentCompletion) -> ResponseBody:
         """Raises NotMirrored where the client wants what only an LLM has."""
         thinking = answer.body.get("thinking")
         if isinstance(thinking, dict) and thinking.get("type") != "disabled":
@@ -152,7 +152,9 @@ class Anthropic(WireFormat):
             "usage": _USAGE,
         }
         return (
-            Written(EVENTS, list(_events(answer, message, block))) if answer.is_streamed else whole(message)
+            ResponseBody(EVENTS, list(_events(answer, message, block)))
+            if answer.is_streamed
+            else whole(message)
         )
 
     def error_body(self, message: str, code: str) -> Json:
@@ -168,7 +170,7 @@ class Anthropic(WireFormat):
     def fits(self, request: Mapping[str, Json], answer: Mapping[str, Json]) -> bool:
         return "messages" in request and "questions" not in request and answer.get("type") == "message"
 
-    def write_request(self, asked: Asked) -> dict[str, Json]:
+    def write_request(self, asked: CompletionRequest) -> dict[str, Json]:
         messages = [{"role": each.role, "content": content_of(each)} for each in asked.inputs]
         system = [{"type": "text", "text": part} for each in asked.system for part in each.parts]
         body = {"max_tokens": _MOST_TOKENS, **asked.parameters, "model": asked.model, "messages": messages}
@@ -195,12 +197,12 @@ def _schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
     )
 
 
-def message_of(given: Json) -> Message:
+def message_of(given: Json) -> ChatMessage:
     """One of a request; what a tool was called with, and what it answered, are parts. Raises NotMirrored."""
     message = object_of(given, "malformed-request")
     role, content = text_of(message.get("role")), message.get("content")
     if not isinstance(content, list):
-        return Message(role, texts_of(content))
+        return ChatMessage(role, texts_of(content))
     found: list[str] = []
     for given in content:
         block = object_of(given, "malformed-request")
@@ -210,10 +212,10 @@ def message_of(given: Json) -> Message:
             found += texts_of(block.get("content"))
         else:
             found += texts_of([block])
-    return Message(role, tuple(found))
+    return ChatMessage(role, tuple(found))
 
 
-def _value(asked: Asked, blocks: list[Mapping[str, Json]]) -> Json:
+def _value(asked: CompletionRequest, blocks: list[Mapping[str, Json]]) -> Json:
     calls = [each for each in blocks if each.get("type") == "tool_use"]
     if asked.way != "tool":
         if calls:
@@ -241,7 +243,7 @@ def _whole_block(block: dict[str, Any]) -> dict[str, Any]:
     return block
 
 
-def _events(answer: OwnAnswer, message: dict[str, Any], block: dict[str, Any]) -> Iterator[bytes]:
+def _events(answer: StudentCompletion, message: dict[str, Any], block: dict[str, Any]) -> Iterator[bytes]:
     yield named_event("message_start", message={**message, "content": [], "stop_reason": None})
     is_call = block["type"] == "tool_use"
     begun = {**block, "input": {}} if is_call else {**block, "text": ""}

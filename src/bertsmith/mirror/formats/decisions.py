@@ -8,7 +8,7 @@ Source: openai-python's types/decision.py (beta of 2026-10).
 from collections.abc import Mapping
 from typing import Any
 
-from bertsmith.mirror.call import Answered, Asked, Json, Message, NotMirrored
+from bertsmith.mirror.call import ChatMessage, Completion, CompletionRequest, Json, NotMirrored
 from bertsmith.mirror.formats.openai_chat import OpenAIFormat
 from bertsmith.mirror.formats.reading import (
     as_json,
@@ -29,7 +29,7 @@ from bertsmith.mirror.formats.systemone import (
     rounded,
     yes_of,
 )
-from bertsmith.mirror.formats.wire_format import OwnAnswer, Written, whole
+from bertsmith.mirror.formats.wire_format import ResponseBody, StudentCompletion, whole
 
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
@@ -43,12 +43,12 @@ class Decisions(OpenAIFormat):
     INPUT = "input"
     NO_INPUT = "server-state"
 
-    def read_request(self, body: Mapping[str, Json]) -> Asked:
+    def read_request(self, body: Mapping[str, Json]) -> CompletionRequest:
         """Raises NotMirrored saying why."""
         questions = list_of(body.get("questions"), "no-schema")
         given = body.get("input")
         messages = (
-            [Message("user", (given,))]
+            [ChatMessage("user", (given,))]
             if isinstance(given, str)
             else [
                 _message_of(object_of(each, "malformed-request"))
@@ -62,11 +62,11 @@ class Decisions(OpenAIFormat):
         if len(fields) != len(questions) or not fields:
             raise NotMirrored("malformed-request")
         schema = {"type": "object", "properties": fields}
-        return Asked(
+        return CompletionRequest(
             self.NAME, model_of(body), tuple(messages), "", schema, "questions", {}, subjects_of(body)
         )
 
-    def read_answer(self, asked: Asked, body: Mapping[str, Json]) -> Answered:
+    def read_answer(self, asked: CompletionRequest, body: Mapping[str, Json]) -> Completion:
         """A question that was refused has no field in the value. Raises NotMirrored saying why."""
         answers = list_of(body.get("answers"), "malformed-answer")
         fields = asked.schema["properties"]
@@ -84,7 +84,7 @@ class Decisions(OpenAIFormat):
         if not value:
             raise NotMirrored("refusal")
         usage = body.get("usage")
-        return Answered(
+        return Completion(
             value,
             word(body.get("model")),
             "",
@@ -94,7 +94,7 @@ class Decisions(OpenAIFormat):
             probabilities,
         )
 
-    def write(self, answer: OwnAnswer) -> Written:
+    def write(self, answer: StudentCompletion) -> ResponseBody:
         """Raises NotMirrored without probabilities."""
         answers = [
             _answer(question, answer, _name_of(question, place))
@@ -118,19 +118,19 @@ def _name_of(question: Json, place: int) -> str:
     return word(object_of(question, "malformed-request").get("name")) or f"question_{place + 1}"
 
 
-def _message_of(item: Mapping[str, Json]) -> Message:
+def _message_of(item: Mapping[str, Json]) -> ChatMessage:
     """Of an item of the input. Raises NotMirrored."""
     kind = item.get("type") or "message"
     if kind in _CALLS:
-        return Message(
+        return ChatMessage(
             "assistant", (as_json({key: item[key] for key in item if key in ("name", "arguments", "input")}),)
         )
     if kind in _OUTPUTS:
-        return Message("tool", texts_of(item.get("output")))
+        return ChatMessage("tool", texts_of(item.get("output")))
     content = item.get("content")
     if isinstance(content, list):
         content = [_json_as_text(part) for part in content]
-    return Message(text_of(item.get("role")), texts_of(content))
+    return ChatMessage(text_of(item.get("role")), texts_of(content))
 
 
 def _json_as_text(part: Json) -> Json:
@@ -166,7 +166,7 @@ def _read(answer: Mapping[str, Json], field: Mapping[str, Json]) -> tuple[Json, 
     return max(numbered, key=lambda each: each[1])[0], numbered
 
 
-def _answer(question: Mapping[str, Json], answer: OwnAnswer, name: str) -> dict[str, Any]:
+def _answer(question: Mapping[str, Json], answer: StudentCompletion, name: str) -> dict[str, Any]:
     spread, kind = answer.spread(name), question["type"]
     head = {"type": kind, "name": question.get("name")}
     if kind == "predicate":

@@ -6,7 +6,15 @@ Source: the API's reference, and openai-python's types/chat/.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from bertsmith.mirror.call import OWN_NUMBER, STUDENT_ANSWER, Answered, Asked, Json, Message, NotMirrored
+from bertsmith.mirror.call import (
+    OWN_ID_PREFIX,
+    STUDENT_ANSWER,
+    ChatMessage,
+    Completion,
+    CompletionRequest,
+    Json,
+    NotMirrored,
+)
 from bertsmith.mirror.formats.reading import (
     Event,
     as_json,
@@ -23,7 +31,15 @@ from bertsmith.mirror.formats.reading import (
     texts_of,
     word,
 )
-from bertsmith.mirror.formats.wire_format import EVENTS, OwnAnswer, Tokens, WireFormat, Written, data, whole
+from bertsmith.mirror.formats.wire_format import (
+    EVENTS,
+    ResponseBody,
+    StudentCompletion,
+    Tokens,
+    WireFormat,
+    data,
+    whole,
+)
 
 _KEPT = (
     "temperature", "top_p", "seed", "max_tokens", "max_completion_tokens", "frequency_penalty",
@@ -63,20 +79,20 @@ class OpenAIChat(OpenAIFormat):
     PATH = "/chat/completions"
     KEY = "OPENAI_API_KEY"
 
-    def read_request(self, body: Mapping[str, Json]) -> Asked:
+    def read_request(self, body: Mapping[str, Json]) -> CompletionRequest:
         """Raises NotMirrored saying why."""
         if (body.get("n") or 1) != 1:
             raise NotMirrored("several-choices")
         way, name, schema = _schema(body)
         messages = tuple(message_of(each) for each in list_of(body.get("messages"), "malformed-request"))
-        return Asked(
+        return CompletionRequest(
             self.NAME, model_of(body), messages, name, schema, way, chosen(body, _KEPT), subjects_of(body)
         )
 
-    def read_answer(self, asked: Asked, body: Mapping[str, Json]) -> Answered:
+    def read_answer(self, asked: CompletionRequest, body: Mapping[str, Json]) -> Completion:
         """Raises NotMirrored saying why."""
         # A student's, of 0.3.0 too, whatever a gateway before it has made of the answer's id and its headers.
-        if word(body.get("system_fingerprint")).startswith(OWN_NUMBER):
+        if word(body.get("system_fingerprint")).startswith(OWN_ID_PREFIX):
             raise NotMirrored(STUDENT_ANSWER)
         choices = list_of(body.get("choices"), "malformed-answer")
         if len(choices) != 1:
@@ -89,7 +105,7 @@ class OpenAIChat(OpenAIFormat):
         if finished in _FINISHED_EARLY:
             raise NotMirrored(_FINISHED_EARLY[finished])
         logprobs = choice.get("logprobs")
-        return Answered(
+        return Completion(
             _value(asked, message),
             word(body.get("model")),
             finished,
@@ -119,14 +135,14 @@ class OpenAIChat(OpenAIFormat):
         joined["choices"] = [_choice(index, choices[index]) for index in sorted(choices)]
         return joined
 
-    def write(self, answer: OwnAnswer) -> Written:
+    def write(self, answer: StudentCompletion) -> ResponseBody:
         """Raises NotMirrored where the client wants what only an LLM has."""
         if answer.body.get("logprobs"):
             raise NotMirrored("logprobs-wanted")
         if answer.body.get("store"):
             raise NotMirrored("store-wanted")
         if answer.is_streamed:
-            return Written(EVENTS, list(_chunks(answer)))
+            return ResponseBody(EVENTS, list(_chunks(answer)))
         is_call = answer.asked.way == "tool"
         message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
         if is_call:
@@ -145,7 +161,7 @@ class OpenAIChat(OpenAIFormat):
         is_other = "questions" in request or answer.get("type") == "message"
         return "messages" in request and not is_other
 
-    def write_request(self, asked: Asked) -> dict[str, Json]:
+    def write_request(self, asked: CompletionRequest) -> dict[str, Json]:
         messages = [{"role": each.role, "content": content_of(each)} for each in asked.messages]
         return {**asked.parameters, "model": asked.model, "messages": messages}
 
@@ -198,15 +214,17 @@ def required_tool(
     return "tool", text_of(functions[0].get("name")), object_of(schema, "malformed-request")
 
 
-def message_of(given: Json) -> Message:
+def message_of(given: Json) -> ChatMessage:
     """One of a request. Raises NotMirrored."""
     message = object_of(given, "malformed-request")
     parts = texts_of(message.get("content"))
     calls = message.get("tool_calls") or ()
-    return Message(text_of(message.get("role")), (*parts, *(as_json(each.get("function")) for each in calls)))
+    return ChatMessage(
+        text_of(message.get("role")), (*parts, *(as_json(each.get("function")) for each in calls))
+    )
 
 
-def _value(asked: Asked, message: Mapping[str, Json]) -> Json:
+def _value(asked: CompletionRequest, message: Mapping[str, Json]) -> Json:
     """What the message says, as JSON: its content, or the arguments of the tool that was asked for."""
     calls = message.get("tool_calls") or []
     if asked.way != "tool":
@@ -251,7 +269,7 @@ def _choice(index: int, choice: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _chunks(answer: OwnAnswer) -> Iterator[bytes]:
+def _chunks(answer: StudentCompletion) -> Iterator[bytes]:
     head = _head(answer, "chat.completion.chunk")
     counts = bool((answer.body.get("stream_options") or {}).get("include_usage"))
     if counts:
@@ -276,7 +294,7 @@ def _chunks(answer: OwnAnswer) -> Iterator[bytes]:
     yield b"data: [DONE]\n\n"
 
 
-def _head(answer: OwnAnswer, kind: str) -> dict[str, Json]:
+def _head(answer: StudentCompletion, kind: str) -> dict[str, Json]:
     return {
         "id": f"chatcmpl-{answer.number}",
         "object": kind,
@@ -287,22 +305,22 @@ def _head(answer: OwnAnswer, kind: str) -> dict[str, Json]:
     }
 
 
-def _finished(answer: OwnAnswer) -> str:
+def _finished(answer: StudentCompletion) -> str:
     """A tool that the request names is answered with stop, one that it requires with tool_calls."""
     if answer.asked.way != "tool":
         return "stop"
     return "stop" if isinstance(answer.body.get("tool_choice"), dict) else "tool_calls"
 
 
-def _function(answer: OwnAnswer, arguments: str) -> dict[str, str]:
+def _function(answer: StudentCompletion, arguments: str) -> dict[str, str]:
     return {"name": answer.asked.schema_name, "arguments": arguments}
 
 
-def _call_id(answer: OwnAnswer) -> str:
+def _call_id(answer: StudentCompletion) -> str:
     return f"call_{answer.number[:24]}"
 
 
-def content_of(message: Message) -> Json:
+def content_of(message: ChatMessage) -> Json:
     """As a request of ours has it."""
     if len(message.parts) == 1:
         return message.parts[0]

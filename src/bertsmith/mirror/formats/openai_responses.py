@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from bertsmith.mirror.call import Answered, Asked, Json, Message, NotMirrored
+from bertsmith.mirror.call import ChatMessage, Completion, CompletionRequest, Json, NotMirrored
 from bertsmith.mirror.formats.openai_chat import OpenAIFormat, allowed_of, required_tool
 from bertsmith.mirror.formats.reading import (
     Event,
@@ -25,7 +25,7 @@ from bertsmith.mirror.formats.reading import (
     texts_of,
     word,
 )
-from bertsmith.mirror.formats.wire_format import EVENTS, OwnAnswer, Written, named_event, whole
+from bertsmith.mirror.formats.wire_format import EVENTS, ResponseBody, StudentCompletion, named_event, whole
 
 _KEPT = (
     "temperature", "top_p", "top_logprobs", "max_output_tokens", "reasoning", "text", "tools", "tool_choice",
@@ -59,7 +59,7 @@ class OpenAIResponses(OpenAIFormat):
     INPUT = "input"
     NO_INPUT = "server-state"
 
-    def read_request(self, body: Mapping[str, Json]) -> Asked:
+    def read_request(self, body: Mapping[str, Json]) -> CompletionRequest:
         """Raises NotMirrored saying why."""
         if any(body.get(name) for name in _ELSEWHERE):
             raise NotMirrored("server-state")
@@ -68,15 +68,15 @@ class OpenAIResponses(OpenAIFormat):
         way, name, schema = _schema(body)
         messages = []
         if body.get("instructions"):
-            messages.append(Message("system", texts_of(body["instructions"])))
+            messages.append(ChatMessage("system", texts_of(body["instructions"])))
         given = body.get("input")
         if isinstance(given, str):
-            messages.append(Message("user", (given,)))
+            messages.append(ChatMessage("user", (given,)))
         else:
             messages += [
                 message for each in list_of(given, "malformed-request") for message in messages_of(each)
             ]
-        return Asked(
+        return CompletionRequest(
             self.NAME,
             model_of(body),
             tuple(messages),
@@ -87,7 +87,7 @@ class OpenAIResponses(OpenAIFormat):
             subjects_of(body),
         )
 
-    def read_answer(self, asked: Asked, body: Mapping[str, Json]) -> Answered:
+    def read_answer(self, asked: CompletionRequest, body: Mapping[str, Json]) -> Completion:
         """Raises NotMirrored saying why."""
         status = body.get("status")
         if status == "incomplete":
@@ -108,7 +108,7 @@ class OpenAIResponses(OpenAIFormat):
                     texts.append(text_of(part.get("text"), "malformed-answer"))
                     logprobs += part.get("logprobs") or []
         usage = body.get("usage")
-        return Answered(
+        return Completion(
             _value(asked, texts, calls),
             word(body.get("model")),
             word(status),
@@ -136,7 +136,7 @@ class OpenAIResponses(OpenAIFormat):
                 return {**response, "output": output}
         raise NotMirrored("cut")
 
-    def write(self, answer: OwnAnswer) -> Written:
+    def write(self, answer: StudentCompletion) -> ResponseBody:
         """Raises NotMirrored where the client wants what only an LLM has."""
         if answer.body.get("top_logprobs") or _LOGPROBS in (answer.body.get("include") or ()):
             raise NotMirrored("logprobs-wanted")
@@ -158,7 +158,9 @@ class OpenAIResponses(OpenAIFormat):
             **said,
         }
         return (
-            Written(EVENTS, list(_events(answer, response, item))) if answer.is_streamed else whole(response)
+            ResponseBody(EVENTS, list(_events(answer, response, item)))
+            if answer.is_streamed
+            else whole(response)
         )
 
     def fits(self, request: Mapping[str, Json], answer: Mapping[str, Json]) -> bool:
@@ -183,24 +185,26 @@ def _schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
     return required_tool(list_of(tools, "malformed-request"), choice, "parameters")
 
 
-def messages_of(given: Json) -> list[Message]:
+def messages_of(given: Json) -> list[ChatMessage]:
     """Of an item of the input: none for thoughts. Raises NotMirrored."""
     item = object_of(given, "malformed-request")
     kind = item.get("type") or "message"
     if kind == "message":
-        return [Message(text_of(item.get("role")), texts_of(item.get("content")))]
+        return [ChatMessage(text_of(item.get("role")), texts_of(item.get("content")))]
     if kind == "function_call":
         return [
-            Message("assistant", (as_json({"name": item.get("name"), "arguments": item.get("arguments")}),))
+            ChatMessage(
+                "assistant", (as_json({"name": item.get("name"), "arguments": item.get("arguments")}),)
+            )
         ]
     if kind == "function_call_output":
-        return [Message("tool", texts_of(item.get("output")))]
+        return [ChatMessage("tool", texts_of(item.get("output")))]
     if kind == "reasoning":
         return []
     raise NotMirrored("server-state" if kind == "item_reference" else "input-not-text")
 
 
-def _value(asked: Asked, texts: list[str], calls: list[Mapping[str, Json]]) -> Json:
+def _value(asked: CompletionRequest, texts: list[str], calls: list[Mapping[str, Json]]) -> Json:
     if asked.way != "tool":
         if calls:
             raise NotMirrored("tool-call")
@@ -214,7 +218,7 @@ def _value(asked: Asked, texts: list[str], calls: list[Mapping[str, Json]]) -> J
     return parsed(text_of(calls[0].get("arguments"), "malformed-answer"))
 
 
-def _item(answer: OwnAnswer) -> dict[str, Any]:
+def _item(answer: StudentCompletion) -> dict[str, Any]:
     number = answer.number[:24]
     if answer.asked.way == "tool":
         return {
@@ -235,7 +239,7 @@ def _item(answer: OwnAnswer) -> dict[str, Any]:
     }
 
 
-def _events(answer: OwnAnswer, response: dict[str, Any], item: dict[str, Any]) -> Iterator[bytes]:
+def _events(answer: StudentCompletion, response: dict[str, Any], item: dict[str, Any]) -> Iterator[bytes]:
     numbers = itertools.count()
 
     def event(kind: str, **more: Any) -> bytes:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from bertsmith.metrics.calibration import choice_confidence, score_confidence
-from bertsmith.mirror.call import Answered, Asked, Json, Message, NotMirrored
+from bertsmith.mirror.call import ChatMessage, Completion, CompletionRequest, Json, NotMirrored
 from bertsmith.mirror.formats.reading import as_json, count, object_of, subjects_of, text_of, word
-from bertsmith.mirror.formats.wire_format import OwnAnswer, WireFormat, Written, whole
+from bertsmith.mirror.formats.wire_format import ResponseBody, StudentCompletion, WireFormat, whole
 
 _DIGITS = 4  # of a probability
 
@@ -26,16 +26,16 @@ class SystemOne(WireFormat):
     PROVIDER = "systemone"
     INPUT = "state"
 
-    def read_request(self, body: Mapping[str, Json]) -> Asked:
+    def read_request(self, body: Mapping[str, Json]) -> CompletionRequest:
         """Raises NotMirrored saying why."""
         questions = object_of(body.get("questions"), "no-schema")
         if not questions or "state" not in body:
             raise NotMirrored("malformed-request")
         state = body["state"]
-        return Asked(
+        return CompletionRequest(
             self.NAME,
             word(body.get("model")),
-            (Message("user", (state if isinstance(state, str) else as_json(state),)),),
+            (ChatMessage("user", (state if isinstance(state, str) else as_json(state),)),),
             "",
             {
                 "type": "object",
@@ -48,7 +48,7 @@ class SystemOne(WireFormat):
             subjects_of(body),
         )
 
-    def read_answer(self, asked: Asked, body: Mapping[str, Json]) -> Answered:
+    def read_answer(self, asked: CompletionRequest, body: Mapping[str, Json]) -> Completion:
         """Raises NotMirrored saying why."""
         answers = object_of(body.get("answers"), "malformed-answer")
         value, probabilities = dict[str, Json](), dict[str, list[tuple[Json, float]]]()
@@ -63,7 +63,7 @@ class SystemOne(WireFormat):
             if answer.get("type") == "choice":
                 value[name] = text_of(answer.get("choice"), "malformed-answer")  # of equals, the one it says
         usage = body.get("usage")
-        return Answered(
+        return Completion(
             value,
             word(body.get("model")),
             "",
@@ -73,7 +73,7 @@ class SystemOne(WireFormat):
             probabilities,
         )
 
-    def write(self, answer: OwnAnswer) -> Written:
+    def write(self, answer: StudentCompletion) -> ResponseBody:
         """Raises NotMirrored without probabilities."""
         answers = {
             name: _answer(question, answer, name) for name, question in answer.body["questions"].items()
@@ -117,7 +117,7 @@ def _probabilities(answer: Mapping[str, Json], field: Mapping[str, Json]) -> lis
     return [(option, float(given[option])) for option in options]
 
 
-def _answer(question: Mapping[str, Json], answer: OwnAnswer, name: str) -> dict[str, Any]:
+def _answer(question: Mapping[str, Json], answer: StudentCompletion, name: str) -> dict[str, Any]:
     spread, kind = answer.spread(name), question["type"]
     if kind == "noul":
         return {"type": kind, "noul": yes_of(spread)}

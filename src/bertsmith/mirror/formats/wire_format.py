@@ -17,10 +17,10 @@ from urllib.parse import unquote
 import orjson
 
 from bertsmith.mirror.call import (
-    OWN_NUMBER,
+    OWN_ID_PREFIX,
     SYSTEM_ROLES,
-    Answered,
-    Asked,
+    Completion,
+    CompletionRequest,
     Json,
     NotMirrored,
     Probabilities,
@@ -46,7 +46,7 @@ _OF_MODEL = (  # types of items, as …_call; what a client refers to by its id 
 Tokens = tuple[int | None, int | None]  # read and written; None where nobody says it
 
 
-class Written(NamedTuple):
+class ResponseBody(NamedTuple):
     """`pieces` of the body, each sent as soon as it can be."""
 
     content_type: str
@@ -54,17 +54,17 @@ class Written(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OwnAnswer:
+class StudentCompletion:
     """`body` is the parsed request and `path` what it asked for, with its query; `value` is what the student
     says of it. `probabilities` may be empty where the protocol doesn't ask for them.
     """
 
-    asked: Asked
+    asked: CompletionRequest
     body: Mapping[str, Json]
     value: Json
     student: str
     probabilities: Probabilities = field(default_factory=dict)
-    number: str = field(default_factory=lambda: OWN_NUMBER + uuid.uuid4().hex)
+    number: str = field(default_factory=lambda: OWN_ID_PREFIX + uuid.uuid4().hex)
     at: int = field(default_factory=lambda: int(time.time()))
     path: str = ""
 
@@ -120,11 +120,11 @@ class WireFormat(ABC):
     MEDIA: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
-    def read_request(self, body: Mapping[str, Json]) -> Asked:
+    def read_request(self, body: Mapping[str, Json]) -> CompletionRequest:
         """Raises NotMirrored saying why."""
 
     @abstractmethod
-    def read_answer(self, asked: Asked, body: Mapping[str, Json]) -> Answered:
+    def read_answer(self, asked: CompletionRequest, body: Mapping[str, Json]) -> Completion:
         """Of a body with status 200, or of a joined stream. Raises NotMirrored saying why."""
 
     def join(self, events: Iterable[Event]) -> Mapping[str, Json]:
@@ -134,7 +134,7 @@ class WireFormat(ABC):
         raise NotMirrored("streamed")
 
     @abstractmethod
-    def write(self, answer: OwnAnswer) -> Written:
+    def write(self, answer: StudentCompletion) -> ResponseBody:
         """An answer of ours, whole or as a stream. Raises NotMirrored where the student can't give what the
         client asked for.
         """
@@ -184,7 +184,7 @@ class WireFormat(ABC):
                 since = place
         return items[since:] or items  # it begins the model's answer
 
-    def write_request(self, asked: Asked) -> dict[str, Json]:
+    def write_request(self, asked: CompletionRequest) -> dict[str, Json]:
         """What was asked, to be asked again by ourselves."""
         raise NotImplementedError
 
@@ -201,9 +201,9 @@ def _field(item: Json, key: str) -> Json:
     return item.get(key) if isinstance(item, dict) else None
 
 
-def whole(body: Json) -> Written:
+def whole(body: Json) -> ResponseBody:
     """An answer that comes at once."""
-    return Written(JSON, [orjson.dumps(body)])
+    return ResponseBody(JSON, [orjson.dumps(body)])
 
 
 def data(value: Json) -> bytes:

@@ -18,9 +18,9 @@ from starlette.types import Receive, Scope, Send
 
 from bertsmith.mirror.call import NotMirrored
 from bertsmith.mirror.formats.registry import USUAL, format_of
-from bertsmith.mirror.guard.guarded_texts import Guarded, answer_texts, request_texts
-from bertsmith.mirror.guard.judge import AuditLog, CantJudge, Judge, Verdict
-from bertsmith.mirror.guard.policy import ACTIONS, ALLOW, GuardSettings, SidePolicy
+from bertsmith.mirror.guard.guarded_texts import GuardedTexts, answer_texts, request_texts
+from bertsmith.mirror.guard.judge import AuditLog, CantJudge, GuardJudge, GuardVerdict
+from bertsmith.mirror.guard.policy import ACTIONS, ALLOW, GuardServerSettings, SidePolicy
 from bertsmith.mirror.relay_server import ClientGone, RelayApp, RequestBody, run, send_json
 from bertsmith.mirror.settings import require_upstream
 from bertsmith.mirror.upstreams import (
@@ -45,7 +45,7 @@ _ASKS_NO_LLM = ("GET", "HEAD", "OPTIONS", "DELETE")
 class GuardApp(RelayApp):
     """What goes through is judged by `judge`."""
 
-    def __init__(self, settings: GuardSettings, judge: Judge) -> None:
+    def __init__(self, settings: GuardServerSettings, judge: GuardJudge) -> None:
         self.settings, self.judge = settings, judge
         settings.require_labels(judge.labels)
         self.log = AuditLog(Path(settings.log), with_texts=settings.log_texts)
@@ -55,7 +55,7 @@ class GuardApp(RelayApp):
 
     async def relay_call(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Where the policy lets it through."""
-        await _Guarded(self, scope, receive, send).run()
+        await _GuardedCall(self, scope, receive, send).run()
 
     async def start(self) -> None:
         """The judge is warm already."""
@@ -72,7 +72,7 @@ class GuardApp(RelayApp):
         return self.log.facts()
 
 
-class _Guarded:
+class _GuardedCall:
     """One request on its way through. `said` is what was decided so far, by side."""
 
     def __init__(self, app: GuardApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,7 +83,7 @@ class _Guarded:
         self.is_kept = scope["method"] == "GET" and any(path in f"{scope['path']}/" for path in paths)
         self.body = RequestBody(receive, app.settings.max_judged_bytes)
         self.call = uuid.uuid4().hex
-        self.said: dict[str, Verdict] = {}
+        self.said: dict[str, GuardVerdict] = {}
 
     @property
     def is_other(self) -> bool:
@@ -136,12 +136,12 @@ class _Guarded:
             status, said, code = meaning_of(error)
             await self._refuse(status, said, code)
 
-    def _read_request(self, content: bytes | None) -> Callable[[], Guarded]:
-        def read() -> Guarded:
+    def _read_request(self, content: bytes | None) -> Callable[[], GuardedTexts]:
+        def read() -> GuardedTexts:
             if self.is_other:
                 raise NotMirrored("other-path")
             if self.form is None:
-                return Guarded([])
+                return GuardedTexts([])
             if content is None or len(content) > self.app.settings.max_judged_bytes:
                 raise NotMirrored("too-large")
             if dict(self.scope["headers"]).get(b"content-encoding"):
@@ -150,11 +150,13 @@ class _Guarded:
 
         return read
 
-    async def _is_blocked(self, side: str, policy: SidePolicy | None, read: Callable[[], Guarded]) -> bool:
+    async def _is_blocked(
+        self, side: str, policy: SidePolicy | None, read: Callable[[], GuardedTexts]
+    ) -> bool:
         """Judges, writes it down, and answers where it is blocked."""
         if policy is None:
             return False
-        is_open, guarded, verdict = self.app.settings.fail == "open", Guarded([]), Verdict("allow")
+        is_open, guarded, verdict = self.app.settings.fail == "open", GuardedTexts([]), GuardVerdict("allow")
         try:
             guarded = await asyncio.to_thread(read)  # which takes seconds for 300,000 strings of JSON
             if is_open or not guarded.reason:
@@ -163,7 +165,7 @@ class _Guarded:
         except NotMirrored as found:
             reason = found.reason
         except CantJudge as found:
-            reason, verdict = found.reason, Verdict("allow", milliseconds=found.milliseconds)
+            reason, verdict = found.reason, GuardVerdict("allow", milliseconds=found.milliseconds)
         # An image passes, and a text beside it is judged all the same.
         if reason and verdict.action == "allow":
             verdict = replace(verdict, action="allow" if is_open else "block", reason=reason)
@@ -203,7 +205,7 @@ class _Guarded:
             if size > most:
                 break
 
-        def read() -> Guarded:
+        def read() -> GuardedTexts:
             if size > most:
                 raise NotMirrored("too-large")
             if 300 <= answer.status < 400 and answer.header(b"location"):
@@ -246,12 +248,12 @@ class _Guarded:
         await send_json(self.send, status, form.error_body(said, code), self.header)
 
 
-def serve_guard(settings: GuardSettings) -> None:
+def serve_guard(settings: GuardServerSettings) -> None:
     """Serves until a signal comes. Raises RecipeError without an upstream and for labels that the model
     doesn't have, ModelError for the model, InputError for an address or a log that can't be used.
     """
     require_upstream(settings, "bertsmith mirror guard --policy policy.toml")
     with listening(settings.host, settings.port) as listener:
-        app = GuardApp(settings, Judge(settings.model, settings.judge_seconds))
+        app = GuardApp(settings, GuardJudge(settings.model, settings.judge_seconds))
         told = settings.model_dump(mode="json")
         run(settings, app, listener, doing="guarding", into=f"deciding into {settings.log}", told=told)

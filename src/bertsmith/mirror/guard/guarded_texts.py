@@ -14,7 +14,7 @@ from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from bertsmith.mirror.call import Json, NotMirrored
-from bertsmith.mirror.exchange import LARGEST, decoded
+from bertsmith.mirror.exchange import LARGEST, decode_content
 from bertsmith.mirror.formats.reading import DONE, events_of, object_of
 from bertsmith.mirror.formats.registry import USUAL
 from bertsmith.mirror.formats.wire_format import WireFormat
@@ -82,14 +82,14 @@ _TAGS = {0xE0000 + code: code for code in range(0x20, 0x7F)}
 _PLACES = ("type", "index", "output_index", "content_index", "summary_index", "annotation_index")
 
 
-class Guarded(NamedTuple):
+class GuardedTexts(NamedTuple):
     """`reason` says why something beside the texts can't be judged; empty where there is nothing such."""
 
     texts: list[str]
     reason: str = ""
 
 
-def request_texts(form: WireFormat, content: bytes) -> Guarded:
+def request_texts(form: WireFormat, content: bytes) -> GuardedTexts:
     """Raises NotMirrored where none of it can be judged: malformed-request, server-state."""
     try:
         body = object_of(_json(content), "malformed-request")
@@ -100,7 +100,7 @@ def request_texts(form: WireFormat, content: bytes) -> Guarded:
             found.add("\n".join(texts), ("items", "together"))
         for key in body.keys() - form.OF_APPLICATION - {form.INPUT}:
             found.add(body[key], (key,))
-        return Guarded(list(found.texts()), "input-not-text" if found.has_other else "")
+        return GuardedTexts(list(found.texts()), "input-not-text" if found.has_other else "")
     except _MALFORMED:
         raise NotMirrored("malformed-request") from None
 
@@ -114,12 +114,12 @@ def answer_texts(
     is_error: bool = False,
     largest: int = LARGEST,
     form: WireFormat = USUAL,
-) -> Guarded:
+) -> GuardedTexts:
     """Of a body, or of a stream, of at most `largest` bytes unpacked. `asked` is the request, of which some
     answers repeat what the application said; None for an answer that was kept, which is all that is left of
     it. Raises NotMirrored where none of it can be judged.
     """
-    content = decoded(content, encoding, largest)
+    content = decode_content(content, encoding, largest)
     try:
         found = _Texts(form, _own_words(content if asked is None else asked, form))
         if is_stream:
@@ -135,7 +135,7 @@ def answer_texts(
             found.add(content.decode(), ())
         elif content.strip() or not is_error:
             found.add(_json(content), ())
-        return Guarded(list(found.texts()), "answer-not-text" if found.has_other else "")
+        return GuardedTexts(list(found.texts()), "answer-not-text" if found.has_other else "")
     except _MALFORMED:
         raise NotMirrored("malformed-answer") from None
 

@@ -27,7 +27,7 @@ _REMEMBERED = 10_000  # times
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GuardVerdict:
     """`reason` says why nobody could judge; the action is then the policy's. `label` is the one that decided,
     with its `probability`.
     """
@@ -47,7 +47,7 @@ class CantJudge(Exception):
         self.reason, self.milliseconds = reason, milliseconds
 
 
-class Judge:
+class GuardJudge:
     """A fine-tuned model, opened by name or folder. Raises ModelError for one that gives no labels."""
 
     def __init__(self, model: str, seconds: float) -> None:
@@ -67,10 +67,10 @@ class Judge:
         self._waiting = 0
         self._threads.submit(self.predictor.predict, ["warm up"]).result()
 
-    async def judge(self, texts: Sequence[str], policy: SidePolicy) -> Verdict:
+    async def judge(self, texts: Sequence[str], policy: SidePolicy) -> GuardVerdict:
         """The first verdict that blocks, else the most severe. Raises CantJudge, after `seconds` at most."""
         if not texts:
-            return Verdict("allow")
+            return GuardVerdict("allow")
         if self._waiting >= _MOST_WAITING:
             raise CantJudge("guard-busy")
         began = time.perf_counter()
@@ -89,11 +89,11 @@ class Judge:
             raise CantJudge("guard-failed", (time.perf_counter() - began) * 1000) from None
         return replace(worst, milliseconds=(time.perf_counter() - began) * 1000)
 
-    def _worst(self, texts: Sequence[str], policy: SidePolicy, until: float) -> Verdict:
+    def _worst(self, texts: Sequence[str], policy: SidePolicy, until: float) -> GuardVerdict:
         """In a thread. What nobody waits for any more isn't computed: the next ones would be late for it. The
         longest come last: a file that counts as text, where `fail` is open, must not let the others pass.
         """
-        worst: Verdict | None = None
+        worst: GuardVerdict | None = None
         predictions = self.predictor.predict_windows(sorted(texts, key=len))
         while worst is None or worst.action != BLOCK:
             if time.perf_counter() > until:
@@ -103,14 +103,14 @@ class Judge:
             verdict = self._verdict(prediction, policy)
             if worst is None or _severity(verdict) > _severity(worst):
                 worst = verdict
-        return worst or Verdict("allow")
+        return worst or GuardVerdict("allow")
 
     def _done(self, work: "asyncio.Future[Any]") -> None:
         self._waiting -= 1
         if not work.cancelled():
             work.exception()  # has been looked at, or comes too late
 
-    def _verdict(self, prediction: Any, policy: SidePolicy) -> Verdict:
+    def _verdict(self, prediction: Any, policy: SidePolicy) -> GuardVerdict:
         shares = {str(label): float(share) for label, share in prediction["probabilities"].items()}
         if not all(map(math.isfinite, shares.values())):  # which no cost is below
             raise CantJudge("guard-failed")
@@ -119,14 +119,14 @@ class Judge:
         action = policy.decide(given, shares, several=several)
         named = [label for label in shares if policy.action_of(label) == action]
         label = max(named or shares, key=lambda each: shares[each])
-        return Verdict(action, label, shares[label])
+        return GuardVerdict(action, label, shares[label])
 
     def close(self) -> None:
         """Ends the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _severity(verdict: Verdict) -> tuple[int, float]:
+def _severity(verdict: GuardVerdict) -> tuple[int, float]:
     return ACTIONS.index(verdict.action), verdict.probability or 0.0
 
 
@@ -147,7 +147,7 @@ class AuditLog:
                 f"The log {path} can't be written: {error.strerror}. Name another with --log."
             ) from None
 
-    def write(self, side: str, protocol: str, call: str, verdict: Verdict, texts: list[str]) -> None:
+    def write(self, side: str, protocol: str, call: str, verdict: GuardVerdict, texts: list[str]) -> None:
         """One decision; both sides of a call have its name."""
         self.actions[f"{side}-{verdict.action}"] += 1
         if verdict.milliseconds:  # the model was asked, whether it could say something or not

@@ -81,7 +81,7 @@ class SidePolicy(Strict):
         return min(prices, key=lambda action: (prices[action], ACTIONS.index(action)))
 
 
-class GuardSettings(RelaySettings):
+class GuardServerSettings(RelaySettings):
     """`model` is a classifier's folder or name. `fail`: what can't be judged is let through (open) or refused
     (closed). A model that says nothing for `judge_seconds` can't judge; nor can it a body of more than
     `max_judged_bytes`. `log` has a line for each decision, with the text only where `log_texts` says so.
@@ -117,8 +117,10 @@ class GuardSettings(RelaySettings):
 
 def read_policy(
     path: Path, given: Mapping[str, Any], environment: Mapping[str, str] = os.environ
-) -> GuardSettings:
+) -> GuardServerSettings:
     """What the command line gives goes before the environment, and that before the file. Raises RecipeError
     naming the key, InputError for a file that can't be read.
     """
-    return check(GuardSettings, gather(GuardSettings, ENVIRONMENT, path, given, environment), str(path))
+    return check(
+        GuardServerSettings, gather(GuardServerSettings, ENVIRONMENT, path, given, environment), str(path)
+    )

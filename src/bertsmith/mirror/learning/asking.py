@@ -26,8 +26,17 @@ import httpx
 
 from bertsmith.errors import InputError
 from bertsmith.files import read_json
-from bertsmith.mirror.call import AGAIN, LABELLED, SYSTEM_ROLES, Answered, Asked, Call, Json, NotMirrored
-from bertsmith.mirror.exchange import make_call, read_answered, read_asked
+from bertsmith.mirror.call import (
+    AGAIN,
+    LABELLED,
+    SYSTEM_ROLES,
+    Call,
+    Completion,
+    CompletionRequest,
+    Json,
+    NotMirrored,
+)
+from bertsmith.mirror.exchange import make_call, read_completion, read_request
 from bertsmith.mirror.formats.registry import FORMATS, USUAL
 from bertsmith.mirror.formats.wire_format import Tokens, WireFormat
 from bertsmith.mirror.identity import site_of, version_of
@@ -41,7 +50,7 @@ from bertsmith.progress import Progress
 _ATTEMPTS, _LONGEST_WAIT = 6, 60.0  # seconds
 _BUSY = (408, 409, 429, 500, 502, 503, 504, 529)
 _TIMEOUT = 120.0  # seconds
-AsCall = Callable[[Asked, Answered, float, float], Call]  # asked, answered, began, seconds
+AsCall = Callable[[CompletionRequest, Completion, float, float], Call]  # asked, answered, began, seconds
 GAP = "{text}"
 _NAME = "labels"
 
@@ -91,16 +100,16 @@ class Upstream:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def asked(self, body: Mapping[str, Json]) -> Asked:
+    def asked(self, body: Mapping[str, Json]) -> CompletionRequest:
         """A request in its protocol, as it would be recorded. Raises InputError where it asks for nothing
         that could be mirrored.
         """
         try:
-            return read_asked(self._form, body)
+            return read_request(self._form, body)
         except NotMirrored as reason:
             raise InputError(f"The request can't be mirrored: {reason.reason}.") from None
 
-    def ask(self, asked: Asked) -> Answered:
+    def ask(self, asked: CompletionRequest) -> Completion:
         """Waits and tries again where the LLM is busy. Raises NotMirrored for an answer that says nothing to
         learn from, InputError where it refuses, or goes on being busy.
         """
@@ -112,7 +121,7 @@ class Upstream:
         except ValueError:
             raise NotMirrored("malformed-answer") from None
         try:
-            return read_answered(self._form, asked, body)
+            return read_completion(self._form, asked, body)
         except NotMirrored as found:
             tokens = self._form.tokens_of(body) if isinstance(body, dict) else (None, None)
             raise UnusableAnswer(found.reason, tokens) from None
@@ -203,8 +212,8 @@ class Asking:
 class _Answer:
     """`failure` where the LLM refused the request, or was away. `tokens` are paid for, whatever was said."""
 
-    asked: Asked
-    answered: Answered | None
+    asked: CompletionRequest
+    answered: Completion | None
     why: str
     began: float
     seconds: float
@@ -213,7 +222,7 @@ class _Answer:
 
 
 def ask_all(
-    questions: Sequence[Asked],
+    questions: Sequence[CompletionRequest],
     upstream: Upstream,
     store: Store,
     as_call: AsCall,
@@ -254,7 +263,7 @@ def ask_all(
     return found
 
 
-def _ask(upstream: Upstream, asked: Asked) -> _Answer:
+def _ask(upstream: Upstream, asked: CompletionRequest) -> _Answer:
     began, clock = time.time(), time.monotonic()
     try:
         answered = upstream.ask(asked)
@@ -268,7 +277,7 @@ def _ask(upstream: Upstream, asked: Asked) -> _Answer:
     return _Answer(asked, answered, "", began, time.monotonic() - clock, tokens)
 
 
-def _fingerprint(store: Store, asked: Asked) -> str:
+def _fingerprint(store: Store, asked: CompletionRequest) -> str:
     """What stands for a question, without its texts."""
     messages = [[each.role, *each.parts] for each in asked.messages]
     question = [asked.protocol, asked.model, messages, asked.schema_name, asked.schema, asked.parameters]
@@ -279,7 +288,7 @@ def _take(
     done: Iterable["Future[_Answer]"], records: CallRecords, as_call: AsCall, budget: Budget, found: Asking
 ) -> None:
     """Stores what was answered, and which questions weren't. Raises the first error."""
-    calls, unanswered, failures = list[Call](), list[Asked](), list[BaseException]()
+    calls, unanswered, failures = list[Call](), list[CompletionRequest](), list[BaseException]()
     for future in done:
         if future.cancelled():
             continue
@@ -355,7 +364,7 @@ def label_texts(
     known = {_inputs(call.asked) for version in versions for call in store.calls(version)}
     new = [each for each in asked if _inputs(each) not in known]
 
-    def as_call(each: Asked, answered: Answered, began: float, seconds: float) -> Call:
+    def as_call(each: CompletionRequest, answered: Completion, began: float, seconds: float) -> Call:
         return make_call(each, answered, redactor, source=LABELLED, began=began, named=site, seconds=seconds)
 
     found = ask_all(new, upstream, store, as_call, budget, at_once, progress)
@@ -417,7 +426,7 @@ def ask_again(
     calls = {id(call.asked): call for call in drawn}
     wanted = [call.asked for call in drawn if _inputs(call.asked) not in again]
 
-    def as_call(each: Asked, answered: Answered, began: float, seconds: float) -> Call:
+    def as_call(each: CompletionRequest, answered: Completion, began: float, seconds: float) -> Call:
         """Of its site and version."""
         made = make_call(each, answered, redactor, source=AGAIN, began=began, seconds=seconds)
         return replace(made, site=calls[id(each)].site, version=calls[id(each)].version)
@@ -426,5 +435,5 @@ def ask_again(
     return replace(found, known=len(drawn) - len(wanted))
 
 
-def _inputs(asked: Asked) -> tuple[tuple[str, ...], ...]:
+def _inputs(asked: CompletionRequest) -> tuple[tuple[str, ...], ...]:
     return tuple(each.parts for each in asked.inputs)

@@ -29,7 +29,7 @@ from typing import Any
 import orjson
 
 from bertsmith.errors import InputError
-from bertsmith.mirror.call import AGAIN, LABELLED, UNDATED, Answered, Call, Json
+from bertsmith.mirror.call import AGAIN, LABELLED, UNDATED, Call, Completion, Json
 from bertsmith.mirror.fields import AnswerShape, Field, Values, path_of, written
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.understand import Understood
@@ -43,7 +43,7 @@ FEWEST = 50  # calls to learn from
 AUDIT = "audit"  # the source of calls that a student answered, and the LLM too
 
 
-def spreads_of(answered: Answered, shape: AnswerShape) -> dict[str, Spread]:
+def spreads_of(answered: Completion, shape: AnswerShape) -> dict[str, Spread]:
     """By path, for fields of one value of several; empty where the teacher said nothing of it."""
     single = [each for each in shape.fields if each.kind in ("enum", "boolean", "ordinal")]
     if answered.probabilities:

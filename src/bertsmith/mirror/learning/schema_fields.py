@@ -22,8 +22,8 @@ from bertsmith.mirror.fields import (
     AnswerShape,
     Constant,
     Field,
-    Refused,
     SpanForm,
+    UnsupportedPart,
     is_number,
     path_of,
     plain,
@@ -92,11 +92,11 @@ class _Walk:
     root: Mapping[str, Json]
     observations: Sequence[Observation]
     fields: list[Field] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[UnsupportedPart] = field(default_factory=list)
     constants: list[Constant] = field(default_factory=list)
 
     def refuse(self, keys: Keys, why: str, *, required: bool) -> None:
-        self.refused.append(Refused(keys=keys, why=why, required=required))
+        self.refused.append(UnsupportedPart(keys=keys, why=why, required=required))
 
     def refuse_ambiguous(self) -> None:
         """Parts that have one path, such as the key a.b beside the key b in a."""

@@ -57,7 +57,7 @@ class Candidate:
 class Judged:
     """A model's answers beside the teacher's: `confidence` (E,) and `differs` (E,) of the whole answer, and
     by path those of each field; `answers` are the model's. An answer that holds a placeholder of a redacted
-    text, or has no confidence at all, is never given (bertsmith.mirror.student.Student), and has
+    text, or has no confidence at all, is never given (bertsmith.mirror.student.MirrorStudent), and has
     confidence -1.
     """
 

@@ -64,7 +64,7 @@ from bertsmith.mirror.student_file import (
     read_student_file,
     student_id,
 )
-from bertsmith.mirror.template import Template
+from bertsmith.mirror.template import PromptTemplate
 
 _PLAN = "plan.json"
 Say = Callable[[str], None]
@@ -231,7 +231,7 @@ def _resumed(
     understood = replace(
         understood,
         shape=AnswerShape.model_validate(plan["shape"]),
-        templates={name: Template.model_validate(each) for name, each in plan["templates"].items()},
+        templates={name: PromptTemplate.model_validate(each) for name, each in plan["templates"].items()},
     )
     read, known = read_calls(store, understood), set(plan["calls"])
     calls = [call for call in read.calls if call.id in known]

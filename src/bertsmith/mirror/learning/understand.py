@@ -38,7 +38,7 @@ from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, as_text
 from bertsmith.mirror.learning.schema_fields import Observation, shape_of
 from bertsmith.mirror.store import Store, VersionCount
 from bertsmith.mirror.tables import CALLS, MERGED
-from bertsmith.mirror.template import FEWEST, Template, find_template
+from bertsmith.mirror.template import FEWEST, PromptTemplate, find_template
 
 _LOOKED_AT = 2000  # calls of a version, the latest
 _ALL_SMALL = ""  # the template of versions that have too few calls for one of their own
@@ -66,7 +66,7 @@ class Understood:
     """
 
     versions: tuple[VersionCount, ...]
-    templates: dict[str, Template]
+    templates: dict[str, PromptTemplate]
     shape: AnswerShape
     looked_at: int
     fitting: int
@@ -136,14 +136,14 @@ def _latest(store: Store, version: str, without: Collection[str] = frozenset()) 
     return list(deque(traffic, maxlen=_LOOKED_AT))
 
 
-def _input_of(call: Call, templates: Mapping[str, Template]) -> str | None:
+def _input_of(call: Call, templates: Mapping[str, PromptTemplate]) -> str | None:
     template = templates.get(call.version)
     return None if template is None else template.input_of(call.asked)
 
 
-def _templates(latest: dict[str, list[Call]]) -> dict[str, Template]:
+def _templates(latest: dict[str, list[Call]]) -> dict[str, PromptTemplate]:
     """One a version; versions too small for that share one, which then spans their prompts too."""
-    found: dict[str, Template] = {}
+    found: dict[str, PromptTemplate] = {}
     small = list[Call]()
     for version, calls in latest.items():
         template = find_template([call.asked.messages for call in calls])

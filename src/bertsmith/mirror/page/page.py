@@ -28,7 +28,7 @@ from bertsmith.errors import BertsmithError
 from bertsmith.mirror.answering.judging import MOVES, change, moved
 from bertsmith.mirror.answering.stages import Stage
 from bertsmith.mirror.database import shown
-from bertsmith.mirror.page.state import Looking
+from bertsmith.mirror.page.state import StateReader
 from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.serving import LOG
 from bertsmith.serving.admission import Client, Keys, is_loopback
@@ -51,17 +51,17 @@ def is_of_page(path: str) -> bool:
     return path.startswith(ROOT) or path == ROOT.rstrip("/")
 
 
-class Changed(Refusal):
+class StageConflict(Refusal):
     """Somebody else was quicker."""
 
     status, code = 409, "changed_meanwhile"
 
 
-class Page:
+class MirrorPage:
     """An ASGI application. `running` says how this process is."""
 
     def __init__(
-        self, settings: MirrorSettings, looking: Looking, running: Callable[[], Mapping[str, Any]]
+        self, settings: MirrorSettings, looking: StateReader, running: Callable[[], Mapping[str, Any]]
     ) -> None:
         """Raises InputError for a file of keys that can't be read."""
         self.settings, self.looking, self.running = settings, looking, running
@@ -147,7 +147,7 @@ class Page:
         if before is None:
             raise InvalidRequest(f"There is no version {version!r} in the store.")
         if before.revision != revision:
-            raise Changed("The mode was changed meanwhile. Look again before you decide.")
+            raise StageConflict("The mode was changed meanwhile. Look again before you decide.")
         after = moved(stages, before, move, self.settings.canary_share)
         change(stages, before, after, f"on the page{f', by {who}' if who else ''}")
         return after

@@ -17,7 +17,7 @@ from bertsmith.mirror.fields import plain
 from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.mirror.store import Store, VersionCount
 from bertsmith.mirror.tables import values_of
-from bertsmith.mirror.template import BETWEEN, Template, find_template
+from bertsmith.mirror.template import BETWEEN, PromptTemplate, find_template
 
 _LOOKED_AT = 400  # calls of a version, the latest
 _DETAILED = 24  # versions whose calls are looked at
@@ -32,12 +32,12 @@ _RULES = (
 _MOST, _AGAIN = 100, 10  # different ones of a field, and how often each came: then they are no free text
 
 
-class Looking:
+class StateReader:
     """At one store. What a version's calls hold is kept until there are markedly more of them."""
 
     def __init__(self, store: Store, settings: MirrorSettings) -> None:
         self.store, self.stages, self.settings = store, StageStore(store), settings
-        self._known: dict[str, tuple[int, dict[str, Any], Template | None]] = {}
+        self._known: dict[str, tuple[int, dict[str, Any], PromptTemplate | None]] = {}
 
     def state(self, *, has_texts: bool = False) -> dict[str, Any]:
         """With `has_texts` texts of calls stand beside what a student takes them for."""
