@@ -32,7 +32,7 @@ def test_the_model_can_fill_masks(tiny_model: Path, tmp_path: Path, monkeypatch:
     from bertsmith.inference.masked_language import MaskedLanguageModel
     from bertsmith.model import locate
 
-    monkeypatch.setattr(locate, "locate_model", lambda name: locate.Located(tiny_model, "path"))
+    monkeypatch.setattr(locate, "locate_model", lambda name: locate.ModelLocation(tiny_model, "path"))
     start_up.make_model(tmp_path / "model")
     monkeypatch.undo()
     assert len(MaskedLanguageModel.load(tmp_path / "model").fill_mask("a [MASK] b", top=3)[0]) == 3

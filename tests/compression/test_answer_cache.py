@@ -11,7 +11,7 @@ import torch
 from distil_rows import save_teacher, write_rows
 
 from bertsmith.compression.distilling.tasks import teacher as answer_cache
-from bertsmith.compression.distilling.tasks.teacher import Teacher, cached_outputs, key_of
+from bertsmith.compression.distilling.tasks.teacher import TaskTeacher, cached_outputs, key_of
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.finetuning import encode_examples
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 class Counted:
     """A teacher that counts the examples it is asked for."""
 
-    def __init__(self, teacher: Teacher, dies_after: int = 1_000_000) -> None:
+    def __init__(self, teacher: TaskTeacher, dies_after: int = 1_000_000) -> None:
         self.teacher, self.asked, self.dies_after = teacher, 0, dies_after
         self.sha256 = teacher.sha256
 
@@ -33,11 +33,11 @@ class Counted:
         return self.teacher.outputs(encoded)
 
 
-def open_teacher(folder: Path) -> Teacher:
-    return Teacher.open(str(folder), None, CPU)
+def open_teacher(folder: Path) -> TaskTeacher:
+    return TaskTeacher.open(str(folder), None, CPU)
 
 
-def encoded_by(teacher: Teacher, folder: Path, task: str, count: int = 40) -> list[Encoded]:
+def encoded_by(teacher: TaskTeacher, folder: Path, task: str, count: int = 40) -> list[Encoded]:
     examples = teacher.task.read(write_rows(folder / "rows.jsonl", task, count), labelled=False)
     return list(encode_examples(teacher.task, examples, teacher.tokenizer).encoded)
 
@@ -113,7 +113,7 @@ def _with_values(one: Encoded, value: float) -> Any:
 def test_a_teacher_of_cosines_shows_its_vectors(tmp_path: Path) -> None:
     """What it says of a pair is the same."""
     folder = save_teacher(tmp_path, "similarity", 0)
-    teacher = Teacher.open(str(folder), None, torch.device("cpu"))
+    teacher = TaskTeacher.open(str(folder), None, torch.device("cpu"))
     examples = teacher.task.read(tmp_path / "train.jsonl")[:5]
     encoded = encode_examples(teacher.task, examples, teacher.tokenizer).encoded
     outputs = teacher.outputs(encoded)

@@ -18,7 +18,7 @@ from bertsmith.compression.distilling.tasks.data import (
     read_answer_file,
     read_distil_data,
 )
-from bertsmith.compression.distilling.tasks.teacher import Teacher, open_teachers
+from bertsmith.compression.distilling.tasks.teacher import TaskTeacher, open_teachers
 from bertsmith.errors import InputError
 from bertsmith.files import read_json, sha256, write_json
 from bertsmith.tasks.examples.held_out import hold_out
@@ -29,7 +29,7 @@ from bertsmith.tasks.task import Task
 
 @pytest.fixture
 def task(make_teacher: Callable[..., Path]) -> Task[Any]:
-    teacher = Teacher.open(str(make_teacher("classification")), None, torch.device("cpu"))
+    teacher = TaskTeacher.open(str(make_teacher("classification")), None, torch.device("cpu"))
     return teacher.task.as_student({})
 
 
@@ -244,7 +244,7 @@ def taught_by(
         "sha256": {name: sha256(file) for name, file in files.items()},
     }
     write_json(folder / "teacher" / "bertsmith.json", manifest)
-    opened = Teacher.open(str(folder / "teacher"), None, torch.device("cpu"))
+    opened = TaskTeacher.open(str(folder / "teacher"), None, torch.device("cpu"))
     values = {"teacher": [str(folder / "teacher")], "out": str(folder / "out")} | given
     return read_distil_data(opened.task.as_student({}), make_distil_recipe(values, []), [opened])
 
@@ -320,7 +320,7 @@ def test_a_label_among_several_that_the_teacher_cannot_give_is_refused(
     make_teacher: Callable[..., Path], tmp_path: Path
 ) -> None:
     """Learned as absent it would teach the contrary. In rows that measure it counts as missed."""
-    teacher = Teacher.open(str(make_teacher("multi-label")), None, torch.device("cpu"))
+    teacher = TaskTeacher.open(str(make_teacher("multi-label")), None, torch.device("cpu"))
     found = [{"text": f"bano {n}", "labels": ["a"]} for n in range(40)]
     train = rows(tmp_path / "train.jsonl", *found, {"text": "delo", "labels": ["a", "new"]})
     task = teacher.task.as_student({})

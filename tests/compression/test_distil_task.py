@@ -16,7 +16,7 @@ from bertsmith.compression.distilling.distil import DistilResult, distil_task
 from bertsmith.compression.distilling.recipes import make_distil_recipe
 from bertsmith.compression.distilling.tasks import lesson
 from bertsmith.compression.distilling.tasks.session import DistilSession
-from bertsmith.compression.distilling.tasks.teacher import Teacher, hash_of, open_teachers
+from bertsmith.compression.distilling.tasks.teacher import TaskTeacher, hash_of, open_teachers
 from bertsmith.compression.shrinking.shrink import shrink
 from bertsmith.compression.vocabulary_pruning import prune_vocabulary
 from bertsmith.errors import BertsmithError, InputError, ModelError, RecipeError
@@ -174,7 +174,7 @@ def test_teachers_that_read_other_windows_do_not_teach_together(
 def test_a_student_that_reads_other_pieces_is_refused_before_its_teacher_is_asked(
     make_teacher: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Teacher, "outputs", lambda *_, **__: pytest.fail("asked"))
+    monkeypatch.setattr(TaskTeacher, "outputs", lambda *_, **__: pytest.fail("asked"))
     texts = _long_passages(tmp_path / "texts.jsonl")
     with pytest.raises(RecipeError, match="student must read the same pieces"):
         distil_task(
@@ -208,7 +208,7 @@ def test_labels_that_nobody_gave_are_the_teachers_several_of_a_text_too(
 def test_an_order_of_documents_is_no_label_and_real_ones_are_asked_for_before_the_teacher_is(
     task: str, make_teacher: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Teacher, "outputs", lambda *_, **__: pytest.fail("asked"))
+    monkeypatch.setattr(TaskTeacher, "outputs", lambda *_, **__: pytest.fail("asked"))
     texts = [str(write_rows(tmp_path / "texts.jsonl", task, 200, seed=2, labelled=False))]
     with pytest.raises(
         RecipeError, match=f"{task} can't be judged by a teacher: give labelled rows with --dev"
@@ -276,7 +276,7 @@ def test_a_finished_run_is_not_repeated_and_answers_are_asked_for_once(
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("asked again")
 
-    monkeypatch.setattr(Teacher, "outputs", never)
+    monkeypatch.setattr(TaskTeacher, "outputs", never)
     monkeypatch.setattr(lesson.TaskRun, "run", never)
     again = distil(make_teacher("tagging"), tmp_path, "tagging", resume=True)
     assert (again.model / "model.safetensors").read_bytes() == kept
@@ -289,7 +289,7 @@ def test_other_students_find_the_answers_in_a_shared_cache(
 ) -> None:
     teacher, cache = make_teacher("classification"), str(tmp_path / "cache")
     distil(teacher, tmp_path, "classification", cache=cache, out=str(tmp_path / "a"))
-    monkeypatch.setattr(Teacher, "outputs", lambda *_, **__: pytest.fail("asked again"))
+    monkeypatch.setattr(TaskTeacher, "outputs", lambda *_, **__: pytest.fail("asked again"))
     other = distil(teacher, tmp_path, "classification", cache=cache, out=str(tmp_path / "b"), layers=[2])
     assert other.model.is_dir()
     assert not (tmp_path / "b" / "answers").exists()

@@ -17,11 +17,19 @@ from safetensors.torch import load_file
 from static_samples import PIECES, save_table_of_classes, save_teacher
 
 from bertsmith.compression.distilling.distil import distil_task
-from bertsmith.compression.distilling.tasks.teacher import Teacher
+from bertsmith.compression.distilling.tasks.teacher import TaskTeacher
 from bertsmith.compression.shrinking import shrink as module
 from bertsmith.compression.shrinking import training as trying
-from bertsmith.compression.shrinking.candidates import LeftOut, OnTest, Shrunk, Tried, choose, doubts, ladder
-from bertsmith.compression.shrinking.judging import Judge
+from bertsmith.compression.shrinking.candidates import (
+    CandidateResult,
+    ShrinkResults,
+    SkippedCandidate,
+    TestScores,
+    choose,
+    doubts,
+    ladder,
+)
+from bertsmith.compression.shrinking.judging import CandidateJudge
 from bertsmith.compression.shrinking.shrink import shrink
 from bertsmith.compression.shrinking.shrink_report import render_shrink
 from bertsmith.data.sequences.building import SequenceSettings, build_sequences
@@ -42,7 +50,7 @@ from bertsmith.tasks.task_model import outputs_of
 from bertsmith.training.finetuning.finetune import finetune
 from bertsmith.training.pretrain import pretrain
 
-WHOLE = Tried("the model itself", "whole", 0.9, 0.01, 1000, 4000, 100.0, 2.0, 4.0, 1.0, 1.0)
+WHOLE = CandidateResult("the model itself", "whole", 0.9, 0.01, 1000, 4000, 100.0, 2.0, 4.0, 1.0, 1.0)
 SMALL = replace(WHOLE, name="1 layer", slug="layers-1", score=0.8, parameters=300, work=30.0)
 MIDDLE = replace(WHOLE, name="3 layers", slug="layers-3", score=0.89, parameters=600, work=60.0)
 PRUNED = replace(WHOLE, name="90 pieces", slug="pruned", score=0.895, parameters=500)
@@ -141,7 +149,7 @@ def test_a_search_ends_with_the_chosen_model_its_table_and_its_page(
     assert (
         work["pruned"] == work["whole"] > work["layers-1"] > work["layers-1-width-16"] > work["static"] == 0
     )
-    whole = Teacher.open(parts["model"], None, torch.device("cpu"))
+    whole = TaskTeacher.open(parts["model"], None, torch.device("cpu"))
     lengths = [
         each.tokens
         for each in encode_examples(whole.task, whole.task.read(parts["dev"]), whole.tokenizer).encoded
@@ -230,7 +238,7 @@ def test_the_vocabulary_is_decided_once_though_another_share_be_asked_for(
 
     def pruned_is_poor(
         self: trying.Judge, folder: Path, name: str, slug: str, *more: float, **named: bool
-    ) -> Tried:
+    ) -> CandidateResult:
         found = real(self, folder, name, slug, *more, **named)
         return replace(found, score=0.9 * found.score) if slug == "pruned" else found
 
@@ -308,7 +316,7 @@ def test_test_rows_are_reported_on_and_not_learned_from(parts: dict[str, str], t
 
 
 def test_what_test_rows_say_in_words() -> None:
-    said = OnTest(400, 0.9, 0.01, 0.882, None).sentence("f1")
+    said = TestScores(400, 0.9, 0.01, 0.882, None).sentence("f1")
     assert (
         said == "On 400 rows of test the model itself has f1 0.9000 ± 0.0196, the chosen 0.8820, 98.0% of it."
     )
@@ -323,8 +331,8 @@ def test_what_does_not_fit_into_the_time_is_left_out_and_said(parts: dict[str, s
 
 
 def test_the_page_shows_what_was_left_out_and_escapes_names() -> None:
-    left = LeftOut("4 layers", 600.0, 20.0)
-    shrunk = Shrunk("accuracy", 0.98, WHOLE, (SMALL, MIDDLE), MIDDLE, (left,), ("<b>4 layers</b>",))
+    left = SkippedCandidate("4 layers", 600.0, 20.0)
+    shrunk = ShrinkResults("accuracy", 0.98, WHOLE, (SMALL, MIDDLE), MIDDLE, (left,), ("<b>4 layers</b>",))
     page = render_shrink(shrunk, "runs/<i>/model")
     assert "&lt;b&gt;4 layers" in page and "runs/&lt;i&gt;" in page
     assert "3 layers ←" in page and "0.8704 to 0.9096" in page
@@ -429,7 +437,7 @@ def test_no_candidate_is_judged_by_thresholds_that_its_own_labels_chose(tmp_path
     folder = save_labelling_teacher(tmp_path, "multi-label", 5)
     model, task = load_task_model(folder)
     dev = task.read(write_labelled_rows(tmp_path / "dev.jsonl", "multi-label", 60, seed=3))
-    whole = Teacher.open(str(folder), None, torch.device("cpu"))
+    whole = TaskTeacher.open(str(folder), None, torch.device("cpu"))
     split = encode_examples(task, dev, whole.tokenizer)
     outputs = outputs_of(model, split.encoded)
     task.calibrate(outputs, dev, split.encoded)
@@ -439,7 +447,7 @@ def test_no_candidate_is_judged_by_thresholds_that_its_own_labels_chose(tmp_path
     )
     task.confidence = task.confidence.model_copy(update={"label_thresholds": tuple(cuts.tolist())})
     save_task_model(tmp_path / "fitted", model, task, whole.tokenizer, {})
-    judge = Judge(whole, dev, torch.device("cpu"))
+    judge = CandidateJudge(whole, dev, torch.device("cpu"))
     flattered = judge.judge(tmp_path / "fitted", "a", "a").score
     honest = judge.judge(tmp_path / "fitted", "a", "a", fitted=True).score
     assert honest < flattered

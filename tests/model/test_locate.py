@@ -15,7 +15,7 @@ from torch import nn
 from bertsmith.errors import MissingExtra, ModelError
 from bertsmith.model.checkpoint import CONFIG, WEIGHTS
 from bertsmith.model.config import BertConfig
-from bertsmith.model.locate import Located, locate_model, locate_tokenizer
+from bertsmith.model.locate import ModelLocation, locate_model, locate_tokenizer
 from bertsmith.model.manifest import MANIFEST
 from bertsmith.model.untrusted import plain_file
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
@@ -61,8 +61,8 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_network")
 def test_a_path_is_taken_as_it_is(hub: FakeHub, tmp_path: Path) -> None:
     (tmp_path / "org" / "name").mkdir(parents=True)
-    assert locate_model("org/name") == Located(Path("org/name"), "path")
-    assert locate_model(tmp_path / "org") == Located(tmp_path / "org", "path")
+    assert locate_model("org/name") == ModelLocation(Path("org/name"), "path")
+    assert locate_model(tmp_path / "org") == ModelLocation(tmp_path / "org", "path")
     assert hub.asked == []
 
 
@@ -103,7 +103,9 @@ def test_minilm_without_package_and_hub_says_what_to_install(
 
 def test_a_hub_name_is_fetched_and_its_commit_recorded(hub: FakeHub, tmp_path: Path) -> None:
     found = locate_model("google-bert/bert-base-uncased")
-    assert found == Located(tmp_path / "snapshots" / COMMIT, "hub", f"google-bert/bert-base-uncased@{COMMIT}")
+    assert found == ModelLocation(
+        tmp_path / "snapshots" / COMMIT, "hub", f"google-bert/bert-base-uncased@{COMMIT}"
+    )
     assert hub.asked[0]["revision"] is None
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from bertsmith.benchmarks.published import Published
+from bertsmith.benchmarks.published import PublishedScores
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import atomic_file, make_folder, read_json, sha256, write_json
 from bertsmith.model.locate import locate_model
@@ -98,7 +98,7 @@ class Suite:
 
     name: str
     tasks: Sequence[BenchmarkTask]
-    published: tuple[Published, ...]
+    published: tuple[PublishedScores, ...]
 
 
 def begin(

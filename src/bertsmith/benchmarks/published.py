@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Published(NamedTuple):
+class PublishedScores(NamedTuple):
     """A model's figures by task. `part` is dev, or test where the benchmark's server judged."""
 
     model: str
@@ -29,39 +29,43 @@ def _in_order(*scores: float) -> dict[str, float]:
 
 
 GLUE = (
-    Published(
+    PublishedScores(
         "BERT-tiny", "test", _in_order(0.0, 83.2, 76.1, 73.95, 72.8, 70.2, 70.3, 81.5, 57.2, 62.3), _TURC
     ),
-    Published(
+    PublishedScores(
         "BERT-mini", "test", _in_order(0.0, 85.9, 76.45, 74.35, 76.3, 74.8, 74.3, 84.1, 57.9, 62.3), _TURC
     ),
-    Published(
+    PublishedScores(
         "BERT-small", "test", _in_order(27.8, 89.7, 79.8, 77.9, 77.55, 77.6, 77.0, 86.4, 61.8, 62.3), _TURC
     ),
-    Published(
+    PublishedScores(
         "BERT-medium", "test", _in_order(38.0, 89.6, 84.1, 79.4, 78.75, 80.0, 79.1, 87.7, 62.2, 62.3), _TURC
     ),
-    Published("BERT-base", "test", _in_order(52.1, 93.5, 88.9, 85.8, 71.2, 84.6, 83.4, 90.5, 66.4), _DEVLIN),
-    Published("BERT-large", "test", _in_order(60.5, 94.9, 89.3, 86.5, 72.1, 86.7, 85.9, 92.7, 70.1), _DEVLIN),
-    Published(
+    PublishedScores(
+        "BERT-base", "test", _in_order(52.1, 93.5, 88.9, 85.8, 71.2, 84.6, 83.4, 90.5, 66.4), _DEVLIN
+    ),
+    PublishedScores(
+        "BERT-large", "test", _in_order(60.5, 94.9, 89.3, 86.5, 72.1, 86.7, 85.9, 92.7, 70.1), _DEVLIN
+    ),
+    PublishedScores(
         "MiniLM-L6-H384",
         "dev",
         {"CoLA": 47.5, "SST-2": 91.5, "MRPC": 88.9, "QQP": 90.6, "MNLI": 83.3, "QNLI": 90.5, "RTE": 68.8},
         _MINILM,
     ),
-    Published(
+    PublishedScores(
         "MiniLM-L12-H384",
         "dev",
         {"CoLA": 58.5, "SST-2": 93.0, "MRPC": 89.5, "QQP": 91.3, "MNLI": 85.7, "QNLI": 91.5, "RTE": 73.3},
         _MINILM,
     ),
-    Published(
+    PublishedScores(
         "BERT-base, as MiniLM's authors measured",
         "dev",
         {"CoLA": 58.9, "SST-2": 93.2, "MRPC": 87.3, "QQP": 91.3, "MNLI": 84.5, "QNLI": 91.7, "RTE": 68.6},
         _MINILM,
     ),
-    Published(
+    PublishedScores(
         "DistilBERT",
         "dev",
         {
@@ -77,7 +81,7 @@ GLUE = (
         },
         "Sanh et al. 2019, table 1: medians of 5 runs; metrics as the huggingface example had them",
     ),
-    Published(
+    PublishedScores(
         "ModernBERT-base",
         "dev",
         {
@@ -92,7 +96,7 @@ GLUE = (
         },
         "Warner et al. 2024, table 5: best of a search; RTE, MRPC and STS-B begun from MNLI's model",
     ),
-    Published(
+    PublishedScores(
         "ModernBERT-large",
         "dev",
         {
@@ -113,8 +117,8 @@ _SUPER = "Wang et al. 2019 (SuperGLUE), table 3: CB, MultiRC by the mean of both
 _SUPER_ORDER = ("BoolQ", "CB", "COPA", "MultiRC", "ReCoRD", "RTE", "WiC", "WSC")
 
 
-def _of_superglue(model: str, *scores: float) -> Published:
-    return Published(model, "test", dict(zip(_SUPER_ORDER, scores, strict=True)), _SUPER)
+def _of_superglue(model: str, *scores: float) -> PublishedScores:
+    return PublishedScores(model, "test", dict(zip(_SUPER_ORDER, scores, strict=True)), _SUPER)
 
 
 SUPERGLUE = (
@@ -128,9 +132,9 @@ _SQUAD_2 = "Devlin et al. 2019, table 3"
 
 SQUAD = {
     "1.1": (
-        Published("BERT-base", "dev", {"f1": 88.5, "exact_match": 80.8}, _SQUAD_1),
-        Published("BERT-large", "dev", {"f1": 90.9, "exact_match": 84.1}, _SQUAD_1),
-        Published(
+        PublishedScores("BERT-base", "dev", {"f1": 88.5, "exact_match": 80.8}, _SQUAD_1),
+        PublishedScores("BERT-large", "dev", {"f1": 90.9, "exact_match": 84.1}, _SQUAD_1),
+        PublishedScores(
             "DistilBERT",
             "dev",
             {"f1": 85.8, "exact_match": 77.7},
@@ -138,10 +142,10 @@ SQUAD = {
         ),
     ),
     "2.0": (
-        Published("BERT-large", "dev", {"f1": 81.9, "exact_match": 78.7}, _SQUAD_2),
-        Published("BERT-base, as MiniLM's authors measured", "dev", {"f1": 76.8}, _MINILM),
-        Published("MiniLM-L6-H384", "dev", {"f1": 75.6}, _MINILM),
-        Published("MiniLM-L12-H384", "dev", {"f1": 81.7}, _MINILM),
+        PublishedScores("BERT-large", "dev", {"f1": 81.9, "exact_match": 78.7}, _SQUAD_2),
+        PublishedScores("BERT-base, as MiniLM's authors measured", "dev", {"f1": 76.8}, _MINILM),
+        PublishedScores("MiniLM-L6-H384", "dev", {"f1": 75.6}, _MINILM),
+        PublishedScores("MiniLM-L12-H384", "dev", {"f1": 81.7}, _MINILM),
     ),
 }
 

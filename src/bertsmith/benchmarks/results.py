@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.benchmarks.benchmark import SCORE
-from bertsmith.benchmarks.published import Published
+from bertsmith.benchmarks.published import PublishedScores
 from bertsmith.benchmarks.seed_run import DEV, SeedScore, read_seed
 from bertsmith.files import atomic_write
 from bertsmith.metrics.scores import Interval
@@ -91,7 +91,7 @@ class BenchmarkResult:
     tasks: tuple[TaskResult, ...]
     facts: dict[str, Any]
     notes: tuple[str, ...]
-    published: tuple[Published, ...]
+    published: tuple[PublishedScores, ...]
 
     def average(self) -> float:
         """Of the tasks' means on dev."""

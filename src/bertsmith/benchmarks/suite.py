@@ -109,7 +109,7 @@ _ALONE = Share()
 
 
 @dataclass
-class _Run:
+class _SuiteRun:
     """What all tasks of one call share."""
 
     suite: Suite
@@ -157,7 +157,7 @@ def run_suite(
         begin(out, asked, resume, {_HOURS_A_TASK: settings.hours / len(chosen)})
     part_after(share)
     hours = begin(out, asked, resume=True)[_HOURS_A_TASK]
-    run = _Run(suite, folder, model, out, settings, command, console, progress, hours)
+    run = _SuiteRun(suite, folder, model, out, settings, command, console, progress, hours)
     _require_no_more_seeds(out, chosen, settings.seeds)
     try:
         files = {
@@ -240,7 +240,11 @@ def _require_same_parts(folder: Path, files: TaskFiles) -> None:
 
 
 def _run_task(
-    run: _Run, chosen: Sequence[BenchmarkTask], task: BenchmarkTask, files: TaskFiles, on_seed: OnSeed | None
+    run: _SuiteRun,
+    chosen: Sequence[BenchmarkTask],
+    task: BenchmarkTask,
+    files: TaskFiles,
+    on_seed: OnSeed | None,
 ) -> None:
     folder = _task_folder(run.out, task)
     overrides = run.settings.of_seeds()
@@ -266,7 +270,7 @@ def _run_task(
     hand_in(task, files, folder, leading.seed, run.out / _SUBMISSION, run.progress)
 
 
-def _gather(run: _Run, chosen: Sequence[BenchmarkTask]) -> BenchmarkResult:
+def _gather(run: _SuiteRun, chosen: Sequence[BenchmarkTask]) -> BenchmarkResult:
     """All that has ended, in earlier calls too, written anew."""
     tasks = []
     for task in run.suite.tasks:

@@ -50,7 +50,7 @@ ADVICE = "Take the file from the benchmark anew."
 _FILES = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
 
 
-class Pair(NamedTuple):
+class TextPair(NamedTuple):
     """Two texts as a model reads them. `label` is a label's name, or 1.0 for the right alternative and 0.0
     for the other; None where the benchmark keeps it to itself. `place` are the official numbers, from the
     line's down to the answer's.
@@ -67,7 +67,7 @@ class Pair(NamedTuple):
         return row | ({"label": self.label} if labelled else {})
 
 
-Pairs = Callable[[Record], list[Pair]]  # of a line; raises InputError naming it
+Pairs = Callable[[Record], list[TextPair]]  # of a line; raises InputError naming it
 
 
 class SuperGlueRecord(NamedTuple):
@@ -110,24 +110,24 @@ def _label(line: Mapping[str, Any], labels: tuple[str, ...], where: str) -> str 
 def _two_texts(first: str, second: str, labels: tuple[str, ...]) -> Pairs:
     """A line with its texts under these names."""
 
-    def pairs(line: Record) -> list[Pair]:
+    def pairs(line: Record) -> list[TextPair]:
         fields, where = line
         text, text_pair = (_field(fields, name, str, where) for name in (first, second))
         label, idx = _label(fields, labels, where), _field(fields, "idx", int, where)
-        return [Pair(text, text_pair, label, (idx,))]
+        return [TextPair(text, text_pair, label, (idx,))]
 
     return pairs
 
 
-def _words_in_context(line: Record) -> list[Pair]:
+def _words_in_context(line: Record) -> list[TextPair]:
     """WiC: the word before each of its sentences."""
     fields, where = line
     word = _field(fields, "word", str, where)
     first, second = (f"{word}: {_field(fields, name, str, where)}" for name in ("sentence1", "sentence2"))
-    return [Pair(first, second, _label(fields, _BOOLEAN, where), (_field(fields, "idx", int, where),))]
+    return [TextPair(first, second, _label(fields, _BOOLEAN, where), (_field(fields, "idx", int, where),))]
 
 
-def _coreference(line: Record) -> list[Pair]:
+def _coreference(line: Record) -> list[TextPair]:
     """WSC: the pronoun between asterisks in its text, and whom it may stand for."""
     fields, where = line
     target, words = _field(fields, "target", dict, where), _field(fields, "text", str, where).split()
@@ -137,10 +137,10 @@ def _coreference(line: Record) -> list[Pair]:
         raise InputError(f"{where}: expected a word {place} in the text, which has {len(words)}. {ADVICE}")
     marked = " ".join([*words[:place], "*", *words[place : place + length], "*", *words[place + length :]])
     name = _field(target, "span1_text", str, where)
-    return [Pair(marked, name, _label(fields, _BOOLEAN, where), (_field(fields, "idx", int, where),))]
+    return [TextPair(marked, name, _label(fields, _BOOLEAN, where), (_field(fields, "idx", int, where),))]
 
 
-def _alternatives(line: Record) -> list[Pair]:
+def _alternatives(line: Record) -> list[TextPair]:
     """COPA: what is asked behind the premise, and each alternative."""
     fields, where = line
     question = _field(fields, "question", str, where)
@@ -151,11 +151,11 @@ def _alternatives(line: Record) -> list[Pair]:
     pairs = []
     for number, name in enumerate(("choice1", "choice2")):
         label = None if right is None else float(right == str(number))
-        pairs.append(Pair(text, _field(fields, name, str, where), label, (idx, number)))
+        pairs.append(TextPair(text, _field(fields, name, str, where), label, (idx, number)))
     return pairs
 
 
-def _answers(line: Record) -> list[Pair]:
+def _answers(line: Record) -> list[TextPair]:
     """MultiRC: the paragraph, and a question with each of its answers."""
     fields, where = line
     passage, pairs = _field(fields, "passage", dict, where), []
@@ -165,7 +165,7 @@ def _answers(line: Record) -> list[Pair]:
         for answer in _field(question, "answers", list, where):
             said, place = _field(answer, "text", str, where), _field(answer, "idx", int, where)
             label = _label(answer, _BINARY, where)
-            pairs.append(Pair(text, f"{asked} {said}", label, (idx, number, place)))
+            pairs.append(TextPair(text, f"{asked} {said}", label, (idx, number, place)))
     return pairs
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from bertsmith.door import door, place
 from bertsmith.errors import BertsmithError
 from bertsmith.model.checkpoint import load_encoder
-from bertsmith.model.legacy import Imported, convert_legacy
+from bertsmith.model.legacy import ConversionResult, convert_legacy
 from bertsmith.tasks.checkpoints.infer_task import ModelKind, model_kind
 from bertsmith.tasks.checkpoints.sentence_folder import read_projection, read_sentence_settings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
@@ -24,7 +24,7 @@ _USES: dict[ModelKind, str] = {
 
 
 @door(folder=place, out=place)
-def import_legacy(folder: Path | str, out: Path | str) -> Imported:
+def import_legacy(folder: Path | str, out: Path | str) -> ConversionResult:
     """Writes `out` from a folder with weights of old (pytorch_model.bin, flax_model.msgpack, TensorFlow's
     PREFIX.index with its data), as `convert_legacy` reads them, with golden answers. A note says where the
     result can't be used for what it is for.

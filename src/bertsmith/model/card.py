@@ -45,7 +45,7 @@ _BY_CLASS = {  # of transformers, where another tool made the model
 _KEY, _ROW_LENGTH = "corpus_checked_against", "table_row_length"  # in a provenance
 
 
-class _Kind(NamedTuple):
+class _ModelKind(NamedTuple):
     """The hub's name of what a model does, ours, and a line of Python that has it do that."""
 
     pipeline: str
@@ -58,36 +58,36 @@ def _predictor(what: str) -> str:
 
 
 _KINDS = {
-    "pretraining": _Kind(
+    "pretraining": _ModelKind(
         "fill-mask",
         "A language model for masked words",
         "from bertsmith import MaskedLanguageModel\n\n"
         'MaskedLanguageModel.load("{folder}").fill_mask("A text with a {mask}.")',
     ),
-    "encoder": _Kind("feature-extraction", "An encoder of texts", _EMBEDDER),
-    "classification": _Kind("text-classification", "A classifier of texts", _PREDICTOR),
-    "multi-label": _Kind(
+    "encoder": _ModelKind("feature-extraction", "An encoder of texts", _EMBEDDER),
+    "classification": _ModelKind("text-classification", "A classifier of texts", _PREDICTOR),
+    "multi-label": _ModelKind(
         "text-classification", "A classifier of texts, with several labels for each", _PREDICTOR
     ),
-    "regression": _Kind("text-classification", "A model that gives texts a number", _PREDICTOR),
-    "tagging": _Kind(
+    "regression": _ModelKind("text-classification", "A model that gives texts a number", _PREDICTOR),
+    "tagging": _ModelKind(
         "token-classification", "A tagger of words", _predictor('["A", "sentence\'s", "words"]')
     ),
-    "question-answering": _Kind(
+    "question-answering": _ModelKind(
         "question-answering",
         "A model that finds answers in passages",
         _predictor('("A question?", "A passage.")'),
     ),
-    "similarity": _Kind(
+    "similarity": _ModelKind(
         "sentence-similarity", "A model of how similar texts are", _predictor('("A text.", "Another.")')
     ),
-    "retrieval": _Kind("sentence-similarity", "A model for search", _EMBEDDER),
-    "reranking": _Kind(
+    "retrieval": _ModelKind("sentence-similarity", "A model for search", _EMBEDDER),
+    "reranking": _ModelKind(
         "text-ranking", "A re-ranker of search results", _predictor('("A query", "A document.")')
     ),
 }
-_ANY = _Kind("feature-extraction", "A model for texts", _PREDICTOR)
-_BEGINNING = _Kind(
+_ANY = _ModelKind("feature-extraction", "A model for texts", _PREDICTOR)
+_BEGINNING = _ModelKind(
     "feature-extraction",
     "A pre-trained encoder, to be fine-tuned",
     "from bertsmith import finetune\n\n"
@@ -124,7 +124,7 @@ def _parts(folder: Path, manifest: Manifest, shape: str) -> Iterator[str]:
     yield _TODO
 
 
-def _kind(folder: Path, manifest: Manifest) -> _Kind:
+def _kind(folder: Path, manifest: Manifest) -> _ModelKind:
     task = manifest.task
     if task in ("imported", "extended"):
         ends = (name for name in _BY_CLASS if manifest.architecture.endswith(name))
@@ -164,7 +164,7 @@ def _cell(column: Mapping[str, Any]) -> object:
     return next((str(each) for each in values if each), "") if isinstance(values, list | tuple) else ""
 
 
-def _front_matter(folder: Path, manifest: Manifest, kind: _Kind, base: object) -> str:
+def _front_matter(folder: Path, manifest: Manifest, kind: _ModelKind, base: object) -> str:
     library = "bertsmith" if _is_bare(manifest) else "transformers"
     if (folder / "modules.json").exists():
         library = "sentence-transformers"

@@ -25,7 +25,7 @@ _LEAVES = {"kernel": "weight", "embedding": "weight", "scale": "weight", "bias":
 _CHUNKED = "__msgpack_chunked_array__"
 
 
-class _Damaged(ValueError):
+class _FlaxFormatError(ValueError):
     """What is not as the format has it; the message says what."""
 
 
@@ -35,31 +35,33 @@ def read_flax_tensors(path: Path) -> dict[str, Tensor]:
     try:
         found, end = _value(content, 0, 0)
         if end != len(content) or not isinstance(found, dict):
-            raise _Damaged("it is not one map from its first byte to its last")
+            raise _FlaxFormatError("it is not one map from its first byte to its last")
         tensors: dict[str, Tensor] = {}
         for name, tensor in _named(found, ()):
             if name in tensors:
-                raise _Damaged(f"{name} is given twice")
+                raise _FlaxFormatError(f"{name} is given twice")
             tensors[name] = tensor
         return tensors
-    except _Damaged as error:
+    except _FlaxFormatError as error:
         raise ModelError(f"{path} can't be read as Flax' weights: {error}. It may have been cut.") from error
 
 
 def _named(found: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[str, Tensor]]:
     if _CHUNKED in found:
-        raise _Damaged(f"{'.'.join(above)} was saved in chunks, which isn't supported")
+        raise _FlaxFormatError(f"{'.'.join(above)} was saved in chunks, which isn't supported")
     for name, value in found.items():
         if isinstance(value, dict):
             yield from _named(value, (*above, name))
         elif isinstance(value, Tensor):
             leaf = _LEAVES.get(name)
             if leaf is None:
-                raise _Damaged(f"{'.'.join((*above, name))} has a leaf that is none of {', '.join(_LEAVES)}")
+                raise _FlaxFormatError(
+                    f"{'.'.join((*above, name))} has a leaf that is none of {', '.join(_LEAVES)}"
+                )
             is_kernel = name == "kernel" and value.dim() == 2
             yield ".".join((*above, leaf)), value.t().contiguous() if is_kernel else value
         else:
-            raise _Damaged(f"{'.'.join((*above, name))} is no array")
+            raise _FlaxFormatError(f"{'.'.join((*above, name))} is no array")
 
 
 def _value(data: memoryview, at: int, depth: int) -> tuple[Any, int]:
@@ -75,7 +77,7 @@ def _value(data: memoryview, at: int, depth: int) -> tuple[Any, int]:
     if tag < 0xC0:
         return _text(data, at, tag & 31)
     if tag not in _SIZES:
-        raise _Damaged(f"a value of the kind 0x{tag:02x}, which weights don't have")
+        raise _FlaxFormatError(f"a value of the kind 0x{tag:02x}, which weights don't have")
     size = _SIZES[tag]
     length, at = int.from_bytes(_bytes(data, at, size), "big"), at + size
     if tag in (0xCC, 0xCD, 0xCE, 0xCF):
@@ -99,7 +101,7 @@ _SIZES = (
 
 def _bytes(data: memoryview, at: int, length: int) -> memoryview:
     if at + length > len(data):
-        raise _Damaged("it ends within a value")
+        raise _FlaxFormatError("it ends within a value")
     return data[at : at + length]
 
 
@@ -107,7 +109,7 @@ def _text(data: memoryview, at: int, length: int) -> tuple[str, int]:
     try:
         return str(_bytes(data, at, length), "utf-8"), at + length
     except UnicodeDecodeError as error:
-        raise _Damaged("a name is not UTF-8") from error
+        raise _FlaxFormatError("a name is not UTF-8") from error
 
 
 def _list(data: memoryview, at: int, length: int, depth: int) -> tuple[list[Any], int]:
@@ -126,14 +128,14 @@ def _map(data: memoryview, at: int, length: int, depth: int) -> tuple[dict[str, 
         name, at = _value(data, at, depth + 1)
         value, at = _value(data, at, depth + 1)
         if not isinstance(name, str) or name in found:
-            raise _Damaged(f"a map has {name!r} for a key, or has it twice")
+            raise _FlaxFormatError(f"a map has {name!r} for a key, or has it twice")
         found[name] = value
     return found, at
 
 
 def _require(data: memoryview, at: int, length: int, depth: int) -> None:
     if depth > _DEEPEST:
-        raise _Damaged(f"maps lie more than {_DEEPEST} deep")
+        raise _FlaxFormatError(f"maps lie more than {_DEEPEST} deep")
     _bytes(data, at, length)  # each element of a map or a list has a byte at least
 
 
@@ -142,7 +144,7 @@ def _array(data: memoryview, at: int, length: int, depth: int) -> tuple[Tensor, 
     kind, end = data[at], at + 1 + length
     parts, reached = _value(data[:end], at + 1, depth + 1)
     if kind != _ARRAY or reached != end or not isinstance(parts, list) or len(parts) != 3:
-        raise _Damaged("an extension that is no array")
+        raise _FlaxFormatError("an extension that is no array")
     shape, name, content = parts
     is_shape = (
         isinstance(shape, list)
@@ -150,10 +152,10 @@ def _array(data: memoryview, at: int, length: int, depth: int) -> tuple[Tensor, 
         and all(isinstance(n, int) and n <= len(data) for n in shape)
     )
     if name not in _TYPES or not is_shape:
-        raise _Damaged(f"an array of the type {str(name)[:40]!r}")
+        raise _FlaxFormatError(f"an array of the type {str(name)[:40]!r}")
     dtype = getattr(torch, name)
     if not isinstance(content, memoryview) or len(content) != prod(shape) * dtype.itemsize:
-        raise _Damaged(f"an array whose bytes don't fit its shape {tuple(shape)}")
+        raise _FlaxFormatError(f"an array whose bytes don't fit its shape {tuple(shape)}")
     if not content:
         return torch.empty(shape, dtype=dtype), end
     return torch.frombuffer(bytearray(content), dtype=dtype).reshape(shape), end

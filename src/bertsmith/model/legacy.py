@@ -46,7 +46,7 @@ Reader = Callable[[Path], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
-class Imported:
+class ConversionResult:
     """What was read, whether a tokenizer came with it, and sentences for the user."""
 
     checkpoint: Checkpoint
@@ -54,7 +54,7 @@ class Imported:
     notes: tuple[str, ...]
 
 
-def convert_legacy(folder: Path | str, out: Path | str) -> Imported:
+def convert_legacy(folder: Path | str, out: Path | str) -> ConversionResult:
     """Writes `out` from a folder with weights of old, their config.json and, if it has one, a vocabulary.
 
     The weights are a pytorch_model.bin, a flax_model.msgpack, or TensorFlow's PREFIX.index with its data
@@ -100,7 +100,7 @@ def convert_legacy(folder: Path | str, out: Path | str) -> Imported:
             f"the config names no labels, so the head's outputs are called {names}. To name them, give "
             "id2label in the config and import again"
         )
-    return Imported(checkpoint, tokenizer is not None, (*notes, *tokenizer_note))
+    return ConversionResult(checkpoint, tokenizer is not None, (*notes, *tokenizer_note))
 
 
 def read_legacy_tensors(path: Path) -> dict[str, Tensor]:

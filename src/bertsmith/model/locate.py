@@ -17,7 +17,7 @@ from bertsmith.errors import MissingExtra, ModelError, did_you_mean, require
 
 
 @dataclass(frozen=True)
-class Located:
+class ModelLocation:
     """Where a model is and how it got there.
 
     `revision` is the package's version or the hub's commit hash; None for a path, whose content may change.
@@ -114,7 +114,7 @@ _SAFE_FILES = (
 
 
 @door(name=place)
-def locate_model(name: str | Path) -> Located:
+def locate_model(name: str | Path) -> ModelLocation:
     """The folder of a model given by path, alias, or `organisation/name` on the hub (`@revision` may follow).
 
     Raises ModelError with the nearest names when there is none, MissingExtra when the hub is asked for and
@@ -122,7 +122,7 @@ def locate_model(name: str | Path) -> Located:
     """
     path = Path(name).expanduser()
     if path.is_dir():
-        return Located(path, "path")
+        return ModelLocation(path, "path")
     if path.exists():
         raise ModelError(f"{name} is a file. A model is a folder with config.json and model.safetensors.")
     if str(name) in ALIASES:
@@ -145,13 +145,15 @@ def locate_tokenizer(name: str | Path) -> Path:
     return locate_model(name).folder
 
 
-def _from_alias(alias: _Alias) -> Located:
+def _from_alias(alias: _Alias) -> ModelLocation:
     """The package is found, not imported: none of its code runs."""
     found = importlib.util.find_spec(alias.module)
     for each in (found.submodule_search_locations if found else None) or ():
         folder = Path(each) / alias.folder
         if folder.is_dir():
-            return Located(folder, "package", f"{alias.package} {importlib.metadata.version(alias.package)}")
+            return ModelLocation(
+                folder, "package", f"{alias.package} {importlib.metadata.version(alias.package)}"
+            )
     try:
         return _from_hub(alias.hub)
     except (MissingExtra, ModelError) as error:  # huggingface_hub is there without its extra, by tokenizers
@@ -164,7 +166,7 @@ def is_hub_name(name: str) -> bool:
     return _HUB_NAME.fullmatch(name) is not None and not Path(name).parent.is_dir()
 
 
-def _from_hub(name: str) -> Located:
+def _from_hub(name: str) -> ModelLocation:
     require("huggingface_hub", "hub", f"Downloading {name}")
     import huggingface_hub
 
@@ -181,7 +183,7 @@ def _from_hub(name: str) -> Located:
             "Check the name and the connection, or give the path of a local folder."
         ) from error
     # The hub's cache names a snapshot's folder by its commit.
-    return Located(Path(folder), "hub", f"{repository}@{Path(folder).name}")
+    return ModelLocation(Path(folder), "hub", f"{repository}@{Path(folder).name}")
 
 
 def _not_found(name: str) -> str:

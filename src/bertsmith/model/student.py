@@ -29,7 +29,7 @@ _SAME_LAYERS = (
 _GATED_FACTOR = 1.5  # feed-forward width of a gated layer by hidden size, as ModernBERT has it
 
 
-class Kept(NamedTuple):
+class KeptParts(NamedTuple):
     """What of the teacher a student keeps, as ascending indices; `heads` and `neurons` by its layer."""
 
     channels: Tensor
@@ -191,7 +191,7 @@ def kept_channels(teacher: Bert, width: int) -> Tensor:
     return _largest(teacher.embeddings.token.weight.detach().pow(2).mean(0), width)
 
 
-def _kept(teacher: Bert, config: BertConfig) -> Kept:
+def _kept(teacher: Bert, config: BertConfig) -> KeptParts:
     """All of everything for a student as wide as its teacher."""
 
     def heads(number: int) -> Tensor:
@@ -205,7 +205,7 @@ def _kept(teacher: Bert, config: BertConfig) -> Kept:
         sizes = up.pow(2).sum(1).unflatten(0, (-1, down.shape[1])).sum(0)  # (I,), gate and value together
         return _largest(sizes * down.pow(2).sum(0), config.intermediate_size)
 
-    return Kept(kept_channels(teacher, config.hidden_size), heads, neurons)
+    return KeptParts(kept_channels(teacher, config.hidden_size), heads, neurons)
 
 
 def _largest(importance: Tensor, count: int) -> Tensor:
@@ -272,7 +272,9 @@ def _last(teacher: Bert, channels: Tensor) -> dict[str, Tensor]:
     return found
 
 
-def _narrowed(layer: dict[str, Tensor], config: BertConfig, kept: Kept, number: int) -> dict[str, Tensor]:
+def _narrowed(
+    layer: dict[str, Tensor], config: BertConfig, kept: KeptParts, number: int
+) -> dict[str, Tensor]:
     """A layer's tensors with the kept channels, heads and neurons; as they are if all are kept."""
     channels, heads, neurons = kept.channels, kept.heads(number), kept.neurons(number)
     gates = 2 if config.feed_forward == "gated" else 1

@@ -193,7 +193,7 @@ def _copy(packed: bytes, at: int, found: bytearray) -> int:
     return at + 1 + size
 
 
-class Damaged(ValueError):
+class BundleFormatError(ValueError):
     """What is not as the format has it; the message says what."""
 
 
@@ -206,7 +206,7 @@ def read_table(path: Path) -> dict[bytes, bytes]:
         )
     try:
         return dict(_entries_of_table(path.read_bytes()))
-    except (Damaged, SnappyError) as error:
+    except (BundleFormatError, SnappyError) as error:
         raise ModelError(
             f"{path} can't be read as the index of a TensorFlow checkpoint: {error}. It may have been cut or "
             "altered."
@@ -214,20 +214,20 @@ def read_table(path: Path) -> dict[bytes, bytes]:
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits a byte, the lowest first, and the place behind it. Raises Damaged."""
+    """A number of seven bits a byte, the lowest first, and the place behind it. Raises BundleFormatError."""
     value = 0
     for place in range(10):
         if at + place >= len(data):
-            raise Damaged("a number was cut")
+            raise BundleFormatError("a number was cut")
         value |= (data[at + place] & 127) << (7 * place)
         if data[at + place] < 128:
             return value, at + place + 1
-    raise Damaged("a number has more than ten bytes")
+    raise BundleFormatError("a number has more than ten bytes")
 
 
 def _entries_of_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     if len(data) < _FOOTER or int.from_bytes(data[-8:], "little") != _MAGIC:
-        raise Damaged("it doesn't end as one does")
+        raise BundleFormatError("it doesn't end as one does")
     footer = data[-_FOOTER:]
     _, at = _handle(footer, 0)
     index, _ = _handle(footer, at)
@@ -236,14 +236,14 @@ def _entries_of_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     for _, value in _entries(_block(data, index)):
         handle, _ = _handle(value, 0)
         if handle[0] < reached:  # one large block without entries could be checked a million times
-            raise Damaged("its blocks don't ascend")
+            raise BundleFormatError("its blocks don't ascend")
         reached = sum(handle)
         for key, found in _entries(_block(data, handle)):
             if last is not None and key <= last:
-                raise Damaged("its keys don't ascend")
+                raise BundleFormatError("its keys don't ascend")
             room -= len(key) + len(found)
             if room < 0:
-                raise Damaged(f"its keys and values have more than {MAX_TABLE_BYTES:,} bytes")
+                raise BundleFormatError(f"its keys and values have more than {MAX_TABLE_BYTES:,} bytes")
             last = key
             yield key, found
 
@@ -259,13 +259,13 @@ def _block(data: bytes, handle: tuple[int, int]) -> bytes:
     offset, size = handle
     end = offset + size
     if end + _TRAILER > len(data) - _FOOTER:
-        raise Damaged("a block lies outside of it")
+        raise BundleFormatError("a block lies outside of it")
     if unmasked(int.from_bytes(data[end + 1 : end + _TRAILER], "little")) != crc32c(data[offset : end + 1]):
-        raise Damaged(f"the checksum of the block at byte {offset:,} is wrong")
+        raise BundleFormatError(f"the checksum of the block at byte {offset:,} is wrong")
     if data[end] == _SNAPPY:
         return uncompressed(data[offset:end], MAX_TABLE_BYTES)
     if data[end] != _PLAIN:
-        raise Damaged(f"a block is packed in an unknown way ({data[end]})")
+        raise BundleFormatError(f"a block is packed in an unknown way ({data[end]})")
     return data[offset:end]
 
 
@@ -274,20 +274,20 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     restarts = int.from_bytes(block[-4:], "little")
     end = len(block) - 4 - 4 * restarts
     if len(block) < 4 or end < 0:
-        raise Damaged("a block is shorter than it says")
+        raise BundleFormatError("a block is shorter than it says")
     key, at = b"", 0
     while at < end:
         shared, at = varint(block, at)
         own, at = varint(block, at)
         length, at = varint(block, at)
         if shared > len(key) or at + own + length > end:
-            raise Damaged("an entry reaches out of its block")
+            raise BundleFormatError("an entry reaches out of its block")
         key = key[:shared] + block[at : at + own]
         at += own + length
         yield key, block[at - length : at]
 
 
-class _Entry(NamedTuple):
+class _BundleEntry(NamedTuple):
     """Where a tensor lies; `type` is a number of DataType."""
 
     type: int
@@ -335,7 +335,7 @@ def _shard_files(index: Path, header: bytes | None) -> list[Path]:
     fields: dict[int, int] = {}
     try:
         fields = {number: value for number, value in _fields(header) if isinstance(value, int)}
-    except Damaged as error:
+    except BundleFormatError as error:
         raise ModelError(f"{index}: the header can't be read ({error}). It may have been altered.") from error
     count = fields.get(1, 0)
     if not 0 < count <= _MOST_SHARDS or fields.get(2, 0) != 0:
@@ -347,7 +347,7 @@ def _shard_files(index: Path, header: bytes | None) -> list[Path]:
     return [plain_file(index.parent, f"{prefix}.data-{n:05d}-of-{count:05d}") for n in range(count)]
 
 
-def _parsed(message: bytes, where: str) -> _Entry:
+def _parsed(message: bytes, where: str) -> _BundleEntry:
     """A BundleEntryProto."""
     numbers: dict[int, int] = {}
     shape: tuple[int, ...] = ()
@@ -358,10 +358,10 @@ def _parsed(message: bytes, where: str) -> _Entry:
             elif number == 2:
                 shape = _shape(value)
         is_sliced = any(number == 7 for number, _ in _fields(message))
-    except Damaged as error:
+    except BundleFormatError as error:
         raise ModelError(f"{where}: its entry can't be read ({error}). It may have been altered.") from error
     shard, offset, size, checksum = (numbers.get(field, 0) for field in (3, 4, 5, 6))
-    return _Entry(numbers.get(1, 0), shape, shard, offset, size, checksum, is_sliced)
+    return _BundleEntry(numbers.get(1, 0), shape, shard, offset, size, checksum, is_sliced)
 
 
 def _shape(message: bytes) -> tuple[int, ...]:
@@ -369,11 +369,11 @@ def _shape(message: bytes) -> tuple[int, ...]:
     sizes = []
     for number, value in _fields(message):
         if number == 3 and value:
-            raise Damaged("a shape without a number of dimensions")
+            raise BundleFormatError("a shape without a number of dimensions")
         if number == 2 and isinstance(value, bytes):
             sizes.append(next((size for n, size in _fields(value) if n == 1 and isinstance(size, int)), 0))
     if len(sizes) > _MOST_DIMENSIONS or prod(max(size, 1) for size in sizes) >= _MOST_VALUES:
-        raise Damaged("a shape that no tensor has")
+        raise BundleFormatError("a shape that no tensor has")
     return tuple(sizes)
 
 
@@ -392,14 +392,14 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind in (_FOUR_BYTES, _EIGHT_BYTES):
             size = 4 if kind == _FOUR_BYTES else 8
         else:
-            raise Damaged(f"a field of the unknown kind {kind}")
+            raise BundleFormatError(f"a field of the unknown kind {kind}")
         if at + size > len(message):
-            raise Damaged("a field was cut")
+            raise BundleFormatError("a field was cut")
         piece, at = message[at : at + size], at + size
         yield number, piece if kind == _LENGTH else int.from_bytes(piece, "little")
 
 
-def _check(entry: _Entry, shards: list[Path], where: str) -> None:
+def _check(entry: _BundleEntry, shards: list[Path], where: str) -> None:
     if entry.is_sliced:
         raise ModelError(
             f"{where} was saved in slices of several machines, which Bertsmith doesn't join. Save the "
@@ -425,7 +425,7 @@ def _check(entry: _Entry, shards: list[Path], where: str) -> None:
         )
 
 
-def _read(entry: _Entry, path: Path, where: str) -> Tensor:
+def _read(entry: _BundleEntry, path: Path, where: str) -> Tensor:
     with path.open("rb") as file:
         file.seek(entry.offset)
         data = bytearray(entry.size)

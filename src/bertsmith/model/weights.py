@@ -23,7 +23,7 @@ _OLD_LEAVES = {"gamma": "weight", "beta": "bias"}
 
 
 @dataclass(frozen=True)
-class Translated:
+class TranslatedWeights:
     """Tensors under our names; `carried` are those of fine-tuned heads, under theirs."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -46,7 +46,7 @@ def _written_out(family: str, count: int, *, adapters: bool = False) -> dict[str
     return {row.ours: row for row in (*encoder, *names.heads)}
 
 
-def from_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, where: str) -> Translated:
+def from_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, where: str) -> TranslatedWeights:
     """Their tensors under our names, those of a row with several modules stacked.
 
     Accepts the encoder's names with and without the family's prefix, the old spellings, and the files of a
@@ -59,7 +59,7 @@ def from_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, where: 
     places = {theirs: (row, index) for row in table.values() for index, theirs in enumerate(row.theirs)}
     stacks: dict[str, dict[int, Tensor]] = {}
     twins: dict[str, Tensor] = {}
-    result = Translated()
+    result = TranslatedWeights()
     carried = _carried(tensors, names)
     unexpected = []
     for name, tensor in tensors.items():

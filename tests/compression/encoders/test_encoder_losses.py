@@ -14,7 +14,7 @@ from bertsmith.compression.distilling.encoders.losses import (
     relation_loss,
     soft_target_loss,
 )
-from bertsmith.compression.distilling.encoders.teacher import Teacher, with_positions
+from bertsmith.compression.distilling.encoders.teacher import EncoderTeacher, with_positions
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.tasks.heads.pooling import Pooling, pool_sequences
@@ -107,7 +107,7 @@ def test_the_teacher_says_what_the_encoder_computes(model_type: str) -> None:
     with torch.no_grad(), products_of(encoder.layers[2].attention) as products:
         states = encoder(batch)
         wanted = with_positions(encoder.layers[2].attention, products[0], batch)
-    taught = Teacher(encoder, torch.device("cpu"), layer=2)(batch)
+    taught = EncoderTeacher(encoder, torch.device("cpu"), layer=2)(batch)
     assert F.cosine_similarity(taught.states, states).min() > 0.9999  # in int16
     assert taught.products is not None
     torch.testing.assert_close(taught.products, wanted, rtol=0, atol=2e-2)

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertsmith.compression.distilling.recipes import DistilRecipe
 from bertsmith.compression.distilling.tasks.data import data_hashes
-from bertsmith.compression.distilling.tasks.teacher import Teacher
+from bertsmith.compression.distilling.tasks.teacher import TaskTeacher
 from bertsmith.errors import InputError
 from bertsmith.files import make_folder, read_json, write_json
 from bertsmith.model.config import BertConfig
@@ -26,7 +26,7 @@ _SETTINGS, _VOCABULARY = "settings.json", "vocabulary.json"
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ShrinkCandidate:
     """`name` as tables show it, `slug` as its folder is called. `layers` is 0 for a static
     table; `width` and the neurons of `feed_forward` parts None for the teacher's.
     """
@@ -38,13 +38,13 @@ class Candidate:
     feed_forward: int | None = None
 
 
-def ladder(config: BertConfig, *, static: bool = False) -> list[Candidate]:
+def ladder(config: BertConfig, *, static: bool = False) -> list[ShrinkCandidate]:
     """The quickest to train first. `static`: the task can be answered from a static table."""
 
     def counted(layers: int) -> str:
         return f"{layers} layer{'' if layers == 1 else 's'}"
 
-    def products(candidate: Candidate) -> int:
+    def products(candidate: ShrinkCandidate) -> int:
         """How many multiplications a token costs, in products of attention and of feed-forward parts."""
         width = candidate.width or config.hidden_size
         neurons = candidate.feed_forward or config.intermediate_size * width // config.hidden_size
@@ -53,21 +53,23 @@ def ladder(config: BertConfig, *, static: bool = False) -> list[Candidate]:
 
     whole = config.num_hidden_layers
     counts = sorted({round(share * whole) for share in _SHARES} | set(_LAST))
-    found = [Candidate(counted(count), f"layers-{count}", count) for count in counts if 1 <= count < whole]
+    found = [
+        ShrinkCandidate(counted(count), f"layers-{count}", count) for count in counts if 1 <= count < whole
+    ]
     if config.num_attention_heads % 2 == 0:  # half of the heads, of their size
         layers, narrow = max(whole // 2, 1), config.head_size * config.num_attention_heads // 2
         slug = f"layers-{layers}-width-{narrow}"
-        found.append(Candidate(f"{counted(layers)} of {narrow}", slug, layers, narrow))
+        found.append(ShrinkCandidate(f"{counted(layers)} of {narrow}", slug, layers, narrow))
     if whole > 2:
         layers, neurons = round(whole / 3), config.intermediate_size // 3
         name = f"{counted(layers)}, a third of the feed-forward"
-        found.append(Candidate(name, f"layers-{layers}-feed-forward-{neurons}", layers, None, neurons))
+        found.append(ShrinkCandidate(name, f"layers-{layers}-feed-forward-{neurons}", layers, None, neurons))
     found.sort(key=lambda each: (products(each), each.layers))
-    return [Candidate("static table", STATIC, 0), *found] if static else found
+    return [ShrinkCandidate("static table", STATIC, 0), *found] if static else found
 
 
 @dataclass(frozen=True)
-class Tried:
+class CandidateResult:
     """`score` is the main metric on dev, with its standard `error`; `work` is what the encoder computes for
     dev, in FLOP; `share` and `share_alone` are of the teacher's time for a text among many, and for one that
     comes alone, as measured: nothing is chosen by them. `seconds` is what it took to make,
@@ -94,7 +96,7 @@ class Tried:
         write_json(folder / FILE, asdict(self))
 
     @classmethod
-    def read(cls, folder: Path) -> "Tried | None":
+    def read(cls, folder: Path) -> "CandidateResult | None":
         """None for a candidate that is not finished, or that an older version measured in fewer ways."""
         path = folder / FILE
         found = read_json(path) if path.exists() else {}
@@ -107,7 +109,7 @@ class Tried:
         high = self.score + spread
         return self.score - spread, min(high, 1.0) if self.score <= 1 else high
 
-    def sentence(self, whole: "Tried", metric: str) -> str:
+    def sentence(self, whole: "CandidateResult", metric: str) -> str:
         """How good and how fast it is beside the whole model."""
         if not whole.score:
             return f"{self.name}: {metric} {self.score:.4f}."
@@ -118,7 +120,7 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class SkippedCandidate:
     """A candidate that would have taken `seconds`, more than there was left of the time."""
 
     name: str
@@ -134,7 +136,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class OnTest:
+class TestScores:
     """The main metric with its standard error on rows that nothing was chosen by: the model's own, and that
     of the chosen one.
     """
@@ -158,19 +160,19 @@ class OnTest:
 
 
 @dataclass(frozen=True)
-class Shrunk:
+class ShrinkResults:
     """`whole` is the model itself; `tried` are the others, smallest first; `chosen` is one of all, and
     `on_test` what it is worth where there are test rows.
     """
 
     metric: str
     keep: float
-    whole: Tried
-    tried: tuple[Tried, ...]
-    chosen: Tried
-    left_out: tuple[LeftOut, ...]
+    whole: CandidateResult
+    tried: tuple[CandidateResult, ...]
+    chosen: CandidateResult
+    left_out: tuple[SkippedCandidate, ...]
     warnings: tuple[str, ...]
-    on_test: OnTest | None = None
+    on_test: TestScores | None = None
 
     @property
     def wanted(self) -> float:
@@ -192,7 +194,7 @@ class Shrunk:
         }
 
 
-def choose(whole: Tried, tried: Sequence[Tried], keep: float) -> Tried:
+def choose(whole: CandidateResult, tried: Sequence[CandidateResult], keep: float) -> CandidateResult:
     """Of those whose score is at least `keep` of the whole model's, that whose work is least, of such as
     compute as little but for a twentieth the one with fewest parameters; the model itself where there is
     none. Work is counted: a busy machine, or another one, chooses the same.
@@ -203,7 +205,13 @@ def choose(whole: Tried, tried: Sequence[Tried], keep: float) -> Tried:
     return min(as_little, key=lambda each: (each.parameters, each.work))
 
 
-def doubts(shrunk_from: Tried, tried: Sequence[Tried], chosen: Tried, keep: float, metric: str) -> list[str]:
+def doubts(
+    shrunk_from: CandidateResult,
+    tried: Sequence[CandidateResult],
+    chosen: CandidateResult,
+    keep: float,
+    metric: str,
+) -> list[str]:
     """Sentences on what to mistrust in a choice."""
     found = []
     wanted = keep * shrunk_from.score
@@ -228,7 +236,7 @@ def doubts(shrunk_from: Tried, tried: Sequence[Tried], chosen: Tried, keep: floa
 
 
 def asked_for(
-    whole: Teacher, recipe: DistilRecipe, overrides: Sequence[str], values: Mapping[str, Any], prune: bool
+    whole: TaskTeacher, recipe: DistilRecipe, overrides: Sequence[str], values: Mapping[str, Any], prune: bool
 ) -> dict[str, Any]:
     """What the candidates follow from."""
     return {

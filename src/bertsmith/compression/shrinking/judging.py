@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from bertsmith.compression.distilling.tasks.results import measure_saving
-from bertsmith.compression.distilling.tasks.teacher import Teacher
-from bertsmith.compression.shrinking.candidates import Tried
+from bertsmith.compression.distilling.tasks.teacher import TaskTeacher
+from bertsmith.compression.shrinking.candidates import CandidateResult
 from bertsmith.model.static_table import is_static
 from bertsmith.tasks.evaluating.evaluation import Evaluation, standard_error
 from bertsmith.tasks.examples.held_out import folds_of
@@ -23,10 +23,10 @@ _FOLDS = 5
 
 
 @dataclass(frozen=True)
-class Judge:
+class CandidateJudge:
     """`whole` is the model that is to be shrunk; `dev` are labelled examples."""
 
-    whole: Teacher
+    whole: TaskTeacher
     dev: Sequence[Any]
     device: torch.device
 
@@ -43,7 +43,7 @@ class Judge:
         predicted: float | None = None,
         *,
         fitted: bool = False,
-    ) -> Tried:
+    ) -> CandidateResult:
         """`fitted`: its thresholds were chosen on dev. Those of each row are then chosen on other rows of it,
         or it would be better than the whole model, whose thresholds have never seen them.
 
@@ -55,7 +55,7 @@ class Judge:
         asked = _encoded(self.whole, self.dev).encoded
         saving = measure_saving([self.whole], found, [asked], split.encoded)
         cost = saving.student
-        return Tried(
+        return CandidateResult(
             name=name,
             slug=slug,
             score=score,
@@ -76,15 +76,15 @@ class Judge:
         found = self._opened(folder)
         return _score(found, _encoded(found, examples))
 
-    def _opened(self, folder: Path) -> Teacher:
-        return Teacher.open(str(folder), type(self.whole.task), self.device)
+    def _opened(self, folder: Path) -> TaskTeacher:
+        return TaskTeacher.open(str(folder), type(self.whole.task), self.device)
 
 
-def _encoded(model: Teacher, examples: Sequence[Any]) -> EncodedExamples:
+def _encoded(model: TaskTeacher, examples: Sequence[Any]) -> EncodedExamples:
     return encode_examples(model.task, examples, model.tokenizer)
 
 
-def _score(model: Teacher, split: EncodedExamples, *, fitted: bool = False) -> tuple[float, float | None]:
+def _score(model: TaskTeacher, split: EncodedExamples, *, fitted: bool = False) -> tuple[float, float | None]:
     """The main metric, and its standard error."""
     task, outputs = model.task, outputs_of(model.model, split.encoded)
     if fitted:

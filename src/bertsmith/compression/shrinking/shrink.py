@@ -18,13 +18,13 @@ from rich.console import Console
 
 from bertsmith.compression.distilling.recipes import DistilRecipe, distil_values, make_distil_recipe
 from bertsmith.compression.distilling.tasks.data import DistilData, read_distil_data
-from bertsmith.compression.distilling.tasks.teacher import Teacher
+from bertsmith.compression.distilling.tasks.teacher import TaskTeacher
 from bertsmith.compression.shrinking.candidates import (
     STATIC,
-    LeftOut,
-    OnTest,
-    Shrunk,
-    Tried,
+    CandidateResult,
+    ShrinkResults,
+    SkippedCandidate,
+    TestScores,
     asked_for,
     begin_search,
     choose,
@@ -32,12 +32,12 @@ from bertsmith.compression.shrinking.candidates import (
     doubts,
     ladder,
 )
-from bertsmith.compression.shrinking.judging import Judge
+from bertsmith.compression.shrinking.judging import CandidateJudge
 from bertsmith.compression.shrinking.shrink_report import write_shrink_report
 from bertsmith.compression.shrinking.table import table_source
 from bertsmith.compression.shrinking.training import (
     PRUNED,
-    Search,
+    ShrinkSearch,
     seconds_beside,
     try_candidate,
     try_pruned,
@@ -64,7 +64,7 @@ class ShrinkResult:
 
     model: Path
     report: Path
-    shrunk: Shrunk
+    shrunk: ShrinkResults
 
 
 @door(
@@ -116,13 +116,13 @@ def shrink(
         return recipe
 
     with Run.open(look, resume, console) as run:
-        whole = Teacher.open(str(model), recipe.own_task, run.machine.device)
+        whole = TaskTeacher.open(str(model), recipe.own_task, run.machine.device)
         data = read_distil_data(whole.task, recipe, [whole])
         encode_examples(whole.task, data.test or (), whole.tokenizer)  # refuses a cell that can't be read
         require_room_to_save(whole.model, run.out)  # which is the one chosen where no smaller one will do
         begin_search(run.out, asked_for(whole, recipe, overrides, values, prune))
-        judge = Judge(whole, data.dev, run.machine.device)
-        search = Search(run, judge, overrides, values, show or silent)
+        judge = CandidateJudge(whole, data.dev, run.machine.device)
+        search = ShrinkSearch(run, judge, overrides, values, show or silent)
         return _search(search, data, hours, keep, prune)
 
 
@@ -142,12 +142,14 @@ def _refuse(keep: float, hours: float | None, overrides: Sequence[str], values: 
         )
 
 
-def _search(search: Search, data: DistilData, hours: float | None, keep: float, prune: bool) -> ShrinkResult:
+def _search(
+    search: ShrinkSearch, data: DistilData, hours: float | None, keep: float, prune: bool
+) -> ShrinkResult:
     whole_folder = search.judge.whole.folder
     search.say(f"Measuring the model on {len(data.dev):,} rows of dev.")
     measured = search.judge.judge(whole_folder, "the model itself", "whole")
     whole = replace(measured, share=1.0, share_alone=1.0)
-    tried, base = list[Tried](), whole_folder
+    tried, base = list[CandidateResult](), whole_folder
     if prune and (pruned := try_pruned(search, data)) is not None:
         tried.append(pruned)
         if decided_once(search.run.out, pruned.score >= whole.score * (1 - (1 - keep) * _MOST_LOST)):
@@ -157,18 +159,18 @@ def _search(search: Search, data: DistilData, hours: float | None, keep: float, 
                 f"Without them {search.judge.metric} falls from {whole.score:.4f} to {pruned.score:.4f}: the "
                 "others keep the whole vocabulary. More --texts would say which pieces are needed."
             )
-    left_out = list[LeftOut]()
+    left_out = list[SkippedCandidate]()
     seconds_left = float("inf") if hours is None else 3600 * hours
     before = table_source(search.judge.whole)
     for candidate in ladder(search.judge.whole.model.config, static=before is not None):
-        found: Tried | LeftOut | None = Tried.read(search.folder(candidate.slug))
+        found: CandidateResult | SkippedCandidate | None = CandidateResult.read(search.folder(candidate.slug))
         if found is None:
             spent = sum(each.seconds for each in tried)
             if candidate.slug == STATIC and before is not None:
                 found = try_table(search, before, base)
             else:
                 found = try_candidate(search, candidate, base, seconds_left - spent, seconds_beside(tried))
-        if isinstance(found, LeftOut):
+        if isinstance(found, SkippedCandidate):
             left_out.append(found)
             search.say(found.sentence())
         else:
@@ -178,11 +180,11 @@ def _search(search: Search, data: DistilData, hours: float | None, keep: float, 
 
 
 def _written(
-    search: Search,
+    search: ShrinkSearch,
     data: DistilData,
-    whole: Tried,
-    tried: Sequence[Tried],
-    left_out: Sequence[LeftOut],
+    whole: CandidateResult,
+    tried: Sequence[CandidateResult],
+    left_out: Sequence[SkippedCandidate],
     keep: float,
 ) -> ShrinkResult:
     chosen = choose(whole, tried, keep)
@@ -191,8 +193,8 @@ def _written(
     on_test = None
     if data.test is not None:
         own, chosens = (search.judge.score(each, data.test) for each in (search.judge.whole.folder, source))
-        on_test = OnTest(len(data.test), *own, *chosens)
-    shrunk = Shrunk(
+        on_test = TestScores(len(data.test), *own, *chosens)
+    shrunk = ShrinkResults(
         metric=metric,
         keep=keep,
         whole=whole,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertsmith.compression.shrinking.candidates import Shrunk, Tried
+from bertsmith.compression.shrinking.candidates import CandidateResult, ShrinkResults
 from bertsmith.files import atomic_write
 from bertsmith.reporting import formatting
 from bertsmith.reporting.charts import FIRST, INK, MUTED, SECOND, picture
@@ -27,14 +27,14 @@ COLUMNS = (
 )
 
 
-def write_shrink_report(out: Path, shrunk: Shrunk, model: str) -> Path:
+def write_shrink_report(out: Path, shrunk: ShrinkResults, model: str) -> Path:
     """Writes the page into the folder and returns its path. Raises ResourceError for a full disk."""
     path = out / REPORT_FILE
     atomic_write(path, render_shrink(shrunk, model))
     return path
 
 
-def render_shrink(shrunk: Shrunk, model: str) -> str:
+def render_shrink(shrunk: ShrinkResults, model: str) -> str:
     """The page as text."""
     chosen, whole = shrunk.chosen, shrunk.whole
     kept = formatting.percent(chosen.score / whole.score) if whole.score else "–"
@@ -61,7 +61,7 @@ def render_shrink(shrunk: Shrunk, model: str) -> str:
     )
 
 
-def rows(shrunk: Shrunk) -> list[list[str]]:
+def rows(shrunk: ShrinkResults) -> list[list[str]]:
     """A row a candidate, the model itself last; the chosen one is marked."""
     whole = shrunk.whole
     found = []
@@ -83,7 +83,7 @@ def rows(shrunk: Shrunk) -> list[list[str]]:
     return found
 
 
-def _scatter(shrunk: Shrunk, place: Callable[[Tried], float], label: str) -> str:
+def _scatter(shrunk: ShrinkResults, place: Callable[[CandidateResult], float], label: str) -> str:
     """A dot a candidate with its interval; what is asked for as a line."""
 
     def paint(axes: "Axes") -> None:

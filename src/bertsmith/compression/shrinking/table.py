@@ -10,7 +10,7 @@ from bertsmith.compression.distil_static import distil_static
 from bertsmith.compression.distilling.recipes import DistilRecipe
 from bertsmith.compression.distilling.tasks.session import DistilSession
 from bertsmith.compression.distilling.tasks.student import start_head
-from bertsmith.compression.distilling.tasks.teacher import Teacher
+from bertsmith.compression.distilling.tasks.teacher import TaskTeacher
 from bertsmith.compression.vocabulary_pruning import prune_counted
 from bertsmith.errors import InputError
 from bertsmith.inference.provenance import encoder_before
@@ -25,7 +25,7 @@ from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 
 
-def table_source(whole: Teacher) -> Path | None:
+def table_source(whole: TaskTeacher) -> Path | None:
     """The encoder that a table can be made of; None for a task that isn't about classes of single texts, for
     a model of numbers, and where the encoder before the fine-tuning isn't known or isn't here.
     """

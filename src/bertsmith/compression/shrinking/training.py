@@ -14,8 +14,13 @@ from bertsmith.compression.distilling.distil import distil_task
 from bertsmith.compression.distilling.recipes import DistilRecipe, make_distil_recipe
 from bertsmith.compression.distilling.tasks.data import DistilData
 from bertsmith.compression.distilling.tasks.session import DistilSession
-from bertsmith.compression.shrinking.candidates import STATIC, Candidate, LeftOut, Tried
-from bertsmith.compression.shrinking.judging import Judge
+from bertsmith.compression.shrinking.candidates import (
+    STATIC,
+    CandidateResult,
+    ShrinkCandidate,
+    SkippedCandidate,
+)
+from bertsmith.compression.shrinking.judging import CandidateJudge
 from bertsmith.compression.shrinking.table import teach_table
 from bertsmith.compression.vocabulary_pruning import prune_counted
 from bertsmith.data.batch import PackedBatch
@@ -35,13 +40,13 @@ _WORTH = 0.05  # of the parameters, that a pruned vocabulary must save to be pru
 
 
 @dataclass(frozen=True)
-class Search:
+class ShrinkSearch:
     """A search at work: each candidate is made with the same `overrides` and `values`. `show` makes a
     progress bar of a title.
     """
 
     run: Run[DistilRecipe]
-    judge: Judge
+    judge: CandidateJudge
     overrides: tuple[str, ...]
     values: Mapping[str, Any]
     show: Show
@@ -61,14 +66,14 @@ class Search:
         return self.run.out / "answers"
 
 
-def try_pruned(search: Search, data: DistilData) -> Tried | None:
+def try_pruned(search: ShrinkSearch, data: DistilData) -> CandidateResult | None:
     """The model with the pieces of what is learned from; None where that saves next to nothing, and for a
     model of numbers, whose vocabulary has the places of their vectors.
     """
     folder, whole = search.folder(PRUNED), search.judge.whole
     if isinstance(whole.tokenizer, ValueTokenizer):
         return None
-    if (found := Tried.read(folder)) is not None:
+    if (found := CandidateResult.read(folder)) is not None:
         return found
     begun = time.monotonic()
     examples = [*data.labelled, *data.texts]
@@ -91,8 +96,8 @@ def try_pruned(search: Search, data: DistilData) -> Tried | None:
 
 
 def try_candidate(
-    search: Search, candidate: Candidate, base: Path, seconds_left: float, beside: float
-) -> "Tried | LeftOut":
+    search: ShrinkSearch, candidate: ShrinkCandidate, base: Path, seconds_left: float, beside: float
+) -> "CandidateResult | SkippedCandidate":
     """`beside` are seconds that the earlier ones took beside their training."""
     folder = search.folder(candidate.slug)
     shape = {"layers": candidate.layers, "width": candidate.width, "feed_forward": candidate.feed_forward}
@@ -104,7 +109,7 @@ def try_candidate(
     training = predicted_seconds(session, recipe)
     predicted = beside + training
     if predicted > seconds_left - asking:
-        return LeftOut(candidate.name, predicted, max(seconds_left - asking, 0.0))
+        return SkippedCandidate(candidate.name, predicted, max(seconds_left - asking, 0.0))
     search.say(f"{candidate.name}: about {formatting.duration(predicted)}.")
     del session  # with its teacher: the distillation opens its own
     made = distil_task(
@@ -125,7 +130,7 @@ def try_candidate(
     return tried
 
 
-def try_table(search: Search, before: Path, base: Path) -> Tried:
+def try_table(search: ShrinkSearch, before: Path, base: Path) -> CandidateResult:
     """It takes hardly more than asking the model, which all others need too, and is always tried. It
     has the pruned vocabulary where the others have it.
     """
@@ -143,7 +148,7 @@ def try_table(search: Search, before: Path, base: Path) -> Tried:
     return tried
 
 
-def _given(search: Search, base: Path, folder: Path, **shape: int | None) -> dict[str, Any]:
+def _given(search: ShrinkSearch, base: Path, folder: Path, **shape: int | None) -> dict[str, Any]:
     """What a candidate's recipe is made of."""
     files = {"texts", "train", "dev", "test", "task"}
     kept = search.run.recipe.model_dump(include=files, exclude_none=True, mode="json")
@@ -151,7 +156,7 @@ def _given(search: Search, base: Path, folder: Path, **shape: int | None) -> dic
     return kept | more | {"teacher": [str(base)], "out": str(folder), "compare": False}
 
 
-def _asked_all(search: Search, recipe: DistilRecipe) -> DistilSession:
+def _asked_all(search: ShrinkSearch, recipe: DistilRecipe) -> DistilSession:
     """With the model's answers to all that is learned: asked once, the other candidates find them."""
     session = DistilSession.open(recipe, search.run.machine, search.answers)
     with search.show("The model's answers") as progress:
@@ -185,7 +190,7 @@ def predicted_seconds(session: DistilSession, recipe: DistilRecipe) -> float:
     return _BESIDE * training + a_text * len(session.data.dev) * evaluations
 
 
-def seconds_beside(tried: Sequence[Tried]) -> float:
+def seconds_beside(tried: Sequence[CandidateResult]) -> float:
     """Seconds of a candidate beside asking and training: the head's first weights, saving, measuring."""
     beside = [each.seconds - each.predicted for each in tried if each.predicted is not None]
     return max(median(beside), 0.0) if beside else 0.0

@@ -66,13 +66,13 @@ def activate(products: Tensor, bias: Tensor | None, activation: str, *, gated: b
     With `gated` products and bias are of 2 I: the first is_bf16 is activated and multiplied with the second.
     Computed in float32, rounded once, differentiable once.
     """
-    result: Tensor = _Activated.apply(  # type: ignore[no-untyped-call]
+    result: Tensor = _ActivationFunction.apply(  # type: ignore[no-untyped-call]
         products, bias, activation, gated
     )
     return result
 
 
-class _Activated(torch.autograd.Function):
+class _ActivationFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, products: Tensor, bias: Tensor | None, activation: str, gated: bool) -> Tensor:
         products = products.contiguous()

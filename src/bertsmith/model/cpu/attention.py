@@ -57,11 +57,11 @@ def attend_by_kernel(
     mask = None if make_mask is None else make_mask(qkv.new_empty(_weights(qkv, lengths, window)))
     if not (qkv.requires_grad and torch.is_grad_enabled()):
         return _forward(qkv.detach(), lengths, window, mask, None)
-    attended: Tensor = _Attention.apply(qkv, lengths, window, mask)  # type: ignore[no-untyped-call]
+    attended: Tensor = _AttentionFunction.apply(qkv, lengths, window, mask)  # type: ignore[no-untyped-call]
     return attended
 
 
-class _Attention(torch.autograd.Function):
+class _AttentionFunction(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, qkv: Tensor, lengths: tuple[int, ...], window: int | None, mask: Tensor | None
@@ -108,8 +108,8 @@ def _call(lengths: tuple[int, ...], window: int | None, *, qkv: Tensor, **others
         raise MemoryError(f"no memory for attention within {max(lengths)} tokens")
 
 
-def _job(qkv: Tensor, lengths: tuple[int, ...], window: int | None) -> kernels.Attention:
-    return kernels.Attention(
+def _job(qkv: Tensor, lengths: tuple[int, ...], window: int | None) -> kernels.AttentionStruct:
+    return kernels.AttentionStruct(
         lengths=as_c(lengths),
         sequences=len(lengths),
         heads=qkv.shape[2],

@@ -50,7 +50,7 @@ class KernelLinear(nn.Module):
         found = x.new_empty(len(x), padded)
         # addresses of now: torch's pickler moves tensors into shared memory
         memory = self.panels.data_ptr(), None, self.padded_bias.data_ptr()
-        linear = kernels.Linear(self.inputs, padded, *memory)
+        linear = kernels.LinearStruct(self.inputs, padded, *memory)
         threads = min(torch.get_num_threads(), padded // PANEL)
         library = kernels.library(kernels.instructions())
         library.product(linear, x.data_ptr(), len(x), threads, found.data_ptr())
@@ -153,14 +153,14 @@ class KernelLayer(nn.Module):
     def _as_c(self) -> Any:
         """Addresses: of this object's tensors in this process, which nobody else has."""
         linears = {
-            name: kernels.Linear(inputs, outputs, weight.data_ptr(), _address(scales), _address(bias))
+            name: kernels.LinearStruct(inputs, outputs, weight.data_ptr(), _address(scales), _address(bias))
             for name, (inputs, outputs, weight, scales, bias) in self.linears.items()
         }
         norms = {
-            name: kernels.Norm(_address(gain), _address(shift), epsilon, centred)
+            name: kernels.NormStruct(_address(gain), _address(shift), epsilon, centred)
             for name, (gain, shift, epsilon, centred) in self.norms.items()
         }
-        return kernels.Layer(**linears, **norms, **self.how)
+        return kernels.LayerStruct(**linears, **norms, **self.how)
 
 
 def takes_layer_kernel(layer: Layer, precision: torch.dtype) -> bool:

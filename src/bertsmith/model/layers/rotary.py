@@ -35,7 +35,7 @@ class Rotary(nn.Module):
         """
         cosines, sines = self.tables(max(batch.lengths), qkv.device)
         if qkv.device.type == "cpu":
-            turned: Tensor = _Turned.apply(  # type: ignore[no-untyped-call]
+            turned: Tensor = _RotaryFunction.apply(  # type: ignore[no-untyped-call]
                 qkv, batch.position_ids, cosines, sines, self.pairs
             )
             return turned
@@ -62,7 +62,7 @@ def _tables(theta: float, head_size: int, positions: int, device: torch.device) 
         return angles.cos(), angles.sin()
 
 
-class _Turned(torch.autograd.Function):
+class _RotaryFunction(torch.autograd.Function):
     """In place, on the way back too: attention makes a gradient that nobody else reads."""
 
     @staticmethod

@@ -17,8 +17,8 @@ import torch
 
 from bertsmith.compression.distilling.encoders.objective import EncoderDistillation
 from bertsmith.compression.distilling.encoders.student import make_trained, save_student
-from bertsmith.compression.distilling.encoders.subject import Subject
-from bertsmith.compression.distilling.encoders.teacher import Teacher, VectorCache, learn_projection
+from bertsmith.compression.distilling.encoders.subject import TeachingPlan
+from bertsmith.compression.distilling.encoders.teacher import EncoderTeacher, VectorCache, learn_projection
 from bertsmith.compression.distilling.recipes import EncoderDistilRecipe
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
@@ -55,7 +55,7 @@ class EncoderLesson:
     """
 
     run: Run[EncoderDistilRecipe]
-    subject: Subject
+    subject: TeachingPlan
     task: EncoderDistillation
     pooler: dict[str, torch.Tensor]
     hashes: dict[str, str]
@@ -73,7 +73,7 @@ class EncoderLesson:
         what another teacher, or another store, said.
         """
         recipe, out, machine = run.recipe, run.out, run.machine
-        subject = Subject.open(recipe)
+        subject = TeachingPlan.open(recipe)
         tokenizer = subject.tokenizer
         teacher = subject.encoder()
         numbers = sum(parameter.numel() for parameter in teacher.parameters())
@@ -179,7 +179,11 @@ class EncoderLesson:
 
 
 def _begin(
-    run: Run[EncoderDistilRecipe], subject: Subject, teacher: Bert, train: TokenStore, heldout: TokenStore
+    run: Run[EncoderDistilRecipe],
+    subject: TeachingPlan,
+    teacher: Bert,
+    train: TokenStore,
+    heldout: TokenStore,
 ) -> tuple[EncoderDistillation, dict[str, torch.Tensor], list[str]]:
     """The student beside its frozen teacher, what goes into the saved model as it is, and sentences for the
     user.
@@ -190,7 +194,7 @@ def _begin(
     if "relations" in weights:
         layer = (recipe.loss.teacher_layer or teacher.config.num_hidden_layers) - 1
     asked = head if "soft" in weights else None
-    frozen = Teacher(subject.encoder(), machine.device, layer, asked)
+    frozen = EncoderTeacher(subject.encoder(), machine.device, layer, asked)
     whole, width, projection = teacher.config.hidden_size, subject.config.hidden_size, None
     dimensions = recipe.dimensions or min(subject.width, width)
     if "vectors" in weights and dimensions != whole:

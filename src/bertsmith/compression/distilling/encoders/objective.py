@@ -21,8 +21,8 @@ from bertsmith.compression.distilling.encoders.losses import (
     relation_loss,
     soft_target_loss,
 )
-from bertsmith.compression.distilling.encoders.student import Student
-from bertsmith.compression.distilling.encoders.teacher import Teacher, VectorCache, with_positions
+from bertsmith.compression.distilling.encoders.student import StudentModel
+from bertsmith.compression.distilling.encoders.teacher import EncoderTeacher, VectorCache, with_positions
 from bertsmith.data.batch import PackedBatch, Sequences, ragged_range, split
 from bertsmith.data.masking import MaskedTokens, Masker
 from bertsmith.data.pairs import Instances
@@ -110,7 +110,7 @@ def _prefixed(sequences: Sequences, prefixes: Sequence[Sequence[int]]) -> Sequen
 
 
 @dataclass(frozen=True)
-class Comparison:
+class EncoderLosses:
     """What is compared, and how much each loss counts; `heads` are those of relations."""
 
     weights: dict[str, float]
@@ -132,9 +132,9 @@ class EncoderDistillation:
     `heldout` is None where nothing is measured. With a `cache`, the teacher's vectors of texts come from it.
     """
 
-    model: Student
-    teacher: Teacher
-    comparison: Comparison
+    model: StudentModel
+    teacher: EncoderTeacher
+    comparison: EncoderLosses
     stream: PretrainingStream
     heldout: PretrainingStream | None
     heldout_tokens: int

@@ -26,7 +26,7 @@ from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
-class Student(nn.Module):
+class StudentModel(nn.Module):
     """An encoder with what is trained beside it.
 
     `masked_language` predicts words; `dense` makes vectors of other dimensions than the hidden states;
@@ -77,7 +77,7 @@ def make_trained(
     weights: Mapping[str, float],
     head: MaskedLanguageHead | None,
     projection: Tensor | None,
-) -> tuple[Student, dict[str, Tensor]]:
+) -> tuple[StudentModel, dict[str, Tensor]]:
     """The student for these losses, and its pooler's tensors apart: nothing of them would train it.
 
     `head` is the teacher's masked-language head; `projection` (D, H) what its vectors become.
@@ -89,7 +89,7 @@ def make_trained(
     for module in encoder.modules():
         if isinstance(module, Dropout):
             module.probability = recipe.dropout
-    student = Student(encoder)
+    student = StudentModel(encoder)
     if "soft" in weights or "mlm" in weights:
         student.masked_language = _words(encoder, teacher, head)
     width, whole = config.hidden_size, torch.eye(teacher.config.hidden_size)
@@ -157,7 +157,7 @@ def save_student(
     provenance: Mapping[str, Any],
     teacher: Path,
 ) -> None:
-    """Of the `weights` of a `Student` what belongs into a model, with how the teacher makes vectors of
+    """Of the `weights` of a `StudentModel` what belongs into a model, with how the teacher makes vectors of
     sentences, if it does; replaces what a killed run left. `teacher` is the folder of the teacher's encoder,
     by which longer texts are cut.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from bertsmith.compression.distilling.encoders.losses import relation_heads
-from bertsmith.compression.distilling.encoders.objective import SHORTEST, Comparison, TextStream
+from bertsmith.compression.distilling.encoders.objective import SHORTEST, EncoderLosses, TextStream
 from bertsmith.compression.distilling.encoders.student import shape_of
 from bertsmith.compression.distilling.recipes import EncoderDistilRecipe
 from bertsmith.data.store import TokenStore
@@ -42,7 +42,7 @@ _OTHER_SHAPE = {"relations": 1.0}  # beside them, where the student is of anothe
 
 
 @dataclass(frozen=True)
-class Subject:
+class TeachingPlan:
     """The teacher as it was read, and what it teaches: the weight of each loss, how it makes a vector of a
     text, if it does, and the student's shape, `config`.
     """
@@ -55,7 +55,7 @@ class Subject:
     config: BertConfig
 
     @classmethod
-    def open(cls, recipe: EncoderDistilRecipe) -> "Subject":
+    def open(cls, recipe: EncoderDistilRecipe) -> "TeachingPlan":
         """Reads and checks; writes nothing. Raises ModelError and RecipeError."""
         length = recipe.data.sequence_length
         require_room_for_rows(recipe.corpus, length, "data.sequence_length")
@@ -151,11 +151,11 @@ class Subject:
         """The teacher's own."""
         return encoder_of(self.checkpoint, f"{self.folder}/{WEIGHTS}")
 
-    def comparison(self, recipe: EncoderDistilRecipe, projection: Tensor | None) -> Comparison:
+    def comparison(self, recipe: EncoderDistilRecipe, projection: Tensor | None) -> EncoderLosses:
         """Of student and teacher, whose vectors the projection (D, H) brings to fewer dimensions."""
         widths = self.checkpoint.config.hidden_size, self.config.hidden_size
         heads = relation_heads(*widths, recipe.loss.relation_heads)
-        return Comparison(self.weights, recipe.loss.temperature, heads, self.pooling, projection)
+        return EncoderLosses(self.weights, recipe.loss.temperature, heads, self.pooling, projection)
 
 
 def _weights(

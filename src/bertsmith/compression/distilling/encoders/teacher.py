@@ -36,7 +36,7 @@ _SAMPLE_MICRO_BATCH = 4096  # tokens
 _TOLERANCE = 0.01  # of a length; rounding D values to float16 changes it by 0.0005
 
 
-class Taught(NamedTuple):
+class TeacherStates(NamedTuple):
     """Hidden states (N, H) of the last layer, and queries, keys and values (N, 3 H) of the chosen one."""
 
     states: Tensor
@@ -44,7 +44,7 @@ class Taught(NamedTuple):
 
 
 @dataclass
-class Probe:
+class RelationProbe:
     """The first part of a layer, as it was trained: what makes queries, keys and values of its input."""
 
     layer: int
@@ -56,7 +56,7 @@ class Probe:
         return with_positions(self.attention, self.attention.qkv(self.norm(states)), batch)
 
 
-class Teacher:
+class EncoderTeacher:
     """Computes as inference does: by the kernels on a processor, in int16, which keeps cosines to 1e-5 and
     gives a sequence the same values in any company; with autocast's precision on a GPU.
 
@@ -76,13 +76,13 @@ class Teacher:
             chosen = encoder.layers[layer]
             assert isinstance(chosen, Layer)
             norm = deepcopy(chosen.attention_norm) if chosen.pre_norm else nn.Identity()
-            self.probe = Probe(layer, norm, deepcopy(chosen.attention))
+            self.probe = RelationProbe(layer, norm, deepcopy(chosen.attention))
         self.head = None if head is None else head.to(device).eval().requires_grad_(False)
         precision = usual_precision(encoder) if device.type == "cpu" else torch.float32
         self.encoder = prepare_for_inference(encoder, precision)
 
     @torch.no_grad()
-    def __call__(self, batch: PackedBatch) -> Taught:
+    def __call__(self, batch: PackedBatch) -> TeacherStates:
         """Of every token of the batch."""
         states: Tensor = self.encoder.embeddings(batch)
         products = None
@@ -92,7 +92,7 @@ class Teacher:
             states = layer(states, batch)
         if self.encoder.final_norm is not None:
             states = self.encoder.final_norm(states)
-        return Taught(states, products)
+        return TeacherStates(states, products)
 
     @torch.no_grad()
     def logits(self, states: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def principal_directions(vectors: Vectors, dimensions: int) -> Tensor:
 
 def learn_projection(
     path: Path,
-    teacher: Teacher,
+    teacher: EncoderTeacher,
     stream: PretrainingStream,
     machine: Machine,
     pooling: Pooling,
@@ -150,7 +150,9 @@ def learn_projection(
     return projection
 
 
-def _some_vectors(teacher: Teacher, stream: PretrainingStream, machine: Machine, pooling: Pooling) -> Vectors:
+def _some_vectors(
+    teacher: EncoderTeacher, stream: PretrainingStream, machine: Machine, pooling: Pooling
+) -> Vectors:
     """(B, H) of so many texts as directions are learned from, or all there are."""
     width = teacher.config.hidden_size
     left = max(_SMALLEST, _VECTORS_A_DIMENSION * width)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.compression.distilling.recipes import DistilRecipe
-from bertsmith.compression.distilling.tasks.teacher import Teacher
+from bertsmith.compression.distilling.tasks.teacher import TaskTeacher
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import sha256
 from bertsmith.inference.provenance import TrainedOn
@@ -51,7 +51,7 @@ class DistilData:
 
 
 def read_distil_data(
-    task: Task[Any], recipe: DistilRecipe, teachers: Sequence[Teacher], file: "AnswerFile | None" = None
+    task: Task[Any], recipe: DistilRecipe, teachers: Sequence[TaskTeacher], file: "AnswerFile | None" = None
 ) -> DistilData:
     """All files of a recipe. Texts that stand in dev or test are not learned from; those of a `file` of
     answers are its rows.
@@ -125,7 +125,7 @@ def _texts(task: Task[Any], recipe: DistilRecipe) -> tuple[list[Any], list[Any]]
 
 
 def _known_to_teachers(
-    task: Task[Any], known: Sequence[tuple[Teacher, TrainedOn]], judged: Mapping[str, Sequence[Any]]
+    task: Task[Any], known: Sequence[tuple[TaskTeacher, TrainedOn]], judged: Mapping[str, Sequence[Any]]
 ) -> list[str]:
     """Rows that a teacher has learned by heart say little about others."""
     warnings = list[str]()

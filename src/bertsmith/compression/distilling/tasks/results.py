@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from bertsmith.compression.distilling.tasks.session import DistilSession, TeacherAnswers
-from bertsmith.compression.distilling.tasks.teacher import Teacher
+from bertsmith.compression.distilling.tasks.teacher import TaskTeacher
 from bertsmith.files import write_json
 from bertsmith.model.checkpoint import WEIGHTS
 from bertsmith.reporting import formatting
@@ -49,7 +49,7 @@ class Cost(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Saving:
+class CostComparison:
     """Shares are the student's of the teacher's: of times the median over rounds that alternate. Without a
     teacher, whose answers came in a file, there are none.
     """
@@ -61,11 +61,11 @@ class Saving:
 
 
 def measure_saving(
-    teachers: Sequence[Teacher],
-    student: Teacher,
+    teachers: Sequence[TaskTeacher],
+    student: TaskTeacher,
     asked: Sequence[Sequence[Encoded]],
     heard: Sequence[Encoded],
-) -> Saving:
+) -> CostComparison:
     """On the same examples: `asked` as each of the teachers reads them, `heard` as the student does."""
     few = min(len(heard), _FEW)
     slower = _together(teachers, asked, few) or _together([student], [heard], few)
@@ -78,8 +78,8 @@ def measure_saving(
         alone.append((_alone(teachers, asked, lone), _alone([student], [heard], lone)))
     ours = _cost([student], [each[1] for each in together], [each[1] for each in alone])
     if not teachers:
-        return Saving(ours)
-    return Saving(
+        return CostComparison(ours)
+    return CostComparison(
         ours,
         _cost(teachers, [each[0] for each in together], [each[0] for each in alone]),
         statistics.median(student / teacher for teacher, student in together),
@@ -87,7 +87,7 @@ def measure_saving(
     )
 
 
-def _together(models: Sequence[Teacher], encoded: Sequence[Sequence[Encoded]], count: int) -> float:
+def _together(models: Sequence[TaskTeacher], encoded: Sequence[Sequence[Encoded]], count: int) -> float:
     """Seconds of so many texts, one model after the other."""
     begun = time.perf_counter()
     for model, texts in zip(models, encoded, strict=True):
@@ -95,7 +95,7 @@ def _together(models: Sequence[Teacher], encoded: Sequence[Sequence[Encoded]], c
     return time.perf_counter() - begun if models else 0.0
 
 
-def _alone(models: Sequence[Teacher], encoded: Sequence[Sequence[Encoded]], count: int) -> float:
+def _alone(models: Sequence[TaskTeacher], encoded: Sequence[Sequence[Encoded]], count: int) -> float:
     """Seconds of a text."""
     begun = time.perf_counter()
     for number in range(count):
@@ -104,7 +104,7 @@ def _alone(models: Sequence[Teacher], encoded: Sequence[Sequence[Encoded]], coun
     return (time.perf_counter() - begun) / count
 
 
-def _cost(models: Sequence[Teacher], seconds: Sequence[float], alone: Sequence[float]) -> Cost:
+def _cost(models: Sequence[TaskTeacher], seconds: Sequence[float], alone: Sequence[float]) -> Cost:
     from safetensors import safe_open
 
     parameters = size = 0
@@ -154,7 +154,7 @@ def compare(
             pairs = zip(each.split.examples, each.said.predictions, strict=True)
             labelled = [task.as_label(example, prediction) for example, prediction in pairs]
             agreement[name] = task.metrics(student.evaluations[name].predictions, labelled)[task.main_metric]
-    opened = Teacher.open(str(folder), type(task), session.machine.device)
+    opened = TaskTeacher.open(str(folder), type(task), session.machine.device)
     asked = [encode_examples(each.task, dev.examples, each.tokenizer).encoded for each in session.teachers]
     return DistilResults(
         student=student,
@@ -178,7 +178,7 @@ class DistilResults:
     teacher: dict[str, Metrics]
     alone: dict[str, Metrics]
     agreement: dict[str, float]
-    saving: Saving
+    saving: CostComparison
     texts: int
     labels_of_teacher: bool
 

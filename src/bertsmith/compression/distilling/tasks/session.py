@@ -15,9 +15,9 @@ from bertsmith.compression.distilling.tasks.data import (
     read_answer_file,
     read_distil_data,
 )
-from bertsmith.compression.distilling.tasks.student import Source, begin_student, start_head
+from bertsmith.compression.distilling.tasks.student import StudentSource, begin_student, start_head
 from bertsmith.compression.distilling.tasks.taught_task import TaughtTask, taught_examples
-from bertsmith.compression.distilling.tasks.teacher import Teacher, cached_outputs, hash_of, open_teachers
+from bertsmith.compression.distilling.tasks.teacher import TaskTeacher, cached_outputs, hash_of, open_teachers
 from bertsmith.errors import RecipeError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.own_tokenizer import load_own_tokenizer
@@ -57,22 +57,22 @@ class DistilSession:
     student without a teacher begins, None where it isn't asked for.
     """
 
-    teachers: list[Teacher]
+    teachers: list[TaskTeacher]
     task: Task[Any]
     soft_loss: DistillationLoss
-    source: Source
+    source: StudentSource
     config: BertConfig
     tokenizer: Tokenizer
     data: DistilData
     train: EncodedExamples
     machine: Machine
     cache: Path
-    before: Source | None
+    before: StudentSource | None
 
     @classmethod
     def open(cls, recipe: DistilRecipe, machine: Machine, cache: Path) -> "DistilSession":
         """Reads, checks and encodes: refuses what can't be learned before anything is computed."""
-        teachers, file = list[Teacher](), None
+        teachers, file = list[TaskTeacher](), None
         if is_answer_file(recipe.teacher):
             file = read_answer_file(Path(recipe.teacher[0]), recipe.task, recipe.settings)
             task = file.task
@@ -80,7 +80,7 @@ class DistilSession:
         else:
             teachers = open_teachers(recipe.teacher, recipe.task, machine.device)
             task = teachers[0].task.as_student(recipe.settings)
-        source = Source.of(recipe, teachers)
+        source = StudentSource.of(recipe, teachers)
         if file is not None:
             choose_pooling(task, source.folder)
         begun = begin_student(source, task, recipe.seed)  # refuses what can't be begun
@@ -176,7 +176,7 @@ def _require_alike(answers: Sequence[Sequence[Outputs]]) -> None:
             )
 
 
-def _require_same_pieces(teacher: Teacher, train: EncodedExamples) -> None:
+def _require_same_pieces(teacher: TaskTeacher, train: EncodedExamples) -> None:
     """By some examples, before the teacher is asked for all."""
     if not teacher.model.head.per_row:
         return

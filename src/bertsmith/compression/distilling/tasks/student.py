@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from bertsmith.compression.distilling.recipes import DistilRecipe
-from bertsmith.compression.distilling.tasks.teacher import Teacher
+from bertsmith.compression.distilling.tasks.teacher import TaskTeacher
 from bertsmith.errors import BertsmithError, RecipeError
 from bertsmith.inference.provenance import encoder_before
 from bertsmith.model.checkpoint import load_encoder, read_checkpoint
@@ -26,7 +26,7 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Source:
+class StudentSource:
     """Where a student's layers come from: the `folder` of the teacher, or of another model. `layers`, counted
     from 0, `width` and the neurons of `feed_forward` parts (None: in proportion to the width) are what is
     kept of it; `takes_head`: it has the task's head, which is kept too.
@@ -39,7 +39,7 @@ class Source:
     takes_head: bool
 
     @classmethod
-    def of(cls, recipe: DistilRecipe, teachers: Sequence[Teacher]) -> "Source":
+    def of(cls, recipe: DistilRecipe, teachers: Sequence[TaskTeacher]) -> "StudentSource":
         """As the recipe says. Raises RecipeError where it names no model beside a file of answers, and for
         layers that aren't there, ModelError for a static table, which has none.
         """
@@ -66,7 +66,7 @@ class Source:
             chosen = tuple(number - 1 for number in layers)
         return cls(folder, chosen, recipe.width or config.hidden_size, recipe.feed_forward, is_teacher)
 
-    def before(self, task: Task[Any], recipe: DistilRecipe, tokenizer: Tokenizer) -> "Source":
+    def before(self, task: Task[Any], recipe: DistilRecipe, tokenizer: Tokenizer) -> "StudentSource":
         """With the layers of the encoder that the teacher was fine-tuned from, where that is here and reads
         the same pieces: of a teacher with a pruned vocabulary, rows of the table would be those of other
         pieces. Else with the teacher's own.
@@ -85,7 +85,9 @@ class Source:
         return found
 
 
-def begin_student(source: Source, task: Task[Any], seed: int, dropout: float | None = None) -> TaskModel:
+def begin_student(
+    source: StudentSource, task: Task[Any], seed: int, dropout: float | None = None
+) -> TaskModel:
     """The same weights for the same seed. Raises ModelError, and RecipeError where it can't read as much as
     the teacher.
     """

@@ -33,7 +33,7 @@ _LONGEST_KEY = 16
 
 
 @dataclass(frozen=True)
-class Teacher:
+class TaskTeacher:
     """`model` is packed for inference. `sha256` is that of all files which decide what it answers."""
 
     folder: Path
@@ -43,7 +43,7 @@ class Teacher:
     sha256: str
 
     @classmethod
-    def open(cls, name: str, task: type[Task[Any]] | None, device: torch.device) -> "Teacher":
+    def open(cls, name: str, task: type[Task[Any]] | None, device: torch.device) -> "TaskTeacher":
         """By path, alias or hub name; `task` for a task of one's own. Raises as `Predictor.load` does."""
         folder = locate_model(name).folder
         model, saved = load_task_model(folder, task)
@@ -62,10 +62,10 @@ class Teacher:
         return [output[:count] for output, count in zip(outputs, texts, strict=True)]
 
 
-def open_teachers(names: Sequence[str], task: str | None, device: torch.device) -> list[Teacher]:
+def open_teachers(names: Sequence[str], task: str | None, device: torch.device) -> list[TaskTeacher]:
     """Raises RecipeError where they don't answer the same question."""
     kind = None if task is None else find_task(task)
-    teachers = [Teacher.open(name, kind, device) for name in names]
+    teachers = [TaskTeacher.open(name, kind, device) for name in names]
     first = teachers[0].task
     for name, teacher in zip(names[1:], teachers[1:], strict=True):
         other = teacher.task
@@ -102,7 +102,7 @@ def _described(task: Task[Any]) -> str:
 
 
 def cached_outputs(
-    teacher: Teacher, encoded: Sequence[Encoded], folder: Path, progress: Progress | None = None
+    teacher: TaskTeacher, encoded: Sequence[Encoded], folder: Path, progress: Progress | None = None
 ) -> list[Outputs]:
     """The teacher's outputs of each example, from `folder` where it has them. A damaged shard is computed
     again.
@@ -124,7 +124,7 @@ def cached_outputs(
     return found
 
 
-def key_of(teacher: Teacher, encoded: Sequence[Encoded]) -> str:
+def key_of(teacher: TaskTeacher, encoded: Sequence[Encoded]) -> str:
     """Names what was read by whom: all of it that decides an answer."""
     digest = hashlib.sha256(teacher.sha256.encode())
     for each in encoded:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-class Linear(ctypes.Structure):
+class LinearStruct(ctypes.Structure):
     """As in kernels.h."""
 
     _fields_ = (
@@ -23,7 +23,7 @@ class Linear(ctypes.Structure):
     )
 
 
-class Norm(ctypes.Structure):
+class NormStruct(ctypes.Structure):
     """As in kernels.h."""
 
     _fields_ = (
@@ -34,17 +34,17 @@ class Norm(ctypes.Structure):
     )
 
 
-class Layer(ctypes.Structure):
+class LayerStruct(ctypes.Structure):
     """As in kernels.h."""
 
     _fields_ = (
-        *((name, Linear) for name in ("qkv", "output", "up", "down")),
-        *((name, Norm) for name in ("attention_norm", "feed_forward_norm")),
+        *((name, LinearStruct) for name in ("qkv", "output", "up", "down")),
+        *((name, NormStruct) for name in ("attention_norm", "feed_forward_norm")),
         *((name, ctypes.c_int64) for name in ("heads", "window", "activation", "gated", "pre_norm")),
     )
 
 
-class Attention(ctypes.Structure):
+class AttentionStruct(ctypes.Structure):
     """As in kernels.h."""
 
     _fields_ = (
@@ -82,7 +82,7 @@ def library(instructions: str) -> Any:
     """The functions of kernels.h for a processor that has these; None where there are none."""
     try:
         found = ctypes.CDLL(str(Path(__file__).parent / f"{instructions}.so"))
-        is_ours = found.arguments_bytes() == ctypes.sizeof(Layer) + ctypes.sizeof(Attention)
+        is_ours = found.arguments_bytes() == ctypes.sizeof(LayerStruct) + ctypes.sizeof(AttentionStruct)
         for name in (
             *("exponentiate", "dropout_mask", "activate_forward", "activate_backward"),
             *("rotate", "product"),
@@ -97,11 +97,11 @@ def library(instructions: str) -> Any:
     if not is_ours:  # compiled by another version
         return None
     values, whole, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-    layer, lengths = ctypes.POINTER(Layer), ctypes.POINTER(whole)
-    found.attend.argtypes = found.attention_cells.argtypes = [ctypes.POINTER(Attention), number]
+    layer, lengths = ctypes.POINTER(LayerStruct), ctypes.POINTER(whole)
+    found.attend.argtypes = found.attention_cells.argtypes = [ctypes.POINTER(AttentionStruct), number]
     found.self_attend.argtypes = [layer, values, lengths, whole, values, values, number, values]
     found.feed_forward.argtypes = [layer, values, values, whole, number, values]
-    found.product.argtypes = [ctypes.POINTER(Linear), values, whole, number, values]
+    found.product.argtypes = [ctypes.POINTER(LinearStruct), values, whole, number, values]
     found.exponentiate.argtypes = [values, values, whole, whole, number, number, *[values] * 3]
     shape = whole, whole, number, whole, number, number
     found.activate_forward.argtypes = [values, values, *shape, values]
