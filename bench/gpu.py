@@ -104,7 +104,8 @@ def _record(options: argparse.Namespace, device: torch.device) -> Record:
     if device.type == "cuda":
         facts["gpu"] = torch.cuda.get_device_name(device)
         facts["cuda"] = torch.version.cuda
-        name = re.sub(r"\W+", "-", facts["gpu"].lower())
+        words = facts["gpu"].lower().split()  # NVIDIA H100 80GB HBM3
+        name = next((word for word in words if re.search(r"\d", word)), words[-1])
     title = "A GPU, beside transformers" if device.type == "cuda" else "Dry run without a GPU"
     folder = options.out or (RESULTS if not options.small else Path(__file__).parents[1] / "runs" / "bench")
     return Record(folder, f"{'gpu-dry-run' if options.small else 'gpu'}_{name}", title, facts)

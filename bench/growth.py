@@ -81,17 +81,22 @@ def main() -> None:
     found: list[Growth] = []
     for axis in options.axes:
         found += _measured(axis, options)
-        _write(found, write=not options.quick)
+        _write(found, _variant(options.axes), write=not options.quick)
 
 
-def _write(found: Sequence[Growth], *, write: bool) -> None:
+def _variant(axes: Sequence[str]) -> str:
+    """In words: the corpus takes hours, and so is often measured alone."""
+    return "corpus" if axes == ["corpus"] else "" if "corpus" in axes else "step"
+
+
+def _write(found: Sequence[Growth], variant: str, *, write: bool) -> None:
     """What is known so far: the axes take hours."""
     notes = [" ".join(part.split()) for part in (__doc__ or "").split("\n\n")[2:]]
     if write:
-        picture = result_path("growth", ".svg")
+        picture = result_path("growth", ".svg", variant)
         picture.write_text(growth_plot.draw(found), encoding="utf-8")
         notes.insert(0, f"![the same as curves]({picture.name})")
-    report("growth", "How time and memory grow", map(_row, found), notes, write=write)
+    report("growth", "How time and memory grow", map(_row, found), notes, variant=variant, write=write)
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:

@@ -12,7 +12,6 @@ import shlex
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +19,8 @@ from typing import Any, NoReturn
 
 NO_DATA = 3  # the status of a script that can't run without ../shared/data: `make bench` goes by it
 RESULTS = Path(__file__).parent / "results"
-_LONGEST = 100  # characters of a file's name that say what was asked for
+# Family and model, by which virtual machines that hide their processor's name can be told apart.
+_GENERATIONS = {("25", "1"): "zen3", ("25", "17"): "zen4", ("26", "2"): "zen5"}
 
 
 # Before Bertsmith is imported, which sets how long threads wait: peers have their own defaults.
@@ -122,8 +122,10 @@ def _generation() -> tuple[str, str]:
 
 
 def hardware_name() -> str:
-    """For file names: 'cpu-2-cores-25-17', with the processor's family and model."""
-    return "-".join(["cpu", str(len(os.sched_getaffinity(0))), "cores", *_generation()])
+    """For file names: 'zen4', or 'xeon-6-167' with the processor's family and model where we know no name."""
+    generation = _generation()
+    maker = re.search("model name.*?(xeon|epyc|ryzen)", Path("/proc/cpuinfo").read_text().lower())
+    return _GENERATIONS.get(generation) or "-".join([maker[1] if maker else "cpu", *generation])
 
 
 def precisions() -> list[str]:
@@ -150,11 +152,12 @@ def report(
     rows: Iterable[Mapping[str, Any]],
     notes: Sequence[str] = (),
     *,
+    variant: str | None = None,
     write: bool = True,
 ) -> None:
     """Prints a Markdown table and writes it, and its JSON, under bench/results/; a quick look only prints.
 
-    The command beside the table is the one that this process was started by.
+    The command beside the table is the one that this process was started by. `variant` is for `result_path`.
     """
     rows = list(rows)
     columns = list(rows[0])
@@ -168,21 +171,22 @@ def report(
     print(text)
     if not write:
         return
-    result_path(name, ".md").write_text(text)
-    result_path(name, ".json").write_text(
+    result_path(name, ".md", variant).write_text(text)
+    result_path(name, ".json", variant).write_text(
         json.dumps({"environment": facts, "rows": rows, "notes": notes}, indent=1) + "\n"
     )
 
 
-def result_path(name: str, ending: str) -> Path:
-    """Where a script's results of this month and machine go.
+def result_path(name: str, ending: str, variant: str | None = None) -> Path:
+    """Where a script's results on this machine go: 'growth-corpus_zen4.md'.
 
-    What was asked for is part of the name, so that a narrower run leaves the whole table alone.
+    `variant` says in words what of the whole table was asked for. Without it a run that was given options is
+    called 'part', so that it leaves the whole table alone: rename what is worth keeping.
     """
     RESULTS.mkdir(exist_ok=True)
-    asked = re.sub(r"[^\w.]+", "-", " ".join(each for each in _arguments() if each != "--again")).strip("-")
-    parts = [name, asked[:_LONGEST], hardware_name(), time.strftime("%Y-%m")]
-    return RESULTS / ("_".join(part for part in parts if part) + ending)
+    asked = any(each != "--again" for each in _arguments())
+    what = "-".join(filter(None, [name, "part" if asked and variant is None else variant]))
+    return RESULTS / f"{what}_{hardware_name()}{ending}"
 
 
 def _command() -> str:

@@ -100,7 +100,7 @@ def main() -> None:
                     }
                     for who, found in took.items()
                 ]
-    report("mirror_latency", "A mirror's answers", rows)
+    report("mirror-latency", "A mirror's answers", rows)
 
 
 def measure(port: int, llm: Llm, texts: list[str], calls: int, pause: float) -> dict[str, list[float]]:

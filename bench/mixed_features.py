@@ -102,7 +102,7 @@ def main() -> None:
         "What columns and text add, and what each is worth when shuffled, is by linear models in "
         "cross-validation of the training rows.",
     ]
-    report("mixed_features", "A planted column beside banking77's texts", lines, notes)
+    report("mixed-features", "A planted column beside banking77's texts", lines, notes)
 
 
 if __name__ == "__main__":

@@ -51,8 +51,8 @@ def main() -> None:
         }
         for side in SIDES
     ]
-    report("static_speed", "A static table: speed", rows)
-    report("static_quality", "A static table: STS-B, Spearman", _quality(folder))
+    report("static-speed", "A static table: speed", rows)
+    report("static-quality", "A static table: STS-B, Spearman", _quality(folder))
 
 
 def _table(sentences: int, dimensions: int) -> Path:

@@ -1,7 +1,6 @@
 """What was measured, written again after every row: whoever stops the run keeps what it had by then."""
 
 import json
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ class Record:
 
     def __init__(self, folder: Path, name: str, title: str, facts: Mapping[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / f"{name}_{time.strftime('%Y-%m')}"
+        self.path = folder / name
         self._title, self._facts = title, dict(facts)
         self._parts: dict[str, dict[str, Any]] = {}
 

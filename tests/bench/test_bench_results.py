@@ -1,6 +1,7 @@
 """bench/harness.py and bench/labelled.py: where results and runs are kept, and which runs are the same."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -82,8 +83,8 @@ def test_a_narrower_run_leaves_the_whole_table_alone(
     for options in (["--again"], ["--tasks", "mrpc", "--part", "v1.1", "--file", "/somewhere/texts"]):
         monkeypatch.setattr(sys, "argv", ["bench/finetuning.py", *options])
         harness.report("finetuning", "A table", [{"a": 1}])
-    whole, narrow = sorted(path.name.split("_cpu")[0] for path in tmp_path.glob("*.md"))
-    assert (whole, narrow) == ("finetuning", "finetuning_tasks-mrpc-part-v1.1-file-texts")
+    whole, narrow = sorted(path.name.partition("_")[0] for path in tmp_path.glob("*.md"))
+    assert (whole, narrow) == ("finetuning", "finetuning-part")
     assert "`python bench/finetuning.py --tasks mrpc --part v1.1 --file texts`" in capsys.readouterr().out
 
 
@@ -95,3 +96,9 @@ def test_a_script_without_its_data_says_what_it_needs(
         labelled.find("sst2/dev.tsv")
     assert ended.value.code == harness.NO_DATA
     assert "../shared/data/sst2/dev.tsv" in capsys.readouterr().err
+
+
+def test_the_table_of_results_links_each_of_them() -> None:
+    results = Path(__file__).parents[2] / "bench" / "results"
+    linked = set(re.findall(r"\]\(([^)]+)\)", (results / "README.md").read_text(encoding="utf-8")))
+    assert linked - {"../../LOG.md"} == {path.name for path in results.glob("*.md")} - {"README.md"}
