@@ -82,7 +82,7 @@ def test_rows_that_are_equal_are_equally_good_answers(tmp_path: Path) -> None:
 def test_neighbours_that_are_missed_lower_the_recall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the share of the ten nearest, counted by their ids here, that one group of two gives."""
     drawn: list[tuple[str, passage_table.Vectors]] = []
-    draw = passage_table._draw
+    draw = passage_table._draw_passages
 
     def noted(*arguments: object) -> list[tuple[str, passage_table.Vectors]]:
         drawn[:] = draw(*arguments)  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ def test_neighbours_that_are_missed_lower_the_recall(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(passage_table, "_ROWS_IN_A_GROUP", 256)  # as few as LanceDB allows
     monkeypatch.setattr(passage_table, "_PROBES", (1,))
-    monkeypatch.setattr(passage_table, "_draw", noted)
+    monkeypatch.setattr(passage_table, "_draw_passages", noted)
     vectors = np.random.default_rng(0).normal(size=(600, 16)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     table = PassageTable.create(tmp_path, 16, {}, "en")

@@ -19,9 +19,9 @@ from bertsmith.inference.export import comparison, padded
 from bertsmith.inference.export import gate_file as reading_rows
 from bertsmith.inference.export.export import _require_enough
 from bertsmith.inference.export.gate import ERROR, EXACT, ExportLimits, Gate
-from bertsmith.inference.export.gate_file import GateFile, probes, read_gate_file, require_same_ids
+from bertsmith.inference.export.gate_file import GateFile, make_probes, read_gate_file, require_same_ids
 from bertsmith.inference.export.graph import Feed, all_together, arrangements, padded_feed, run_sequences
-from bertsmith.inference.export.source import Source, open_source
+from bertsmith.inference.export.source import ExportSource, open_source
 from bertsmith.metrics.calibration import Confidence
 
 EVERY_HEAD_AND_FAMILY = [
@@ -31,13 +31,13 @@ EVERY_HEAD_AND_FAMILY = [
 ]
 
 
-def opened(folder: Path, name: str, family: str = "bert", **settings: Any) -> tuple[Source, GateFile]:
+def opened(folder: Path, name: str, family: str = "bert", **settings: Any) -> tuple[ExportSource, GateFile]:
     source = open_source(saved_model(folder / "model", name, family, **settings))
     return source, read_gate_file(source, gate_file(folder, name), {})
 
 
 @pytest.fixture(scope="module")
-def classifier(tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, GateFile]:
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> tuple[ExportSource, GateFile]:
     return opened(tmp_path_factory.mktemp("gate"), "classification", pooling="published")
 
 
@@ -71,7 +71,7 @@ def test_an_encoder_alone_gives_its_hidden_states(tiny_bert: Path, tmp_path: Pat
     assert Gate(source, file).judge(torch_run(source.padded), EXACT, ERROR).problems == ()
 
 
-def test_padding_says_nothing_whatever_it_holds(classifier: tuple[Source, GateFile]) -> None:
+def test_padding_says_nothing_whatever_it_holds(classifier: tuple[ExportSource, GateFile]) -> None:
     source, file = classifier
     feed, _ = padded_feed(file.sequences[:8], source, left=True)
     other = {**feed, "input_ids": np.where(feed["attention_mask"] == 1, feed["input_ids"], 7)}
@@ -80,16 +80,16 @@ def test_padding_says_nothing_whatever_it_holds(classifier: tuple[Source, GateFi
 
 
 def test_positions_that_padding_moves_are_found(
-    classifier: tuple[Source, GateFile], monkeypatch: pytest.MonkeyPatch
+    classifier: tuple[ExportSource, GateFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, file = classifier
     gate = Gate(source, file)
 
-    def moved(attention_mask: torch.Tensor) -> padded.Padded:
+    def moved(attention_mask: torch.Tensor) -> padded.PaddedBatch:
         places = torch.arange(attention_mask.shape[1]).expand_as(attention_mask)
-        return padded.Padded(places, attention_mask > 0)
+        return padded.PaddedBatch(places, attention_mask > 0)
 
-    monkeypatch.setattr(padded.Padded, "of", staticmethod(moved))
+    monkeypatch.setattr(padded.PaddedBatch, "of", staticmethod(moved))
     verdict = gate.judge(torch_run(source.padded), EXACT, ERROR)
     by_arrangement = {name: row["largest_change"] for name, row in verdict.figures["arrangements"].items()}
     assert by_arrangement["32 of any length, padded on the left"] > 1e-3
@@ -98,7 +98,7 @@ def test_positions_that_padding_moves_are_found(
 
 
 def test_a_graph_that_is_right_at_the_lengths_of_the_file_alone_is_found(
-    classifier: tuple[Source, GateFile],
+    classifier: tuple[ExportSource, GateFile],
 ) -> None:
     source, file = classifier
     right, longest = torch_run(source.padded), max(file.lengths)
@@ -113,7 +113,7 @@ def test_a_graph_that_is_right_at_the_lengths_of_the_file_alone_is_found(
     assert any("a sequence of" in problem and "tokens" in problem for problem in verdict.problems)
 
 
-def test_a_row_that_its_neighbours_change_is_found(classifier: tuple[Source, GateFile]) -> None:
+def test_a_row_that_its_neighbours_change_is_found(classifier: tuple[ExportSource, GateFile]) -> None:
     source, file = classifier
     right = torch_run(source.padded)
 
@@ -126,14 +126,14 @@ def test_a_row_that_its_neighbours_change_is_found(classifier: tuple[Source, Gat
     assert verdict.figures["largest_change"] > 1e-3 and verdict.problems
 
 
-def test_values_that_are_not_finite_are_refused(classifier: tuple[Source, GateFile]) -> None:
+def test_values_that_are_not_finite_are_refused(classifier: tuple[ExportSource, GateFile]) -> None:
     source, file = classifier
     with pytest.raises(ModelError, match="values that are not finite"):
         Gate(source, file).judge(lambda feed: [np.full((len(feed["input_ids"]), 3), np.nan)], EXACT, ERROR)
 
 
-def test_the_lengths_tried_are_those_of_the_model(classifier: tuple[Source, GateFile]) -> None:
-    lengths = [len(window.token_ids) for window in probes(*classifier)]
+def test_the_lengths_tried_are_those_of_the_model(classifier: tuple[ExportSource, GateFile]) -> None:
+    lengths = [len(window.token_ids) for window in make_probes(*classifier)]
     assert lengths[0] == 3 and lengths[-1] == 64 and 33 in lengths
 
 
@@ -147,7 +147,7 @@ def test_the_bound_is_the_share_that_shows_so_many_with_the_chance_of_error(
 
 
 def test_so_many_rows_prove_so_much() -> None:
-    least = comparison.fewest(0.95, 0.025)
+    least = comparison.fewest_examples(0.95, 0.025)
     assert comparison.lower_bound(least, least, 0.025) >= 0.95
     assert comparison.lower_bound(least - 1, least - 1, 0.025) < 0.95
 
@@ -164,7 +164,7 @@ def test_neighbours_are_counted_as_the_definition_says(rows: int, count: int) ->
         return set([number for number in order.tolist() if number != row][:count])
 
     shares = [len(nearest(ours, row) & nearest(theirs, row)) / count for row in range(rows)]
-    assert comparison.neighbours_of(rows) == count
+    assert comparison.neighbour_count(rows) == count
     assert comparison.neighbours_kept(ours, theirs) == pytest.approx(np.mean(shares))
     assert comparison.neighbours_kept(ours, ours) == 1.0
 

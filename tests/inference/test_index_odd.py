@@ -16,7 +16,7 @@ pytest.importorskip("lancedb")
 from bertsmith.errors import InputError
 from bertsmith.inference.index import passage_table
 from bertsmith.inference.index.index import Index
-from bertsmith.inference.index.text_embedder import cut_and_embed, room_of
+from bertsmith.inference.index.text_embedder import cut_and_embed, tokens_for_text
 from bertsmith.text.retrieval.documents import Document
 from bertsmith.text.retrieval.passages import PassageSettings
 
@@ -140,7 +140,7 @@ def test_a_long_title_leaves_room_for_the_passage() -> None:
 def test_a_prefix_takes_its_part_of_the_room() -> None:
     reader = Reader()
     reader.prefixes = {"document": "red " * 20}  # type: ignore[attr-defined]
-    assert room_of(reader) == 62 - 20
+    assert tokens_for_text(reader) == 62 - 20
     cut_and_embed(reader, SETTINGS, [("blue " * 50, sentences(1, 6))])
     assert 42 - 12 < max(reader.tokens()) <= 42
 

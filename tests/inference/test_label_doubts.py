@@ -13,7 +13,7 @@ from bertsmith.inference.suggesting.label_doubts import (
     find_doubts,
     off_diagonal,
 )
-from bertsmith.inference.suggesting.near_copies import SAME, Characters
+from bertsmith.inference.suggesting.near_copies import SAME, CharacterNgrams
 from bertsmith.inference.suggesting.suggest import choose_rows
 from bertsmith.tasks.examples.text_task import TextExample
 
@@ -103,11 +103,11 @@ def test_rows_that_tell_nothing_new_are_not_drawn() -> None:
 
 def test_near_copies_are_found_by_their_characters() -> None:
     texts = ["My card has not arrived yet", "my card has not arrived yet!", "Where is the nearest bank?", ""]
-    characters = Characters(texts)
+    characters = CharacterNgrams(texts)
     assert [(pair.first, pair.second) for pair in characters.pairs()] == [(0, 1)]
     assert characters.first_of_each([0, 1, 2], []) == [0, 2]
     assert characters.first_of_each([2, 1], [0]) == [2]
-    assert list(Characters(["", " "]).pairs()) == []
+    assert list(CharacterNgrams(["", " "]).pairs()) == []
 
 
 def texts_with_copies(rows: int, seed: int = 0) -> list[str]:
@@ -125,7 +125,7 @@ def texts_with_copies(rows: int, seed: int = 0) -> list[str]:
 def test_the_near_copies_are_those_of_all_pairs() -> None:
     """Whatever wasn't compared whole."""
     texts = texts_with_copies(600)
-    found = {(pair.first, pair.second): pair.likeness for pair in Characters(texts).pairs()}
+    found = {(pair.first, pair.second): pair.likeness for pair in CharacterNgrams(texts).pairs()}
     vectors = TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 5)).fit_transform(texts)
     cosines = np.triu((vectors @ vectors.T).toarray(), 1)
     first, second = np.nonzero(cosines >= SAME)
@@ -133,27 +133,27 @@ def test_the_near_copies_are_those_of_all_pairs() -> None:
     assert [*found.values()] == pytest.approx(cosines[first, second].tolist(), abs=1e-5)
     kinds = [row % 3 for row in range(len(texts))]
     unlike = [pair for pair in found if kinds[pair[0]] != kinds[pair[1]]]
-    assert [(first, second) for first, second, _ in Characters(texts).pairs(kinds)] == unlike
+    assert [(first, second) for first, second, _ in CharacterNgrams(texts).pairs(kinds)] == unlike
     known, rows = range(100), range(100, 600)
     kept = list[int]()
     for row in rows:
         if not any((other, row) in found for other in (*known, *kept)):
             kept.append(row)
-    assert Characters(texts).first_of_each(rows, known) == kept
+    assert CharacterNgrams(texts).first_of_each(rows, known) == kept
 
 
 def test_few_of_the_pairs_of_long_texts_are_compared_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them would be 20,000 rows of 200 words for a quarter of an hour."""
     draw = np.random.default_rng(0)
     texts = [" ".join(str(word) for word in draw.zipf(1.3, 200)) for _ in range(200)]
-    compared, whole = [], Characters._likeness
+    compared, whole = [], CharacterNgrams._likeness
 
-    def counted(self: Characters, row: int, others: Ints) -> Floats:
+    def counted(self: CharacterNgrams, row: int, others: Ints) -> Floats:
         compared.append(len(others))
         return whole(self, row, others)
 
-    monkeypatch.setattr(Characters, "_likeness", counted)
-    found = list(Characters([*texts, texts[7]]).pairs())
+    monkeypatch.setattr(CharacterNgrams, "_likeness", counted)
+    found = list(CharacterNgrams([*texts, texts[7]]).pairs())
     assert [(pair.first, pair.second) for pair in found] == [(7, 200)]
     assert sum(compared) < 200 * 199 / 2 / 20
 

@@ -10,7 +10,7 @@ import pytest
 
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
-from bertsmith.inference.ranking.mining import KNOWN, NEAR, SKIPPED, Guard, mine
+from bertsmith.inference.ranking.mining import KNOWN, NEAR, SKIPPED, NegativeGuard, mine
 from bertsmith.tasks.examples.query_documents import QueryExample
 from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
 
@@ -54,13 +54,13 @@ def test_what_may_answer_is_passed_over() -> None:
 @pytest.mark.parametrize(
     ("guard", "chosen"),
     [
-        (Guard(ratio=1.0), ["near", "hard", "next"]),
-        (Guard(ratio=1.0, margin=0.15), ["next", "far"]),
-        (Guard(ratio=0.8), ["next", "far"]),
-        (Guard(ratio=1.0, skip=4), ["hard", "next", "far"]),
+        (NegativeGuard(ratio=1.0), ["near", "hard", "next"]),
+        (NegativeGuard(ratio=1.0, margin=0.15), ["next", "far"]),
+        (NegativeGuard(ratio=0.8), ["next", "far"]),
+        (NegativeGuard(ratio=1.0, skip=4), ["hard", "next", "far"]),
     ],
 )
-def test_each_part_of_the_guard_keeps_its_own_away(guard: Guard, chosen: list[str]) -> None:
+def test_each_part_of_the_guard_keeps_its_own_away(guard: NegativeGuard, chosen: list[str]) -> None:
     mined = mine(TABLE, PAIRS[:1], [d for d in DOCUMENTS if d != "also"], negatives=3, guard=guard)
     assert mined.rows[0]["negatives"] == chosen
     assert (SKIPPED in mined.passed_over) == (guard.skip > 0)
@@ -106,7 +106,7 @@ def test_impossible_wishes_are_refused() -> None:
     with pytest.raises(InputError, match="found 0 and 8"):
         mine(TABLE, [], DOCUMENTS)
     with pytest.raises(InputError, match="ratio=2"):
-        mine(TABLE, PAIRS, DOCUMENTS, guard=Guard(ratio=2))
+        mine(TABLE, PAIRS, DOCUMENTS, guard=NegativeGuard(ratio=2))
 
 
 def test_the_command_writes_rows_that_training_reads(tiny_bert: Path, tmp_path: Path) -> None:

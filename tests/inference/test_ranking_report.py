@@ -10,8 +10,8 @@ from bertsmith.errors import InputError
 from bertsmith.inference.ranking.ranking import System
 from bertsmith.inference.ranking.report import (
     best_system,
-    failures,
     figure_table,
+    find_failures,
     render_comparison,
     write_comparison,
 )
@@ -55,7 +55,7 @@ def test_failures_are_the_worst_queries_of_the_best_system() -> None:
     found = comparison()
     best = best_system(found)
     assert best.system.name == "BM25"
-    listed = failures(found, best)
+    listed = find_failures(found, best)
     assert [failure.id for failure in listed] == ["q2", "q1", "q4"]
     assert listed[0].scores == "BM25 0.333 · dense 0.500"
     assert [(hit.rank, hit.document, hit.grade) for hit in listed[0].first] == [
@@ -69,7 +69,7 @@ def test_failures_are_the_worst_queries_of_the_best_system() -> None:
 
 def test_a_relevant_document_that_was_not_found_is_shown() -> None:
     found = comparison()
-    worst = failures(found, found.figures[1])[0]
+    worst = find_failures(found, found.figures[1])[0]
     assert (worst.id, worst.expected.rank, worst.expected.document) == ("q4", None, "c")
     nothing = System("nothing", {query: [] for query in found.queries}, 1.0)
     assert ">not found<" in render_comparison(compare([nothing], found.data, found.metrics, {}), "")

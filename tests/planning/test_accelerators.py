@@ -90,7 +90,7 @@ def test_the_share_is_the_products_of_a_step_over_its_time_and_the_peak(
         speeds.append(sum(flops_by_part(four, amounts, False).values()) / duration)
         return duration
 
-    monkeypatch.setattr(this_accelerator, "_seconds_of_step", step)
+    monkeypatch.setattr(this_accelerator, "_time_step", step)
     torch.manual_seed(1)
     found = share_of_peak(config, SimpleNamespace(peak=1e9), 1.0)  # type: ignore[arg-type]
     after = torch.rand(1)
@@ -104,5 +104,5 @@ def test_the_share_is_the_products_of_a_step_over_its_time_and_the_peak(
 def test_bandwidth_is_twice_the_copied_bytes_over_the_median_time(monkeypatch: pytest.MonkeyPatch) -> None:
     durations = iter([9.0, 0.5, 0.25, 7.0, 0.25, 0.25])
     monkeypatch.setattr(this_accelerator, "_CPU_BYTES", 4000)
-    monkeypatch.setattr(this_accelerator, "_seconds_of_copy", lambda source, target: next(durations))
+    monkeypatch.setattr(this_accelerator, "_time_copy", lambda source, target: next(durations))
     assert memory_bandwidth(torch.device("cpu"), 0.0) == 2 * 4000 / 0.25

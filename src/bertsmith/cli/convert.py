@@ -175,7 +175,7 @@ def export(
 
 
 def _show(model: str, parity: Mapping[str, Any]) -> None:
-    from bertsmith.inference.export.artefact import shown
+    from bertsmith.inference.export.artefact import readable_figures
 
     tried = parity.get("tried", [])
     if len(tried) > 1:
@@ -185,4 +185,6 @@ def _show(model: str, parity: Mapping[str, Any]) -> None:
         ]
         print_table(("try", "products in float32", "what came of it"), rows)
     name = parity["file"]["name"]
-    print_facts(f"{model} against its graph in {parity['precision']} on {name}", shown(parity["gate"]))
+    print_facts(
+        f"{model} against its graph in {parity['precision']} on {name}", readable_figures(parity["gate"])
+    )

@@ -312,7 +312,7 @@ def mine(
     """
     from bertsmith.files import require_output
     from bertsmith.inference.embedding.embedder import Embedder
-    from bertsmith.inference.ranking.mining import Guard
+    from bertsmith.inference.ranking.mining import NegativeGuard
     from bertsmith.inference.ranking.mining import mine as run
     from bertsmith.model.locate import locate_model
     from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
@@ -348,7 +348,7 @@ def mine(
             searched,
             negatives=negatives,
             depth=depth,
-            guard=Guard(ratio, margin, skip),
+            guard=NegativeGuard(ratio, margin, skip),
             progress=progress,
         )
     write_jsonl(mined.rows, out)

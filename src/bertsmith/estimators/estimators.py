@@ -28,7 +28,7 @@ from sklearn.utils.validation import (
 )
 
 from bertsmith.errors import InputError, RecipeError
-from bertsmith.inference.features import USUAL_STRIDE, FeaturePooling, Features, Layers
+from bertsmith.inference.features import USUAL_STRIDE, FeaturePooling, Features, LayerChoice
 from bertsmith.inference.predictor import Predictor
 from bertsmith.machine import device_of
 from bertsmith.metrics.calibration import probabilities_of
@@ -340,7 +340,7 @@ class BertFeatures(TransformerMixin, TextEstimator):  # type: ignore[misc]
         self,
         model: str | Path = "minilm",
         *,
-        layers: Layers = "last",
+        layers: LayerChoice = "last",
         pooling: FeaturePooling = "mean",
         max_length: int | None = None,
         stride: int | None = USUAL_STRIDE,

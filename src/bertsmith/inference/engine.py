@@ -46,14 +46,14 @@ def start_engine(
     Raises InputError for int16 without kernels, TokenizerError for the tokenizer.
     """
     on, compute_dtype = make_ready(model, device, compute_dtype)
-    return Engine(model, load_own_tokenizer(folder, _encoder_of(model).config), on, compute_dtype)
+    return Engine(model, load_own_tokenizer(folder, _find_encoder(model).config), on, compute_dtype)
 
 
 def make_ready(
     model: nn.Module, device: torch.device | str = "auto", compute_dtype: torch.dtype | None = None
 ) -> tuple[torch.device, torch.dtype]:
     """The same without a tokenizer; returns where the model computes now, and in what."""
-    encoder = _encoder_of(model)
+    encoder = _find_encoder(model)
     if isinstance(encoder, StaticTable):  # multiplies nothing: a processor is as good as anything
         model.eval()
         return torch.device("cpu"), torch.float32
@@ -85,7 +85,7 @@ def autocasting(
     return torch.autocast(device.type, compute_dtype)
 
 
-def _encoder_of(model: nn.Module) -> Bert | StaticTable:
+def _find_encoder(model: nn.Module) -> Bert | StaticTable:
     encoder = model if isinstance(model, Bert | StaticTable) else model.get_submodule("encoder")
     assert isinstance(encoder, Bert | StaticTable)
     return encoder

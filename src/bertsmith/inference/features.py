@@ -40,7 +40,7 @@ from bertsmith.tasks.heads.pooling import Pooling, pool_examples
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.text.tokens.long_texts import Pieces
 
-Layers = Literal["last", "last4-sum", "last4-concat"] | int | Sequence[int]
+LayerChoice = Literal["last", "last4-sum", "last4-concat"] | int | Sequence[int]
 FeaturePooling = Literal["mean", "cls", "max", "tokens", "words"]
 Text = str | Sequence[str]  # a text or a pair of texts; the words of a sentence for pooling="words"
 
@@ -56,7 +56,7 @@ class LayerMix:
     summed: bool = False
 
     @classmethod
-    def parse(cls, layers: Layers, last: int) -> "LayerMix":
+    def parse(cls, layers: LayerChoice, last: int) -> "LayerMix":
         """Of an encoder with `last` layers; negative numbers count from the end. Raises InputError."""
         top = tuple(range(max(last - 3, 0), last + 1))
         named = {"last": cls((last,)), "last4-sum": cls(top, True), "last4-concat": cls(top)}
@@ -97,7 +97,7 @@ class Features:
     def __init__(
         self,
         model: str | Path,
-        layers: Layers = "last",
+        layers: LayerChoice = "last",
         pooling: FeaturePooling = "mean",
         *,
         max_length: int | None = None,

@@ -33,12 +33,12 @@ def import_legacy(folder: Path | str, out: Path | str) -> ConversionResult:
     kept; InputError when `out` exists.
     """
     imported = convert_legacy(folder, out)
-    refused = _refused_use(Path(out))
+    refused = _why_unusable(Path(out))
     write_golden(out)
     return replace(imported, notes=(*imported.notes, refused)) if refused else imported
 
 
-def _refused_use(folder: Path) -> str:
+def _why_unusable(folder: Path) -> str:
     """What the folder can't be used for, and why; empty where it can. Loads the model."""
     kind = model_kind(folder)
     try:

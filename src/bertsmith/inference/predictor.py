@@ -90,7 +90,7 @@ class Predictor:
         examples = [
             task.example(part, f"input {number}")
             for number, text in enumerate(texts, 1)
-            for part in (_parts(text, task.settings.max_length) if is_cut else [text])
+            for part in (_split_long_text(text, task.settings.max_length) if is_cut else [text])
         ]
         for some in few_at_a_time(task, examples, _TEXTS_OF_WINDOWS, _CHARACTERS_OF_WINDOWS):
             shown = [
@@ -125,7 +125,7 @@ class Predictor:
         misread. Raises InputError where `out` exists, unless `overwrite` says to replace it.
         """
         require_output(out, overwrite, [path])
-        task = _reading(self.task, columns)
+        task = _task_for_file(self.task, columns)
         examples = task.read(path, labelled=False)
         is_kept = getattr(task.settings, "missing", None) == "keep"
         answered = [is_kept or task.has_text(example) for example in examples]
@@ -159,7 +159,7 @@ class Predictor:
         that were trained on. `columns` are those of `path`, as for `predict_file`, and label; `train` is read
         as in training. Raises InputError naming file and line.
         """
-        task = _reading(self.task, columns)
+        task = _task_for_file(self.task, columns)
         examples = task.read(path)
         task.check(examples)
         split = encode_examples(self.task, examples, self.tokenizer)
@@ -217,7 +217,7 @@ class Predictor:
             yield from self.task.decode(outputs, some, split.encoded)
 
 
-def _reading(task: Task[Any], columns: dict[str, Any]) -> Task[Any]:
+def _task_for_file(task: Task[Any], columns: dict[str, Any]) -> Task[Any]:
     """Raises InputError for settings that are no matter of reading: they would have no effect."""
     if own := sorted(task.settings.of_model & columns.keys()):
         raise InputError(
@@ -227,7 +227,7 @@ def _reading(task: Task[Any], columns: dict[str, Any]) -> Task[Any]:
     return reading_columns(task, columns)
 
 
-def _parts(text: str, max_length: int) -> Iterator[str]:
+def _split_long_text(text: str, max_length: int) -> Iterator[str]:
     """Of `_CHARACTERS_OF_WINDOWS` at most, cut at blanks where there are some."""
     shared = max_length * _CHARACTERS_OF_A_TOKEN
     size, start = max(_CHARACTERS_OF_WINDOWS, 2 * shared), 0

@@ -77,22 +77,22 @@ def find_accelerator(name: str) -> Accelerator:
 
 def accelerators() -> dict[str, Accelerator]:
     """All that can be named, in the order of the file."""
-    return {name: _entry(name) for name in _table() if not name.startswith(_MEASURED)}
+    return {name: _make_entry(name) for name in _read_table() if not name.startswith(_MEASURED)}
 
 
 def entry_for_here(device: str, **measured: Any) -> Accelerator:
     """The entry of this machine's kind of device ("cpu" or "cuda"), completed by what was measured."""
-    return _entry(f"here-{device}", **measured)
+    return _make_entry(f"here-{device}", **measured)
 
 
-def _entry(entry: str, **measured: Any) -> Accelerator:
-    values = _table()[entry]
+def _make_entry(entry: str, **measured: Any) -> Accelerator:
+    values = _read_table()[entry]
     shares = {int(width): float(share) for width, share in values.get("share", {}).items()}
     others = {key: value for key, value in values.items() if key != "share"}
     return Accelerator(**{"name": entry, "shares": shares} | others | measured)
 
 
 @cache
-def _table() -> dict[str, dict[str, Any]]:
+def _read_table() -> dict[str, dict[str, Any]]:
     path = resources.files("bertsmith.planning").joinpath("accelerators.toml")
     return tomllib.loads(path.read_text(encoding="utf-8"))

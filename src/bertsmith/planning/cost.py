@@ -83,20 +83,20 @@ def flops_by_part(
     the step is of replaced-token detection.
     """
     if generator is not None:
-        return _detecting_flops(config, generator, step, sampled_pieces)
+        return _replaced_token_flops(config, generator, step, sampled_pieces)
     hidden = config.hidden_size
     read = step.tokens if how.all_rows else step.masked + (step.sequences if next_sentence else 0)
     predicted = step.tokens if how.all_positions else step.masked
     forward = {
         "encoder layers": linear_flops(config, step.tokens, read),
-        "attention": _attention(config, step),
+        "attention": _attention_flops(config, step),
         "vocabulary": vocabulary_flops(config, predicted, sampled_pieces),
         "next sentence": step.sequences * 2 * hidden * (hidden + 2) if next_sentence else 0.0,
     }
     return {name: 3 * flops for name, flops in forward.items()}
 
 
-def _detecting_flops(
+def _replaced_token_flops(
     config: BertConfig, generator: BertConfig, step: StepAmounts, sampled_pieces: int
 ) -> dict[str, float]:
     """The discriminator reads every row; the generator fills masks, and a product more without a backward
@@ -105,16 +105,16 @@ def _detecting_flops(
     hidden = config.hidden_size
     forward = {
         "encoder layers": linear_flops(config, step.tokens, step.tokens),
-        "attention": _attention(config, step),
+        "attention": _attention_flops(config, step),
         "replaced-token head": 2 * step.tokens * hidden * (hidden + 1),
-        "generator": linear_flops(generator, step.tokens, step.masked) + _attention(generator, step),
+        "generator": linear_flops(generator, step.tokens, step.masked) + _attention_flops(generator, step),
         "vocabulary": vocabulary_flops(generator, step.masked, sampled_pieces),
     }
     drawing = 2 * step.masked * generator.embedding_width * generator.vocab_size
     return {name: 3 * flops for name, flops in forward.items()} | {"drawing of pieces": drawing}
 
 
-def _attention(config: BertConfig, step: StepAmounts) -> float:
+def _attention_flops(config: BertConfig, step: StepAmounts) -> float:
     length = step.squares / step.tokens  # of the sequence that a token is in, on average
     return attention_flops(config, np.array([length])) * step.tokens / length
 
@@ -163,7 +163,7 @@ def step_parts(
         hidden_behind = computing / micro_batches * 2 / 3
     waiting = max(0.0, exchange_seconds(exchanged, hardware, gpus) - hidden_behind)
     name = "exchange of weights and gradients" if sharded else "exchange of gradients"
-    parts.append(StepPart(name, 0.0, _moved_by_ring(exchanged, gpus), waiting))
+    parts.append(StepPart(name, 0.0, _ring_bytes(exchanged, gpus), waiting))
     return parts
 
 
@@ -177,10 +177,10 @@ def exchange_seconds(size: float, hardware: Accelerator, gpus: int) -> float:
         return 0.0
     inside = gpus <= hardware.gpus_per_node
     link = hardware.link_bandwidth if inside else min(hardware.link_bandwidth, hardware.network_bandwidth)
-    return _moved_by_ring(size, gpus) / gpus / (_REACHED * link)
+    return _ring_bytes(size, gpus) / gpus / (_REACHED * link)
 
 
-def _moved_by_ring(size: float, gpus: int) -> float:
+def _ring_bytes(size: float, gpus: int) -> float:
     """Bytes that all GPUs send together."""
     return 2 * (gpus - 1) * size
 

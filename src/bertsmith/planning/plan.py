@@ -105,10 +105,10 @@ def plan(
     Raises RecipeError for a recipe that contradicts itself, InputError for unknown hardware.
     """
     recipe = as_recipe(recipe, overrides)
-    _check(recipe, gpus, tokens, price_per_hour)
+    _check_lengths(recipe, gpus, tokens, price_per_hour)
     recipe = from_phase_of_checkpoint(recipe)
     inputs = find_inputs(recipe)
-    accelerator = _accelerator(hardware, gpus, recipe, inputs.config)
+    accelerator = _choose_accelerator(hardware, gpus, recipe, inputs.config)
     asked = recipe.hardware.precision
     if asked not in ("auto", accelerator.precision):
         raise RecipeError(
@@ -116,7 +116,7 @@ def plan(
             f"{accelerator.precision} is known. Leave it at auto, or measure the machine itself: "
             f"--hardware {HERE}."
         )
-    machine = _one_of(gpus, accelerator, recipe)
+    machine = _first_process(gpus, accelerator, recipe)
     checkpoint = checkpoint_bytes(inputs.model, recipe.optimizer)
     cost = RunCost(recipe, inputs, accelerator, machine, checkpoint)
     phases = cost.work(tokens)
@@ -147,15 +147,15 @@ def plan(
         disk_bytes=(recipe.checkpoint.keep + 1) * checkpoint + _FLOAT * inputs.weights,
         phases=phases,
         parts=parts,
-        notes=(*inputs.notes, *_weak_grounds(accelerator, inputs.config.hidden_size)),
+        notes=(*inputs.notes, *_notes_on_share(accelerator, inputs.config.hidden_size)),
         warnings=(
-            *_few_tokens(phases, accelerator, gpus),
+            *_warn_of_few_tokens(phases, accelerator, gpus),
             *memory_warnings(inputs.model, recipe, machine, accelerator),
         ),
     )
 
 
-def _check(recipe: Recipe, gpus: int, tokens: float | None, price: float | None) -> None:
+def _check_lengths(recipe: Recipe, gpus: int, tokens: float | None, price: float | None) -> None:
     if tokens is not None and tokens <= 0:
         raise InputError(f"tokens must be a positive number, found {tokens:g}.")
     if price is not None and price < 0:
@@ -173,7 +173,7 @@ def _check(recipe: Recipe, gpus: int, tokens: float | None, price: float | None)
         )
 
 
-def _one_of(gpus: int, accelerator: Accelerator, recipe: Recipe) -> Machine:
+def _first_process(gpus: int, accelerator: Accelerator, recipe: Recipe) -> Machine:
     """One of the processes, for all that is counted from shapes."""
     device = "cpu" if accelerator.name == "here-cpu" else "cuda"
     return Machine(
@@ -186,7 +186,9 @@ def _one_of(gpus: int, accelerator: Accelerator, recipe: Recipe) -> Machine:
     )
 
 
-def _accelerator(hardware: str | Accelerator, gpus: int, recipe: Recipe, config: BertConfig) -> Accelerator:
+def _choose_accelerator(
+    hardware: str | Accelerator, gpus: int, recipe: Recipe, config: BertConfig
+) -> Accelerator:
     """By name, or measured now; given ones are taken as they are."""
     if isinstance(hardware, Accelerator):
         return hardware
@@ -201,7 +203,7 @@ def _accelerator(hardware: str | Accelerator, gpus: int, recipe: Recipe, config:
     return measure_here(config, recipe.hardware, found)
 
 
-def _weak_grounds(machine: Accelerator, width: int) -> list[str]:
+def _notes_on_share(machine: Accelerator, width: int) -> list[str]:
     """What of peak and share is not known, for all else hangs on them."""
     notes = []
     if machine.is_assumed:
@@ -218,7 +220,7 @@ def _weak_grounds(machine: Accelerator, width: int) -> list[str]:
     return notes
 
 
-def _few_tokens(phases: tuple[PhaseWork, ...], machine: Accelerator, gpus: int) -> list[str]:
+def _warn_of_few_tokens(phases: tuple[PhaseWork, ...], machine: Accelerator, gpus: int) -> list[str]:
     """Kernels that are too short: nothing in the cost model, and the reason why small batches disappoint."""
     fewest = min(phase.step.tokens for phase in phases) / gpus
     if machine.name == "here-cpu" or fewest >= _FEW_TOKENS:
@@ -330,16 +332,14 @@ def share_of_peak(config: BertConfig, machine: Machine, seconds: float = 1.0) ->
             squares = float((lengths.astype(float) ** 2).sum())
             amounts = StepAmounts(len(lengths), float(tokens), squares, len(rows))
             flops = sum(flops_by_part(config, amounts, next_sentence=False).values())
-            duration = _seconds_of_step(model, batch, rows, machine)
+            duration = _time_step(model, batch, rows, machine)
             spent += duration if speeds else 0.0
             speeds.append(flops / duration)
     return statistics.median(speeds[1:]) / machine.peak
 
 
 @fast_products()
-def _seconds_of_step(
-    model: PretrainingModel, batch: PackedBatch, rows: torch.Tensor, machine: Machine
-) -> float:
+def _time_step(model: PretrainingModel, batch: PackedBatch, rows: torch.Tensor, machine: Machine) -> float:
     start = time.perf_counter()
     with machine.autocast():
         loss = model.masked_language_loss(model.encoder(batch, rows), batch.token_ids[rows])
@@ -354,14 +354,14 @@ def memory_bandwidth(device: torch.device, seconds: float = 0.5) -> float:
     size = _CUDA_BYTES if device.type == "cuda" else _CPU_BYTES
     source = torch.ones(size // 4, device=device)
     target = torch.empty_like(source)
-    _seconds_of_copy(source, target)
+    _time_copy(source, target)
     durations: list[float] = []
     while len(durations) < _FEWEST_COPIES or sum(durations) < seconds:
-        durations.append(_seconds_of_copy(source, target))
+        durations.append(_time_copy(source, target))
     return 2 * size / statistics.median(durations)
 
 
-def _seconds_of_copy(source: torch.Tensor, target: torch.Tensor) -> float:
+def _time_copy(source: torch.Tensor, target: torch.Tensor) -> float:
     """A GPU works on its own time, so both ends wait for it."""
     on_gpu = source.device.type == "cuda"
     if on_gpu:

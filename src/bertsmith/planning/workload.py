@@ -117,7 +117,7 @@ def find_inputs(recipe: Recipe) -> PlanInputs:
     """
     if recipe.corpus is not None:
         require_room_for_rows(recipe.corpus, min(recipe.data.sequence_lengths), "data.sequence_lengths")
-    tokenizer, notes = _tokenizer(recipe)
+    tokenizer, notes = _load_tokenizer(recipe)
     if recipe.init:
         folder = locate_model(recipe.init).folder
         settings = read_settings(plain_file(folder, CONFIG))
@@ -128,10 +128,10 @@ def find_inputs(recipe: Recipe) -> PlanInputs:
         usual = BertConfig(model_type=recipe.model.model_type)
         config = recipe.model.config(usual.vocab_size, usual.pad_token_id)
     require_fit(recipe, config, config.vocab_size if tokenizer is None else tokenizer.vocab_size)
-    store, more = _store(recipe.corpus, tokenizer)
+    store, more = _open_store(recipe.corpus, tokenizer)
     general = None
     if recipe.general is not None and recipe.data.general_share and store is not None:
-        general, lacking = _store(recipe.general, tokenizer)
+        general, lacking = _open_store(recipe.general, tokenizer)
         if lacking:
             more.append(
                 f"{recipe.general} holds no token store: its sequences are taken to be like the corpus's."
@@ -144,7 +144,7 @@ def find_inputs(recipe: Recipe) -> PlanInputs:
     return PlanInputs(model, store, tokenizer, (*notes, *more), general)
 
 
-def _tokenizer(recipe: Recipe) -> tuple[Tokenizer | None, list[str]]:
+def _load_tokenizer(recipe: Recipe) -> tuple[Tokenizer | None, list[str]]:
     path = None
     if recipe.tokenizer:  # a folder that is to be made looks like a name of the hub, which isn't asked
         unmade = is_hub_name(recipe.tokenizer)
@@ -163,7 +163,7 @@ def _tokenizer(recipe: Recipe) -> tuple[Tokenizer | None, list[str]]:
     return None, [f"{missing}: a vocabulary of {usual:,} pieces is assumed. Give tokenizer=FOLDER."]
 
 
-def _store(corpus: str | None, tokenizer: Tokenizer | None) -> tuple[TokenStore | None, list[str]]:
+def _open_store(corpus: str | None, tokenizer: Tokenizer | None) -> tuple[TokenStore | None, list[str]]:
     path = Path(corpus) if corpus else None
     if path is None or tokenizer is None or not (path / "train" / "tokens.bin").exists():
         where = "" if path is None else f" {path} holds none."
@@ -190,7 +190,7 @@ def full_step(recipe: Recipe, phase: int) -> StepAmounts:
     length, count = recipe.data.sequence_lengths[phase], recipe.data.batch_size
     special = 2 + recipe.data.next_sentence
     masked = max(round(recipe.masking.mask_rate * (length - special)), 1)
-    own_text = _divided(recipe)[0] * (length - special)
+    own_text = _split_batch(recipe)[0] * (length - special)
     return StepAmounts(count, count * length, count * length**2, count * masked, own_text)
 
 
@@ -202,19 +202,19 @@ def sampled_step(
 
     Raises StoreError where the store has no text for this recipe.
     """
-    main, mixed_in = _divided(recipe)
-    own = _sampled(recipe, phase, store, tokenizer, main)
+    main, mixed_in = _split_batch(recipe)
+    own = _sample_store(recipe, phase, store, tokenizer, main)
     if not mixed_in:
         return own
     if general is None:
         other = StepAmounts(*(mixed_in / main * each for each in astuple(own)))
     else:
-        other = _sampled(recipe, phase, general, tokenizer, mixed_in)
+        other = _sample_store(recipe, phase, general, tokenizer, mixed_in)
     of_both = (one + another for one, another in zip(astuple(own), astuple(other), strict=True))
     return replace(StepAmounts(*of_both), own_text=own.own_text)
 
 
-def _divided(recipe: Recipe) -> tuple[int, int]:
+def _split_batch(recipe: Recipe) -> tuple[int, int]:
     """Full sequences of a step that are of the corpus, and of general text."""
     data = recipe.data
     if recipe.general is None or not data.general_share:
@@ -222,7 +222,7 @@ def _divided(recipe: Recipe) -> tuple[int, int]:
     return divided(data.batch_size, data.general_share)
 
 
-def _sampled(
+def _sample_store(
     recipe: Recipe, phase: int, store: TokenStore, tokenizer: Tokenizer, batch_size: int
 ) -> StepAmounts:
     """Of the part of a step that comes from one store, on average."""

@@ -74,9 +74,9 @@ def check_model(
     """
     folder = locate_model(name).folder
     if (folder / INDEX).is_file():
-        return _of_index(folder, against is not None or write)
+        return _check_index(folder, against is not None or write)
     if is_exported(folder):
-        return _of_graph(folder, against is not None or write)
+        return _check_exported(folder, against is not None or write)
     subject = open_subject(folder, task)  # first: an adapter, or a run's folder, is told what it is
     if against is not None:
         theirs = their_answers(against, folder, subject, subject.inputs())
@@ -99,17 +99,17 @@ def check_model(
             "--against transformers"
         )
     tolerance = TOLERANCES[torch.float32]
-    comparisons = {"float32": compare(golden.answers, _again(golden.answers, subject), tolerance)}
+    comparisons = {"float32": compare(golden.answers, _answer_again(golden.answers, subject), tolerance)}
     device, dtype = make_ready(subject.model)
     with autocasting(subject.encoder, device, dtype):
-        now = _again(golden.answers, subject)
+        now = _answer_again(golden.answers, subject)
     used = f"{str(dtype).removeprefix('torch.')} on {device.type}, as used here"
     comparisons[used] = compare(golden.answers, now, TOLERANCES[dtype], told=False)
     settings = compare_settings(golden.settings, settings_of(folder))
     return Check(folder, f"its golden answers ({golden.created_by})", tuple(settings), comparisons)
 
 
-def _of_index(folder: Path, wants_more: bool) -> Check:
+def _check_index(folder: Path, wants_more: bool) -> Check:
     if wants_more:
         raise InputError(
             f"{folder} is an index, which is checked by its own golden queries. Leave --against and --write "
@@ -130,17 +130,17 @@ def _of_index(folder: Path, wants_more: bool) -> Check:
         Difference("vector of the query", repr(before.text), float(np.abs(before.vector - vector).max()))
         for (before, _), vector in zip(asked, now, strict=True)
     ]
-    comparisons = {"queries": _compared(far, tolerance)}
+    comparisons = {"queries": _as_comparison(far, tolerance)}
     for name in ("by_vector", "by_words"):
         hits = [
-            _of_hits(name, before.text, getattr(before, name), getattr(found, name))
+            _compare_hits(name, before.text, getattr(before, name), getattr(found, name))
             for before, found in asked
         ]
-        comparisons[f"hits {name.replace('_', ' ')}"] = _compared(hits, TOLERANCES[torch.float32])
+        comparisons[f"hits {name.replace('_', ' ')}"] = _as_comparison(hits, TOLERANCES[torch.float32])
     return Check(folder, f"its golden queries ({index.info.created_by})", (), comparisons)
 
 
-def _of_hits(stage: str, text: str, before: Hits, now: Hits) -> Difference:
+def _compare_hits(stage: str, text: str, before: Hits, now: Hits) -> Difference:
     """The largest change of a score: a hit that is missing now has that of the last one at most."""
     scores, least = dict(now), min((score for _, score in now), default=0.0)
     size, detail = 0.0, ""
@@ -153,12 +153,12 @@ def _of_hits(stage: str, text: str, before: Hits, now: Hits) -> Difference:
     return Difference(stage.replace("_", " "), repr(text), size, detail)
 
 
-def _compared(found: Sequence[Difference], tolerance: float) -> Comparison:
+def _as_comparison(found: Sequence[Difference], tolerance: float) -> Comparison:
     differ = tuple(each for each in found if not each.size <= tolerance)
     return Comparison(len(found), differ, max(found, key=lambda each: each.size), tolerance)
 
 
-def _of_graph(folder: Path, wants_more: bool) -> Check:
+def _check_exported(folder: Path, wants_more: bool) -> Check:
     if wants_more:
         raise InputError(
             f"{folder} is an exported graph, which is checked by its own golden answers. Leave --against and "
@@ -174,5 +174,5 @@ def _of_graph(folder: Path, wants_more: bool) -> Check:
     return Check(folder, f"its golden answers ({golden.created_by})", settings, {"the graph": answers})
 
 
-def _again(golden: Answers, subject: Subject) -> Answers:
+def _answer_again(golden: Answers, subject: Subject) -> Answers:
     return answers_of(subject, [record.input for record in golden.records])

@@ -42,7 +42,7 @@ def their_answers(oracle: Oracle, folder: Path, subject: Subject, inputs: Sequen
         spells_special = any(token.lower() in text.lower() for text in item.texts for token in special)
         if not in_one_piece or spells_special:
             continue
-        if not _reads_words(subject) or _word_by_word(item, subject.tokenizer):
+        if not _reads_words(subject) or _is_read_word_by_word(item, subject.tokenizer):
             items.append(item)
     if not items:
         raise InputError(
@@ -52,8 +52,8 @@ def their_answers(oracle: Oracle, folder: Path, subject: Subject, inputs: Sequen
     try:
         with torch.inference_mode():
             if oracle == "transformers":
-                return _Transformers(package, folder, subject).answers(items)
-            return _SentenceTransformers(package, folder, subject).answers(items)
+                return _TransformersOracle(package, folder, subject).answers(items)
+            return _SentenceTransformersOracle(package, folder, subject).answers(items)
     except (OSError, ValueError, LookupError, AttributeError, RuntimeError) as error:
         first_line = str(error).partition("\n")[0][:300]
         raise InputError(f"{oracle} doesn't open {folder}, or can't answer: {first_line}") from error
@@ -63,7 +63,7 @@ def _reads_words(subject: Subject) -> bool:
     return isinstance(subject, TaskSubject) and subject.task.is_pretokenized
 
 
-def _word_by_word(item: Item, tokenizer: Tokenizer) -> bool:
+def _is_read_word_by_word(item: Item, tokenizer: Tokenizer) -> bool:
     """Whether each word is read as its pieces, as by transformers. To Bertsmith one without any is [UNK], and
     one that is [UNK] alone may be read letter by letter.
     """
@@ -71,7 +71,7 @@ def _word_by_word(item: Item, tokenizer: Tokenizer) -> bool:
     return all(pieces) and sum(map(len, pieces)) == item.encoded.tokens - special_tokens(tokenizer, 1)
 
 
-class _Theirs:
+class _OracleTokenizer:
     """Their tokenizer, as far as a record asks for it."""
 
     def __init__(self, tokenizer: Any) -> None:
@@ -85,7 +85,7 @@ class _Theirs:
         return str(self.tokenizer.convert_ids_to_tokens(number))
 
 
-def _record(item: Item, tokenizer: Any, batches: Sequence[Any], states: Any, outputs: Any) -> Record:
+def _make_record(item: Item, tokenizer: Any, batches: Sequence[Any], states: Any, outputs: Any) -> Record:
     """`batches` are their inputs, one for each text that is encoded apart."""
     windows = []
     for number, batch in enumerate(batches):
@@ -93,10 +93,10 @@ def _record(item: Item, tokenizer: Any, batches: Sequence[Any], states: Any, out
         segments = batch["token_type_ids"][0].numpy() if "token_type_ids" in batch else np.zeros_like(ids)
         windows.append(Window(ids, segments, np.zeros(0, np.int64), number))
     theirs = Item(item.input, item.texts, Encoded(tuple(windows)))
-    return record_of(theirs, _Theirs(tokenizer), states, outputs)  # type: ignore[arg-type]
+    return record_of(theirs, _OracleTokenizer(tokenizer), states, outputs)  # type: ignore[arg-type]
 
 
-def _stages(each: Sequence[Any]) -> dict[str, Any]:
+def _named_stages(each: Sequence[Any]) -> dict[str, Any]:
     """Their hidden states of each text, a tuple with one for each layer -> by our names, texts end to end."""
     names = ["embeddings", *(f"layer {number}" for number in range(1, len(each[0])))]
     return {
@@ -105,7 +105,7 @@ def _stages(each: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-class _Transformers:
+class _TransformersOracle:
     def __init__(self, package: Any, folder: Path, subject: Subject) -> None:
         self.subject = subject
         self.tokenizer = package.AutoTokenizer.from_pretrained(folder)
@@ -122,9 +122,9 @@ class _Transformers:
             batches = self._batches(item)
             given = [{name: batch[name] for name in self.inputs if name in batch} for batch in batches]
             found = [self.model(**each, output_hidden_states=True) for each in given]
-            states = _stages([output.hidden_states for output in found])
+            states = _named_stages([output.hidden_states for output in found])
             stages = tuple(states)
-            records.append(_record(item, self.tokenizer, batches, states, self._outputs(item, found[0])))
+            records.append(_make_record(item, self.tokenizer, batches, states, self._outputs(item, found[0])))
         return Answers(stages, tuple(records))
 
     def _batches(self, item: Item) -> list[Any]:
@@ -165,7 +165,7 @@ class _Transformers:
         return logits
 
 
-class _SentenceTransformers:
+class _SentenceTransformersOracle:
     def __init__(self, package: Any, folder: Path, subject: Subject) -> None:
         if not isinstance(subject, VectorSubject):
             raise InputError(
@@ -194,7 +194,7 @@ class _SentenceTransformers:
             ]
             encoder = self.model[0].auto_model
             found = [encoder(**batch, output_hidden_states=True) for batch in batches]
-            states = _stages([output.hidden_states for output in found])
+            states = _named_stages([output.hidden_states for output in found])
             pooled = [
                 self.model[1]({"token_embeddings": output[0], "attention_mask": batch["attention_mask"]})
                 for output, batch in zip(found, batches, strict=True)
@@ -203,5 +203,5 @@ class _SentenceTransformers:
             stages = tuple(states)
             vectors = self.model.encode(texts, prompt="", batch_size=1, normalize_embeddings=True)
             asked = item._replace(texts=tuple(texts))
-            records.append(_record(asked, self.tokenizer, batches, states, vectors))
+            records.append(_make_record(asked, self.tokenizer, batches, states, vectors))
         return Answers(stages, tuple(records))

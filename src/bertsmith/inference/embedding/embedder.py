@@ -47,11 +47,14 @@ CHUNK = 4096  # texts: enough to find many of one length, few enough to hold
 _STRIDE = 32  # tokens that neighbouring windows share
 
 
-class Embedded(NamedTuple):
+class EmbeddedChunk(NamedTuple):
     """Vectors (E, D) of a chunk of texts, and how many tokens were computed for them."""
 
     vectors: Vectors
     tokens: int
+
+
+Embedded = EmbeddedChunk  # the name that programs written for earlier versions import
 
 
 class Embedder:
@@ -116,10 +119,10 @@ class Embedder:
             linear = read_projection(found.projection, config.hidden_size)
             self.full_width = linear.out_features
             self.projection = as_kernel(linear, nn.ModuleDict({"encoder": self.encoder}))
-        self.dimensions = _at_most(dimensions, self.full_width, "dimensions", "the model's width") or (
+        self.dimensions = _require_within(dimensions, self.full_width, "dimensions", "the model's width") or (
             found.truncate_dim and min(found.truncate_dim, self.full_width)
         )
-        self.max_length = _at_most(
+        self.max_length = _require_within(
             max_length, config.max_length, "max_length", "what it has positions for", SHORTEST
         ) or min(found.max_length or config.max_length, config.max_length)
         self.prefixes: dict[PromptKind, str] = {
@@ -207,7 +210,7 @@ class Embedder:
         kind: PromptKind = "document",
         size: int = CHUNK,
         watch: Watch | None = None,
-    ) -> Iterator[Embedded]:
+    ) -> Iterator[EmbeddedChunk]:
         """Vectors of `size` texts at a time, in order; the last chunk has fewer.
 
         A chunk's vectors don't depend on what comes before or after it. A thread reads and tokenises beside
@@ -227,7 +230,7 @@ class Embedder:
             for vectors, tokens in self._reader.batches(texts, self.prefixes[kind], size):
                 report(len(vectors), tokens)
                 texts_before, tokens_before = texts_before + len(vectors), tokens_before + tokens
-                yield Embedded(self._finished(vectors), tokens)
+                yield EmbeddedChunk(self._finished(vectors), tokens)
             return
         held, texts_held, tokens_held = list[Vectors](), 0, 0
         for chunk in self.windows.chunks(texts, self.prefixes[kind], size):
@@ -236,10 +239,10 @@ class Embedder:
             texts_held, tokens_held = texts_held + chunk.texts, tokens_held + tokens
             texts_before, tokens_before = texts_before + chunk.texts, tokens_before + tokens
             if texts_held == size:
-                yield Embedded(np.concatenate(held), tokens_held)
+                yield EmbeddedChunk(np.concatenate(held), tokens_held)
                 held, texts_held, tokens_held = [], 0, 0
         if held:
-            yield Embedded(np.concatenate(held), tokens_held)
+            yield EmbeddedChunk(np.concatenate(held), tokens_held)
 
     def _all(self, texts: Sequence[str], kind: PromptKind, progress: Progress | None) -> Vectors:
         require_list(texts)
@@ -305,7 +308,7 @@ def projected(pooled: Vectors, projection: nn.Module | None) -> Vectors:
     return pooled if projection is None else np.asarray(projection(torch.from_numpy(pooled)).numpy())
 
 
-def _at_most(wanted: int | None, longest: int, name: str, why: str, least: int = 1) -> int | None:
+def _require_within(wanted: int | None, longest: int, name: str, why: str, least: int = 1) -> int | None:
     if wanted is not None and not least <= wanted <= longest:
         raise InputError(f"{name} must be {least} to {longest}, {why}; found {wanted}.")
     return wanted

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from bertsmith.errors import InputError
 from bertsmith.files import behind_links, is_standard_output, is_stream, make_folder, require_no_loss
-from bertsmith.inference.embedding.embedder import Embedded, Embedder, PromptKind
+from bertsmith.inference.embedding.embedder import EmbeddedChunk, Embedder, PromptKind
 from bertsmith.inference.embedding.shards import ShardedRows, ShardFolder, require_same
 from bertsmith.inference.embedding.vector_file import ROWS, About, decode, encode, read_about, vector_table
 from bertsmith.inference.embedding.vectors import Int8Ranges, Loss, Precision, loss
@@ -100,7 +100,7 @@ def embed_file(
     if shard_rows < 1:
         raise InputError(f"--shard-rows must be 1 or more, found {shard_rows}.")
     require_engine(engine)
-    about = _about(embedder, model, kind, store_dtype, ranges, engine)
+    about = _describe(embedder, model, kind, store_dtype, ranges, engine)
     parts = ShardFolder(behind_links(out), about, shard_rows)
     finished = resume and not overwrite and parts.out.is_file()
     if not finished:
@@ -115,19 +115,19 @@ def embed_file(
                 f"Vectors are written as Parquet, but {out} ends in {ending}. Give --out the ending .parquet."
             )
     layout: dict[str, Any] = {"header": header, "format": format, "encoding": encoding}
-    found = _rows(input, text, id, layout)
+    found = _read_rows(input, text, id, layout)
     if finished:
-        result = _finished(parts, ShardedRows(found, shard_rows))
+        result = _verify_finished(parts, ShardedRows(found, shard_rows))
     else:
         make_folder(parts.folder)
         with sole_writer(parts.folder):
             parts.open(resume)
-            result = _finish(embedder, found, parts, kind, engine, watch)
-    texts = _texts_again(input, text, id, layout)
+            result = _embed_missing_shards(embedder, found, parts, kind, engine, watch)
+    texts = _read_texts_again(input, text, id, layout)
     return replace(result, doubts=tuple(quoting_warnings(input, texts, format)))
 
 
-def _finish(
+def _embed_missing_shards(
     embedder: Embedder,
     found: Iterator[Row],
     parts: ShardFolder,
@@ -146,7 +146,7 @@ def _finish(
             watch(Count(texts, tokens, time.monotonic() - started))
 
     if engine == "ray":
-        chunks = _on_a_cluster(embedder, rows, kind, report)
+        chunks = _embed_by_ray(embedder, rows, kind, report)
     else:
         chunks = embedder.embed_batches(rows.texts(), kind, rows.size, report)
     try:
@@ -167,24 +167,24 @@ def _finish(
     return EmbeddingResult(parts.out, parts.about, whole, computed, cost, rows.blank, rows.first_blank)
 
 
-def _on_a_cluster(
+def _embed_by_ray(
     embedder: Embedder, rows: ShardedRows, kind: PromptKind, report: Callable[[int, int], None]
-) -> Iterator[Embedded]:
+) -> Iterator[EmbeddedChunk]:
     """A shard's vectors depend on its texts alone, and so are the same wherever it is computed."""
     waiting, texts, tokens = rows.texts(), 0, 0
     shards = iter(lambda: list(islice(waiting, rows.size)), [])
-    for chunk in ordered_by_ray(partial(_one_shard, embedder, kind), ((shard,) for shard in shards)):
+    for chunk in ordered_by_ray(partial(_embed_shard, embedder, kind), ((shard,) for shard in shards)):
         yield chunk
         texts, tokens = texts + len(chunk.vectors), tokens + chunk.tokens
         report(texts, tokens)
 
 
-def _one_shard(embedder: Embedder, kind: PromptKind, texts: Sequence[str]) -> Embedded:
+def _embed_shard(embedder: Embedder, kind: PromptKind, texts: Sequence[str]) -> EmbeddedChunk:
     (shard,) = embedder.embed_batches(texts, kind, len(texts))
     return shard
 
 
-def _about(
+def _describe(
     embedder: Embedder,
     model: str,
     kind: PromptKind,
@@ -218,7 +218,7 @@ def _about(
     return about if ranges is None else about.with_ranges(ranges)
 
 
-def _finished(parts: ShardFolder, rows: ShardedRows) -> EmbeddingResult:
+def _verify_finished(parts: ShardFolder, rows: ShardedRows) -> EmbeddingResult:
     """The file as it is, if it is of these rows and settings."""
     noted = read_about(parts.out)
     require_same(noted, parts.about, parts.out)
@@ -236,34 +236,34 @@ def _finished(parts: ShardFolder, rows: ShardedRows) -> EmbeddingResult:
     return EmbeddingResult(parts.out, noted, *counts, None, rows.blank, rows.first_blank)
 
 
-def _rows(
+def _read_rows(
     input: Path | str, text: str | int | None, id: str | int | None, layout: dict[str, Any]
 ) -> Iterator[Row]:
     """(text,) or (text, id) of each; a blank line of plain text is a row without a text."""
     if str(input) == "-":
         columns, more = [text or "text", *([id] if id else [])], () if id else _SPELLINGS
         found = stream_rows(input, columns, optional=more, blank_lines=True, **layout)
-        return found if id else _with_ids_if_any(found)
+        return found if id else _keep_ids_if_any(found)
     names = read_column_names(input, **layout)
-    id = id or _id_of(names)
+    id = id or _find_id_column(names)
     of_objects = {name: layout[name] for name in ("format", "encoding")}
     if not id and are_objects(input, **of_objects):
         # they may leave keys out, and ids that only some rows have are an error there
-        id = _id_of(read_keys(input, **of_objects))
+        id = _find_id_column(read_keys(input, **of_objects))
     text = guess_text(input, **layout) if text is None else text
     return stream_rows(input, [text, *([id] if id else [])], blank_lines=True, **layout)
 
 
-def _texts_again(
+def _read_texts_again(
     input: Path | str, text: str | int | None, id: str | int | None, layout: dict[str, Any]
 ) -> Iterator[str]:
     """Nothing is opened until one is asked for, as of a pipe; none of standard input, which is read once."""
     if str(input) != "-":
-        for row in _rows(input, text, id, layout):
+        for row in _read_rows(input, text, id, layout):
             yield as_text(row.values[0], row.where)
 
 
-def _with_ids_if_any(rows: Iterator[Row]) -> Iterator[Row]:
+def _keep_ids_if_any(rows: Iterator[Row]) -> Iterator[Row]:
     """(text, id) of each, or (text,): the first row of a stream says which spelling it has. Raises InputError
     for an id where that has none.
     """
@@ -278,5 +278,5 @@ def _with_ids_if_any(rows: Iterator[Row]) -> Iterator[Row]:
         yield Row(tuple(row.values[place] for place in (0, *ids)), row.where)
 
 
-def _id_of(names: Sequence[str]) -> str | None:
+def _find_id_column(names: Sequence[str]) -> str | None:
     return next((name for name in names if name.lower() == _ID), None)

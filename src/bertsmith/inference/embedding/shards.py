@@ -31,7 +31,7 @@ _TOKENS = "tokens"
 _PLAIN = {"compression": "none", "use_dictionary": False}
 
 
-class _Noted(About):
+class _JobFile(About):
     """about.json."""
 
     shard_rows: int
@@ -64,7 +64,7 @@ class ShardFolder:
                 "remove the folder to begin anew."
             )
         try:
-            noted = _Noted.model_validate(read_json(self.folder / _ABOUT))
+            noted = _JobFile.model_validate(read_json(self.folder / _ABOUT))
         except ValidationError as error:
             raise InputError(
                 f"{self.folder / _ABOUT} wasn't written by this version. Remove the folder to begin anew."
@@ -176,7 +176,7 @@ class ShardedRows:
             if is_blank(text):
                 self.blank += 1
                 self.first_blank = self.first_blank or row.where
-            ids.append(_id(row, number))
+            ids.append(_row_id(row, number))
             for part in (ids[-1], text):
                 encoded = part.encode(errors="surrogatepass")
                 for each in (digest, whole):
@@ -190,18 +190,18 @@ class ShardedRows:
         if ids:
             self._close(ids, digest.hexdigest())
         if self.shards < len(self.done):
-            raise _changed(self.shards)
+            raise _changed_rows_error(self.shards)
         self.sha256 = whole.hexdigest()
 
     def _close(self, ids: list[str], sha256: str) -> None:
         if self.shards >= len(self.done):
             self.waiting.append(ShardRows(ids, sha256))
         elif sha256 != self.done[self.shards]:
-            raise _changed(self.shards)
+            raise _changed_rows_error(self.shards)
         self.shards += 1
 
 
-def _id(row: Row, number: int) -> str:
+def _row_id(row: Row, number: int) -> str:
     """The row's own, or its number."""
     if len(row.values) < 2:
         return str(number)
@@ -215,7 +215,7 @@ def _id(row: Row, number: int) -> str:
     return id
 
 
-def _changed(shard: int) -> InputError:
+def _changed_rows_error(shard: int) -> InputError:
     return InputError(
         f"The input has changed since its first vectors were made: shard {shard} has other rows now. "
         "Restore the input, or remove the unfinished parts and embed it anew."

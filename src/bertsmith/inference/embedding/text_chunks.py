@@ -35,7 +35,7 @@ _TOKENS = 1 << 21  # of a chunk; more than 4,096 usual texts have
 _FIRST_ROW = np.zeros(1, np.int64)
 _CHARACTERS_OF_TABLE = 1 << 20  # held as text; of a chunk's texts only the ids are kept
 _LONG = 20  # characters a token: a text with more is longer than the limit, or made of endless words
-Made = TypeVar("Made")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,13 @@ class TextWindows:
         have `size` together. A thread reads and tokenises beside whoever takes them. InputError for what is
         no text.
         """
-        return _beside(self._chunks(texts, prefix, size), texts, size)
+        return _prefetched(self._chunks(texts, prefix, size), texts, size)
 
     def _chunks(self, texts: Iterable[str], prefix: str, size: int) -> Iterator[Chunk]:
         numbered, left = iter(enumerate(texts, 1)), size
         while True:
             made, owners, count, tokens = list[Encoded](), list[int](), 0, 0
-            for some in _few_characters(islice(numbered, left), prefix, _CHARACTERS):
+            for some in _split_by_characters(islice(numbered, left), prefix, _CHARACTERS):
                 for ids in self.tokenizer.encode_batch(some, self.room if self.stride is None else None):
                     for start, end in windows(ids, self.room, self.stride, self.tokenizer.truncation):
                         made.append(self.sequence(ids[start:end]))
@@ -128,7 +128,7 @@ class TableReader:
         """Vectors (E, D) of `size` texts at a time, in order, and their tokens; the last chunk has fewer.
         A thread looks words up beside the sums. InputError for what is no text.
         """
-        for ids, lengths in _beside(self._token_ids(texts, prefix, size), texts, size):
+        for ids, lengths in _prefetched(self._token_ids(texts, prefix, size), texts, size):
             starts = np.cumsum(lengths) - lengths
             with torch.inference_mode():
                 sums = F.embedding_bag(  # (N,), (E,) -> (E, D)
@@ -143,7 +143,7 @@ class TableReader:
         numbered, number, room = iter(texts), 1, self.room
         while some := list(islice(numbered, size)):
             ids, lengths = list[Ints](), list[Ints]()
-            for few in _few_characters(enumerate(some, number), prefix, _CHARACTERS_OF_TABLE):
+            for few in _split_by_characters(enumerate(some, number), prefix, _CHARACTERS_OF_TABLE):
                 if room is not None:
                     few = [self._beginning(text, room) for text in few]
                 found, counts = self._words.encode(few)
@@ -166,13 +166,13 @@ class TableReader:
         return text
 
 
-def _beside(chunks: Iterator[Made], texts: Iterable[str], size: int) -> Iterator[Made]:
+def _prefetched(chunks: Iterator[Item], texts: Iterable[str], size: int) -> Iterator[Item]:
     """By a thread that is one ahead; for a list of `size` texts at most it would cost more than it saves."""
     few = isinstance(texts, Sequence) and len(texts) <= size
     return chunks if few else prefetch(chunks, ahead=1)
 
 
-def _few_characters(texts: Iterable[tuple[int, str]], prefix: str, most: int) -> Iterator[list[str]]:
+def _split_by_characters(texts: Iterable[tuple[int, str]], prefix: str, most: int) -> Iterator[list[str]]:
     """Numbered texts with the prefix before them, about `most` characters at a time."""
     held, characters = list[str](), 0
     for number, text in texts:

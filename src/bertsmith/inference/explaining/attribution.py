@@ -17,7 +17,11 @@ from torch import Tensor
 from bertsmith.arrays import Floats
 from bertsmith.data.batch import PackedBatch, to_device
 from bertsmith.door import door, flag, function, kind, number, one_of, optional, whole
-from bertsmith.inference.explaining.explained_model import Explained, ExplainedModel, open_explained_model
+from bertsmith.inference.explaining.explained_model import (
+    ExplainedInput,
+    ExplainedModel,
+    open_explained_model,
+)
 from bertsmith.model.bert import Bert
 from bertsmith.model.layers.attention import SelfAttention
 from bertsmith.model.layers.layer import Layer
@@ -171,12 +175,12 @@ class _Path(NamedTuple):
     """The straight line from a baseline's embeddings to the input's."""
 
     model: ExplainedModel
-    explained: Explained
+    explained: ExplainedInput
     start: Tensor  # (N, H)
     end: Tensor  # (N, H)
 
     @classmethod
-    def of(cls, model: ExplainedModel, explained: Explained, baseline: int) -> "_Path":
+    def of(cls, model: ExplainedModel, explained: ExplainedInput, baseline: int) -> "_Path":
         ids = np.concatenate([window.token_ids for window in explained.encoded.windows])
         rows = model.encoder.embeddings.token.weight
         other = np.where(explained.replaced, baseline, ids)

@@ -41,7 +41,7 @@ LONGEST = 512  # tokens of what is explained
 
 
 @dataclass(frozen=True)
-class Explained:
+class ExplainedInput:
     """An input as the model reads it: one window, or one for each of two texts that are encoded apart.
 
     `target` names the number that `compute` gives for each of S copies: (S,), differentiable. `replaced` (N,)
@@ -68,7 +68,7 @@ class ExplainedModel(ABC):
         self.subject, self.encoder, self.tokenizer = subject, subject.encoder, subject.tokenizer
 
     @abstractmethod
-    def read(self, given: Any, target: str | int | None = None) -> Explained:
+    def read(self, given: Any, target: str | int | None = None) -> ExplainedInput:
         """`target`: a class, a piece of the vocabulary for the first mask, the number of a word; None is what
         the model answers. Raises InputError for what the model doesn't read, a target that it doesn't have,
         and more than one window or `LONGEST` tokens.
@@ -79,25 +79,25 @@ class ExplainedModel(ABC):
         """Where it computes."""
         return self.subject.device
 
-    def explained(self, encoded: Encoded, target: str, compute: Any) -> Explained:
+    def explained(self, encoded: Encoded, target: str, compute: Any) -> ExplainedInput:
         """With the tokens that a baseline replaces."""
         last = max(window.text for window in encoded.windows)
         template = self.tokenizer.template
         kept = (*template.before, *template.between, *template.behind, self.tokenizer.mask_id)
         replaced = [~np.isin(w.token_ids, kept) & (w.text == last) for w in encoded.windows]
-        return Explained(encoded, np.concatenate(replaced), target, compute)
+        return ExplainedInput(encoded, np.concatenate(replaced), target, compute)
 
     def outputs(self, encoded: Encoded, compute: Any) -> Any:
         """Of the input as it is, on the host."""
         return forward_pass(compute, [encoded], self.device).found
 
 
-class _Answers(ExplainedModel):
+class _ExplainedTaskModel(ExplainedModel):
     """What a fine-tuned model answers, by its task."""
 
     subject: TaskSubject
 
-    def read(self, given: Any, target: str | int | None = None) -> Explained:
+    def read(self, given: Any, target: str | int | None = None) -> ExplainedInput:
         model, task = self.subject.model, self.subject.task
         example = task.example(given)
         (pieces,) = pieces_of(task, [example], self.tokenizer)
@@ -118,12 +118,12 @@ class _Answers(ExplainedModel):
         return self.explained(encoded, name, compute)
 
 
-class _Masks(ExplainedModel):
+class _ExplainedMaskModel(ExplainedModel):
     """The probability of a piece in place of the first mask; a model may have rows without one."""
 
     subject: MaskSubject
 
-    def read(self, given: Any, target: str | int | None = None) -> Explained:
+    def read(self, given: Any, target: str | int | None = None) -> ExplainedInput:
         model, tokenizer = self.subject.model, self.tokenizer
         if not isinstance(given, str):
             raise InputError(f"Expected a text with a mask, found {type(given).__name__}.")
@@ -149,13 +149,13 @@ class _Masks(ExplainedModel):
         return self.explained(encoded, tokenizer.id_to_token(chosen), compute)
 
 
-class _Vectors(ExplainedModel):
+class _ExplainedVectorModel(ExplainedModel):
     """The cosine of a query and a document; of one text, that with itself, whose attention can be seen."""
 
     is_of_vectors = True
     subject: VectorSubject
 
-    def read(self, given: Any, target: str | int | None = None) -> Explained:
+    def read(self, given: Any, target: str | int | None = None) -> ExplainedInput:
         match given:
             case str():
                 asked = GoldenInput(given)
@@ -178,9 +178,9 @@ class _Vectors(ExplainedModel):
 
 
 _KINDS: dict[type[Subject], type[ExplainedModel]] = {
-    TaskSubject: _Answers,
-    MaskSubject: _Masks,
-    VectorSubject: _Vectors,
+    TaskSubject: _ExplainedTaskModel,
+    MaskSubject: _ExplainedMaskModel,
+    VectorSubject: _ExplainedVectorModel,
 }
 
 

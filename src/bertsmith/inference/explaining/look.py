@@ -14,7 +14,7 @@ from bertsmith.door import door, function, kind, optional, place, text
 from bertsmith.errors import InputError
 from bertsmith.files import output_file, require_output
 from bertsmith.inference.explaining.attribution import AttentionWeights, Explainer, TokenAttributions
-from bertsmith.inference.explaining.word_neighbours import WordNeighbours, place_of, word_neighbours
+from bertsmith.inference.explaining.word_neighbours import WordNeighbours, find_word, word_neighbours
 from bertsmith.inference.features import Features
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
@@ -88,7 +88,7 @@ def look(
     features = None
     if word is not None:  # what can't be found is said before anything is computed
         features = Features(model, pooling="words")
-        place_of(word, given)
+        find_word(word, given)
     explainer = Explainer(model, as_vectors=_has_no_answer(model, given), task=task)
     attributions = None
     is_pair = isinstance(given, list | tuple) and len(given) == 2
@@ -123,25 +123,25 @@ def render_look(found: Look) -> str:
         "layers": layers,
         "heads": heads,
         "side": small.shape[-1],
-        "weights": _packed(found.attention.in_two_bytes()),
-        "pictures": _packed(small),
+        "weights": _encode_base64(found.attention.in_two_bytes()),
+        "pictures": _encode_base64(small),
     }
     data = {
         "attention": attention,
-        "attributions": found.attributions and _attributions(found.attributions, found.tokenizer),
-        "neighbours": found.neighbours and _neighbours(found.neighbours),
+        "attributions": found.attributions and _attributions_as_json(found.attributions, found.tokenizer),
+        "neighbours": found.neighbours and _neighbours_as_json(found.neighbours),
     }
     return render_page(
         "look.html.jinja",
         model=found.model,
-        given=_heading(found.given),
+        given=_input_heading(found.given),
         data=data,
         style=inline_style("paper.css"),
         script=inline_scripts("dom.js", "attributions.js", "attention.js", "look.js"),
     )
 
 
-def _attributions(found: TokenAttributions, tokenizer: Tokenizer) -> dict[str, Any]:
+def _attributions_as_json(found: TokenAttributions, tokenizer: Tokenizer) -> dict[str, Any]:
     shown = shown_tokens(tokenizer, found.token_ids)
     scores = found.scores.tolist()
     return {
@@ -154,7 +154,7 @@ def _attributions(found: TokenAttributions, tokenizer: Tokenizer) -> dict[str, A
     }
 
 
-def _neighbours(found: WordNeighbours) -> dict[str, Any]:
+def _neighbours_as_json(found: WordNeighbours) -> dict[str, Any]:
     return {
         "word": found.word,
         "before": found.before,
@@ -163,7 +163,7 @@ def _neighbours(found: WordNeighbours) -> dict[str, Any]:
     }
 
 
-def _heading(given: Any) -> str:
+def _input_heading(given: Any) -> str:
     """What was looked at: a text, several, or a text with the columns beside it."""
     if isinstance(given, str):
         return given
@@ -174,6 +174,6 @@ def _heading(given: Any) -> str:
     return " · ".join(map(str, given))
 
 
-def _packed(numbers: npt.NDArray[Any]) -> str:
+def _encode_base64(numbers: npt.NDArray[Any]) -> str:
     """Deflated bytes in base64."""
     return base64.b64encode(zlib.compress(np.ascontiguousarray(numbers).tobytes(), 6)).decode("ascii")

@@ -61,42 +61,44 @@ def word_neighbours(
     `count` and the longest text alone. Raises InputError for a word that isn't there, texts without words,
     and what is no text.
     """
-    place = place_of(word, text)
-    wanted = [layer[0][place] for layer in _layers(features, [text])]  # L + 1 times (H,)
+    place = find_word(word, text)
+    wanted = [layer[0][place] for layer in _layer_vectors(features, [text])]  # L + 1 times (H,)
     centre: list[Floats] | None = None
-    best: list[list[_Found]] = [[] for _ in wanted]
+    best: list[list[_RankedWord]] = [[] for _ in wanted]
     done, total = 0, len(among) if isinstance(among, Sized) else None
-    for done, texts in _batches(among):
-        parts = _parts([each for each in texts if each != text and _words(each)])
-        kept = [_layers(features, parts[0])] if len(parts) == 1 else None  # several are computed again
+    for done, texts in _read_batches(among):
+        parts = _split_by_words([each for each in texts if each != text and _split_words(each)])
+        kept = [_layer_vectors(features, parts[0])] if len(parts) == 1 else None  # several are computed again
         if centre is None and parts:
-            centre = _mean(kept or (_layers(features, part) for part in parts))
-        for part, layers in zip(parts, kept or (_layers(features, part) for part in parts), strict=True):
+            centre = _mean_by_layer(kept or (_layer_vectors(features, part) for part in parts))
+        for part, layers in zip(
+            parts, kept or (_layer_vectors(features, part) for part in parts), strict=True
+        ):
             places = [
                 (each, at) for each, found in zip(part, layers[0], strict=True) for at in range(len(found))
             ]
             for number, layer in enumerate(layers):
                 assert centre is not None
                 own, others = wanted[number] - centre[number], np.concatenate(layer) - centre[number]
-                best[number] = _nearest(best[number], own, others, places, count)
+                best[number] = _update_nearest(best[number], own, others, places, count)
         if progress is not None:
             progress(done, total, "texts")
     if centre is None:
         raise InputError("The texts to find neighbours in have no words, or are all the text itself.")
-    nearest = tuple(tuple(Neighbour(*_around(*each.place), each.cosine) for each in layer) for layer in best)
-    return WordNeighbours(*_around(text, place), nearest)
+    nearest = tuple(tuple(Neighbour(*_context(*each.place), each.cosine) for each in layer) for layer in best)
+    return WordNeighbours(*_context(text, place), nearest)
 
 
-class _Found(NamedTuple):
+class _RankedWord(NamedTuple):
     """A word by its text and its number in it, and its cosine."""
 
     cosine: float
     place: tuple[str, int]
 
 
-def _nearest(
-    best: list[_Found], own: Floats, others: Floats, places: list[tuple[str, int]], count: int
-) -> list[_Found]:
+def _update_nearest(
+    best: list[_RankedWord], own: Floats, others: Floats, places: list[tuple[str, int]], count: int
+) -> list[_RankedWord]:
     """The `count` nearest to `own` (H,) of those so far and of `others` (W, H) at `places`; what stood in an
     earlier batch already counts once.
     """
@@ -104,11 +106,11 @@ def _nearest(
     cosines = np.asarray(others @ own / np.maximum(lengths, _TINY))  # (W,)
     nearest = np.argsort(-cosines, kind="stable")[:count].tolist()
     known = {each.place for each in best}
-    new = [_Found(float(cosines[each]), places[each]) for each in nearest if places[each] not in known]
+    new = [_RankedWord(float(cosines[each]), places[each]) for each in nearest if places[each] not in known]
     return nlargest(count, [*best, *new], key=lambda each: each.cosine)
 
 
-def _batches(among: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+def _read_batches(among: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     """How many texts were read, and those that differ of them since the last time."""
     some: dict[str, None] = {}
     done = 0
@@ -123,12 +125,12 @@ def _batches(among: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
         yield done, list(some)
 
 
-def _parts(texts: list[str]) -> list[list[str]]:
+def _split_by_words(texts: list[str]) -> list[list[str]]:
     """The texts in their order, in runs of so few words that their vectors fit into memory."""
     parts: list[list[str]] = []
     room = 0
     for each in texts:
-        count = len(_words(each))
+        count = len(_split_words(each))
         if not parts or count > room:
             parts.append([])
             room = _WORDS_AT_A_TIME
@@ -137,20 +139,20 @@ def _parts(texts: list[str]) -> list[list[str]]:
     return parts
 
 
-def place_of(word: str, text: str) -> int:
+def find_word(word: str, text: str) -> int:
     """The number of the first such word, in any case. Raises InputError where there is none."""
-    words = [each.lower() for each in _words(text)]
+    words = [each.lower() for each in _split_words(text)]
     if word.lower() not in words:
         raise InputError(f"The text has no word {word!r}. It has: {', '.join(words[:20])}.")
     return words.index(word.lower())
 
 
-def _layers(features: Features, texts: Sequence[str]) -> list[list[Vectors]]:
+def _layer_vectors(features: Features, texts: Sequence[str]) -> list[list[Vectors]]:
     """For each layer, each text's words: (words, H)."""
     return [list(each) for each in features.layer_by_layer(list(texts))]
 
 
-def _mean(parts: Iterable[list[list[Vectors]]]) -> list[Floats]:
+def _mean_by_layer(parts: Iterable[list[list[Vectors]]]) -> list[Floats]:
     """Of all words, in each layer: (H,)."""
     sums, words = [], 0
     for layers in parts:
@@ -159,13 +161,13 @@ def _mean(parts: Iterable[list[list[Vectors]]]) -> list[Floats]:
     return list(np.asarray(sum(sums) / words, np.float32))
 
 
-def _around(text: str, place: int) -> tuple[str, str, str]:
+def _context(text: str, place: int) -> tuple[str, str, str]:
     """What stands before a word, the word, and what stands behind it."""
-    words = _words(text)
+    words = _split_words(text)
     before, after = words[max(place - _AROUND, 0) : place], words[place + 1 : place + 1 + _AROUND]
     return " ".join(before), words[place], " ".join(after)
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split_words(text: str) -> tuple[str, ...]:
     """As `Features` reads them."""
     return example_of_text(text, "the text").words

@@ -31,8 +31,8 @@ from bertsmith.files import (
     write_json,
 )
 from bertsmith.inference.export.graph import GRAPHS, Target, onnx_run, openvino_run
-from bertsmith.inference.export.padded import Vectors
-from bertsmith.inference.export.source import Source
+from bertsmith.inference.export.padded import VectorHead
+from bertsmith.inference.export.source import ExportSource
 from bertsmith.model.checkpoint import CONFIG
 from bertsmith.model.config_json import config_to_hugging_face
 from bertsmith.tasks.examples.encoding import (
@@ -84,7 +84,7 @@ def require_place(out: Path, overwrite: bool, source: Path, gate: Path) -> None:
 
 def write_artefact(
     out: Path,
-    source: Source,
+    source: ExportSource,
     graph: "ModelProto",
     target: Target,
     task: Task[Any] | None,
@@ -109,11 +109,11 @@ def write_artefact(
         write_json(folder / CONFIG, config_to_hugging_face(config, architecture) | labels)
         write_json(folder / DECODING, decoding_facts(source, task))
         write_json(folder / PARITY, parity)
-        (folder / CARD).write_text(card(source, target, parity), encoding="utf-8")
+        (folder / CARD).write_text(model_card(source, target, parity), encoding="utf-8")
         write_graph_answers(folder)
 
 
-def decoding_facts(source: Source, task: Task[Any] | None) -> dict[str, Any]:
+def decoding_facts(source: ExportSource, task: Task[Any] | None) -> dict[str, Any]:
     """decoding.json. `task` is the model's, or that with temperature and thresholds refitted."""
     facts: dict[str, Any] = {
         "format": FORMAT,
@@ -124,7 +124,7 @@ def decoding_facts(source: Source, task: Task[Any] | None) -> dict[str, Any]:
         "pad_token_id": source.tokenizer.pad_id,
         "probabilities": None if task is None else task.activation,
     }
-    if isinstance(source.padded.head, Vectors):
+    if isinstance(source.padded.head, VectorHead):
         facts |= {"pooling": source.padded.head.pooling, "normalise": source.padded.head.normalise}
         facts |= {"query_prefix": "", "document_prefix": ""}  # unless said below
     if task is not None:
@@ -148,7 +148,7 @@ def made_with(target: Target) -> dict[str, str]:
     }
 
 
-def card(source: Source, target: Target, parity: Mapping[str, Any]) -> str:
+def model_card(source: ExportSource, target: Target, parity: Mapping[str, Any]) -> str:
     """README.md."""
     precision, figures = parity["precision"], parity["gate"]
     files = " and ".join(GRAPHS[target])
@@ -170,7 +170,7 @@ def card(source: Source, target: Target, parity: Mapping[str, Any]) -> str:
         "",
         "| | |",
         "| --- | --- |",
-        *(f"| {name} | {value} |" for name, value in shown(figures).items()),
+        *(f"| {name} | {value} |" for name, value in readable_figures(figures).items()),
         "",
     ]
     if precision == "int8":
@@ -193,7 +193,7 @@ def card(source: Source, target: Target, parity: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def shown(figures: Mapping[str, Any]) -> dict[str, str]:
+def readable_figures(figures: Mapping[str, Any]) -> dict[str, str]:
     """The figures that matter, as people read them."""
     found: dict[str, str] = {}
     if "agreeing" in figures:
@@ -231,8 +231,8 @@ def write_graph_answers(folder: Path) -> None:
     golden = GoldenAnswers(
         kind="graph",
         settings=settings_of(folder),
-        files=_hashes(folder),
-        **_answers(folder)._asdict(),
+        files=_hash_files(folder),
+        **_graph_answers(folder)._asdict(),
     )
     atomic_write(folder / GOLDEN, as_text(golden))
 
@@ -241,22 +241,22 @@ def check_graph(folder: Path, golden: GoldenAnswers) -> Comparison:
     """The graph's answers beside those of golden.json. Raises ModelError naming a file that isn't what was
     written, MissingExtra without what runs the graph.
     """
-    found = _hashes(folder)
+    found = _hash_files(folder)
     for name in sorted({*golden.files, *found}):
         if golden.files.get(name) != found.get(name):
             what = "was changed" if name in found and name in golden.files else "was added or is missing"
             raise ModelError(f"{folder / name} {what} since the model was exported. Export it again.")
     precision = read_json(folder / PARITY)["precision"]
-    again = _answers(folder)
+    again = _graph_answers(folder)
     return compare(golden.answers, again, _TOLERANCES.get(precision, _TOLERANCES["float32"]))
 
 
-def _hashes(folder: Path) -> dict[str, str]:
+def _hash_files(folder: Path) -> dict[str, str]:
     files = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in _NOT_HASHED)
     return {path.name: sha256(path) for path in files}
 
 
-def _answers(folder: Path) -> Answers:
+def _graph_answers(folder: Path) -> Answers:
     """Of each text and pair alone, as the first window of it is read."""
     facts, tokenizer = read_json(folder / DECODING), Tokenizer.load(folder)
     is_onnx = (folder / "model.onnx").is_file()

@@ -24,49 +24,51 @@ from scipy.stats import beta
 
 from bertsmith.arrays import Bools, Floats
 from bertsmith.inference.export.gate_file import GateFile
-from bertsmith.inference.export.source import Answer, Source
+from bertsmith.inference.export.source import Answer, ExportSource
 from bertsmith.tasks.task import Task
 
 _TIED = 1e-5  # cosines that are no nearer to each other are one
-Change = Callable[[Answer, Answer], float]
+ChangeFunction = Callable[[Answer, Answer], float]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class GraphComparison:
     """Of the graph in one arrangement: changes (W,), and for answers that can be alike which are (E,)."""
 
     changes: Floats
     agrees: Bools | None
 
 
-def change_of(source: Source, decoding: Task[Any] | None, reference: Sequence[Answer]) -> Change:
+def change_of(
+    source: ExportSource, decoding: Task[Any] | None, reference: Sequence[Answer]
+) -> ChangeFunction:
     """The change between two answers to a sequence, the model's and the graph's, which `decoding` decodes;
     `reference` are all of the model's own.
     """
     task = source.task
     if source.by_angle or task is None or decoding is None:
-        return _angle
+        return _cosine_distance
     spread = float(np.concatenate([answer.ravel() for answer in reference]).astype(np.float64).std()) or 1.0
     return partial(task.change_of, decoding=decoding, spread=spread)
 
 
 def compare(
-    source: Source,
+    source: ExportSource,
     decoding: Task[Any] | None,
     file: GateFile,
     ours: Sequence[Answer],
     theirs: Sequence[Answer],
-) -> Comparison:
+) -> GraphComparison:
     """All of a file's sequences; `decoding` decodes what the graph gave."""
     change = change_of(source, decoding, ours)
     changes = np.array([change(*both) for both in zip(ours, theirs, strict=True)])
     if source.task is None or decoding is None or not source.decided:
-        return Comparison(changes, None)
+        return GraphComparison(changes, None)
     first, second = (
         file.predictions(task, answers, source) for task, answers in ((source.task, ours), (decoding, theirs))
     )
     same = [all(a[key] == b[key] for key in source.decided) for a, b in zip(first, second, strict=True)]
-    return Comparison(changes, np.array(same))
+    return GraphComparison(changes, np.array(same))
 
 
 def lower_bound(agreeing: int, of: int, error: float) -> float:
@@ -76,12 +78,12 @@ def lower_bound(agreeing: int, of: int, error: float) -> float:
     return 0.0 if agreeing == 0 else float(beta.ppf(error, agreeing, of - agreeing + 1))
 
 
-def fewest(agreement: float, error: float) -> int:
+def fewest_examples(agreement: float, error: float) -> int:
     """How many examples must agree, if all do, for a lower bound of `agreement`."""
     return int(np.ceil(np.log(error) / np.log(agreement)))
 
 
-def neighbours_of(vectors: int) -> int:
+def neighbour_count(vectors: int) -> int:
     """How many of the others are a vector's nearest: a tenth, one to ten. Of too many all would be kept."""
     return min(max((vectors - 1) // 10, 1), 10)
 
@@ -92,7 +94,7 @@ def neighbours_kept(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> float:
     """
     if len(ours) < 2:
         return 1.0
-    count = neighbours_of(len(ours))
+    count = neighbour_count(len(ours))
     near, found = (_cosines(vectors) for vectors in (ours, theirs))
     least = np.partition(near, len(ours) - count, axis=1)[:, -count]  # of those that are near enough
     chosen = np.argpartition(-found, count - 1, axis=1)[:, :count]
@@ -100,7 +102,7 @@ def neighbours_kept(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> float:
     return float(kept.mean())
 
 
-def as_vectors(source: Source, answers: Sequence[Answer]) -> npt.NDArray[Any]:
+def as_vectors(source: ExportSource, answers: Sequence[Answer]) -> npt.NDArray[Any]:
     """(W, H): a sequence's vector, or the mean of its hidden states."""
     return np.stack([answer if source.kind == "vectors" else answer.mean(0) for answer in answers])
 
@@ -113,7 +115,7 @@ def _cosines(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return cosines
 
 
-def _angle(ours: Answer, theirs: Answer) -> float:
+def _cosine_distance(ours: Answer, theirs: Answer) -> float:
     """1 - cosine in float64, of rows the largest."""
     first, second = (np.atleast_2d(each).astype(np.float64) for each in (ours, theirs))
     norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
@@ -121,7 +123,7 @@ def _angle(ours: Answer, theirs: Answer) -> float:
 
 
 def figures_on_labels(
-    source: Source,
+    source: ExportSource,
     task: Task[Any] | None,
     file: GateFile,
     ours: Sequence[Answer],

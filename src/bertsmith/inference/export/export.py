@@ -10,8 +10,8 @@ from bertsmith.door import function as callable_
 from bertsmith.errors import ExportRefused, InputError, require
 from bertsmith.files import sha256
 from bertsmith.inference.export.artefact import made_with, require_place, write_artefact
-from bertsmith.inference.export.comparison import fewest
-from bertsmith.inference.export.gate import ERROR, EXACT, ExportLimits, Gate, Verdict
+from bertsmith.inference.export.comparison import fewest_examples
+from bertsmith.inference.export.gate import ERROR, EXACT, ExportLimits, Gate, GateVerdict
 from bertsmith.inference.export.gate_file import GateFile, read_gate_file, require_same_ids
 from bertsmith.inference.export.graph import (
     PURPOSE,
@@ -22,8 +22,8 @@ from bertsmith.inference.export.graph import (
     openvino_run,
     require_exporters,
 )
-from bertsmith.inference.export.int8 import Search, quantise_until_it_passes
-from bertsmith.inference.export.source import Source, open_source
+from bertsmith.inference.export.int8 import Int8Search, quantise_until_it_passes
+from bertsmith.inference.export.source import ExportSource, open_source
 from bertsmith.progress import Progress
 from bertsmith.tasks.task import Task
 
@@ -103,7 +103,7 @@ def export_model(
         files = openvino_files(graph, Path(folder)) if to == "openvino" else []
         run = openvino_run(files[0], source.padded.head.names) if files else onnx_run(graph)
         verdict = opened.judge(run, EXACT, ERROR)
-        parity = _parity(source, file, to, verdict)
+        parity = _parity_facts(source, file, to, verdict)
         if verdict.problems:
             problems = "; ".join(verdict.problems)
             sentence = f"The graph does not answer as the model does: {problems}. Nothing was written."
@@ -111,7 +111,7 @@ def export_model(
         if int8:
             search = quantise_until_it_passes(graph, opened, limits)
             assert search.verdict is not None
-            parity = _parity(source, file, to, search.verdict, search, limits)
+            parity = _parity_facts(source, file, to, search.verdict, search, limits)
             parity["float32"] = verdict.figures
             if search.graph is None:
                 raise ExportRefused(search.refusal(), parity)
@@ -120,16 +120,16 @@ def export_model(
     return ExportResult(out, parity)
 
 
-def _require_enough(source: Source, file: GateFile, limits: ExportLimits) -> None:
+def _require_enough(source: ExportSource, file: GateFile, limits: ExportLimits) -> None:
     """Before the work: even if every answer agreed, few rows would prove too little."""
-    least = fewest(limits.agreement, ERROR / 2)
+    least = fewest_examples(limits.agreement, ERROR / 2)
     if source.decided and len(file.encoded) < least:
         raise InputError(
             f"{file.path} has {len(file.encoded):,} rows to compare, but proving an agreement of "
             f"{limits.agreement:.0%} takes at least {least:,}, even if all agree. Give more rows, or a lower "
             "--agreement."
         )
-    least = fewest(limits.neighbours, ERROR / 2)
+    least = fewest_examples(limits.neighbours, ERROR / 2)
     if source.by_angle and len(file.encoded) < least:
         raise InputError(
             f"{file.path} has {len(file.encoded):,} rows, too few to tell whether {limits.neighbours:.0%} of "
@@ -138,12 +138,12 @@ def _require_enough(source: Source, file: GateFile, limits: ExportLimits) -> Non
         )
 
 
-def _parity(
-    source: Source,
+def _parity_facts(
+    source: ExportSource,
     file: GateFile,
     to: Target,
-    verdict: Verdict,
-    search: Search | None = None,
+    verdict: GateVerdict,
+    search: Int8Search | None = None,
     limits: ExportLimits | None = None,
 ) -> dict[str, Any]:
     found: dict[str, Any] = {

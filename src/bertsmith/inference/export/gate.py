@@ -15,17 +15,17 @@ import numpy as np
 
 from bertsmith.errors import InputError
 from bertsmith.inference.export.comparison import (
-    Comparison,
+    GraphComparison,
     as_vectors,
     change_of,
     compare,
-    fewest,
+    fewest_examples,
     figures_on_labels,
     lower_bound,
+    neighbour_count,
     neighbours_kept,
-    neighbours_of,
 )
-from bertsmith.inference.export.gate_file import GateFile, probes
+from bertsmith.inference.export.gate_file import GateFile, make_probes
 from bertsmith.inference.export.graph import (
     Arrangement,
     Run,
@@ -35,7 +35,7 @@ from bertsmith.inference.export.graph import (
     like_lengths,
     run_sequences,
 )
-from bertsmith.inference.export.source import Answer, Source
+from bertsmith.inference.export.source import Answer, ExportSource
 from bertsmith.progress import Progress
 from bertsmith.tasks.task import Task
 
@@ -74,7 +74,7 @@ class ExportLimits:
 
 
 @dataclass(frozen=True)
-class Exact:
+class ExactLimits:
     """Of float32: every answer the same, probabilities to 1e-4, cosines to 1e-5, all neighbours."""
 
     change: float = 1e-4
@@ -82,11 +82,11 @@ class Exact:
     neighbours: float = 1.0
 
 
-EXACT = Exact()
+EXACT = ExactLimits()
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GateVerdict:
     """Every figure as JSON, what speaks against the graph, and the task that decodes it, None for an encoder
     alone.
     """
@@ -99,9 +99,9 @@ class Verdict:
 class Gate:
     """What the model answers is computed once."""
 
-    def __init__(self, source: Source, file: GateFile, progress: Progress | None = None) -> None:
+    def __init__(self, source: ExportSource, file: GateFile, progress: Progress | None = None) -> None:
         self.source, self.file, self._progress = source, file, progress
-        self._probes = probes(source, file)
+        self._probes = make_probes(source, file)
         self._ours = source.answers(file.sequences)
         self._of_probes = source.answers(self._probes)
         self._by_angle = source.by_angle
@@ -121,11 +121,11 @@ class Gate:
         theirs = self._run(run, like_lengths(self.file.lengths))
         comparison = self._compared(self._task_for(limits, theirs), theirs)
         return (
-            *_answered(comparison, limits, error, self._by_angle)[1],
+            *_judge_answers(comparison, limits, error, self._by_angle)[1],
             *self._neighbours(theirs, limits)[1],
         )
 
-    def judge(self, run: Run, limits: ExportLimits | Exact, error: float) -> Verdict:
+    def judge(self, run: Run, limits: ExportLimits | ExactLimits, error: float) -> GateVerdict:
         """All of it. `error` is the chance of proving an agreement that isn't there."""
         usual, *others = arrangements(self.file.lengths)
         theirs = self._run(run, usual)
@@ -133,10 +133,10 @@ class Gate:
         found = {usual.name: self._compared(task, theirs)}
         for arrangement in others:
             found[arrangement.name] = self._compared(task, self._run(run, arrangement))
-        figures, problems = _answered(_worst(list(found.values())), limits, error, self._by_angle)
+        figures, problems = _judge_answers(_worst_of(list(found.values())), limits, error, self._by_angle)
         kept, of_neighbours = self._neighbours(theirs, limits)
         of_probes, of_lengths = self._at_lengths(run, limits, task)
-        by_arrangement = {name: _row(each, self._by_angle) for name, each in found.items()}
+        by_arrangement = {name: _change_figures(each, self._by_angle) for name, each in found.items()}
         on_labels = figures_on_labels(self.source, task, self.file, self._ours, theirs)
         figures |= kept | {"arrangements": by_arrangement, "lengths": of_probes} | on_labels
         problems = (*problems, *of_neighbours, *of_lengths)
@@ -145,39 +145,39 @@ class Gate:
             rise = f"rises from {errors['model']:.3f} to {errors['graph']:.3f}, by more than {CALIBRATION}"
             problems = (*problems, f"the calibration error {rise}")
         examples = {"examples": len(self.file.encoded), "sequences": len(self.file.sequences)}
-        return Verdict(examples | figures, problems, task)
+        return GateVerdict(examples | figures, problems, task)
 
     def _run(self, run: Run, arrangement: Arrangement) -> list[Answer]:
         theirs = run_sequences(run, self.source, self.file.sequences, arrangement)
         self._count(len(theirs))
         return theirs
 
-    def _task_for(self, limits: ExportLimits | Exact, theirs: Sequence[Answer]) -> Task[Any] | None:
+    def _task_for(self, limits: ExportLimits | ExactLimits, theirs: Sequence[Answer]) -> Task[Any] | None:
         """What decodes the graph: of int8, whose logits are not quite the model's, with a temperature of its
         own. None for an encoder alone.
         """
         task = self.source.task
-        if task is None or isinstance(limits, Exact):
+        if task is None or isinstance(limits, ExactLimits):
             return task
         return task.recalibrated(*(self.file.outputs(each, self.source) for each in (self._ours, theirs)))
 
-    def _compared(self, task: Task[Any] | None, theirs: Sequence[Answer]) -> Comparison:
+    def _compared(self, task: Task[Any] | None, theirs: Sequence[Answer]) -> GraphComparison:
         return compare(self.source, task, self.file, self._ours, theirs)
 
     def _neighbours(
-        self, theirs: Sequence[Answer], limits: ExportLimits | Exact
+        self, theirs: Sequence[Answer], limits: ExportLimits | ExactLimits
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         if not self._by_angle:
             return {}, ()
         kept = neighbours_kept(as_vectors(self.source, self._ours), as_vectors(self.source, theirs))
         wrong = kept < limits.neighbours
-        count = neighbours_of(len(theirs))
+        count = neighbour_count(len(theirs))
         of = "nearest" if count == 1 else f"{count} nearest"
         said = f"{kept:.1%} of the {of} neighbours stay so; at least {limits.neighbours:.0%} must"
         return {"neighbours_kept": kept}, (said,) if wrong else ()
 
     def _at_lengths(
-        self, run: Run, limits: ExportLimits | Exact, task: Task[Any] | None
+        self, run: Run, limits: ExportLimits | ExactLimits, task: Task[Any] | None
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Made-up sequences of many lengths. Int8 is held to finite values there: nobody sends them."""
         lengths = [len(window.token_ids) for window in self._probes]
@@ -188,7 +188,7 @@ class Gate:
             changes = [change(*both) for both in zip(self._of_probes, theirs, strict=True)]
             largest[way.name] = max(changes)
             limit = limits.of_a_cosine if self._by_angle else limits.change
-            if isinstance(limits, Exact) and max(changes) > limit:
+            if isinstance(limits, ExactLimits) and max(changes) > limit:
                 length = lengths[int(np.argmax(changes))]
                 problems.append(
                     f"a sequence of {length} tokens ({way.name}) changes by {max(changes):.2g}, more than "
@@ -202,20 +202,20 @@ class Gate:
             self._progress(self._computed, None, "sequences compared")
 
 
-def _worst(comparisons: Sequence[Comparison]) -> Comparison:
+def _worst_of(comparisons: Sequence[GraphComparison]) -> GraphComparison:
     """Each sequence's largest change; an example agrees where it does in every arrangement."""
     changes = np.max([each.changes for each in comparisons], axis=0)
     if comparisons[0].agrees is None:
-        return Comparison(changes, None)
+        return GraphComparison(changes, None)
     agrees = [each.agrees for each in comparisons if each.agrees is not None]
-    return Comparison(changes, np.all(agrees, axis=0))
+    return GraphComparison(changes, np.all(agrees, axis=0))
 
 
-def _answered(
-    comparison: Comparison, limits: ExportLimits | Exact, error: float, by_angle: bool
+def _judge_answers(
+    comparison: GraphComparison, limits: ExportLimits | ExactLimits, error: float, by_angle: bool
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Figures of answers, and what is wrong with them."""
-    figures, problems = _row(comparison, by_angle), list[str]()
+    figures, problems = _change_figures(comparison, by_angle), list[str]()
     largest = float(comparison.changes.max())
     if by_angle and largest > limits.of_a_cosine:
         problems.append(
@@ -229,7 +229,7 @@ def _answered(
     if comparison.agrees is not None:
         agreeing, of = int(comparison.agrees.sum()), len(comparison.agrees)
         figures["agreeing"] = agreeing
-        if isinstance(limits, Exact):
+        if isinstance(limits, ExactLimits):
             if agreeing < of:
                 problems.append(f"{of - agreeing:,} of {of:,} answers are others")
         else:
@@ -241,12 +241,12 @@ def _answered(
                     f"{bound:.2%} (Clopper-Pearson, {1 - error:.2%} sure); {limits.agreement:.1%} is asked "
                     "for"
                 )
-                least = fewest(limits.agreement, error)
+                least = fewest_examples(limits.agreement, error)
                 problems.append(f"{said}, which takes {least:,} rows at least" if of < least else said)
     return figures, tuple(problems)
 
 
-def _row(comparison: Comparison, by_angle: bool) -> dict[str, Any]:
+def _change_figures(comparison: GraphComparison, by_angle: bool) -> dict[str, Any]:
     largest, mean = float(comparison.changes.max()), float(comparison.changes.mean())
     row: dict[str, Any] = (
         {"smallest_cosine": 1 - largest, "mean_cosine": 1 - mean}

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from bertsmith.errors import InputError, ModelError
-from bertsmith.inference.export.padded import Vectors
-from bertsmith.inference.export.source import Answer, Source
+from bertsmith.inference.export.padded import VectorHead
+from bertsmith.inference.export.source import Answer, ExportSource
 from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens, windows_apart
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import encode_examples
@@ -56,11 +56,13 @@ class GateFile:
         left = iter(answers)
         return [[next(left) for _ in each.windows] for each in self.encoded]
 
-    def predictions(self, task: Task[Any], answers: Sequence[Answer], source: Source) -> list[Prediction]:
+    def predictions(
+        self, task: Task[Any], answers: Sequence[Answer], source: ExportSource
+    ) -> list[Prediction]:
         """What a task makes of answers."""
         return task.decode(self.outputs(answers, source), self.examples, self.encoded)
 
-    def outputs(self, answers: Sequence[Answer], source: Source) -> list[Outputs]:
+    def outputs(self, answers: Sequence[Answer], source: ExportSource) -> list[Outputs]:
         """What the task decodes: (C,), or of all windows' rows (R, C); of vectors what its head makes of
         them.
         """
@@ -68,7 +70,7 @@ class GateFile:
         for each in self.by_example(answers):
             if head.per_token:
                 found.append(np.concatenate(each).astype(np.float32))
-            elif not isinstance(head, Vectors):
+            elif not isinstance(head, VectorHead):
                 found.append(np.asarray(each[0], np.float32))
             else:
                 vectors = np.stack(each).astype(np.float32)
@@ -76,7 +78,7 @@ class GateFile:
         return found
 
 
-def read_gate_file(source: Source, path: Path | str, columns: dict[str, Any]) -> GateFile:
+def read_gate_file(source: ExportSource, path: Path | str, columns: dict[str, Any]) -> GateFile:
     """As the task reads its files, without labels where there are none; an encoder's has a text a row. Raises
     InputError for what can be read neither way, naming file and line.
     """
@@ -84,20 +86,20 @@ def read_gate_file(source: Source, path: Path | str, columns: dict[str, Any]) ->
     if not path.is_file():
         raise InputError(f"{path} is not a file. Name a file with rows to compare the graph on.")
     if source.task is None:
-        return _texts(source, path, columns)
-    examples, labelled, notes = _read(reading_columns(source.task, columns), path)
+        return _read_texts(source, path, columns)
+    examples, labelled, notes = _read_examples(reading_columns(source.task, columns), path)
     rows = len(examples)
-    drawn = _drawn(rows)
+    drawn = _draw_rows(rows)
     # labels are read by other columns, perhaps; what is encoded is as in training
     some = [examples[number] for number in drawn]
     known = list(encode_examples(source.task, some, source.tokenizer).encoded)
-    kept = _within(drawn, known, MOST_TOKENS)
+    kept = _within_tokens(drawn, known, MOST_TOKENS)
     examples, encoded = [some[place] for place in kept], [known[place] for place in kept]
     sequences = list(chain.from_iterable(each.windows for each in encoded))
     return GateFile(path, rows, sequences, examples, encoded, labelled, notes)
 
 
-def probes(source: Source, file: GateFile) -> list[Window]:
+def make_probes(source: ExportSource, file: GateFile) -> list[Window]:
     """Sequences of many lengths, made of the file's own tokens: what no row of it may have."""
     template = source.tokenizer.template
     around = len(template.before) + len(template.behind)
@@ -108,7 +110,7 @@ def probes(source: Source, file: GateFile) -> list[Window]:
     if not len(tokens):
         tokens = np.array([source.tokenizer.unk_id])
     lengths = sorted({length for length in (*_LENGTHS, longest) if around < length <= longest})
-    reads_all = source.padded.head.per_token or isinstance(source.padded.head, Vectors)
+    reads_all = source.padded.head.per_token or isinstance(source.padded.head, VectorHead)
     made = []
     for length in lengths:
         body = np.resize(tokens, length - around).tolist()
@@ -118,7 +120,7 @@ def probes(source: Source, file: GateFile) -> list[Window]:
     return made
 
 
-def _read(task: Task[Any], path: Path) -> tuple[list[Any], bool, tuple[str, ...]]:
+def _read_examples(task: Task[Any], path: Path) -> tuple[list[Any], bool, tuple[str, ...]]:
     """Examples, whether they have labels, and why they have none."""
     try:
         examples = task.read(path)
@@ -133,7 +135,7 @@ def _read(task: Task[Any], path: Path) -> tuple[list[Any], bool, tuple[str, ...]
     return examples, False, (f"The file was read without labels: {why}",)
 
 
-def _texts(source: Source, path: Path, columns: dict[str, Any]) -> GateFile:
+def _read_texts(source: ExportSource, path: Path, columns: dict[str, Any]) -> GateFile:
     """For an encoder alone: each text cut to the longest, behind the prefix of a document."""
     strange = [name for name in columns if name not in ("text", *_LAYOUT)]
     if strange:
@@ -147,7 +149,7 @@ def _texts(source: Source, path: Path, columns: dict[str, Any]) -> GateFile:
     rows = sum(1 for _ in stream())
     if not rows:
         raise InputError(f"{path} has no rows. Name a file with texts to compare the graph on.")
-    drawn = _drawn(rows)
+    drawn = _draw_rows(rows)
     wanted = {number: place for place, number in enumerate(drawn)}
     some = [""] * len(drawn)
     for number, text in enumerate(stream()):
@@ -158,27 +160,27 @@ def _texts(source: Source, path: Path, columns: dict[str, Any]) -> GateFile:
     encoded = [
         Encoded((windows_apart(source.tokenizer, [piece], source.max_length, None)[0],)) for piece in pieces
     ]
-    most = MOST_TOKENS if isinstance(source.padded.head, Vectors) else _MOST_STATE_TOKENS
-    kept = _within(drawn, encoded, most)
+    most = MOST_TOKENS if isinstance(source.padded.head, VectorHead) else _MOST_STATE_TOKENS
+    kept = _within_tokens(drawn, encoded, most)
     chosen = [encoded[place] for place in kept]
     windows = [each.windows[0] for each in chosen]
     return GateFile(path, rows, windows, [some[place] for place in kept], chosen, labelled=False)
 
 
-def as_document(source: Source, text: str) -> str:
+def as_document(source: ExportSource, text: str) -> str:
     """What an encoder alone reads of a text."""
     assert source.sentences is not None
     return source.sentences.document_prefix + text
 
 
-def _drawn(count: int) -> list[int]:
+def _draw_rows(count: int) -> list[int]:
     """Numbers of rows in a random order: all, or as many as are compared."""
     draw = np.random.Generator(np.random.PCG64DXSM(_SEED))
     numbers: list[int] = draw.permutation(count)[:MOST_EXAMPLES].tolist()
     return numbers
 
 
-def _within(drawn: Sequence[int], encoded: Sequence[Encoded], most: int) -> list[int]:
+def _within_tokens(drawn: Sequence[int], encoded: Sequence[Encoded], most: int) -> list[int]:
     """Places of those drawn first that together have at most so many tokens, at least one, in the order of
     their rows.
     """
@@ -187,7 +189,7 @@ def _within(drawn: Sequence[int], encoded: Sequence[Encoded], most: int) -> list
     return sorted(range(count), key=lambda place: drawn[place])
 
 
-def require_same_ids(source: Source, file: GateFile) -> None:
+def require_same_ids(source: ExportSource, file: GateFile) -> None:
     """On texts and pairs that are not cut; words of sentences and passages are the task's to divide. Raises
     ModelError where the file says nothing of special tokens around texts, or other ones.
     """
@@ -208,11 +210,11 @@ def require_same_ids(source: Source, file: GateFile) -> None:
             )
 
 
-def _first_texts(source: Source, example: Any) -> tuple[str, ...]:
+def _first_texts(source: ExportSource, example: Any) -> tuple[str, ...]:
     """What the first sequence of an example is made of; nothing where that is for the task to say."""
     if source.task is None:
         return (as_document(source, example),)
     texts = tuple(source.task.texts(example))
-    if isinstance(source.padded.head, Vectors):
+    if isinstance(source.padded.head, VectorHead):
         return texts[:1]
     return texts if isinstance(example, TextExample) else ()

@@ -21,7 +21,7 @@ import torch
 
 from bertsmith.errors import ModelError, require
 from bertsmith.inference.export.padded import PaddedModel
-from bertsmith.inference.export.source import Answer, Source
+from bertsmith.inference.export.source import Answer, ExportSource
 from bertsmith.tasks.examples.encoding import Window
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def make_graph(model: PaddedModel) -> "ModelProto":
         )
     ids, mask = torch.ones(_TRACED, dtype=torch.int64), torch.ones(_TRACED, dtype=torch.int64)
     mask[0, -2:] = 0
-    with _without_noise(), torch.no_grad():
+    with _quiet_exporter(), torch.no_grad():
         program = torch.onnx.export(
             model.eval(),
             (ids, mask, torch.zeros_like(ids))[: len(model.inputs)],
@@ -105,7 +105,7 @@ def _name_products(graph: "ModelProto") -> None:
 
 
 @contextmanager
-def _without_noise() -> Iterator[None]:
+def _quiet_exporter() -> Iterator[None]:
     """The exporter warns of its own old code, of names that axes share, and of torchvision."""
     log = logging.getLogger("torch.onnx")
     before = log.level
@@ -180,15 +180,17 @@ def arrangements(lengths: Sequence[int]) -> list[Arrangement]:
     return [
         like_lengths(lengths),
         alone(len(lengths)),
-        Arrangement("8 of any length, padded on the right", _parts(eight, lengths, 8)),
-        Arrangement("32 of any length, padded on the left", _parts(many, lengths, 32), left=True),
-        Arrangement("beside the longest, padded on the left", _beside_the_longest(lengths), left=True),
+        Arrangement("8 of any length, padded on the right", _split_batches(eight, lengths, 8)),
+        Arrangement("32 of any length, padded on the left", _split_batches(many, lengths, 32), left=True),
+        Arrangement("beside the longest, padded on the left", _pair_with_longest(lengths), left=True),
     ]
 
 
 def like_lengths(lengths: Sequence[int]) -> Arrangement:
     """32 at a time, as a service would batch them."""
-    return Arrangement("32 of like length, padded on the right", _parts(_ascending(lengths), lengths, 32))
+    return Arrangement(
+        "32 of like length, padded on the right", _split_batches(_order_by_length(lengths), lengths, 32)
+    )
 
 
 def alone(count: int) -> Arrangement:
@@ -200,27 +202,29 @@ def all_together(lengths: Sequence[int], *, left: bool = False) -> Arrangement:
     """In one batch, or in as few as there is memory for."""
     side = "left" if left else "right"
     return Arrangement(
-        f"all together, padded on the {side}", _parts(_ascending(lengths), lengths, len(lengths)), left
+        f"all together, padded on the {side}",
+        _split_batches(_order_by_length(lengths), lengths, len(lengths)),
+        left,
     )
 
 
-def _beside_the_longest(lengths: Sequence[int]) -> list[list[int]]:
+def _pair_with_longest(lengths: Sequence[int]) -> list[list[int]]:
     """The shortest, each in a pair with the longest of those that fit twice into memory; then the others."""
-    order = _ascending(lengths)
+    order = _order_by_length(lengths)
     fitting = [number for number in order if 2 * lengths[number] ** 2 <= _MOST_PLACES]
     longest = fitting[-1] if fitting else None
     short = [number for number in fitting[:_BESIDE_THE_LONGEST] if number != longest]
     pairs = [[number, longest] for number in short if longest is not None]
     rest = sorted({*order}.difference(number for pair in pairs for number in pair))
-    return [*pairs, *_parts(rest, lengths, 32)]
+    return [*pairs, *_split_batches(rest, lengths, 32)]
 
 
-def _ascending(lengths: Sequence[int]) -> list[int]:
+def _order_by_length(lengths: Sequence[int]) -> list[int]:
     order: list[int] = np.argsort(np.asarray(lengths), kind="stable").tolist()
     return order
 
 
-def _parts(order: Sequence[int], lengths: Sequence[int], size: int) -> list[list[int]]:
+def _split_batches(order: Sequence[int], lengths: Sequence[int], size: int) -> list[list[int]]:
     """Batches of at most `size`, in order."""
     parts: list[list[int]] = []
     longest = 0
@@ -236,7 +240,7 @@ def _parts(order: Sequence[int], lengths: Sequence[int], size: int) -> list[list
 
 
 def run_sequences(
-    run: Run, source: Source, windows: Sequence[Window], arrangement: Arrangement
+    run: Run, source: ExportSource, windows: Sequence[Window], arrangement: Arrangement
 ) -> list[Answer]:
     """What the graph says of each, in their order, in batches of that arrangement. Raises ModelError for
     values that are not finite.
@@ -258,7 +262,7 @@ def run_sequences(
 
 
 def padded_feed(
-    windows: Sequence[Window], source: Source, *, left: bool
+    windows: Sequence[Window], source: ExportSource, *, left: bool
 ) -> tuple[dict[str, npt.NDArray[np.int64]], list[int]]:
     """(B, L) of each input, and where each sequence begins."""
     longest = max(len(window.token_ids) for window in windows)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertsmith.inference.export.gate import ERROR, ExportLimits, Gate, Verdict
+from bertsmith.inference.export.gate import ERROR, ExportLimits, Gate, GateVerdict
 from bertsmith.inference.export.graph import onnx_run, products
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ _LEFT_OUT = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # products, of 
 
 
 @dataclass
-class Search:
+class Int8Search:
     """What was found: the graph, or None. `verdict` is on the last graph that was judged whole, which has the
     products of `in_float` in float. `damages` is empty where nothing had to be sought; `tried` says what each
     try came to, as JSON.
     """
 
     graph: "ModelProto | None" = None
-    verdict: Verdict | None = None
+    verdict: GateVerdict | None = None
     in_float: tuple[str, ...] = ()
     damages: dict[str, float] = field(default_factory=dict)
     tried: list[dict[str, Any]] = field(default_factory=list)
@@ -50,25 +50,25 @@ class Search:
         )
 
 
-def quantise_until_it_passes(graph: "ModelProto", gate: Gate, limits: ExportLimits) -> Search:
+def quantise_until_it_passes(graph: "ModelProto", gate: Gate, limits: ExportLimits) -> Int8Search:
     """Each try may prove less: the k-th has half of the (k-1)-th's chance of error, so that all tries
     together have no more than `ERROR`.
     """
-    found, names = Search(), products(graph)
-    if _passes(found, graph, gate, limits, (), ERROR / 2):
+    found, names = Int8Search(), products(graph)
+    if _try_quantised(found, graph, gate, limits, (), ERROR / 2):
         return found
     found.damages = {name: gate.damage(onnx_run(quantise(graph, [name]))) for name in names}
     worst = sorted(names, key=lambda name: -found.damages[name])
     half = len(names) // 2
     counts = sorted({*(count for count in _LEFT_OUT if count < half), half} - {0})
     for number, count in enumerate(counts, 2):
-        if _passes(found, graph, gate, limits, tuple(worst[:count]), ERROR / 2**number):
+        if _try_quantised(found, graph, gate, limits, tuple(worst[:count]), ERROR / 2**number):
             break
     return found
 
 
-def _passes(
-    found: Search,
+def _try_quantised(
+    found: Int8Search,
     graph: "ModelProto",
     gate: Gate,
     limits: ExportLimits,

@@ -28,7 +28,7 @@ from bertsmith.tasks.task import Head
 _HIDDEN = torch.finfo(torch.float32).min  # a score, not minus infinity: rows of nothing else stay finite
 
 
-class Padded(NamedTuple):
+class PaddedBatch(NamedTuple):
     """What a layer must know of the batch: (B, L) positions, 0 for padding on the left, and (B, L) bool,
     where there is a token.
     """
@@ -37,9 +37,9 @@ class Padded(NamedTuple):
     real: Tensor
 
     @staticmethod
-    def of(attention_mask: Tensor) -> "Padded":
+    def of(attention_mask: Tensor) -> "PaddedBatch":
         """(B, L) int64, 1 for a token."""
-        return Padded((attention_mask.cumsum(1) - 1).clamp(min=0), attention_mask > 0)
+        return PaddedBatch((attention_mask.cumsum(1) - 1).clamp(min=0), attention_mask > 0)
 
     @property
     def first(self) -> Tensor:
@@ -71,9 +71,9 @@ class PaddedEncoder(nn.Module):
                 self.register_buffer(f"cosines_{number}", cosines[: config.max_length], persistent=False)
                 self.register_buffer(f"sines_{number}", sines[: config.max_length], persistent=False)
 
-    def forward(self, input_ids: Tensor, padded: Padded, token_type_ids: Tensor | None) -> Tensor:
+    def forward(self, input_ids: Tensor, padded: PaddedBatch, token_type_ids: Tensor | None) -> Tensor:
         """-> (B, L, H)."""
-        states = _embedded(self.encoder.embeddings, input_ids, padded, token_type_ids)
+        states = _embed(self.encoder.embeddings, input_ids, padded, token_type_ids)
         biases = {window: padded.bias(window) for window in dict.fromkeys(self.windows)}
         for number, layer in enumerate(self.encoder.layers):
             assert isinstance(layer, Layer)
@@ -81,15 +81,15 @@ class PaddedEncoder(nn.Module):
             given = layer.attention_norm(states) if layer.pre_norm else states
             attended = states + self._attention(layer.attention, number, given, padded, bias)
             if layer.pre_norm:
-                states = attended + _widened(layer.feed_forward, layer.feed_forward_norm(attended))
+                states = attended + _feed_forward(layer.feed_forward, layer.feed_forward_norm(attended))
             else:
                 states = layer.attention_norm(attended)
-                states = layer.feed_forward_norm(states + _widened(layer.feed_forward, states))
+                states = layer.feed_forward_norm(states + _feed_forward(layer.feed_forward, states))
         norm = self.encoder.final_norm
         return states if norm is None else norm(states)
 
     def _attention(
-        self, attention: SelfAttention, number: int, states: Tensor, padded: Padded, bias: Tensor
+        self, attention: SelfAttention, number: int, states: Tensor, padded: PaddedBatch, bias: Tensor
     ) -> Tensor:
         heads, size = attention.heads, attention.head_size
         qkv = attention.qkv(states).unflatten(2, (3, heads, size))  # (B, L, 3, A, D)
@@ -106,8 +106,8 @@ class PaddedEncoder(nn.Module):
         return output
 
 
-def _embedded(
-    embeddings: Embeddings, input_ids: Tensor, padded: Padded, token_type_ids: Tensor | None
+def _embed(
+    embeddings: Embeddings, input_ids: Tensor, padded: PaddedBatch, token_type_ids: Tensor | None
 ) -> Tensor:
     embedded: Tensor = embeddings.token(input_ids)
     if embeddings.position is not None:
@@ -120,7 +120,7 @@ def _embedded(
     return normalised if embeddings.project is None else embeddings.project(normalised)
 
 
-def _widened(feed_forward: FeedForward, states: Tensor) -> Tensor:
+def _feed_forward(feed_forward: FeedForward, states: Tensor) -> Tensor:
     activate = FUNCTIONS[feed_forward.activation.name]
     widened = feed_forward.up(states)  # (B, L, I), or twice as wide
     if feed_forward.gated:
@@ -139,7 +139,7 @@ class PaddedHead(nn.Module):
     names: tuple[str, ...] = ()
     per_token: ClassVar[bool] = False
 
-    def forward(self, states: Tensor, padded: Padded) -> tuple[Tensor, ...]:
+    def forward(self, states: Tensor, padded: PaddedBatch) -> tuple[Tensor, ...]:
         """(B, L, H) -> an output for each name."""
         raise NotImplementedError
 
@@ -150,17 +150,17 @@ class PaddedHead(nn.Module):
         return np.asarray(outputs[0][row, places] if self.per_token else outputs[0][row])
 
 
-class States(PaddedHead):
+class StatesHead(PaddedHead):
     """No head: hidden states (B, L, H)."""
 
     names = ("last_hidden_state",)
     per_token = True
 
-    def forward(self, states: Tensor, padded: Padded) -> tuple[Tensor, ...]:
+    def forward(self, states: Tensor, padded: PaddedBatch) -> tuple[Tensor, ...]:
         return (states,)
 
 
-class Vectors(PaddedHead):
+class VectorHead(PaddedHead):
     """A vector for each sequence (B, H), or its first dimensions, and its tokens' hidden states (B, L, H)."""
 
     names = ("sentence_embedding", "token_embeddings")
@@ -169,29 +169,29 @@ class Vectors(PaddedHead):
         super().__init__()
         self.pooling, self.normalise, self.truncate_dim = pooling, normalise, truncate_dim
 
-    def forward(self, states: Tensor, padded: Padded) -> tuple[Tensor, ...]:
-        vectors = pooled(states, padded, self.pooling)[:, : self.truncate_dim]
-        return (of_length_one(vectors) if self.normalise else vectors), states
+    def forward(self, states: Tensor, padded: PaddedBatch) -> tuple[Tensor, ...]:
+        vectors = pool(states, padded, self.pooling)[:, : self.truncate_dim]
+        return (to_unit_length(vectors) if self.normalise else vectors), states
 
 
-class SequenceOutputs(PaddedHead):
+class SequenceHead(PaddedHead):
     """(B, C) of a head with one answer for each example."""
 
     def __init__(self, head: Head, pooler: nn.Linear | None) -> None:
         super().__init__()
         self.head, self.pooler, self.names = head, pooler, head.graph_outputs
 
-    def forward(self, states: Tensor, padded: Padded) -> tuple[Tensor, ...]:
+    def forward(self, states: Tensor, padded: PaddedBatch) -> tuple[Tensor, ...]:
         head = self.head
         if head.pooling is not None:
-            return (head.outputs(of_length_one(pooled(states, padded, head.pooling))),)
+            return (head.outputs(to_unit_length(pool(states, padded, head.pooling))),)
         read = mean_of_tokens(states, padded) if head.reads_all else first_tokens(states, padded)
         if self.pooler is not None:
             read = self.pooler(read).tanh()
         return (head.outputs(read),)
 
 
-class TokenOutputs(PaddedHead):
+class TokenHead(PaddedHead):
     """Of a head with an answer for each row: (B, L, C), or (B, L) for each of several names."""
 
     per_token = True
@@ -200,7 +200,7 @@ class TokenOutputs(PaddedHead):
         super().__init__()
         self.head, self.names = head, head.graph_outputs
 
-    def forward(self, states: Tensor, padded: Padded) -> tuple[Tensor, ...]:
+    def forward(self, states: Tensor, padded: PaddedBatch) -> tuple[Tensor, ...]:
         outputs = self.head.outputs(states)
         if len(self.names) == 1:
             return (outputs,)
@@ -217,10 +217,10 @@ def padded_head(head: Head, encoder: Bert, name: str) -> PaddedHead:
     """The same head on padded batches. Raises ModelError, with the task's `name`, where there is none."""
     head.refuse_graph(name)
     if head.text_vectors is not None:
-        return Vectors(*head.text_vectors)
+        return VectorHead(*head.text_vectors)
     if head.per_row:
-        return TokenOutputs(head)
-    return SequenceOutputs(head, encoder.pooler if head.pooled else None)
+        return TokenHead(head)
+    return SequenceHead(head, encoder.pooler if head.pooled else None)
 
 
 class PaddedModel(nn.Module):
@@ -243,24 +243,24 @@ class PaddedModel(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """(B, L) int64 each -> the head's outputs."""
-        padded = Padded.of(attention_mask)
+        padded = PaddedBatch.of(attention_mask)
         outputs: tuple[Tensor, ...] = self.head(self.padded(input_ids, padded, token_type_ids), padded)
         return outputs
 
 
-def mean_of_tokens(states: Tensor, padded: Padded) -> Tensor:
+def mean_of_tokens(states: Tensor, padded: PaddedBatch) -> Tensor:
     """(B, L, H) -> (B, H)."""
     real = padded.real.to(states.dtype)[:, :, None]
     return (states * real).sum(1) / real.sum(1)
 
 
-def first_tokens(states: Tensor, padded: Padded) -> Tensor:
+def first_tokens(states: Tensor, padded: PaddedBatch) -> Tensor:
     """(B, L, H) -> (B, H)."""
     index = padded.first[:, None, None].expand(-1, 1, states.shape[2])
     return states.gather(1, index).squeeze(1)
 
 
-def pooled(states: Tensor, padded: Padded, pooling: str) -> Tensor:
+def pool(states: Tensor, padded: PaddedBatch, pooling: str) -> Tensor:
     """(B, L, H) -> (B, H) by mean, cls or max."""
     if pooling == "mean":
         return mean_of_tokens(states, padded)
@@ -269,6 +269,6 @@ def pooled(states: Tensor, padded: Padded, pooling: str) -> Tensor:
     return states.masked_fill(~padded.real[:, :, None], _HIDDEN).amax(1)
 
 
-def of_length_one(vectors: Tensor) -> Tensor:
+def to_unit_length(vectors: Tensor) -> Tensor:
     """(B, H) -> the same, each of length 1."""
     return F.normalize(vectors, dim=1)

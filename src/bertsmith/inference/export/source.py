@@ -18,7 +18,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.inference.embedding.embedder import pooled_in_batches
 from bertsmith.inference.embedding.vectors import normalised
 from bertsmith.inference.engine import start_engine
-from bertsmith.inference.export.padded import PaddedModel, States, Vectors, padded_head
+from bertsmith.inference.export.padded import PaddedModel, StatesHead, VectorHead, padded_head
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.tasks.checkpoints.infer_task import locate_with_layers, model_kind
@@ -42,7 +42,7 @@ _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Source:
+class ExportSource:
     """`task` is None for an encoder alone, which `sentences` says how to pool. `packed` computes in float32
     by what `predict` and `embed` compute by.
     """
@@ -63,9 +63,9 @@ class Source:
     @property
     def kind(self) -> str:
         """What the graph answers with, for those who compare it."""
-        if self.task is not None and not isinstance(self.padded.head, Vectors):
+        if self.task is not None and not isinstance(self.padded.head, VectorHead):
             return self.task.name
-        return "vectors" if isinstance(self.padded.head, Vectors) else "states"
+        return "vectors" if isinstance(self.padded.head, VectorHead) else "states"
 
     @property
     def by_angle(self) -> bool:
@@ -81,14 +81,14 @@ class Source:
         """The packed model's, a sequence each."""
         encoded = [Encoded((window,)) for window in windows]
         head = self.padded.head
-        if isinstance(head, Vectors):
+        if isinstance(head, VectorHead):
             found = np.empty((len(encoded), self.packed.config.hidden_size), np.float32)
             encoder = self._encoder
             for numbers, vectors in pooled_in_batches(encoder, encoded, head.pooling, _CPU, torch.float32):
                 found[numbers] = vectors
             found = found[:, : head.truncate_dim]
             return list(normalised(found) if head.normalise else found)
-        if isinstance(head, States):
+        if isinstance(head, StatesHead):
             return self._states(encoded)
         assert isinstance(self.packed, TaskModel)
         return list(outputs_of(self.packed, encoded))
@@ -110,27 +110,29 @@ class Source:
         return found
 
 
-def open_source(name: str | Path, task: type[Task[Any]] | None = None) -> Source:
+def open_source(name: str | Path, task: type[Task[Any]] | None = None) -> ExportSource:
     """By path, alias or hub name; `task` for a model of a task of one's own. Raises ModelError for what can't
     be exported, and as loading does.
     """
     folder = locate_with_layers(name)
     if model_kind(folder) == "task":
-        return _task_source(str(name), folder, task)
+        return _open_task_source(str(name), folder, task)
     sentences = read_sentence_settings(folder)
     refuse_projection(folder, sentences.projection, "an exported graph")
     encoder = load_encoder(sentences.encoder)
     encoder.pooler = None
     is_embedder = read_pooling(folder) is not None
-    head = Vectors(sentences.pooling, True, sentences.truncate_dim) if is_embedder else States()
+    head = VectorHead(sentences.pooling, True, sentences.truncate_dim) if is_embedder else StatesHead()
     engine = start_engine(deepcopy(encoder), sentences.encoder, _CPU, torch.float32)
     longest = min(sentences.max_length or encoder.config.max_length, encoder.config.max_length)
     notes = () if is_embedder else ("The folder says nothing of vectors or a task: its hidden states.",)
     padded = PaddedModel(encoder, head, one_segment=engine.tokenizer.one_segment)
-    return Source(str(name), folder, padded, engine.model, engine.tokenizer, None, sentences, longest, notes)
+    return ExportSource(
+        str(name), folder, padded, engine.model, engine.tokenizer, None, sentences, longest, notes
+    )
 
 
-def _task_source(name: str, folder: Path, kind: type[Task[Any]] | None) -> Source:
+def _open_task_source(name: str, folder: Path, kind: type[Task[Any]] | None) -> ExportSource:
     model, task = load_task_model(folder, kind)
     head = padded_head(model.head, model.encoder, task.name)
     notes: tuple[str, ...] = ()
@@ -143,4 +145,6 @@ def _task_source(name: str, folder: Path, kind: type[Task[Any]] | None) -> Sourc
     task.bind(packed.head)
     engine = start_engine(packed, folder, _CPU, torch.float32)
     padded = PaddedModel(model.encoder, head, one_segment=engine.tokenizer.one_segment)
-    return Source(name, folder, padded, packed, engine.tokenizer, task, None, task.settings.max_length, notes)
+    return ExportSource(
+        name, folder, padded, packed, engine.tokenizer, task, None, task.settings.max_length, notes
+    )

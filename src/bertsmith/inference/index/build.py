@@ -14,8 +14,8 @@ from bertsmith.errors import InputError, did_you_mean
 from bertsmith.inference.index.integrity import QUERIES
 from bertsmith.inference.index.manifest import FOLDED_TEXT, IndexManifest
 from bertsmith.inference.index.metadata import MetadataColumns
-from bertsmith.inference.index.passage_table import Known
-from bertsmith.inference.index.text_embedder import TextEmbedder, embedded_shards
+from bertsmith.inference.index.passage_table import IndexedDocument
+from bertsmith.inference.index.text_embedder import TextEmbedder, embed_shards
 from bertsmith.inference.index.writer import IndexWriter
 from bertsmith.progress import Progress
 from bertsmith.text.retrieval.documents import Document, Documents, Skipped, part_of
@@ -51,7 +51,7 @@ class IndexUpdate:
     files: set[str] = field(default_factory=set)  # that hold documents to be embedded
     skipped: Skipped = field(default_factory=Skipped)
 
-    def sort(self, document: Document, held: Known | None, added: bool) -> None:
+    def sort(self, document: Document, held: IndexedDocument | None, added: bool) -> None:
         """Notes what is to be done with a document."""
         if added or (held is not None and held.added):
             self.lasting.add(document.id)
@@ -110,7 +110,7 @@ def update(
         writer.keep(plan.adopted)
         pending = (*left, *sources) if added else writer.manifest.to_add
         writer.commit(complete=False, adding=added and built, to_add=pending, **settled)
-        embedded = _embed(writer, documents, plan, embedder, engine, progress)
+        embedded = _embed_documents(writer, documents, plan, embedder, engine, progress)
     noted = {"complete": built and not left, "adding": built and bool(left), "to_add": left, **settled}
     noted |= {} if added else {"sources": tuple(sources)}
     manifest = writer.manifest  # an index that was complete, and of which nothing has changed, isn't touched
@@ -121,7 +121,7 @@ def update(
 
 def survey(
     documents: Documents,
-    known: Mapping[str, Known],
+    known: Mapping[str, IndexedDocument],
     columns: MetadataColumns,
     added: bool,
     progress: Progress | None = None,
@@ -174,7 +174,7 @@ def remove_documents(writer: IndexWriter, ids: Sequence[str]) -> int:
     return len({part_of(id) for id in found})
 
 
-def _embed(
+def _embed_documents(
     writer: IndexWriter,
     documents: Documents,
     plan: IndexUpdate,
@@ -186,10 +186,10 @@ def _embed(
     wanted, done, count = plan.wanted, 0, 0
     found = (document for document in documents.of_files(plan.files.__contains__) if document.id in wanted)
     settings = writer.manifest.passages
-    for cut, shard in embedded_shards(found, PASSAGES_AT_A_TIME, embedder, settings, engine):
+    for cut, shard in embed_shards(found, PASSAGES_AT_A_TIME, embedder, settings, engine):
         cuts = zip(shard, cut.passages, strict=True)
         manifest = writer.manifest
-        rows = [row for document, passages in cuts for row in _rows(document, passages, plan, manifest)]
+        rows = [row for document, passages in cuts for row in _table_rows(document, passages, plan, manifest)]
         writer.replace(shard, rows, cut.vectors, plan.lasting)
         writer.commit()
         count, done = count + len(rows), done + len(shard)
@@ -198,7 +198,7 @@ def _embed(
     return count
 
 
-def _rows(
+def _table_rows(
     document: Document, passages: Sequence[Passage], plan: IndexUpdate, manifest: IndexManifest
 ) -> Iterator[dict[str, Any]]:
     """What the table holds of each passage, in order. Places are those of the text as it came."""

@@ -12,14 +12,14 @@ from bertsmith.inference.index.build import Changes, remove_documents, update
 from bertsmith.inference.index.integrity import GoldenQuery, ask_golden, read_golden_queries, verify_hashes
 from bertsmith.inference.index.manifest import MANIFEST, IndexManifest, IndexModel, read_index_manifest
 from bertsmith.inference.index.passage_table import PassageTable, require_lancedb
-from bertsmith.inference.index.search import MOST_HITS, Hit, Mode, Question, check_question, find
+from bertsmith.inference.index.search import MOST_HITS, Hit, IndexQuery, Mode, check_query, find_passages
 from bertsmith.inference.index.text_embedder import (
     TextEmbedder,
     identify,
     lasting_name,
     open_embedder,
     require_same_model,
-    room_of,
+    tokens_for_text,
 )
 from bertsmith.inference.index.writer import create_index, writing
 from bertsmith.inference.ranking.reranker import Reranker, open_reranker
@@ -29,11 +29,11 @@ from bertsmith.text.retrieval.passages import PassageSettings
 from bertsmith.text.tokens.tokenizer import without_surrogates
 from bertsmith.text.workers import Engine, require_engine
 
-Answer = TypeVar("Answer")
-SomePassages = PassageSettings | Mapping[str, Any]  # all settings, or some of them by name
+Result = TypeVar("Result")
+PassageChoices = PassageSettings | Mapping[str, Any]  # all settings, or some of them by name
 
 
-class _Committed(NamedTuple):
+class _Commit(NamedTuple):
     """What one commit left, so that no reader has the table of one and the columns of another."""
 
     manifest: IndexManifest
@@ -57,7 +57,7 @@ class Index:
         self.path = path
         self.changes: Changes | None = None  # what the last build or add did
         self._embedder, self._identity = embedder, identity
-        self._committed = _last_commit(path)
+        self._committed = _read_last_commit(path)
         self._rerankers: dict[str, Reranker] = {}
 
     @classmethod
@@ -88,7 +88,7 @@ class Index:
         *,
         embedder: TextEmbedder | None = None,
         documents: DocumentSettings | None = None,
-        passages: SomePassages | None = None,
+        passages: PassageChoices | None = None,
         approximate_from: int | None = None,
         engine: Engine = "local",
         progress: Progress | None = None,
@@ -109,7 +109,7 @@ class Index:
         found = Documents(named, documents, leave_out=out)
         model = None if model is None else lasting_name(model)
         is_new = not (out / MANIFEST).exists()
-        index = cls(out, *_create(out, model, embedder, passages)) if is_new else cls(out, embedder)
+        index = cls(out, *_create_new(out, model, embedder, passages)) if is_new else cls(out, embedder)
         index._require_settings(model, passages)
         settled: dict[str, Any] = {}  # what a build says of the whole index, as index.json notes it
         if model is not None:
@@ -166,24 +166,24 @@ class Index:
         Raises InputError for an empty query, a filter that can't be used, and a damaged index.
         """
         query = without_surrogates(query)  # what a terminal makes of bytes that are no UTF-8
-        check_question(query, k, mode)
+        check_query(query, k, mode)
         self.refresh()
         vector = None if mode == "text" else self.embedder.queries([query])[0]
         if isinstance(reranker, str):
             if reranker not in self._rerankers:
                 self._rerankers[reranker] = open_reranker(reranker)
             reranker = self._rerankers[reranker]
-        return self.find(Question(query, vector, k, mode, where, per_document), reranker)
+        return self.find(IndexQuery(query, vector, k, mode, where, per_document), reranker)
 
-    def find(self, question: Question, reranker: Reranker | None = None) -> list[Hit]:
+    def find(self, question: IndexQuery, reranker: Reranker | None = None) -> list[Hit]:
         """As `search`, of a question whose vector was made by `embedder` already."""
         self.warn_if_unfinished()
-        return self._read(lambda seen: find(seen.table, seen.manifest, question, reranker))
+        return self._read(lambda seen: find_passages(seen.table, seen.manifest, question, reranker))
 
     def texts(self) -> dict[str, str]:
         """Every document by its id, the parts of a long one as one, with the text of its first passage."""
 
-        def first_passages(seen: _Committed) -> dict[str, str]:
+        def first_passages(seen: _Commit) -> dict[str, str]:
             first: dict[str, tuple[int, str]] = {}
             for batch in seen.table.scan(["document_id", "start", "text"]):
                 for row in batch.to_pylist():
@@ -208,7 +208,7 @@ class Index:
     def refresh(self) -> bool:
         """Sees what was committed since; every search does it. Returns whether there was anything."""
         before = self._committed
-        self._committed = _last_commit(self.path, before)
+        self._committed = _read_last_commit(self.path, before)
         return self._committed is not before
 
     def warn_if_unfinished(self) -> None:
@@ -232,7 +232,7 @@ class Index:
         how many. Raises InputError when the index is damaged.
         """
 
-        def verified(seen: _Committed) -> int:
+        def verified(seen: _Commit) -> int:
             verify_hashes(self.path, seen.manifest)
             read_golden_queries(self.path, seen.manifest)
             rows: int = sum(batch.num_rows for batch in seen.table.scan(seen.table.table.schema.names))
@@ -251,7 +251,7 @@ class Index:
         now; none in an index of an older Bertsmith. Raises InputError where they or the index are damaged.
         """
 
-        def asked_again(seen: _Committed) -> list[tuple[GoldenQuery, GoldenQuery]]:
+        def asked_again(seen: _Commit) -> list[tuple[GoldenQuery, GoldenQuery]]:
             kept = read_golden_queries(self.path, seen.manifest)
             return [
                 (query, ask_golden(seen.table, seen.manifest, query.text, query.vector, query.words))
@@ -261,7 +261,7 @@ class Index:
         self.refresh()
         return self._read(asked_again)
 
-    def _read(self, read: Callable[[_Committed], Answer]) -> Answer:
+    def _read(self, read: Callable[[_Commit], Result]) -> Result:
         """Once more where a writer has cleaned up meanwhile behind the version that was read."""
         seen = self._committed
         try:
@@ -313,12 +313,12 @@ class Index:
         require_same_model(self.path, noted, self._identity)
         return self._embedder
 
-    def _require_settings(self, model: str | None, passages: SomePassages | None) -> None:
+    def _require_settings(self, model: str | None, passages: PassageChoices | None) -> None:
         noted = self._committed.manifest
         if model is not None and model != noted.model.name and self._identity is None:
             self._embedder = self._embedder or open_embedder(model)
             self._identity = identify(model, self._embedder)
-        if passages is not None and _laid_on(noted.passages, passages) != noted.passages:
+        if passages is not None and _apply_choices(noted.passages, passages) != noted.passages:
             raise InputError(
                 f"{self.path} was built with other passages ({noted.passages.tokens} tokens, overlap "
                 f"{noted.passages.overlap}, language {noted.passages.language}). Leave these settings out, "
@@ -326,7 +326,7 @@ class Index:
             )
 
 
-def _last_commit(path: Path, before: _Committed | None = None) -> _Committed:
+def _read_last_commit(path: Path, before: _Commit | None = None) -> _Commit:
     """`before` itself where nothing was committed since. A writer may commit and clean up between the reading
     of the version and its opening: then there is a newer one.
     """
@@ -336,28 +336,28 @@ def _last_commit(path: Path, before: _Committed | None = None) -> _Committed:
     try:
         table = PassageTable.open(path, manifest.version)
         table.require_columns(manifest.metadata)
-        return _Committed(manifest, table)
+        return _Commit(manifest, table)
     except InputError:
         if read_index_manifest(path).commit == manifest.commit:
             raise
-        return _last_commit(path)
+        return _read_last_commit(path)
 
 
-def _laid_on(usual: PassageSettings, said: SomePassages | None) -> PassageSettings:
+def _apply_choices(usual: PassageSettings, said: PassageChoices | None) -> PassageSettings:
     if isinstance(said, PassageSettings):
         return said
     return usual.changed(said) if said else usual
 
 
-def _create(
-    out: Path, model: str | None, embedder: TextEmbedder | None, passages: SomePassages | None
+def _create_new(
+    out: Path, model: str | None, embedder: TextEmbedder | None, passages: PassageChoices | None
 ) -> tuple[TextEmbedder, IndexModel]:
     if model is None and embedder is None:
         raise InputError("A new index needs a model: --model minilm, or the folder of another one.")
     name = model or type(embedder).__name__
     embedder = embedder or open_embedder(name)
-    settings = _laid_on(PassageSettings().within(room_of(embedder)), passages)
-    if settings.checked().tokens > (room := room_of(embedder)):
+    settings = _apply_choices(PassageSettings().within(tokens_for_text(embedder)), passages)
+    if settings.checked().tokens > (room := tokens_for_text(embedder)):
         raise InputError(
             f"Passages of {settings.tokens} tokens are longer than the {room} that {name} reads. "
             "Choose a smaller --passage-tokens."

@@ -18,7 +18,7 @@ from bertsmith.errors import InputError
 from bertsmith.files import atomic_write, sha256
 from bertsmith.inference.index.manifest import MANIFEST, IndexManifest, stated_sha256
 from bertsmith.inference.index.passage_table import PassageTable, Vectors
-from bertsmith.inference.index.search import Hit, Question, find
+from bertsmith.inference.index.search import Hit, IndexQuery, find_passages
 from bertsmith.tasks.golden.subject import FIXED
 from bertsmith.validation import Strict
 
@@ -41,7 +41,7 @@ def read_hashes(folder: Path, digest: str) -> dict[str, str]:
 
 def read_hashed(folder: Path, kind: str, digest: str) -> Any:
     """Raises InputError where the file was damaged or is missing."""
-    path = _path(folder, kind, digest)
+    path = _hashed_path(folder, kind, digest)
     content = path.read_bytes() if path.is_file() else b""
     if hashlib.sha256(content).hexdigest() != digest:
         raise InputError(f"{path} was damaged or lost. {_WAY_ON}")
@@ -54,14 +54,14 @@ def write_hashed(folder: Path, kind: str, value: object) -> str:
     """
     content = json.dumps(value, indent=0, sort_keys=True).encode()
     digest = hashlib.sha256(content).hexdigest()
-    atomic_write(_path(folder, kind, digest), content)
+    atomic_write(_hashed_path(folder, kind, digest), content)
     return digest
 
 
-def forget_others(folder: Path, kind: str, digest: str) -> None:
+def remove_others(folder: Path, kind: str, digest: str) -> None:
     """Those of earlier commits."""
     for path in folder.glob(f"{kind}-*.json"):
-        if path != _path(folder, kind, digest):
+        if path != _hashed_path(folder, kind, digest):
             path.unlink(missing_ok=True)
 
 
@@ -76,7 +76,7 @@ def verify_hashes(folder: Path, manifest: IndexManifest) -> None:
             raise InputError(f"{path} {what} since it was committed: the index can't be trusted. {_WAY_ON}")
 
 
-def _path(folder: Path, kind: str, digest: str) -> Path:
+def _hashed_path(folder: Path, kind: str, digest: str) -> Path:
     return folder / f"{kind}-{digest[:16]}.json"
 
 
@@ -96,16 +96,18 @@ def ask_golden(
     table: PassageTable, manifest: IndexManifest, text: str, vector: Sequence[float], words: str | None = None
 ) -> GoldenQuery:
     """Without `words` those are chosen. Raises InputError where the table can't be read."""
-    by_vector = find(table, manifest, Question(text, np.array(vector, np.float32), HITS, "vector", None))
+    by_vector = find_passages(
+        table, manifest, IndexQuery(text, np.array(vector, np.float32), HITS, "vector", None)
+    )
     if words is None:
         words = by_vector[0].text[:_WORDS] if by_vector else text
-    by_words = find(table, manifest, Question(words, None, HITS, "text", None))
+    by_words = find_passages(table, manifest, IndexQuery(words, None, HITS, "text", None))
     return GoldenQuery(
         text=text,
         vector=tuple(vector),
         words=words,
-        by_vector=_scores(by_vector),
-        by_words=_scores(by_words),
+        by_vector=_scored_hits(by_vector),
+        by_words=_scored_hits(by_words),
     )
 
 
@@ -127,5 +129,5 @@ def read_golden_queries(folder: Path, manifest: IndexManifest) -> list[GoldenQue
     return [GoldenQuery.model_validate(each) for each in read_hashed(folder, GOLDEN, manifest.golden)]
 
 
-def _scores(hits: Sequence[Hit]) -> Hits:
+def _scored_hits(hits: Sequence[Hit]) -> Hits:
     return tuple((f"{hit.document_id}@{hit.start}", hit.score) for hit in hits)

@@ -103,7 +103,7 @@ class MetadataColumns:
             if name in self._settled:
                 _convert(value, self._settled[name], name, document.where)
             else:
-                self._learnt[name] = _wider(self._learnt.get(name), _kind(value))
+                self._learnt[name] = _wider_kind(self._learnt.get(name), _kind_of(value))
 
     def values(self, document: Document) -> dict[str, Any]:
         """A document's metadata under the index's names, each value of its column's kind."""
@@ -116,7 +116,7 @@ class MetadataColumns:
         }
 
 
-def _kind(value: Any) -> ColumnKind | None:
+def _kind_of(value: Any) -> ColumnKind | None:
     if value is None:
         return None
     if isinstance(value, bool):
@@ -132,7 +132,7 @@ def _kind(value: Any) -> ColumnKind | None:
     return "text"
 
 
-def _wider(kind: ColumnKind | None, other: ColumnKind | None) -> ColumnKind | None:
+def _wider_kind(kind: ColumnKind | None, other: ColumnKind | None) -> ColumnKind | None:
     if kind is None or other is None or kind == other:
         return kind or other
     return "numbers" if {kind, other} == {"whole numbers", "numbers"} else "text"
@@ -143,7 +143,7 @@ def _convert(value: Any, kind: ColumnKind, name: str, where: str) -> Any:
         return None
     if kind == "text":
         return str(value)
-    if _wider(kind, _kind(value)) != kind:
+    if _wider_kind(kind, _kind_of(value)) != kind:
         raise InputError(
             f"{where}: the column {name!r} of this index holds {kind}, found {value!r}. "
             "Mend the value, or build another index."
@@ -151,15 +151,15 @@ def _convert(value: Any, kind: ColumnKind, name: str, where: str) -> Any:
     return {"whole numbers": int, "numbers": float, "yes or no": bool}[kind](value)
 
 
-def problem_of(where: str) -> str | None:
+def filter_problem(where: str) -> str | None:
     """Why a filter is not to be given to LanceDB; None where nothing speaks against it."""
     if len(where) > LONGEST:
         return f"it has {len(where):,} characters, and at most {LONGEST:,} are read"
     tokens = [found for found in _TOKEN.finditer(where) if found.lastgroup != "comment"]
-    return _strange_call(tokens) or _too_large(tokens)
+    return _refused_call(tokens) or _refused_size(tokens)
 
 
-def _strange_call(tokens: list[re.Match[str]]) -> str | None:
+def _refused_call(tokens: list[re.Match[str]]) -> str | None:
     for token in tokens:
         if token.lastgroup in ("word", "sign") and token[0].lower() in _TOO_MUCH:
             return f"it holds {_TOO_MUCH[token[0].lower()]}"
@@ -172,7 +172,7 @@ def _strange_call(tokens: list[re.Match[str]]) -> str | None:
     return None
 
 
-def _too_large(tokens: list[re.Match[str]]) -> str | None:
+def _refused_size(tokens: list[re.Match[str]]) -> str | None:
     """AND and OR join any number of terms; a term is as large as the parts that it has, those of the largest
     term within its parentheses among them.
     """

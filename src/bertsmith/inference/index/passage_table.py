@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from bertsmith.errors import FilterError, InputError, ResourceError, require
 from bertsmith.inference.index.manifest import FOLDED_TEXT, Approximate, ColumnKind, folds_first
-from bertsmith.inference.index.metadata import ARROW, OWN, filter_reason, problem_of
+from bertsmith.inference.index.metadata import ARROW, OWN, filter_problem, filter_reason
 from bertsmith.text.words import has_blanks
 
 Vectors = npt.NDArray[np.float32]
@@ -72,7 +72,7 @@ _ROWS_IN_A_GROUP = 4096
 _NUMBERS_IN_A_BYTE = 4
 
 
-class Known(NamedTuple):
+class IndexedDocument(NamedTuple):
     """What the index holds of a document: the hash it was embedded at, and whether `add` put it there."""
 
     sha256: str
@@ -105,7 +105,7 @@ class PassageTable:
         )
         with index_errors(folder):
             folded = folds_first(language)
-            table = _connect(folder).create_table(TABLE, schema=_schema(dimension, metadata, folded))
+            table = _connect(folder).create_table(TABLE, schema=_table_schema(dimension, metadata, folded))
             table.create_index(FOLDED_TEXT if folded else "text", config=words)
         return cls(folder, table)
 
@@ -134,12 +134,12 @@ class PassageTable:
             self.table.checkout(version)
             self.table.restore()
 
-    def documents(self) -> dict[str, Known]:
+    def documents(self) -> dict[str, IndexedDocument]:
         """Every document by its id: one pass over three columns."""
-        found: dict[str, Known] = {}
+        found: dict[str, IndexedDocument] = {}
         for batch in self.scan(["document_id", "sha256", "added"]):
             columns = (batch.column(name).to_pylist() for name in ("document_id", "sha256", "added"))
-            found.update({id: Known(sha256, added) for id, sha256, added in zip(*columns)})
+            found.update({id: IndexedDocument(sha256, added) for id, sha256, added in zip(*columns)})
         return found
 
     def scan(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -161,13 +161,13 @@ class PassageTable:
     def remove(self, ids: Collection[str]) -> None:
         """Every passage of these documents."""
         with index_errors(self.folder):
-            for where in _of_documents(ids):
+            for where in _document_filters(ids):
                 self.table.delete(where)
 
     def keep(self, ids: Collection[str]) -> None:
         """Notes of every passage of these documents that `add` put it there."""
         with index_errors(self.folder):
-            for where in _of_documents(ids):
+            for where in _document_filters(ids):
                 self.table.update(where=where, values={"added": True})
 
     def add(self, rows: Sequence[Mapping[str, Any]], vectors: Vectors) -> None:
@@ -208,7 +208,7 @@ class PassageTable:
         """Raises FilterError for a filter that isn't one expression of SQL, or names what there isn't."""
         if where is None or where == self._passed:
             return
-        problem = problem_of(where)
+        problem = filter_problem(where)
         if problem is not None:
             raise self._filter_error(where, problem)
         try:
@@ -262,17 +262,17 @@ def build_approximate(table: PassageTable, rows: int, queries: int = 100) -> App
     )
     with index_errors(table.folder):
         table.table.create_index("vector", config=config, replace=True)
-        drawn = _draw(table, rows, queries)
-        exact = [_distances(table, row, None) for row in drawn]
+        drawn = _draw_passages(table, rows, queries)
+        exact = [_nearest_distances(table, row, None) for row in drawn]
         for probes in _PROBES:
-            found = [_distances(table, row, probes) for row in drawn]
+            found = [_nearest_distances(table, row, probes) for row in drawn]
             recall = float(np.mean([np.mean(a <= b[-1] + _ROUNDING) for a, b in zip(found, exact)]))
             if recall >= RECALL or probes * _ROWS_IN_A_GROUP >= rows:
                 break
     return Approximate(rows=rows, probes=probes, refine=_REFINE, recall=recall, queries=len(drawn))
 
 
-def _draw(table: PassageTable, rows: int, queries: int) -> list[tuple[str, Vectors]]:
+def _draw_passages(table: PassageTable, rows: int, queries: int) -> list[tuple[str, Vectors]]:
     """Passages by their ids, with their vectors."""
     places = np.random.default_rng(0).choice(rows, min(queries, rows), replace=False)
     taken = table.table.take_offsets(sorted(map(int, places))).select(["id", "vector"]).to_arrow()
@@ -280,7 +280,9 @@ def _draw(table: PassageTable, rows: int, queries: int) -> list[tuple[str, Vecto
     return list(zip(taken.column("id").to_pylist(), flat.reshape(taken.num_rows, -1), strict=True))
 
 
-def _distances(table: PassageTable, row: tuple[str, Vectors], probes: int | None) -> npt.NDArray[np.float64]:
+def _nearest_distances(
+    table: PassageTable, row: tuple[str, Vectors], probes: int | None
+) -> npt.NDArray[np.float64]:
     """Of the nearest others, sorted; infinite where fewer were found."""
     own, vector = row
     search = table.table.search(vector, vector_column_name="vector").distance_type("cosine")
@@ -321,18 +323,18 @@ def index_errors(folder: Path) -> Iterator[None]:
             ) from error
         if _OF_A_FILE.search(text):
             raise InputError(
-                f"The index {folder} is damaged: a file is missing or was cut ({_reason(error)}). Take "
+                f"The index {folder} is damaged: a file is missing or was cut ({_lance_reason(error)}). Take "
                 "it from a copy, or remove the folder and build it again."
             ) from error
         if not text.startswith("lance error"):
             raise
         raise ResourceError(
-            f"LanceDB gave up on {folder}: {_reason(error)}. All that was committed stays. Run this again; "
-            f"`bertsmith index info {folder} --verify` says whether every passage can be read."
+            f"LanceDB gave up on {folder}: {_lance_reason(error)}. All that was committed stays. Run this "
+            f"again; `bertsmith index info {folder} --verify` says whether every passage can be read."
         ) from error
 
 
-def _reason(error: Exception) -> str:
+def _lance_reason(error: Exception) -> str:
     """What LanceDB says, without the line of its own source that says it."""
     return str(error).removeprefix("lance error: ").partition(", /")[0]
 
@@ -350,7 +352,7 @@ def _connect(folder: Path) -> Any:
     return require_lancedb().connect(str(folder))
 
 
-def _schema(dimension: int, metadata: Mapping[str, ColumnKind], folded: bool) -> pa.Schema:
+def _table_schema(dimension: int, metadata: Mapping[str, ColumnKind], folded: bool) -> pa.Schema:
     return pa.schema(
         [
             pa.field("id", pa.string(), nullable=False),
@@ -370,7 +372,7 @@ def _schema(dimension: int, metadata: Mapping[str, ColumnKind], folded: bool) ->
     )
 
 
-def _of_documents(ids: Collection[str]) -> Iterator[str]:
+def _document_filters(ids: Collection[str]) -> Iterator[str]:
     """Filters that choose the passages of some documents at a time."""
     listed = sorted(ids)
     for start in range(0, len(listed), _IDS_AT_A_TIME):

@@ -9,7 +9,7 @@ from typing import Any
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.manifest import MANIFEST
-from bertsmith.inference.index.search import Mode, Question
+from bertsmith.inference.index.search import IndexQuery, Mode
 from bertsmith.inference.ranking.ranking import (
     BM25,
     DENSE,
@@ -106,7 +106,7 @@ def rank_by_index(
         begun, rankings = time.perf_counter(), Rankings()
         for id, query in queries.items():
             vector = None if mode == "text" else vectors[id]
-            hits = index.find(Question(query, vector, depth, mode, None, True), scores)
+            hits = index.find(IndexQuery(query, vector, depth, mode, None, True), scores)
             # Scores that keep the index's order, ties too, which other tools break by their own rules.
             rankings[id] = [(part_of(hit.document_id), 1.0 / rank) for rank, hit in enumerate(hits, start=1)]
             if progress is not None:

@@ -74,7 +74,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Question:
+class IndexQuery:
     """What is asked of a table. `vector`: (D,), None for mode text."""
 
     query: str
@@ -85,7 +85,7 @@ class Question:
     per_document: bool = False
 
 
-def check_question(query: str, k: int, mode: str) -> None:
+def check_query(query: str, k: int, mode: str) -> None:
     """Raises InputError for what can't be answered."""
     if mode not in get_args(Mode):
         raise InputError(f"mode must be {', '.join(get_args(Mode))}, found {mode!r}.")
@@ -95,8 +95,8 @@ def check_question(query: str, k: int, mode: str) -> None:
         raise InputError("The query is empty. Ask something.")
 
 
-def find(
-    table: PassageTable, manifest: IndexManifest, question: Question, reranker: Reranker | None = None
+def find_passages(
+    table: PassageTable, manifest: IndexManifest, question: IndexQuery, reranker: Reranker | None = None
 ) -> list[Hit]:
     """The best k hits, best first. Raises InputError for a filter that can't be used, or a damaged index."""
     table.check_filter(question.where)
@@ -104,7 +104,9 @@ def find(
     depth = question.k if alone else max(CANDIDATES, question.k)
     while True:
         with table.answering(question.where):
-            rankings = [_ranking(way, table, manifest, question, depth) for way in _PARTS[question.mode]]
+            rankings = [
+                _rank_passages(way, table, manifest, question, depth) for way in _PARTS[question.mode]
+            ]
         ranked = rankings[0]
         if len(rankings) > 1:
             by_id = {row["id"]: row for ranking in rankings for row, _ in ranking}
@@ -127,11 +129,11 @@ def find(
         ):
             break
         depth = min(4 * depth, MOST_HITS)  # the best passages were of few documents
-    return [_hit(row, score, question.query, manifest) for row, score in ranked[: question.k]]
+    return [_make_hit(row, score, question.query, manifest) for row, score in ranked[: question.k]]
 
 
-def _ranking(
-    way: str, table: PassageTable, manifest: IndexManifest, question: Question, depth: int
+def _rank_passages(
+    way: str, table: PassageTable, manifest: IndexManifest, question: IndexQuery, depth: int
 ) -> list[tuple[IndexRow, float]]:
     """The best `depth` by vectors alone, or by words alone."""
     if way == "vector":
@@ -152,7 +154,7 @@ def _ranking(
     return [(row, 1.0 - row[score] if way == "vector" else row[score]) for row in rows]
 
 
-def _hit(row: IndexRow, score: float, query: str, manifest: IndexManifest) -> Hit:
+def _make_hit(row: IndexRow, score: float, query: str, manifest: IndexManifest) -> Hit:
     shown = {name: row[name] for name in _SHOWN if name != "id"}
     metadata = {name: row[name] for name in manifest.metadata}
     return Hit(
@@ -169,16 +171,16 @@ def matching_spans(passage: str, query: str, language: str = "en") -> list[tuple
     A query of stop words alone is looked for as it is. Stop words and endings are known of English only.
     """
     if not has_blanks(language):
-        return _solid_spans(passage, query)
+        return _spans_without_blanks(passage, query)
     is_english = language.partition("-")[0] == "en"
-    form = _english if is_english else _folded
+    form = _stem_english if is_english else _fold
     ignored = _STOP_WORDS if is_english else frozenset()
     words = WORD.findall(query)
-    wanted = {form(word) for word in words if _folded(word) not in ignored} or set(map(form, words))
+    wanted = {form(word) for word in words if _fold(word) not in ignored} or set(map(form, words))
     return [found.span() for found in WORD.finditer(passage) if form(found.group()) in wanted]
 
 
-def _solid_spans(passage: str, query: str) -> list[tuple[int, int]]:
+def _spans_without_blanks(passage: str, query: str) -> list[tuple[int, int]]:
     """Words as elsewhere; of a run, all that lies in pairs of characters of the query's runs. A character
     that stands alone in the query is looked for alone.
     """
@@ -186,13 +188,13 @@ def _solid_spans(passage: str, query: str) -> list[tuple[int, int]]:
     for found in _RUN.finditer(query):
         run = found.group()
         if found[1] is None:
-            words.add(_folded(run))
+            words.add(_fold(run))
         else:
             pieces.update(run[place : place + 2] for place in range(max(1, len(run) - 1)))
     spans = list[tuple[int, int]]()
     for found in _RUN.finditer(passage):
         if found[1] is None:
-            spans += [found.span()] if _folded(found.group()) in words else []
+            spans += [found.span()] if _fold(found.group()) in words else []
             continue
         for place in range(*found.span()):
             ends = (min(place + 2, found.end()), place + 1)
@@ -204,13 +206,13 @@ def _solid_spans(passage: str, query: str) -> list[tuple[int, int]]:
     return spans
 
 
-def _folded(word: str) -> str:
+def _fold(word: str) -> str:
     decomposed = unicodedata.normalize("NFKD", word)
     return "".join(letter for letter in decomposed if not unicodedata.combining(letter)).casefold()
 
 
-def _english(word: str) -> str:
+def _stem_english(word: str) -> str:
     """Good enough to mark words with, cheaper than a stemmer: 'indexes', 'indexed' and 'index' are one."""
-    word = _folded(word)
+    word = _fold(word)
     stem = _ENDINGS.sub("", word)
     return stem if len(stem) >= 3 else word

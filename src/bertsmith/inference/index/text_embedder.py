@@ -104,36 +104,38 @@ def require_same_model(index: Path, noted: IndexModel, found: IndexModel) -> Non
         )
 
 
-def room_of(embedder: TextEmbedder) -> int:
+def tokens_for_text(embedder: TextEmbedder) -> int:
     """Tokens of a document's text that the model reads: special ones and the prefix are none of it."""
     prefix = getattr(embedder, "prefixes", {}).get("document", "")
     taken = len(embedder.tokenizer.encode_pieces([prefix])[0].ids) if prefix else 0
     return embedder.max_length - special_tokens(embedder.tokenizer, 1) - taken
 
 
-class Cut(NamedTuple):
+class ShardPassages(NamedTuple):
     """The passages of each document of a shard, and their vectors (E, D)."""
 
     passages: list[list[Passage]]
     vectors: Vectors
 
 
-def embedded_shards(
+def embed_shards(
     documents: Iterable[Document],
     size: int,
     embedder: TextEmbedder,
     settings: PassageSettings,
     engine: Engine,
-) -> Iterator[tuple[Cut, list[Document]]]:
+) -> Iterator[tuple[ShardPassages, list[Document]]]:
     """What was made of each shard, and the shard: whole documents in order, of about `size` passages."""
     function = partial(cut_and_embed, embedder, settings)
-    shards, sent = tee(_shards(documents, size, settings))
+    shards, sent = tee(_split_shards(documents, size, settings))
     tasks = (([(document.title, document.text) for document in shard],) for shard in sent)
     made = ordered_by_ray(function, tasks) if engine == "ray" else ordered(function, tasks, workers=1)
     return zip(made, shards)  # in this order: a shard is drawn when its result is there, not before
 
 
-def _shards(documents: Iterable[Document], size: int, settings: PassageSettings) -> Iterator[list[Document]]:
+def _split_shards(
+    documents: Iterable[Document], size: int, settings: PassageSettings
+) -> Iterator[list[Document]]:
     """How many passages there are is known after cutting; here their number is guessed by the characters."""
     characters = CHARACTERS_OF_A_TOKEN * (settings.tokens - settings.overlap)  # that a passage adds
     shard, guessed = list[Document](), 0
@@ -149,11 +151,11 @@ def _shards(documents: Iterable[Document], size: int, settings: PassageSettings)
 
 def cut_and_embed(
     embedder: TextEmbedder, settings: PassageSettings, documents: Sequence[tuple[str, str]]
-) -> Cut:
+) -> ShardPassages:
     """`documents`: title and text of each."""
     cut = [passages(text, embedder.tokenizer, settings) for _, text in documents]
     titles = [title for title, _ in documents]
-    room = max(0, room_of(embedder) - settings.tokens)  # for a title, beside the longest passage
+    room = max(0, tokens_for_text(embedder) - settings.tokens)  # for a title, beside the longest passage
     read = []
     for title, pieces, found in zip(titles, embedder.tokenizer.encode_pieces(titles), cut, strict=True):
         if len(pieces.ids) > room:
@@ -162,4 +164,4 @@ def cut_and_embed(
             # The title says what a passage from the middle is about.
             named = not title or passage.text.startswith(title)
             read.append(passage.text if named else f"{title}\n{passage.text}")
-    return Cut(cut, embedder.documents(read))
+    return ShardPassages(cut, embedder.documents(read))

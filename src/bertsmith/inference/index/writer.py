@@ -13,9 +13,9 @@ from bertsmith.files import atomic_folder, flush, sha256
 from bertsmith.inference.index.integrity import (
     GOLDEN,
     HASHES,
-    forget_others,
     read_golden_queries,
     read_hashes,
+    remove_others,
     write_golden_queries,
     write_hashed,
 )
@@ -31,7 +31,7 @@ from bertsmith.inference.index.manifest import (
 from bertsmith.inference.index.passage_table import (
     LEAST_ROWS,
     TABLE,
-    Known,
+    IndexedDocument,
     PassageTable,
     Vectors,
     build_approximate,
@@ -77,12 +77,12 @@ class IndexWriter:
         self.manifest = manifest
         self.table = PassageTable.open(folder)
         with index_errors(folder):
-            self._on_disk = _all_in(str(folder))  # before anything is written, the undoing too
+            self._on_disk = _scan_files(str(folder))  # before anything is written, the undoing too
         if self.table.version != manifest.version:
             self.table.roll_back(manifest.version)
         self._hashes = read_hashes(folder, manifest.hashes)
         self._golden = [each.vector for each in read_golden_queries(folder, manifest)]
-        self.known: dict[str, Known] = self.table.documents()
+        self.known: dict[str, IndexedDocument] = self.table.documents()
         self._later_parts = Counter[str]()  # of each document: how many `known` has behind the first one
         self._count_parts(self.known, 1)
 
@@ -104,7 +104,9 @@ class IndexWriter:
         self.remove({document.id for document in documents} & self.known.keys())
         if rows:
             self.table.add(rows, vectors)
-        put = {document.id: Known(document.sha256, document.id in lasting) for document in documents}
+        put = {
+            document.id: IndexedDocument(document.sha256, document.id in lasting) for document in documents
+        }
         self._count_parts(put, 1)
         self.known |= put
 
@@ -132,8 +134,8 @@ class IndexWriter:
         digest = write_hashed(self.folder, HASHES, self._hashes)
         self.manifest = self.manifest.model_copy(update={"hashes": digest})
         write_index_manifest(self.folder, self.manifest)
-        forget_others(self.folder, HASHES, digest)
-        forget_others(self.folder, GOLDEN, self.manifest.golden)
+        remove_others(self.folder, HASHES, digest)
+        remove_others(self.folder, GOLDEN, self.manifest.golden)
 
     def finish(self, queries: Vectors | None = None, **changes: Any) -> None:
         """Takes new rows into the indexes, commits, and removes what no reader needs any more.
@@ -166,7 +168,7 @@ class IndexWriter:
         are new or changed are hashed anew.
         """
         with index_errors(self.folder):
-            now = _all_in(str(self.folder))
+            now = _scan_files(str(self.folder))
             changed = {Path(path) for path, state in now.items() if self._on_disk.get(path) != state}
             for path in changed | {path.parent for path in changed}:
                 flush(path)
@@ -182,7 +184,7 @@ class IndexWriter:
         self._on_disk = now
 
 
-def _all_in(folder: str) -> dict[str, tuple[int, int]]:
+def _scan_files(folder: str) -> dict[str, tuple[int, int]]:
     """Paths of all that a folder holds, with size and time of change. As strings, since LanceDB makes files
     by the thousand.
     """
@@ -192,7 +194,7 @@ def _all_in(folder: str) -> dict[str, tuple[int, int]]:
         state = entry.stat(follow_symlinks=False)
         found[entry.path] = (0, 0) if is_folder else (state.st_size, state.st_mtime_ns)
         if is_folder:
-            found |= _all_in(entry.path)
+            found |= _scan_files(entry.path)
     return found
 
 

@@ -10,7 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.inference.ranking.search import DenseSearch, Embeds, Found, scores_in_parts, top_k
+from bertsmith.inference.ranking.search import (
+    DenseEncoder,
+    DenseSearch,
+    RankedDocuments,
+    scores_in_parts,
+    top_k,
+)
 from bertsmith.progress import Progress
 from bertsmith.tasks.examples.query_documents import QueryExample, text_number
 
@@ -18,7 +24,7 @@ KNOWN, NEAR, SKIPPED = "known to answer, or equal to one that is", "too near the
 
 
 @dataclass(frozen=True)
-class Guard:
+class NegativeGuard:
     """What is too good to be a negative: cosines above `ratio` of the answer's, or less than `margin` below
     it, and the first `skip` hits.
     """
@@ -33,7 +39,7 @@ class Guard:
 
 
 @dataclass(frozen=True)
-class Mined:
+class MinedNegatives:
     """Rows as `finetune retrieval` and `finetune reranking` read them; how many hits were passed over, by
     reason. A teacher's scores aren't in the rows: negatives that were found have none.
     """
@@ -47,30 +53,30 @@ class Mined:
 
 
 def mine(
-    embedder: Embeds,
+    embedder: DenseEncoder,
     pairs: Sequence[QueryExample],
     documents: Sequence[str],
     *,
     negatives: int = 4,
     depth: int = 100,
-    guard: Guard | None = None,
+    guard: NegativeGuard | None = None,
     progress: Progress | None = None,
-) -> Mined:
+) -> MinedNegatives:
     """Up to so many negatives a pair, of the `depth` documents nearest to its query, the nearest first.
 
     Negatives that a pair has already stay in front and count; empty documents are never taken. The search is
     exact: vectors of all documents are in memory, each text's computed once. Raises InputError when nothing
     is to be searched, or for a guard that lets nothing pass.
     """
-    guard = guard or Guard()
+    guard = guard or NegativeGuard()
     documents = [document for document in dict.fromkeys(documents) if document.strip()]
     _check(pairs, documents, negatives, depth, guard)
     known: dict[int, set[int]] = {}  # query -> all documents that some pair says answer it
     for pair in pairs:
         known.setdefault(text_number(pair.query), set()).add(text_number(pair.documents[0]))
     numbers = [text_number(document) for document in documents]
-    mined = Mined([])
-    for pair, answer, hits in _searched(embedder, pairs, documents, depth, progress):
+    mined = MinedNegatives([])
+    for pair, answer, hits in _search_pairs(embedder, pairs, documents, depth, progress):
         never = {text_number(pair.query), *known[text_number(pair.query)]}
         chosen = list(pair.documents[1:])
         taken = never | set(map(text_number, chosen))
@@ -92,13 +98,13 @@ def mine(
     return mined
 
 
-def _searched(
-    embedder: Embeds,
+def _search_pairs(
+    embedder: DenseEncoder,
     pairs: Sequence[QueryExample],
     documents: Sequence[str],
     depth: int,
     progress: Progress | None,
-) -> Iterator[tuple[QueryExample, float, Found]]:
+) -> Iterator[tuple[QueryExample, float, RankedDocuments]]:
     """Each pair, the cosine of its query with the document known to answer, and its hits."""
     texts = list(dict.fromkeys([*documents, *(pair.documents[0] for pair in pairs)]))
     place = {text: number for number, text in enumerate(texts)}
@@ -107,11 +113,11 @@ def _searched(
     for scores in scores_in_parts(search, [pair.query for pair in pairs], len(texts)):
         hits = top_k(scores[:, : len(documents)], depth)
         for row, places, pair in zip(scores, hits, waiting):
-            yield pair, float(row[place[pair.documents[0]]]), Found(places, row[places])
+            yield pair, float(row[place[pair.documents[0]]]), RankedDocuments(places, row[places])
 
 
 def _check(
-    pairs: Sequence[QueryExample], documents: Sequence[str], negatives: int, depth: int, guard: Guard
+    pairs: Sequence[QueryExample], documents: Sequence[str], negatives: int, depth: int, guard: NegativeGuard
 ) -> None:
     if not pairs or not documents:
         raise InputError(

@@ -16,10 +16,10 @@ from bertsmith.errors import InputError
 from bertsmith.inference.ranking.reranker import Reranker, scores_of
 from bertsmith.inference.ranking.search import (
     Bm25Settings,
+    DenseEncoder,
     DenseSearch,
-    Embeds,
     LexicalSearch,
-    Scores,
+    Scorer,
     search_among,
     search_exactly,
 )
@@ -61,7 +61,7 @@ class System(NamedTuple):
 
 def rank_by_all(
     data: RetrievalData,
-    embedder: Embeds,
+    embedder: DenseEncoder,
     reranker: Reranker | None = None,
     settings: RankingSettings | None = None,
     progress: Progress | None = None,
@@ -103,7 +103,7 @@ class _Collection:
         kept = [(id, text) for id, text in zip(self.ids, self.texts, strict=True) if id in wanted]
         return replace(self, ids=[id for id, _ in kept], texts=[text for _, text in kept])
 
-    def search(self, name: str, index: Callable[[], Scores], floor: float = -math.inf) -> System:
+    def search(self, name: str, index: Callable[[], Scorer], floor: float = -math.inf) -> System:
         """All queries by one system. Of the whole collection, only what scores above `floor` is found."""
         begun = time.perf_counter()
         search = index()
@@ -129,7 +129,7 @@ class _Collection:
             ]
             for query, found in zip(self.queries, hits, strict=True)
         }
-        return System(name, rankings, _milliseconds(begun, rankings), seconds)
+        return System(name, rankings, _milliseconds_per_query(begun, rankings), seconds)
 
 
 def fuse(systems: Sequence[System], settings: RankingSettings) -> System:
@@ -138,9 +138,9 @@ def fuse(systems: Sequence[System], settings: RankingSettings) -> System:
     rankings: Rankings = {}
     for query in systems[0].rankings:
         ranked = [[document for document, _ in system.rankings[query]] for system in systems]
-        fused = in_order(_single(reciprocal_rank_fusion(ranked, settings.fusion_k)))
+        fused = in_order(_as_float32(reciprocal_rank_fusion(ranked, settings.fusion_k)))
         rankings[query] = fused[: max(settings.depth, *map(len, ranked))]
-    own = _milliseconds(begun, rankings)
+    own = _milliseconds_per_query(begun, rankings)
     return System(HYBRID, rankings, own + sum(system.milliseconds for system in systems))
 
 
@@ -169,20 +169,20 @@ def rerank(
     for query, ranking in system.rankings.items():
         names = [document for document, _ in ranking[:count]]
         scores = scores_of(reranker, data.queries[query], [data.documents[name] for name in names])
-        read = in_order(_single(zip(names, scores, strict=True)))
+        read = in_order(_as_float32(zip(names, scores, strict=True)))
         # Those that it didn't read have scores that keep them below in a run file.
         lowest = read[-1][1] if read else 0.0
         below = [(name, lowest - place) for place, (name, _) in enumerate(ranking[count:], start=1)]
         rankings[query] = [*read, *below]
         if progress is not None:
             progress(len(rankings), len(system.rankings), "queries re-ranked")
-    return System(RERANKED, rankings, system.milliseconds + _milliseconds(begun, rankings))
+    return System(RERANKED, rankings, system.milliseconds + _milliseconds_per_query(begun, rankings))
 
 
-def _single(scores: Iterable[tuple[str, float]]) -> dict[str, float]:
+def _as_float32(scores: Iterable[tuple[str, float]]) -> dict[str, float]:
     """In single precision, as trec_eval reads scores: what it takes for equal has to be equal here."""
     return {document: float(np.float32(score)) for document, score in scores}
 
 
-def _milliseconds(begun: float, queries: Rankings) -> float:
+def _milliseconds_per_query(begun: float, queries: Rankings) -> float:
     return 1000 * (time.perf_counter() - begun) / max(len(queries), 1)

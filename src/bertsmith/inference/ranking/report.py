@@ -41,7 +41,8 @@ def render_comparison(found: Comparison, command: str) -> str:
     best = best_system(found)
     columns, rows = figure_table(found)
     headline = [
-        (f"{_title(found.main)}, {each.system.name}", _mean(each, found.main)) for each in found.figures
+        (f"{_metric_title(found.main)}, {each.system.name}", _format_mean(each, found.main))
+        for each in found.figures
     ]
     return render_page(
         "ranking.html.jinja",
@@ -50,11 +51,11 @@ def render_comparison(found: Comparison, command: str) -> str:
         headline=headline,
         warnings=[found.verdict(), *found.notes()],
         figures=Table("", columns, rows),
-        metric=_title(found.main),
+        metric=_metric_title(found.main),
         baseline=found.figures[0].system.name,
-        pictures=[_differences(found, each) for each in found.figures[1:]],
+        pictures=[_draw_differences(found, each) for each in found.figures[1:]],
         best=best.system.name,
-        failures=failures(found, best),
+        failures=find_failures(found, best),
         command=command,
         facts=raw_facts(found.facts),
     )
@@ -71,9 +72,9 @@ def figure_table(found: Comparison) -> tuple[list[str], list[list[str]]]:
     baseline = found.figures[0].system.name
     columns = [
         "",
-        _title(found.main),
+        _metric_title(found.main),
         "95 % interval",
-        *map(_title, found.metrics[1:]),
+        *map(_metric_title, found.metrics[1:]),
         f"above {baseline}",
         "p",
         "ms/query",
@@ -87,9 +88,9 @@ def figure_table(found: Comparison) -> tuple[list[str], list[list[str]]]:
             beside = gain, f"{figures.difference.p:.4f}"
         row = [
             figures.system.name,
-            _mean(figures, found.main),
+            _format_mean(figures, found.main),
             f"{interval.low:.4f} to {interval.high:.4f}",
-            *(_mean(figures, name) for name in found.metrics[1:]),
+            *(_format_mean(figures, name) for name in found.metrics[1:]),
             *beside,
             f"{figures.system.milliseconds:.1f}",
         ]
@@ -97,17 +98,17 @@ def figure_table(found: Comparison) -> tuple[list[str], list[list[str]]]:
     return columns, rows
 
 
-def _mean(figures: Figures, metric: str) -> str:
+def _format_mean(figures: Figures, metric: str) -> str:
     return f"{figures.scores.means[metric]:.4f}"
 
 
-def _title(metric: str) -> str:
+def _metric_title(metric: str) -> str:
     """As papers write it."""
     name, at, depth = metric.partition("@")
     return {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP"}.get(name, name) + at + depth
 
 
-def _differences(found: Comparison, figures: Figures) -> tuple[str, Any]:
+def _draw_differences(found: Comparison, figures: Figures) -> tuple[str, Any]:
     """The caption, and a picture of the queries in the order of what the system gained over the baseline,
     from the highest to the lowest.
     """
@@ -115,7 +116,7 @@ def _differences(found: Comparison, figures: Figures) -> tuple[str, Any]:
     gained = np.sort(figures.scores.values[found.main] - baseline.scores.values[found.main])[::-1]
     better, worse = int((gained > 0).sum()), int((gained < 0).sum())
     caption = f"{figures.system.name}: {better:,} queries better than {baseline.system.name}, {worse:,} worse"
-    label = f"{_title(found.main)} above {baseline.system.name}"
+    label = f"{_metric_title(found.main)} above {baseline.system.name}"
 
     def paint(axes: "Axes") -> None:
         # One path each: a bar a query would be megabytes.
@@ -128,7 +129,7 @@ def _differences(found: Comparison, figures: Figures) -> tuple[str, Any]:
     return caption, as_markup(picture(caption, paint))
 
 
-class Hit(NamedTuple):
+class JudgedDocument(NamedTuple):
     """A document at its rank; `rank` is None when it wasn't found."""
 
     rank: int | None
@@ -143,36 +144,36 @@ class Failure(NamedTuple):
     id: str
     query: str
     scores: str
-    first: list[Hit]
-    expected: Hit
+    first: list[JudgedDocument]
+    expected: JudgedDocument
 
 
-def failures(found: Comparison, of: Figures) -> list[Failure]:
+def find_failures(found: Comparison, of: Figures) -> list[Failure]:
     """The queries with the lowest scores; of equally bad ones first those where another system did best."""
     own = of.scores.values[found.main]
     others = np.max([each.scores.values[found.main] for each in found.figures], axis=0)
     order = np.lexsort((-others, own))[:WORST]
-    return [_failure(found, of, int(place)) for place in order if own[place] < 1]
+    return [_describe_failure(found, of, int(place)) for place in order if own[place] < 1]
 
 
-def _failure(found: Comparison, of: Figures, place: int) -> Failure:
+def _describe_failure(found: Comparison, of: Figures, place: int) -> Failure:
     query = found.queries[place]
     grades = found.data.judgements[query]
     ranking = [document for document, _ in of.system.rankings[query]]
     ranks = {document: rank for rank, document in enumerate(ranking, start=1)}
 
-    def hit(document: str) -> Hit:
+    def hit(document: str) -> JudgedDocument:
         text = found.data.documents.get(document, "(not in the collection)")
-        return Hit(ranks.get(document), document, max(grades.get(document, 0), 0), _cut(text))
+        return JudgedDocument(ranks.get(document), document, max(grades.get(document, 0), 0), _shorten(text))
 
     relevant = [document for document, grade in grades.items() if grade > 0]
     highest = min(relevant, key=lambda document: (-grades[document], ranks.get(document, len(ranking) + 1)))
     scores = " · ".join(
         f"{each.system.name} {each.scores.values[found.main][place]:.3f}" for each in found.figures
     )
-    text = _cut(found.data.queries[query])
+    text = _shorten(found.data.queries[query])
     return Failure(query, text, scores, [hit(each) for each in ranking[:SHOWN]], hit(highest))
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1].rstrip() + "…"

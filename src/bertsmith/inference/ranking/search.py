@@ -22,13 +22,13 @@ from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.progress import Progress
 from bertsmith.text.words import WORD
 
-Places = npt.NDArray[np.int64]
-Hear = Callable[[int], None]
+Positions = npt.NDArray[np.int64]
+Watch = Callable[[int], None]
 _SCORES_AT_ONCE = 16_000_000  # 64 MB, and what finding the best of them takes beside
 _QUERIES_AT_ONCE = 4096  # embedded together, however few of them fit in the scores: enough of one length
 
 
-class Embeds(Protocol):
+class DenseEncoder(Protocol):
     """What makes vectors of length 1: an Embedder, for one."""
 
     def queries(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
@@ -40,7 +40,7 @@ class Embeds(Protocol):
         ...
 
 
-class Scores(Protocol):
+class Scorer(Protocol):
     """A way to search: it scores all documents for some queries."""
 
     def in_parts(self, queries: Sequence[str], size: int) -> Iterator[Vectors]:
@@ -48,39 +48,39 @@ class Scores(Protocol):
         ...
 
 
-class Found(NamedTuple):
+class RankedDocuments(NamedTuple):
     """Documents by their places (K,), best first, of equal ones the first; and their scores (K,)."""
 
-    places: Places
+    places: Positions
     scores: Vectors
 
 
 def search_exactly(
-    search: Scores, queries: Sequence[str], documents: int, k: int, heard: Hear | None = None
-) -> Iterator[Found]:
+    search: Scorer, queries: Sequence[str], documents: int, k: int, heard: Watch | None = None
+) -> Iterator[RankedDocuments]:
     """The K best of all documents for each query in turn; `documents` is how many there are."""
     for scores in scores_in_parts(search, queries, documents, heard):
         for row, places in zip(scores, top_k(scores, k), strict=True):
-            yield Found(places, row[places])
+            yield RankedDocuments(places, row[places])
 
 
 def search_among(
-    search: Scores,
+    search: Scorer,
     queries: Sequence[str],
     documents: int,
-    candidates: Sequence[Places],
-    heard: Hear | None = None,
-) -> Iterator[Found]:
+    candidates: Sequence[Positions],
+    heard: Watch | None = None,
+) -> Iterator[RankedDocuments]:
     """Each query's own candidates, given by their places, all of them in order."""
     rows = (row for scores in scores_in_parts(search, queries, documents, heard) for row in scores)
     for row, places in zip(rows, candidates, strict=True):
         places = np.sort(places)
         best = places[np.argsort(-row[places], kind="stable")]
-        yield Found(best, row[best])
+        yield RankedDocuments(best, row[best])
 
 
 def scores_in_parts(
-    search: Scores, queries: Sequence[str], documents: int, heard: Hear | None = None
+    search: Scorer, queries: Sequence[str], documents: int, heard: Watch | None = None
 ) -> Iterator[Vectors]:
     """Scores (…, E) of some queries at a time, which bounds memory; `heard` is told how many are done."""
     done = 0
@@ -91,7 +91,7 @@ def scores_in_parts(
             heard(done)
 
 
-def top_k(scores: Vectors, k: int) -> Places:
+def top_k(scores: Vectors, k: int) -> Positions:
     """(Q, E) -> (Q, K), the places of the K highest scores of each row, best first; of equal ones the first.
 
     K is `k`, or E if less. Time grows with E, not with E log E.
@@ -116,7 +116,9 @@ class DenseSearch:
     Held in memory are the documents' vectors (E, D), 4 bytes a number: 1.5 GB for a million of 384.
     """
 
-    def __init__(self, embedder: Embeds, documents: Sequence[str], progress: Progress | None = None) -> None:
+    def __init__(
+        self, embedder: DenseEncoder, documents: Sequence[str], progress: Progress | None = None
+    ) -> None:
         self._embedder = embedder
         self._vectors = embedder.documents(documents, progress)
 
@@ -150,9 +152,9 @@ class LexicalSearch:
 
     def __init__(self, documents: Sequence[str], settings: Bm25Settings | None = None) -> None:
         """Raises MissingExtra without the extra `retrieval`."""
-        bm25s = _bm25s()
+        bm25s = _import_bm25s()
         settings = settings or Bm25Settings()
-        self._split = _splitter(settings)
+        self._split = _make_splitter(settings)
         self._count = len(documents)
         vocabulary: dict[str, int] = {}
         ids = [[vocabulary.setdefault(w, len(vocabulary)) for w in self._split(text)] for text in documents]
@@ -176,12 +178,12 @@ class LexicalSearch:
         return found
 
 
-def _splitter(settings: Bm25Settings) -> Callable[[str], list[str]]:
+def _make_splitter(settings: Bm25Settings) -> Callable[[str], list[str]]:
     if not settings.english:
         return lambda text: WORD.findall(text.lower())
     from Stemmer import Stemmer
 
-    stop_words, stemmer = frozenset(_bm25s().stopwords.STOPWORDS_EN), Stemmer("english")
+    stop_words, stemmer = frozenset(_import_bm25s().stopwords.STOPWORDS_EN), Stemmer("english")
 
     def split(text: str) -> list[str]:
         stems: list[str] = stemmer.stemWords(
@@ -192,7 +194,7 @@ def _splitter(settings: Bm25Settings) -> Callable[[str], list[str]]:
     return split
 
 
-def _bm25s() -> ModuleType:
+def _import_bm25s() -> ModuleType:
     """The package, imported without JAX: where that is installed, bm25s would run it once, which takes three
     quarters of a GPU's memory for nothing that is used here.
     """

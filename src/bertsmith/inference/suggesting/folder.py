@@ -51,12 +51,12 @@ def write_suggestions(out: Path, found: Suggestions, command: str, overwrite: bo
     """
     *beside, label = found.columns
     with atomic_folder(out, overwrite=overwrite) as folder:
-        rows = ([*_cells(row.example), "", row.guess, f"{row.confidence:.4f}"] for row in found.rows)
+        rows = ([*_row_cells(row.example), "", row.guess, f"{row.confidence:.4f}"] for row in found.rows)
         if found.rows:
-            _write(folder / _ROWS, [*beside, label, "guess", "confidence"], rows)
+            _write_csv(folder / _ROWS, [*beside, label, "guess", "confidence"], rows)
         doubts = (
             [
-                *_cells(doubt.example),
+                *_row_cells(doubt.example),
                 found.label_of(doubt.example),
                 doubt.guess,
                 f"{doubt.confidence:.4f}",
@@ -67,7 +67,7 @@ def write_suggestions(out: Path, found: Suggestions, command: str, overwrite: bo
         )
         if found.doubts:
             names = [*beside, label, "guess", "confidence", "doubtful", "where"]
-            _write(folder / _LABELS, names, doubts)
+            _write_csv(folder / _LABELS, names, doubts)
         (folder / _REPORT).write_text(render_suggestions(found, command), encoding="utf-8")
 
 
@@ -86,29 +86,29 @@ def render_suggestions(found: Suggestions, command: str) -> str:
         status=found.task,
         headline=headline,
         warnings=found.notes,
-        rows=_table(
+        rows=_make_table(
             ["Text", "It looks like", "Sure"],
-            [[_shown(row.example), row.guess, f"{row.confidence:.0%}"] for row in found.rows],
+            [[_shorten(row.example), row.guess, f"{row.confidence:.0%}"] for row in found.rows],
             {0, 1},
         ),
         copies=found.copies,
-        doubts=_table(
+        doubts=_make_table(
             ["Text", "Label", "It looks like", "Chance of the label", "Where"],
             [
                 [
-                    *(_shown(each.example), found.label_of(each.example), each.guess),
+                    *(_shorten(each.example), found.label_of(each.example), each.guess),
                     *(f"{each.confidence:.1%}", each.example.where),
                 ]
                 for each in found.wrong
             ],
             {0, 1, 2, 4},
         ),
-        contradictions=_table(
+        contradictions=_make_table(
             ["One text", "Its label", "The other", "Its label", "Alike"],
             [
                 [
-                    *(_shown(each.first), found.label_of(each.first)),
-                    *(_shown(each.second), found.label_of(each.second)),
+                    *(_shorten(each.first), found.label_of(each.first)),
+                    *(_shorten(each.second), found.label_of(each.second)),
                     f"{each.likeness:.0%}",
                 ]
                 for each in found.contradictions
@@ -119,11 +119,11 @@ def render_suggestions(found: Suggestions, command: str) -> str:
     )
 
 
-def _table(columns: list[str], rows: list[list[str]], words: set[int]) -> Table:
+def _make_table(columns: list[str], rows: list[list[str]], words: set[int]) -> Table:
     return Table("", columns, rows[:_SHOWN], max(len(rows) - _SHOWN, 0), frozenset(words))
 
 
-def _write(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def _write_csv(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     text = io.StringIO()
     writer = csv.writer(text)  # ends lines by \r\n: else Python 3.11 leaves a text's \r without quotes
     writer.writerow(names)
@@ -131,15 +131,15 @@ def _write(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> N
     path.write_bytes(text.getvalue().encode("utf-8", "backslashreplace"))
 
 
-def _texts(row: TextExample) -> list[str]:
+def _row_texts(row: TextExample) -> list[str]:
     return [row.text] if row.text_pair is None else [row.text, row.text_pair]
 
 
-def _cells(row: TextExample) -> list[Any]:
+def _row_cells(row: TextExample) -> list[Any]:
     """Its texts, and what was read beside them; a blank cell stays blank."""
-    return [*_texts(row), *row.columns]
+    return [*_row_texts(row), *row.columns]
 
 
-def _shown(row: TextExample) -> str:
-    text = " / ".join(_texts(row))
+def _shorten(row: TextExample) -> str:
+    text = " / ".join(_row_texts(row))
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from bertsmith.arrays import Bools, Floats, Ints
-from bertsmith.inference.suggesting.near_copies import Characters
+from bertsmith.inference.suggesting.near_copies import CharacterNgrams
 from bertsmith.machine import device_of
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
@@ -161,7 +161,7 @@ class LabelJudge:
         return found
 
 
-class Doubts(NamedTuple):
+class DoubtOrder(NamedTuple):
     """`order` (E,): the examples' numbers, the most doubtful label first. The first `wrong` of them are
     probably wrong.
     """
@@ -170,7 +170,7 @@ class Doubts(NamedTuple):
     wrong: int
 
 
-def find_doubts(probabilities: Floats, labels: Ints) -> Doubts:
+def find_doubts(probabilities: Floats, labels: Ints) -> DoubtOrder:
     """(E, C) and (E,) -> the labels to look at.
 
     Doubtful is a label of little probability, measured by what its class usually has. How many are wrong is
@@ -178,8 +178,8 @@ def find_doubts(probabilities: Floats, labels: Ints) -> Doubts:
     first 500 hold 91 %, those off the diagonal 77 %.
     """
     usual = np.maximum(class_thresholds(probabilities, labels)[labels], np.finfo(np.float64).tiny)
-    order = np.argsort(_of_labels(probabilities, labels) / usual, kind="stable")
-    return Doubts(order, int(off_diagonal(probabilities, labels).sum()))
+    order = np.argsort(_pick_labels(probabilities, labels) / usual, kind="stable")
+    return DoubtOrder(order, int(off_diagonal(probabilities, labels).sum()))
 
 
 def off_diagonal(probabilities: Floats, labels: Ints) -> Bools:
@@ -198,11 +198,11 @@ def off_diagonal(probabilities: Floats, labels: Ints) -> Bools:
 def class_thresholds(probabilities: Floats, labels: Ints) -> Floats:
     """(C,) the mean probability of each class where it is the label; 1 where it never is."""
     counts = np.bincount(labels, minlength=probabilities.shape[1])
-    sums = np.bincount(labels, _of_labels(probabilities, labels), minlength=probabilities.shape[1])
+    sums = np.bincount(labels, _pick_labels(probabilities, labels), minlength=probabilities.shape[1])
     return np.where(counts > 0, sums / np.maximum(counts, 1), 1.0)
 
 
-def _of_labels(values: Floats, labels: Ints) -> Floats:
+def _pick_labels(values: Floats, labels: Ints) -> Floats:
     return np.asarray(values[np.arange(len(labels)), labels])
 
 
@@ -216,10 +216,10 @@ def find_contradictions(rows: Sequence[TextExample]) -> list[Contradiction]:
     ]
     found = [
         Contradiction(compared[first], compared[second], likeness)
-        for first, second, likeness in Characters([joined(row) for row in compared]).pairs(kinds)
+        for first, second, likeness in CharacterNgrams([joined_text(row) for row in compared]).pairs(kinds)
     ]
     return sorted(found, key=lambda each: -each.likeness)
 
 
-def joined(row: TextExample) -> str:
+def joined_text(row: TextExample) -> str:
     return row.text if row.text_pair is None else f"{row.text} {row.text_pair}"

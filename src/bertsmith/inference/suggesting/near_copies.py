@@ -22,10 +22,10 @@ _FREQUENT = 0.7  # of a text's squared length, at most, that the first look leav
 _ROUNDING = 1e-4  # float32's, with room
 _ROWS_AT_A_TIME, _COMPARED_AT_A_TIME = 512, 4096
 
-Wanted = Callable[[Ints, Ints], Bools]  # numbers of two texts each -> whether they are to be compared
+PairFilter = Callable[[Ints, Ints], Bools]  # numbers of two texts each -> whether they are to be compared
 
 
-class Pair(NamedTuple):
+class NearCopy(NamedTuple):
     """Numbers of two texts, and how alike they are: 1 is the same."""
 
     first: int
@@ -33,14 +33,14 @@ class Pair(NamedTuple):
     likeness: float
 
 
-class Characters:
+class CharacterNgrams:
     """Texts by TF-IDF of three to five characters of their words; case and punctuation don't count."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         words = [re.sub(r"\W+", " ", text.casefold()).strip() for text in texts]
-        self._rows: Any = _ngrams(words) if any(words) else None
+        self._rows: Any = _count_ngrams(words) if any(words) else None
 
-    def pairs(self, kinds: Sequence[int] | None = None) -> Iterator[Pair]:
+    def pairs(self, kinds: Sequence[int] | None = None) -> Iterator[NearCopy]:
         """All near copies, the later text second; with `kinds` (E,) only those of different kinds."""
         if self._rows is None:
             return
@@ -48,7 +48,7 @@ class Characters:
         kind = every if kinds is None else np.array(kinds)
         for first, others, likeness in self._alike(every, lambda a, b: (a < b) & (kind[a] != kind[b])):
             for second, alike in zip(others.tolist(), likeness.tolist(), strict=True):
-                yield Pair(first, second, alike)
+                yield NearCopy(first, second, alike)
 
     def first_of_each(self, rows: Sequence[int], known: Sequence[int]) -> list[int]:
         """Of `rows`, in their order, those that are no near copy of an earlier one, or of a known one."""
@@ -65,9 +65,9 @@ class Characters:
                 taken.add(row)
         return kept
 
-    def _alike(self, rows: Ints, wanted: Wanted) -> Iterator[tuple[int, Ints, Floats]]:
+    def _alike(self, rows: Ints, wanted: PairFilter) -> Iterator[tuple[int, Ints, Floats]]:
         """Each of `rows`, its near copies among all texts, itself included, and how alike they are."""
-        rare, rest = _divided(self._rows)
+        rare, rest = _split_rare(self._rows)
         others_rare = rare.T.tocsr()
         for start in range(0, len(rows), _ROWS_AT_A_TIME):
             block = rows[start : start + _ROWS_AT_A_TIME]
@@ -90,7 +90,7 @@ class Characters:
         return np.concatenate([self._rows[others[at : at + _COMPARED_AT_A_TIME]] @ one for at in parts])
 
 
-def _ngrams(texts: Sequence[str]) -> Any:
+def _count_ngrams(texts: Sequence[str]) -> Any:
     """(E, N), sparse, rows of length 1; the n-grams that the fewest texts have stand in front. A word is cut
     into them once, however often it comes.
     """
@@ -109,7 +109,7 @@ def _ngrams(texts: Sequence[str]) -> Any:
     return ordered
 
 
-def _divided(rows: Any) -> tuple[Any, Floats]:
+def _split_rare(rows: Any) -> tuple[Any, Floats]:
     """(E, N) -> (E, N), each row's rare n-grams alone, and (E,) the length of what was left out.
 
     For rows x and y let x' and y' be these, of which one, say x', ends first. N-grams that both have are

@@ -23,9 +23,9 @@ from bertsmith.inference.suggesting.label_doubts import (
     Doubt,
     LabelJudge,
     find_contradictions,
-    joined,
+    joined_text,
 )
-from bertsmith.inference.suggesting.near_copies import Characters
+from bertsmith.inference.suggesting.near_copies import CharacterNgrams
 from bertsmith.machine import device_of
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
@@ -107,9 +107,11 @@ def suggest(
     ModelError and RecipeError.
     """
     folder = locate_model(model).folder
-    trained = _trained_model(folder, find_task(task))
-    reading = _task(trained, task, columns)
-    known, pool, notes = _read(trained, folder, reading, file, labelled, columns.get("label") is not None)
+    trained = _open_trained_model(folder, find_task(task))
+    reading = _reading_task(trained, task, columns)
+    known, pool, notes = _read_rows(
+        trained, folder, reading, file, labelled, columns.get("label") is not None
+    )
     unlabelled = len(pool)
     if unlabelled > MOST_READ:
         pool = random.Random(seed).sample(pool, MOST_READ)
@@ -122,7 +124,7 @@ def suggest(
             f"{FEWEST_LABELLED}, with two different labels, each of several texts; found {len(known)} rows. "
             "Label some in the same file, or give a file of them with --labelled."
         )
-    chosen, copies = _next_rows(trained or judge, pool, known, count, seed, progress)
+    chosen, copies = _choose_next_rows(trained or judge, pool, known, count, seed, progress)
     doubts = judge.doubts() if judge is not None else []
     names = tuple(_column_names(reading))
     return Suggestions(
@@ -141,7 +143,7 @@ def suggest(
 # -- the rows ------------------------------------------------------------------------------------------------
 
 
-def _trained_model(folder: Path, kind: type[Task[Any]]) -> AnsweringModel | None:
+def _open_trained_model(folder: Path, kind: type[Task[Any]]) -> AnsweringModel | None:
     """None for an encoder without a head of a task; `kind` is for a task of one's own."""
     if model_kind(folder) != "task":
         load_encoder(folder)  # or it has no encoder either, or is broken
@@ -155,7 +157,7 @@ def _trained_model(folder: Path, kind: type[Task[Any]]) -> AnsweringModel | None
     return AnsweringModel(model.to(device_of("auto")), cast(TextTask, task), folder)
 
 
-def _task(trained: AnsweringModel | None, task: str, columns: dict[str, Any]) -> TextTask:
+def _reading_task(trained: AnsweringModel | None, task: str, columns: dict[str, Any]) -> TextTask:
     """It reads the files, with the columns given."""
     given = {name: value for name, value in columns.items() if value is not None}
     if trained is None:
@@ -170,7 +172,7 @@ def _task(trained: AnsweringModel | None, task: str, columns: dict[str, Any]) ->
     return again
 
 
-def _read(
+def _read_rows(
     trained: AnsweringModel | None,
     folder: Path,
     reading: TextTask,
@@ -190,9 +192,9 @@ def _read(
         reading.settings = asked  # its columns may be called otherwise
         known = reading.read(labelled)
     elif labelled is None and trained is not None:
-        known, notes = _rows_trained_on(trained, folder, file)
-        newer = {_content(row) for row in own}
-        known = [row for row in known if _content(row) not in newer]
+        known, notes = _read_training_rows(trained, folder, file)
+        newer = {_row_content(row) for row in own}
+        known = [row for row in known if _row_content(row) not in newer]
     notes += reading.left_out
     _require_alike([*known, *rows])
     pool = [row for row in rows if row.label is None]
@@ -204,7 +206,7 @@ def _read(
     return [*known, *own], filled, notes
 
 
-def _rows_trained_on(
+def _read_training_rows(
     trained: AnsweringModel, folder: Path, file: Path | str
 ) -> tuple[list[TextExample], list[str]]:
     """And sentences on what is missing; no rows where they are those of `file`, or where nobody knows."""
@@ -230,7 +232,7 @@ def _require_alike(rows: Sequence[TextExample]) -> None:
         )
 
 
-def _content(row: TextExample) -> tuple[Any, ...]:
+def _row_content(row: TextExample) -> tuple[Any, ...]:
     """All but its label."""
     return row.text, row.text_pair, row.columns
 
@@ -251,7 +253,7 @@ def _column_names(task: TextTask) -> list[str]:
 # -- what to label -------------------------------------------------------------------------------------------
 
 
-def _next_rows(
+def _choose_next_rows(
     model: AnsweringModel | LabelJudge | None,
     pool: Sequence[TextExample],
     known: Sequence[TextExample],
@@ -267,7 +269,7 @@ def _next_rows(
     likeliest, confidence = answering.task.likeliest(probabilities)
     drawn = choose_rows(features, probabilities - likeliest, round(_SPARE * count), seed).tolist()
     near = known[:MOST_COMPARED]
-    characters = Characters([joined(row) for row in (*near, *(pool[row] for row in drawn))])
+    characters = CharacterNgrams([joined_text(row) for row in (*near, *(pool[row] for row in drawn))])
     places = range(len(near), len(near) + len(drawn))
     kept = [drawn[place - len(near)] for place in characters.first_of_each(places, range(len(near)))]
     labels = np.array(answering.task.labels)

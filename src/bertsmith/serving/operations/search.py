@@ -8,7 +8,7 @@ from typing import Any, get_args
 from bertsmith.errors import BertsmithError, FilterError, InputError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.index.index import Index
-from bertsmith.inference.index.search import Mode, Question, check_question
+from bertsmith.inference.index.search import IndexQuery, Mode, check_query
 from bertsmith.serving import LOG
 from bertsmith.serving.operations.embed import Embed
 from bertsmith.serving.operations.operation import Options, PreparedRequest
@@ -57,12 +57,12 @@ class Search:
         for number, query in enumerate(inputs, 1):
             if not isinstance(query, str):
                 raise InputError(f"input {number}: expected a text, found {type(query).__name__}.")
-            check_question(query, k, mode)
+            check_query(query, k, mode)
         prepared = self.embed.prepare(inputs, replace(options, more={"kind": "query"}))
 
         def finish(outputs: Sequence[Outputs]) -> list[list[dict[str, Any]]]:
             vectors = prepared.finish(list(outputs))
-            questions = [Question(*each, k, mode, where) for each in zip(inputs, vectors, strict=True)]
+            questions = [IndexQuery(*each, k, mode, where) for each in zip(inputs, vectors, strict=True)]
             try:
                 self.index.refresh()
                 self.index.require_same_model()
