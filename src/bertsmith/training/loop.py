@@ -204,7 +204,8 @@ class Loop:
         )
         seconds = time.monotonic() - started
         if self.progress.step % self.recipe.log_every == 0:
-            self._record_step(batch, result, scheduled, tokens / seconds, seconds)
+            flops = self.task.flops(batch.sequences)
+            self._record_step(batch.start.phase, result, scheduled, tokens / seconds, flops / seconds)
         self._after_step(before)
         return self._share_done() < 1 and not self._ended and self._phase() == self.progress.cursor.phase
 
@@ -307,16 +308,15 @@ class Loop:
 
     def _record_step(
         self,
-        batch: GlobalBatch,
+        phase: int,
         result: StepResult,
         scheduled: dict[str, float],
         tokens_per_second: float,
-        seconds: float,
+        flops_per_second: float,
     ) -> None:
-        speed = self.task.flops(batch.sequences) / seconds
         self._record(
             "step",
-            phase=batch.start.phase,
+            phase=phase,
             loss=result.loss,
             **{f"{name}_loss": value for name, value in result.losses.items()},
             **scheduled,
@@ -324,7 +324,7 @@ class Loop:
             tokens=self.progress.tokens,
             sequences=self.progress.sequences,
             tokens_per_second=tokens_per_second,
-            mfu=speed / (self.machine.peak * self.machine.ranks.count),
+            mfu=flops_per_second / (self.machine.peak * self.machine.ranks.count),
             elapsed=self.progress.elapsed,
         )
 

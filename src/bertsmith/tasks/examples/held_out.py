@@ -105,8 +105,8 @@ def shared_with_train(
     task: Task[Any], train: Sequence[Any], examples: Sequence[Any], name: str, trained_on: str
 ) -> list[str]:
     """Texts that are in the training file too make a score look better than it is."""
-    texts = list(map(task.texts, examples))
-    shared = shared_texts(map(task.texts, train), texts)
+    train_texts, texts = ([task.texts(example) for example in rows] for rows in (train, examples))
+    shared = shared_texts(train_texts, texts)
     if not shared:
         return []
     first = " ".join(texts[shared[0]])

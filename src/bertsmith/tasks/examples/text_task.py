@@ -176,6 +176,8 @@ class TextTask(Task[TextExample]):
         columns = {"text": settings.text, "text_pair": settings.text_pair, "label": settings.label}
         layout = settings.model_dump(include={"format", "header", "encoding"})
         self.named_columns = names_of_numbers(paths, columns, **layout)
+        if len(paths) == 1:
+            return examples
         return self.complete(examples, self.gaps(examples), named_files(paths))
 
     def label_columns(self, path: Path | str) -> Sequence[str]:

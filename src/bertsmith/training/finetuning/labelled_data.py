@@ -113,7 +113,7 @@ class LabelledData:
         """Parts the share of the rows that is dev. Raises InputError where there are too few."""
         train, dev = hold_out(self.task, self.train, recipe.dev_share)
         if not train or not dev:
-            if 2 * len(self._train_labels()) > max(len(self.train), FEWEST_TEXTS):
+            if 2 * len(self._count_labels(self.train)) > max(len(self.train), FEWEST_TEXTS):
                 raise self._strange_labels(recipe)
             texts = self._texts_apart()
             needed = next(texts for texts in count(2) if round(recipe.dev_share * texts))
@@ -134,16 +134,15 @@ class LabelledData:
             raise self._strange_labels(recipe)
 
     def _strange_labels(self, recipe: FinetuneRecipe) -> InputError:
-        labels = self._train_labels()
+        labels = self._count_labels(self.train)
         other = " Numbers are for regression." if all(map(is_number, labels)) else ""
         return InputError(
             f"{recipe.train_name} has {len(labels):,} labels in {len(self.train):,} rows: hardly any comes "
             f"twice. Is --label the right column? If it is, give rows to choose by with --dev.{other}"
         )
 
-    def _train_labels(self) -> Counter[str]:
-        """How often each comes."""
-        return Counter(label for example in self.train for label in self.task.labels_of(example))
+    def _count_labels(self, examples: Sequence[Any]) -> Counter[str]:
+        return Counter(label for example in examples for label in self.task.labels_of(example))
 
     def _read_unlabelled(self, file: str) -> None:
         """Texts that have no label in the other files, each once. Raises InputError where there are none, and
@@ -174,7 +173,7 @@ class LabelledData:
             for name, examples in (("train", train), ("dev", dev), ("test", test or []))
             for found in task.warnings(examples)
         ]
-        labels = self._train_labels()
+        labels = self._count_labels(self.train)
         sentences += [*task.left_out, *_of_labels(task, labels)]
         if dev:
             sentences += self._of_dev()
@@ -196,10 +195,10 @@ class LabelledData:
                 f"dev has {len(self.dev)} rows: too few to choose weights by, and its figures say little. "
                 "Give more with --dev, or a larger dev_share"
             )
-        labels = {label for example in self.dev for label in self.task.labels_of(example)}
+        labels = self._count_labels(self.dev)
         if len(labels) == 1:
             sentences.append(
-                f"dev has one label only, {labels.pop()!r}: whoever always gives it is right there"
+                f"dev has one label only, {next(iter(labels))!r}: whoever always gives it is right there"
             )
         return sentences
 
