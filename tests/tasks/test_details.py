@@ -44,7 +44,7 @@ def test_a_certain_answer_stays_certain_when_its_temperature_is_taken_back() -> 
 
 def test_classes_are_told_by_example_and_by_class() -> None:
     found = class_errors(["a", "b"], ["a", "a", "b"], ["a", "b", "b"], [0.9, 0.8, 0.7])
-    assert [(each.gold, each.given, each.score, each.confidence) for each in found.answers] == [
+    assert [(answer.gold, answer.given, answer.score, answer.confidence) for answer in found.answers] == [
         ("a", "a", 1, 0.9),
         ("a", "b", 0, 0.8),
         ("b", "b", 1, 0.7),
@@ -72,7 +72,7 @@ def test_sets_of_labels_are_as_good_as_their_f1_and_as_sure_as_all_of_their_labe
 
 def test_a_number_is_the_worse_the_further_off_it_is() -> None:
     found = number_errors([1.0, 2.5, 4.0], [1.0, 3.0, -1.0])
-    assert [each.score for each in found.answers] == [1, 0.5, -4]
+    assert [answer.score for answer in found.answers] == [1, 0.5, -4]
     assert found.numbers is not None
     assert found.numbers[1].tolist() == [1, 3, -1]
 
@@ -124,7 +124,7 @@ def test_an_answer_that_was_not_given_has_no_confidence_to_judge() -> None:
         np.array([1.0, 1.0]),
         np.array([1.0, 1.0]),
     )
-    assert [(each.gold, each.given) for each in found.answers] == [
+    assert [(answer.gold, answer.given) for answer in found.answers] == [
         ("a dog / dog", "dog"),
         ("no answer", "no answer"),
     ]

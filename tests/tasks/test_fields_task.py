@@ -56,7 +56,7 @@ def test_the_loss_is_that_of_a_plain_loop() -> None:
     task, examples = learnt()
     torch.manual_seed(0)
     outputs = torch.randn(4, 6)
-    targets = [task.target(each.label) for each in examples]
+    targets = [task.target(example.label) for example in examples]
     expected = 0.0
     for row, wanted in zip(outputs.tolist(), targets, strict=True):
         for start, end in ((0, 2), (2, 4)):

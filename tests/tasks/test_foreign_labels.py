@@ -116,7 +116,7 @@ def test_scores_are_those_of_transformers_pipeline(
     pipe = transformers.pipeline("text-classification", str(folder), device="cpu", top_k=None)
     found = Predictor.load(folder, compute_dtype=torch.float32).predict(list(TEXTS))
     for theirs, ours in zip(pipe(list(TEXTS)), found, strict=True):
-        wanted = {each["label"]: each["score"] for each in theirs}
+        wanted = {their["label"]: their["score"] for their in theirs}
         mine = ours.get("probabilities") or {next(iter(wanted)): ours["score"]}
         assert mine.keys() == wanted.keys()
         np.testing.assert_allclose([mine[name] for name in wanted], [*wanted.values()], atol=1e-4)
@@ -156,8 +156,8 @@ def test_the_longest_text_is_the_tokenizers_or_what_there_are_positions_for(
         pipe.tokenizer.model_max_length = 64
     (theirs,) = pipe([" ".join(WORDS) * 20])
     (ours,) = Predictor.load(folder, compute_dtype=torch.float32).predict([" ".join(WORDS) * 20])
-    for each in theirs:
-        assert ours["probabilities"][each["label"]] == pytest.approx(each["score"], abs=1e-4)
+    for their in theirs:
+        assert ours["probabilities"][their["label"]] == pytest.approx(their["score"], abs=1e-4)
     prune_vocabulary(folder, [" ".join(WORDS) * 20], tmp_path / "small")  # which is ours, and says its own
     again = transformers.pipeline("text-classification", str(tmp_path / "small"), device="cpu", top_k=None)
     (found,) = again([" ".join(WORDS) * 20], truncation=True)

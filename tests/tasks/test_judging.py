@@ -44,7 +44,7 @@ def test_texts_drawn_again_have_the_metric(name: str) -> None:
     examples = examples_of(task, WORDS, 30)
     others = [examples[(place * 7 + 1) % 30].label for place in range(30)]
     key = {"classification": "label", "multi-label": "labels", "regression": "score"}[name]
-    said, draw = [{key: each} for each in others], np.random.default_rng(0)
+    said, draw = [{key: other} for other in others], np.random.default_rng(0)
     score = task.scorer(said, examples)
     for _ in range(20):
         rows = draw.integers(0, 30, draw.integers(2, 30))
@@ -86,7 +86,7 @@ def test_thresholds_are_chosen_by_other_rows_than_they_are_judged_on(monkeypatch
     """
     monkeypatch.setattr(thresholds, "_FEW_TEXTS", 1e-9)
     task, examples, outputs = judged_at_random()
-    encoded = [Encoded((), task.target(each.label)) for each in examples]
+    encoded = [Encoded((), task.target(example.label)) for example in examples]
     folds = folds_of(task, examples, 5)
     honest = task.decode_by_folds(outputs, examples, encoded, folds)
     task.calibrate(outputs, examples, encoded)
@@ -111,6 +111,6 @@ def test_other_labels_on_a_fold_change_nothing_of_what_is_said_of_it() -> None:
 
 def test_one_fold_alone_is_judged_by_no_threshold() -> None:
     task, examples, outputs = judged_at_random()
-    encoded = [Encoded((), task.target(each.label)) for each in examples]
+    encoded = [Encoded((), task.target(example.label)) for example in examples]
     found = task.decode_by_folds(outputs, examples, encoded, np.zeros(60, np.int64))
     assert found == task.decode(outputs, examples, encoded)

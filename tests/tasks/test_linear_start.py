@@ -143,7 +143,7 @@ def test_of_a_head_that_answers_for_each_word_as_many_are_taken_as_fit_into_memo
         train = split_of(task, examples_of(task, WORDS, 60, longest=12), tokenizer)
         model = random_model(task, tokenizer)
         if name == "tagging":
-            rows = sum(len(each.rows) for example in train.encoded for each in example.windows)
+            rows = sum(len(window.rows) for example in train.encoded for window in example.windows)
             room = rows * model.config.hidden_size // 3 + 1
             monkeypatch.setattr(linear_start, "_MOST_FEATURES", room)
         probe = LinearProbe.of(task, model, train)

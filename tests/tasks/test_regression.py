@@ -76,5 +76,5 @@ def test_scores_that_float32_cannot_tell_apart_are_refused() -> None:
     times = [1.7e9 + 10 * number for number in range(4)]
     with pytest.raises(InputError, match=r"deviate by 11\.1803 from their mean, 1700000015"):
         learnt(times)
-    learnt([each - 1.7e9 for each in times])
+    learnt([time - 1.7e9 for time in times])
     learnt([100.0, 100.01])

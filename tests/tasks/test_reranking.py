@@ -80,11 +80,13 @@ def test_mined_files_are_read_as_one(tmp_path: Path) -> None:
     for path, some in zip(paths, (rows, *([row] for row in rows)), strict=True):
         path.write_text("".join(json.dumps(row) + "\n" for row in some))
     read = [make_task("reranking").read_files(some) for some in (paths[:1], paths[1:])]
-    one, several = ([(each.text, each.text_pair, each.label) for each in examples] for examples in read)
+    one, several = (
+        [(example.text, example.text_pair, example.label) for example in examples] for examples in read
+    )
     assert one == several and ("who?", "Bob", 1) in one and len(one) == 6
     labelled = tmp_path / "labelled.tsv"
     labelled.write_text("query\tdocument\tlabel\nwho?\tann\t1\nwho?\tann\t0\n")
-    assert [each.label for each in make_task("reranking").read_files([labelled])] == [1, 0]
+    assert [file.label for file in make_task("reranking").read_files([labelled])] == [1, 0]
     assert len(make_task("reranking").read_files([paths[0], labelled])) == 8
 
 
@@ -213,7 +215,7 @@ def test_what_cant_be_learnt_is_refused() -> None:
     task = make_task("reranking")
     with pytest.raises(InputError, match="line 3: expected a relevance of 0 or more, found -1"):
         task.as_target("-1", "rows, line 3")
-    same = [dataclasses.replace(each, label=1.0) for each in examples(task)]
+    same = [dataclasses.replace(example, label=1.0) for example in examples(task)]
     with pytest.raises(InputError, match="has the relevance 1, from"):
         task.fit(same)
     with pytest.raises(InputError, match="needs a query and a document"):

@@ -291,7 +291,7 @@ def boosted_classes(
 def boosted_labels(train: Float32s, gold: npt.ArrayLike, dev: Float32s, rounds: int) -> Float32s:
     """(E, C) log-odds for `dev`, of truth values (E, C) for `train`."""
     columns = [boosted_classes(train, each, dev, 2, rounds) for each in np.asarray(gold, np.int64).T]
-    odds: Float32s = np.stack([each[:, 1] - each[:, 0] for each in columns], axis=1)
+    odds: Float32s = np.stack([column[:, 1] - column[:, 0] for column in columns], axis=1)
     return odds
 
 

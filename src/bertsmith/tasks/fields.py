@@ -84,7 +84,7 @@ class Fields(TextTask):
             for name in sorted(kinds, key=_natural)
             if labels[name]
         )
-        if sum(len(each.labels) - (each.kind == "one") for each in self.fields) < 1:
+        if sum(len(field.labels) - (field.kind == "one") for field in self.fields) < 1:
             raise InputError(
                 f"All {len(train):,} training texts have the same labels, from {train[0].where} on: there is "
                 "nothing to tell apart."
@@ -92,12 +92,12 @@ class Fields(TextTask):
         targets = np.stack([self.target(example.label) for example in train])  # as multi_label.py begins
         held = np.nansum(targets, axis=0) + 0.5
         odds = np.log(held / (len(train) + 1 - np.minimum(held, len(train))))
-        is_any = np.concatenate([np.full(len(each.labels), each.kind == "any") for each in self.fields])
+        is_any = np.concatenate([np.full(len(field.labels), field.kind == "any") for field in self.fields])
         self._log_odds = np.where(is_any, odds, 0.0)
 
     def _set(self, fields: Any) -> None:
         self.fields = tuple(fields)
-        self.labels = tuple(f"{each.name}={label}" for each in self.fields for label in each.labels)
+        self.labels = tuple(f"{field.name}={label}" for field in self.fields for label in field.labels)
 
     def check(self, examples: Sequence[TextExample]) -> None:
         """Labels that training never showed can't be predicted: they count as missed, and are no error."""
@@ -112,7 +112,7 @@ class Fields(TextTask):
 
     def target(self, label: Mapping[str, FieldLabel]) -> Floats:
         """(C,) shares of classes and truth values of labels; NaN for a field that teaches nothing."""
-        return np.concatenate([_target(each, label.get(each.name)) for each in self.fields]).astype(
+        return np.concatenate([_target(field, label.get(field.name)) for field in self.fields]).astype(
             np.float32
         )
 
@@ -160,8 +160,8 @@ class Fields(TextTask):
         right = np.array(
             [
                 [
-                    _is_right(prediction["fields"][each.name], example.label.get(each.name))
-                    for each in self.fields
+                    _is_right(prediction["fields"][field.name], example.label.get(field.name))
+                    for field in self.fields
                 ]
                 for prediction, example in zip(predictions, examples, strict=True)
             ]
@@ -205,7 +205,7 @@ class Fields(TextTask):
         return {name: list(predictions) for name, predictions in found.items()}
 
     def state(self) -> dict[str, Any]:
-        return super().state() | {"fields": [each.model_dump(mode="json") for each in self.fields]}
+        return super().state() | {"fields": [field.model_dump(mode="json") for field in self.fields]}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], where: str) -> Self:
@@ -219,7 +219,7 @@ class Fields(TextTask):
 
     def _ranges(self) -> list[tuple[int, int]]:
         """Where each field's outputs begin and end."""
-        ends = np.cumsum([0, *(len(each.labels) for each in self.fields)]).tolist()
+        ends = np.cumsum([0, *(len(field.labels) for field in self.fields)]).tolist()
         return list(pairwise(ends))
 
 

@@ -84,7 +84,7 @@ def pieces_of(
     texts = [task.texts(example) for example in examples]
     blank = " " if task.is_pretokenized and tokenizer.family == "byte-level" else ""  # Ġ begins a word
     every = [blank + text for each in texts for text in each]
-    ends = accumulate(len(each) for each in texts)
+    ends = accumulate(len(text) for text in texts)
     if task.is_pretokenized:
         words = tokenizer.encode_words(every)
         return [words[end - len(each) : end] for each, end in zip(texts, ends, strict=True)]
@@ -188,7 +188,7 @@ class Finetuning:
 
     def begin_step(self, micro_batches: Sequence[Sequence[Sequences]], rank: int, gather: Gather) -> None:
         """Where the loss compares a batch's examples and these are divided, a first pass over all of them."""
-        if not self.task.needs_global_batch or sum(len(each) for each in micro_batches) == 1:
+        if not self.task.needs_global_batch or sum(len(batch) for batch in micro_batches) == 1:
             return
         every = chain.from_iterable(micro_batches)
         targets = [each.target for micro_batch in every for each in self.train.of_batch(micro_batch)]

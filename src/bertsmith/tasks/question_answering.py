@@ -171,7 +171,7 @@ class QuestionAnswering(Task[Question]):
 
     def count(self, targets: Sequence[Any]) -> float:
         """Windows."""
-        return sum(len(each) for each in targets)
+        return sum(len(target) for target in targets)
 
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
         return SpanLoss(temperature)

@@ -124,7 +124,7 @@ class Retrieval(Task[QueryExample]):
             group=settings.group if labelled else None,
             optional_group=self.optional_group if labelled else None,
         )
-        texts = (text for each in examples for text in (each.query, *each.documents))
+        texts = (text for example in examples for text in (example.query, *example.documents))
         self.left_out += quoting_warnings(path, texts, settings.format)
         if not labelled:
             return examples
@@ -152,7 +152,7 @@ class Retrieval(Task[QueryExample]):
         for example in train:
             known.setdefault(text_number(example.query), {})[text_number(example.documents[0])] = None
         self._known = {query: tuple(documents) for query, documents in known.items()}
-        if len(known) < 2 or len({each for documents in known.values() for each in documents}) < 2:
+        if len(known) < 2 or len({document for documents in known.values() for document in documents}) < 2:
             raise InputError(
                 f"Every one of the {len(train):,} training rows has the same query or the same document, "
                 f"from {train[0].where} on: there is nothing to learn. Are the columns the right ones?"

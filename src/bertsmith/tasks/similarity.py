@@ -158,7 +158,7 @@ class Similarity(TextTask):
             ]
         cosines = [min(max(float(output[0]), -1.0), 1.0) for output in outputs]  # but for rounding
         width = self.highest - self.lowest
-        return [{"similarity": each, "score": self.lowest + width * max(each, 0.0)} for each in cosines]
+        return [{"similarity": cosine, "score": self.lowest + width * max(cosine, 0.0)} for cosine in cosines]
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
         """Spearman and Pearson of the cosine; or accuracy."""
@@ -176,7 +176,9 @@ class Similarity(TextTask):
         if self.settings.target == "score":
             return number_errors(gold, [prediction["score"] for prediction in predictions])
         given = [prediction["label"] for prediction in predictions]
-        return class_errors(self.labels, gold, given, [each["confidence"] for each in predictions])
+        return class_errors(
+            self.labels, gold, given, [prediction["confidence"] for prediction in predictions]
+        )
 
     def baselines(
         self, train: Sequence[TextExample], dev: Sequence[TextExample]

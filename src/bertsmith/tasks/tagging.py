@@ -157,7 +157,9 @@ class Tagging(Task[TaggedExample]):
             path, **columns, **layout, scheme_of=lambda sentences: self._scheme_in(sentences, str(path))
         )
         keeps = settings.missing == "keep"
-        return self.complete(examples, ["" if keeps or each.words else "text" for each in examples], path)
+        return self.complete(
+            examples, ["" if keeps or example.words else "text" for example in examples], path
+        )
 
     def has_text(self, example: TaggedExample) -> bool:
         return bool(example.words)

@@ -587,7 +587,7 @@ class Task(ABC, Generic[E]):
         """
         for fold in sorted(set(folds.tolist())):
             own, others = np.flatnonzero(folds == fold).tolist(), np.flatnonzero(folds != fold).tolist()
-            parts = [[[each[row] for row in rows] for each in of_examples] for rows in (own, others)]
+            parts = [[[example[row] for row in rows] for example in of_examples] for rows in (own, others)]
             yield copy(self), fold, own, *parts
 
     @abstractmethod

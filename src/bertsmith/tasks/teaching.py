@@ -185,8 +185,8 @@ class Cloze(Teaching):
         pieces = [torch.tensor(words) for words in words_of(self.labels, self._tokenizer)]
         with torch.no_grad():
             table, bias = model.encoder.embeddings.token.weight, model.masked_language.bias
-            words = torch.stack([table[each].mean(0) for each in pieces])
-            biases = torch.stack([bias[each].mean() for each in pieces])
+            words = torch.stack([table[piece].mean(0) for piece in pieces])
+            biases = torch.stack([bias[piece].mean() for piece in pieces])
         return GapHead(model.masked_language, words, biases)
 
     def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:

@@ -331,7 +331,7 @@ def together(groups: Ints, order: Ints, batch_size: int) -> list[Ints]:
     members: dict[int, list[int]] = {}
     for example in order.tolist():
         members.setdefault(int(groups[example]), []).append(example)
-    ends = np.cumsum([len(each) for each in members.values()])
+    ends = np.cumsum([len(member) for member in members.values()])
     parts = -(-len(order) // batch_size)
     part_of = (ends - 1) * parts // len(order)
     last_of_part = np.flatnonzero(np.diff(part_of))

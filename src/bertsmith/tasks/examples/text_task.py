@@ -118,7 +118,7 @@ class TextTask(Task[TextExample]):
     @property
     def column_names(self) -> tuple[str, ...]:
         """Theirs."""
-        return tuple(each.name for each in self.features)
+        return tuple(feature.name for feature in self.features)
 
     def fit_columns(self, train: Sequence[TextExample]) -> None:
         """What the training rows say of the columns. Raises InputError for one that says nothing."""
@@ -253,7 +253,7 @@ class TextTask(Task[TextExample]):
         return self.complete(found, ["text" if is_one else "" for is_one in blank], path)
 
     def _doubts_of_reading(self, examples: Sequence[TextExample], path: Path | str) -> list[str]:
-        texts = (text for each in examples for text in (each.text, each.text_pair or ""))
+        texts = (text for example in examples for text in (example.text, example.text_pair or ""))
         found = quoting_warnings(path, texts, self.settings.format)
         first = next(iter(examples), None)
         if first is not None and not self.settings.header and names_a_text(first.text):

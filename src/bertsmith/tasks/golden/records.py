@@ -188,7 +188,7 @@ def record_of(
         pieces=short_hash([tokenizer.id_to_token(number) for number in ids]),
         ids=tuple(ids) if len(ids) <= _SHOWN_IDS else short_hash(ids),
         segments=short_hash(segments),
-        states=tuple(_rounded(project(each, _PROJECTIONS)) for each in states.values()),
+        states=tuple(_rounded(project(state, _PROJECTIONS)) for state in states.values()),
         outputs=_rounded(project(output)),
         answer=None if answer is None else _in_short(answer),
     )

@@ -180,7 +180,7 @@ class Subject(ABC):
             else:
                 states = [self.encoder.embeddings(batch)]
             names = ["embeddings", *(f"layer {number}" for number in range(1, len(states)))]
-            parts = [each[: sum(tokens)].split(tokens) for each in states]
+            parts = [state[: sum(tokens)].split(tokens) for state in states]
             for each, *of_item in zip(encoded, *parts, strict=True):
                 named = dict(zip(names, of_item, strict=True))
                 if layers:

@@ -67,12 +67,12 @@ def mean_lengths(features: Sequence[Tensor], columns: int) -> float | Tensor:
     one number or, where the last are those of columns beside the text, (F,): each part for itself.
     """
     if columns:
-        text, beside = ([each[..., place] for each in features] for place in text_and_columns(columns))
+        text, beside = ([feature[..., place] for feature in features] for place in text_and_columns(columns))
         both = [mean_lengths(part, 0) for part in (text, beside)]
         widths = torch.tensor([text[0].shape[-1], columns])
         return torch.tensor(both).repeat_interleave(widths)
-    squares = sum(float(each.square().sum()) for each in features)
-    return math.sqrt(squares / sum(each.numel() // each.shape[-1] for each in features)) or 1.0
+    squares = sum(float(feature.square().sum()) for feature in features)
+    return math.sqrt(squares / sum(feature.numel() // feature.shape[-1] for feature in features)) or 1.0
 
 
 def text_and_columns(columns: int) -> tuple[slice, slice]:
@@ -149,7 +149,7 @@ class LinearProbe:
         if most is None:
             rows = 0
             if head.per_row:
-                rows = sum(len(each.rows) for example in train.encoded for each in example.windows)
+                rows = sum(len(window.rows) for example in train.encoded for window in example.windows)
             width = max(rows / len(train), 1) * head.out.in_features
             most = max(min(MOST_EXAMPLES, int(_MOST_FEATURES / width)), 2)
         chosen = train.some(_some(len(train), most))
@@ -201,12 +201,12 @@ class LinearProbe:
     def without(self, *, text: bool = False, columns: bool = False) -> "LinearProbe":
         """The same examples without what the text says, or without what the columns beside it do."""
         of_text, of_columns = text_and_columns(self._head.columns)
-        features = [each.clone() for each in self._features]
-        for each in features:
+        features = [feature.clone() for feature in self._features]
+        for feature in features:
             if text:
-                each[..., of_text] = 0
+                feature[..., of_text] = 0
             if columns:
-                each[..., of_columns] = 0
+                feature[..., of_columns] = 0
         return LinearProbe(self._task, self._head, self._examples, features, self._targets, self.seconds)
 
     def class_shares(self, rows: Ints) -> Tensor:

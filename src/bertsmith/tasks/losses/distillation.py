@@ -46,7 +46,7 @@ class DistillationLoss:
     def begin(self, answers: Sequence[Float32s]) -> None:
         """Sees all answers that will be learned from."""
         if self.deviation is None:
-            self.deviation = float(np.concatenate([each.reshape(-1) for each in answers]).std()) or 1.0
+            self.deviation = float(np.concatenate([answer.reshape(-1) for answer in answers]).std()) or 1.0
 
     def answer(self, output: Float32s) -> Float32s:
         """One teacher's output of an example as it can be averaged."""
@@ -195,12 +195,12 @@ class VectorLoss(DistillationLoss):
     def losses(self, outputs: Tensor, taught: Sequence[Taught]) -> Tensor:
         """(E, T, H) -> (E,)."""
         answers = _answers(taught)
-        counts = np.array([len(each) - 1 for each in answers])
+        counts = np.array([len(answer) - 1 for answer in answers])
         present = np.arange(outputs.shape[1] - 1) < counts[:, None]  # (E, T - 1)
         rows = to_device(np.flatnonzero(present), outputs.device)
         documents = outputs[:, 1:].flatten(0, 1).index_select(0, rows).float()  # (D, H)
-        queries = to_device(np.stack([each[0] for each in answers]), outputs.device).float()
-        their = to_device(np.concatenate([each[1:] for each in answers]), outputs.device).float()
+        queries = to_device(np.stack([answer[0] for answer in answers]), outputs.device).float()
+        their = to_device(np.concatenate([answer[1:] for answer in answers]), outputs.device).float()
         with torch.autocast(outputs.device.type, enabled=False):
             ours = F.log_softmax(self.scale * outputs[:, 0].float() @ documents.T, 1)
             theirs = F.log_softmax(self.scale * queries @ their.T, 1)

@@ -98,8 +98,8 @@ def joined(outputs: Sequence[Tensor]) -> Tensor:
     """(E, …) of each part -> (E, …) of all; examples that have fewer rows than others end in zeros."""
     if outputs[0].ndim < 3:
         return torch.cat(list(outputs))
-    most = max(each.shape[1] for each in outputs)
-    return torch.cat([F.pad(each, (0, 0, 0, most - each.shape[1])) for each in outputs])
+    most = max(output.shape[1] for output in outputs)
+    return torch.cat([F.pad(output, (0, 0, 0, most - output.shape[1])) for output in outputs])
 
 
 def _examples(micro_batch: Sequences) -> int:
