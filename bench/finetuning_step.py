@@ -136,13 +136,13 @@ class _Ours(_Sentences):
     def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
         import torch
 
-        from bertsmith.tasks.finetuning import Finetuning, encode_examples
+        from bertsmith.tasks.finetuning import FinetuningObjective, encode_examples
 
         steps = request["steps"]
         asked = request["precision"]
         self.machine.precision = self.usual if asked == _DEFAULT else getattr(torch, asked)
         split = encode_examples(self.task, self.take(steps), self.tokenizer)
-        objective = Finetuning(self.task, self.model, split, None, _BATCH, 0, self.machine.device)
+        objective = FinetuningObjective(self.task, self.model, split, None, _BATCH, 0, self.machine.device)
         loop, tokens = self._loop(objective), 0
         started = time.perf_counter()
         for batch in itertools.islice(objective.batches(loop.progress.cursor), steps):

@@ -20,7 +20,7 @@ from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.tasks.examples.query_documents import QueryExample
-from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, encode_examples
+from bertsmith.tasks.finetuning import EncodedExamples, FinetuningObjective, encode_examples
 from bertsmith.tasks.objective import Objective
 from bertsmith.tasks.pretraining.pretraining import PretrainingTask
 from bertsmith.tasks.registry import find_task
@@ -167,7 +167,7 @@ def _flat(model: nn.Module, *, gradients: bool = False) -> torch.Tensor:
     return torch.cat([each.detach().flatten().double().cpu() for each in values if each is not None])
 
 
-def _finetuning(name: str, settings: dict[str, Any], device: torch.device) -> Finetuning:
+def _finetuning(name: str, settings: dict[str, Any], device: torch.device) -> FinetuningObjective:
     kind = find_task(name)
     task = kind(kind.Settings(max_length=48, stride=8, **settings))
     examples = _examples(task)
@@ -177,7 +177,7 @@ def _finetuning(name: str, settings: dict[str, Any], device: torch.device) -> Fi
     spread_out(model)
     task.bind(model.head)
     split = EncodedExamples(examples, encode_examples(task, examples, TOKENIZER).encoded)
-    return Finetuning(task, model.to(device).train(), split, None, 9, 0, device)
+    return FinetuningObjective(task, model.to(device).train(), split, None, 9, 0, device)
 
 
 def _examples(task: Task[Any]) -> list[Any]:

@@ -15,8 +15,8 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers import attention
 from bertsmith.tasks.classification import Classification
-from bertsmith.tasks.examples.encoding import Encoded
-from bertsmith.tasks.finetuning import EncodedExamples, Finetuning
+from bertsmith.tasks.examples.encoding import EncodedExample
+from bertsmith.tasks.finetuning import EncodedExamples, FinetuningObjective
 from bertsmith.tasks.objective import Objective
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.task_model import TaskModel
@@ -60,7 +60,7 @@ class Finetune(Steps):
     """Classification of sentences into two classes, from random weights."""
 
     def __init__(
-        self, scale: Scale, size: str, examples: Sequence[Encoded], *, compiled: bool = False
+        self, scale: Scale, size: str, examples: Sequence[EncodedExample], *, compiled: bool = False
     ) -> None:
         super().__init__(finetuning_task(scale.config(size), examples, scale.device, compiled), scale)
 
@@ -76,11 +76,11 @@ class Embedding:
         if compiled:
             compile_layers(self._encoder)
 
-    def prepare(self, encoded: Sequence[Encoded]) -> Sequence[Encoded]:
+    def prepare(self, encoded: Sequence[EncodedExample]) -> Sequence[EncodedExample]:
         """Nothing: packing and copies are part of the work."""
         return encoded
 
-    def step(self, encoded: Sequence[Encoded]) -> np.ndarray:
+    def step(self, encoded: Sequence[EncodedExample]) -> np.ndarray:
         """(E, H) on the host."""
         scale, vectors = self._scale, np.empty((len(encoded), self.config.hidden_size), np.float32)
         how = scale.device, scale.precision, scale.embed_tokens
@@ -115,18 +115,18 @@ def pretraining_task(
 
 
 def finetuning_task(
-    config: BertConfig, examples: Sequence[Encoded], device: torch.device, compiled: bool = False
-) -> Finetuning:
+    config: BertConfig, examples: Sequence[EncodedExample], device: torch.device, compiled: bool = False
+) -> FinetuningObjective:
     """Two classes, batches of 32."""
     torch.manual_seed(0)
     task = Classification(Classification.Settings(), ("no", "yes"))
     model = TaskModel(Bert(config), task.head(config)).to(device)
     if compiled:
         compile_layers(model.encoder)
-    return Finetuning(task, model, EncodedExamples(examples, examples), None, 32, 0, device)
+    return FinetuningObjective(task, model, EncodedExamples(examples, examples), None, 32, 0, device)
 
 
-def global_batches(objective: Finetuning, count: int) -> list[Sequences]:
+def global_batches(objective: FinetuningObjective, count: int) -> list[Sequences]:
     """The first batches of the epoch."""
     batches: Iterator[GlobalBatch] = objective.batches(Cursor())
     return [batch.sequences for batch in islice(batches, count)]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bertsmith.data.batch import Sequences
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks.examples.encoding import Encoded, pack_examples
+from bertsmith.tasks.examples.encoding import EncodedExample, pack_examples
 from on_gpu.scale import Scale
 
 Padded = dict[str, Tensor]
@@ -76,7 +76,7 @@ class Finetune(_Training):
     """BertForSequenceClassification on batches padded to their longest."""
 
     def __init__(
-        self, scale: Scale, size: str, examples: Sequence[Encoded], *, compiled: bool = False
+        self, scale: Scale, size: str, examples: Sequence[EncodedExample], *, compiled: bool = False
     ) -> None:
         from transformers import BertForSequenceClassification
 
@@ -104,7 +104,7 @@ class Embedding:
         if compiled:
             self._model = torch.compile(self._model, dynamic=True)
 
-    def prepare(self, encoded: Sequence[Encoded]) -> list[tuple[list[int], Padded]]:
+    def prepare(self, encoded: Sequence[EncodedExample]) -> list[tuple[list[int], Padded]]:
         """Padded beforehand."""
         return [
             (numbers, pinned(pad(_packed(encoded, numbers), 0), self._scale.device))
@@ -124,7 +124,7 @@ class Embedding:
             found |= dict(zip(numbers, vectors, strict=True))
         return np.stack([found[number] for number in sorted(found)])
 
-    def _batches(self, encoded: Sequence[Encoded]) -> Iterator[list[int]]:
+    def _batches(self, encoded: Sequence[EncodedExample]) -> Iterator[list[int]]:
         lengths = [len(each.windows[0].token_ids) for each in encoded]
         order = sorted(range(len(encoded)), key=lambda number: -lengths[number])
         while order:
@@ -174,5 +174,5 @@ def to_device(batch: Padded, device: torch.device) -> Padded:
     return {name: each.to(device, non_blocking=True) for name, each in batch.items()}
 
 
-def _packed(encoded: Sequence[Encoded], numbers: Sequence[int]) -> Sequences:
+def _packed(encoded: Sequence[EncodedExample], numbers: Sequence[int]) -> Sequences:
     return pack_examples([encoded[number] for number in numbers], numbers)

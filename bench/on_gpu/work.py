@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertsmith.data.batch import Sequences
-from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments
+from bertsmith.tasks.examples.encoding import EncodedExample, Window, join_segments
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 Integers = npt.NDArray[np.int64]
@@ -65,7 +65,7 @@ def pairs(kind: str, tokens: int, number: int, tokenizer: Tokenizer, longest: in
 
 def encoded_texts(
     kind: str, count: int, tokenizer: Tokenizer, longest: int, *, every_row: bool
-) -> list[Encoded]:
+) -> list[EncodedExample]:
     """Texts as sequences for an encoder; the target is one of two classes."""
     draw = np.random.default_rng(count)
     found = []
@@ -73,7 +73,7 @@ def encoded_texts(
         ids = draw.integers(len(_SPECIAL), tokenizer.vocab_size, max(length - 2, 1)).tolist()
         token_ids, segment_ids = join_segments(tokenizer, ids)
         rows = np.arange(len(token_ids)) if every_row else np.zeros(1, np.int64)
-        found.append(Encoded((Window(token_ids, segment_ids, rows),), int(draw.integers(2))))
+        found.append(EncodedExample((Window(token_ids, segment_ids, rows),), int(draw.integers(2))))
     return found
 
 
@@ -85,6 +85,6 @@ def written_texts(kind: str, count: int, tokenizer: Tokenizer, longest: int) -> 
     return [" ".join(draw.choice(words, max(int(length) - 2, 1))) for length in lengths]
 
 
-def count_tokens(encoded: Sequence[Encoded]) -> int:
+def count_tokens(encoded: Sequence[EncodedExample]) -> int:
     """Real ones, over all windows."""
     return sum(len(window.token_ids) for each in encoded for window in each.windows)

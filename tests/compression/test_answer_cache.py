@@ -13,7 +13,7 @@ from distil_rows import save_teacher, write_rows
 from bertsmith.compression.distilling.tasks import teacher as answer_cache
 from bertsmith.compression.distilling.tasks.teacher import TaskTeacher, cached_outputs, key_of
 from bertsmith.inference.predictor import Predictor
-from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.finetuning import encode_examples
 
 CPU = torch.device("cpu")
@@ -26,7 +26,7 @@ class Counted:
         self.teacher, self.asked, self.dies_after = teacher, 0, dies_after
         self.sha256 = teacher.sha256
 
-    def outputs(self, encoded: list[Encoded]) -> Any:
+    def outputs(self, encoded: list[EncodedExample]) -> Any:
         if self.asked + len(encoded) > self.dies_after:
             raise KeyboardInterrupt
         self.asked += len(encoded)
@@ -37,7 +37,7 @@ def open_teacher(folder: Path) -> TaskTeacher:
     return TaskTeacher.open(str(folder), None, CPU)
 
 
-def encoded_by(teacher: TaskTeacher, folder: Path, task: str, count: int = 40) -> list[Encoded]:
+def encoded_by(teacher: TaskTeacher, folder: Path, task: str, count: int = 40) -> list[EncodedExample]:
     examples = teacher.task.read(write_rows(folder / "rows.jsonl", task, count), labelled=False)
     return list(encode_examples(teacher.task, examples, teacher.tokenizer).encoded)
 
@@ -103,7 +103,7 @@ def test_columns_and_patches_are_part_of_what_was_read(
     assert len({key_of(teacher, [each]) for each in (one, *found)}) == 7
 
 
-def _with_values(one: Encoded, value: float) -> Any:
+def _with_values(one: EncodedExample, value: float) -> Any:
     return tuple(
         replace(window, values=np.full((len(window.token_ids), 3), value, np.float32))
         for window in one.windows

@@ -11,9 +11,9 @@ from bertsmith.tasks.losses.distillation import (
     ClassLoss,
     CosineLoss,
     DistillationLoss,
+    DistillationTarget,
     LabelLoss,
     SpanLoss,
-    Taught,
     VectorLoss,
     WordLoss,
 )
@@ -38,9 +38,9 @@ def divergence(ours: np.ndarray, theirs: np.ndarray, temperature: float) -> floa
     return temperature**2 * sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
 
 
-def taught(answers: list[np.ndarray], rows: list[tuple[int, ...]] | None = None) -> list[Taught]:
+def taught(answers: list[np.ndarray], rows: list[tuple[int, ...]] | None = None) -> list[DistillationTarget]:
     rows = rows or [(1,)] * len(answers)
-    return [Taught(None, answer, own, False) for answer, own in zip(answers, rows, strict=True)]
+    return [DistillationTarget(None, answer, own, False) for answer, own in zip(answers, rows, strict=True)]
 
 
 def test_classes_are_taught_by_their_softened_probabilities() -> None:

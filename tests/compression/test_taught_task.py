@@ -10,7 +10,7 @@ from distil_rows import tokenizer_of_words
 
 from bertsmith.compression.distilling.tasks.taught_task import TaughtTask, taught_examples
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
-from bertsmith.tasks.losses.distillation import DistillationLoss, Taught
+from bertsmith.tasks.losses.distillation import DistillationLoss, DistillationTarget
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Head, Task
 
@@ -27,7 +27,7 @@ def draw(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def one_by_one(
-    task: Task[Any], soft_loss: DistillationLoss, outputs: torch.Tensor, targets: list[Taught]
+    task: Task[Any], soft_loss: DistillationLoss, outputs: torch.Tensor, targets: list[DistillationTarget]
 ) -> list[float]:
     """Each example alone: outputs are split by the rows it has."""
     per_row = outputs.split([sum(each.rows) for each in targets])
@@ -46,9 +46,10 @@ def test_labelled_and_unlabelled_classes_are_mixed_by_weight() -> None:
     golds = [0, None, 2, None, 1, 1]
     given = [soft_loss.answer(answer) for answer in answers]
     targets = [
-        Taught(gold, answer, (1,), gold is not None) for gold, answer in zip(golds, given, strict=True)
+        DistillationTarget(gold, answer, (1,), gold is not None)
+        for gold, answer in zip(golds, given, strict=True)
     ]
-    targets[5] = Taught(1, None, (1,), True)  # a label is all there is
+    targets[5] = DistillationTarget(1, None, (1,), True)  # a label is all there is
     taught = TaughtTask(task, soft_loss, WEIGHT)
     assert float(taught.loss(outputs, targets)) == pytest.approx(
         sum(one_by_one(task, soft_loss, outputs, targets)), rel=1e-5
@@ -64,7 +65,7 @@ def test_tags_of_some_sentences_are_picked_by_their_words() -> None:
     answers = np.split(soft_loss.answer(draw(10, 3, seed=1)), np.cumsum(sizes)[:-1])
     golds = [np.array([0, 1]), None, np.array([2]), None]
     targets = [
-        Taught(gold, answer, (size,), gold is not None)
+        DistillationTarget(gold, answer, (size,), gold is not None)
         for gold, answer, size in zip(golds, answers, sizes, strict=True)
     ]
     taught = TaughtTask(task, soft_loss, WEIGHT)
@@ -79,7 +80,8 @@ def test_a_weight_of_one_leaves_the_labels_out() -> None:
     outputs, answer = torch.from_numpy(draw(1, 3)), soft_loss.answer(draw(3, seed=1))
     taught = TaughtTask(task, soft_loss, 1.0)
     losses = {
-        float(taught.loss(outputs, [Taught(gold, answer, (1,), gold is not None)])) for gold in (0, 1, None)
+        float(taught.loss(outputs, [DistillationTarget(gold, answer, (1,), gold is not None)]))
+        for gold in (0, 1, None)
     }
     assert len(losses) == 1
 
@@ -90,7 +92,7 @@ def test_a_listwise_reranker_is_taught_by_its_teacher_alone() -> None:
     taught = TaughtTask(task, task.distillation_loss(1.0, Head()), 0.2)
     assert not taught.needs_global_batch
     taught._soft_loss.begin([np.array([1.0]), np.array([3.0])])
-    target = Taught(object(), np.array([3.0], np.float32), (1,), True)
+    target = DistillationTarget(object(), np.array([3.0], np.float32), (1,), True)
     assert float(taught.loss(torch.tensor([[3.0]]), [target])) == 0.0
 
 

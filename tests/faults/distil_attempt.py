@@ -14,7 +14,7 @@ from bertsmith.compression.distilling.distil import distil_task
 from bertsmith.compression.distilling.tasks import lesson
 from bertsmith.compression.distilling.tasks import teacher as answer_cache
 from bertsmith.files import read_json, sha256
-from bertsmith.tasks.finetuning import Finetuning
+from bertsmith.tasks.finetuning import FinetuningObjective
 from bertsmith.training.finetuning import task_run as best
 from bertsmith.training.finetuning.finetune import finetune
 from bertsmith.training.log import RunLog
@@ -35,7 +35,7 @@ class DistilFault(Fault):
 DISTIL_PLACES: dict[str, Callable[[Strike], None]] = {
     "before some answers are kept": _before(answer_cache, "atomic_write"),
     "after some answers were kept": _after(answer_cache, "atomic_write"),
-    "before a micro-batch": _before(Finetuning, "loss"),
+    "before a micro-batch": _before(FinetuningObjective, "loss"),
     "after an evaluation counts": _after(best.Best, "consider"),
     "in the middle of a checkpoint": PLACES["in the middle of a tensor file"],
     "before a file gets its name": _before(Path, "replace"),

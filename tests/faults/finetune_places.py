@@ -8,7 +8,7 @@ import torch
 from places import PLACES, Fault, Strike, _after, _before
 from torch import Tensor
 
-from bertsmith.tasks.finetuning import Finetuning
+from bertsmith.tasks.finetuning import FinetuningObjective
 from bertsmith.training.finetuning import finetune, results
 from bertsmith.training.finetuning import task_run as best
 
@@ -34,9 +34,9 @@ def _half_of_the_best_weights(strike: Strike) -> None:
 
 
 FINETUNE_PLACES: dict[str, Callable[[Strike], None]] = {
-    "before a micro-batch": _before(Finetuning, "loss"),
+    "before a micro-batch": _before(FinetuningObjective, "loss"),
     "after the weights changed": _after(torch.optim.AdamW, "step"),
-    "during evaluation": _before(Finetuning, "evaluate"),
+    "during evaluation": _before(FinetuningObjective, "evaluate"),
     "before an evaluation counts": _before(best.Best, "consider"),
     "after an evaluation counts": _after(best.Best, "consider"),
     "in the middle of the best weights": _half_of_the_best_weights,

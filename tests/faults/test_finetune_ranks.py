@@ -17,7 +17,7 @@ from tiny_run import WORDS
 from torch.testing import assert_close
 
 from bertsmith.files import read_json
-from bertsmith.tasks.finetuning import Finetuning
+from bertsmith.tasks.finetuning import FinetuningObjective
 from bertsmith.training.finetuning.task_run import Best
 from bertsmith.training.log import RunLog
 
@@ -134,7 +134,7 @@ class ScoreOfOnesOwn:
 
     def install(self) -> None:
         scores = iter([0.1, 0.2, 0.3, 0.4] if os.environ["RANK"] == "0" else [0.4, 0.3, 0.2, 0.1])
-        Finetuning.evaluate = lambda *_: {"accuracy": next(scores)}
+        FinetuningObjective.evaluate = lambda *_: {"accuracy": next(scores)}
 
 
 @dataclass(frozen=True)

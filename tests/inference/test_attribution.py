@@ -12,7 +12,7 @@ from bertsmith import Embedder, Explainer, InputError, MaskedLanguageModel, Mode
 from bertsmith.inference.explaining import explained_model
 from bertsmith.inference.explaining.attribution import AttentionWeights
 from bertsmith.model.layers import attention
-from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.encoding import EncodedExample
 from sentence_folders import save_foreign
 from served_models import TASKS, inputs_of, save_fine_tuned, save_pretrained, save_unanswerable
 
@@ -113,7 +113,7 @@ def test_the_tag_is_that_of_the_best_legal_path_and_not_each_words_likeliest() -
     outputs = np.zeros((2, 3), np.float32)
     outputs[0, task.label_ids["I-PER"]] = outputs[1, task.label_ids["O"]] = 4.0  # nothing begins with I-PER
     outputs[0, task.label_ids["B-PER"]] = 3.0
-    name, _ = task.answer_number(task.example(["bano", "delo"]), Encoded(()), outputs, 0)
+    name, _ = task.answer_number(task.example(["bano", "delo"]), EncodedExample(()), outputs, 0)
     assert name == "B-PER of 'bano'"
 
 

@@ -33,7 +33,7 @@ from bertsmith.inference.checking.check import check_model
 from bertsmith.inference.checking.oracles import Oracle, their_answers
 from bertsmith.tasks.golden.comparison import compare
 from bertsmith.tasks.golden.records import answers_of
-from bertsmith.tasks.golden.subject import Subject, open_subject
+from bertsmith.tasks.golden.subject import GoldenSubject, open_subject
 from served_models import save_encoder, save_fine_tuned, save_pretrained
 
 pytest.importorskip("transformers")
@@ -51,7 +51,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def subjects(sound: dict[str, Path]) -> Callable[[str], Subject]:
+def subjects(sound: dict[str, Path]) -> Callable[[str], GoldenSubject]:
     """The sound models opened, each once."""
     return cache(lambda kind: open_subject(sound[kind]))
 
@@ -108,7 +108,7 @@ def test_weights_of_half_precision_are_computed_in_float32_by_both(
 
 
 def test_where_no_text_is_read_as_the_other_tool_reads_it_nothing_agrees(
-    sound: dict[str, Path], subjects: Callable[[str], Subject]
+    sound: dict[str, Path], subjects: Callable[[str], GoldenSubject]
 ) -> None:
     with pytest.raises(InputError, match="nothing to compare"):
         their_answers("transformers", sound["tagging"], subjects("tagging"), [])
@@ -184,7 +184,7 @@ OF_VECTORS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("damage", [*DAMAGES, *OF_VECTORS])
 def test_the_stage_at_which_another_tool_differs_is_named(
-    sound: dict[str, Path], subjects: Callable[[str], Subject], tmp_path: Path, damage: str
+    sound: dict[str, Path], subjects: Callable[[str], GoldenSubject], tmp_path: Path, damage: str
 ) -> None:
     oracle: Oracle = "sentence-transformers" if damage in OF_VECTORS else "transformers"
     pytest.importorskip(oracle.replace("-", "_"))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.metrics.ranking_scores import Graded, tied_average_precision, tied_reciprocal_rank
+from bertsmith.metrics.ranking_scores import GradedRankings, tied_average_precision, tied_reciprocal_rank
 from bertsmith.metrics.ranking_scores import average_precision as plain_map
 from bertsmith.metrics.ranking_scores import mrr as plain_mrr
 
@@ -26,7 +26,9 @@ def over_all_orders(scores: np.ndarray, relevant: np.ndarray) -> tuple[float, fl
     found = []
     for order in permutations(range(len(scores))):
         if all(scores[a] >= scores[b] for a, b in pairwise(order)):
-            graded = Graded(relevant[list(order)][None].astype(float), np.ones((1, int(relevant.sum()))))
+            graded = GradedRankings(
+                relevant[list(order)][None].astype(float), np.ones((1, int(relevant.sum())))
+            )
             found.append((plain_map(graded)[0], plain_mrr(graded)[0]))
     mean = np.mean(found, axis=0)
     return float(mean[0]), float(mean[1])

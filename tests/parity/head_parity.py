@@ -21,7 +21,7 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.weights import to_hugging_face
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
-from bertsmith.tasks.finetuning import Finetuning, encode_examples
+from bertsmith.tasks.finetuning import FinetuningObjective, encode_examples
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
@@ -127,7 +127,7 @@ def our_step(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of one step over all examples, and its gradients under transformers' names."""
     split = encode_examples(task, examples, tokenizer)
-    objective = Finetuning(task, model, split, None, len(examples), 0, torch.device("cpu"))
+    objective = FinetuningObjective(task, model, split, None, len(examples), 0, torch.device("cpu"))
     sequences = next(objective.batches(Cursor())).sequences
     loss = objective.loss(sequences)["task"] / objective.counts(sequences)["task"]
     model.zero_grad()

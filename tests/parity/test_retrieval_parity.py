@@ -26,7 +26,7 @@ from transformers import AutoModelForSequenceClassification
 from bertsmith.data.batch import split
 from bertsmith.data.stream import Cursor
 from bertsmith.tasks.examples.query_documents import QueryExample
-from bertsmith.tasks.finetuning import Finetuning, encode_examples
+from bertsmith.tasks.finetuning import FinetuningObjective, encode_examples
 from bertsmith.tasks.losses import contrastive
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
@@ -100,7 +100,7 @@ def test_a_step_with_negatives_from_the_batch(cached: bool, tmp_path: Path) -> N
     task.fit(rows)
     model = new_model(task, small_config("bert", tokenizer))
     folder = saved(tmp_path / "model", model, task, tokenizer)
-    objective = Finetuning(
+    objective = FinetuningObjective(
         task, model.double(), encode_examples(task, rows, tokenizer), None, 8, 0, torch.device("cpu")
     )
     value = our_step(objective, 30 if cached else 10**6)
@@ -127,7 +127,7 @@ def test_a_step_with_negatives_from_the_batch(cached: bool, tmp_path: Path) -> N
         assert float((gradient - gradients[name]).abs().max()) <= max(1e-6 * largest, 1e-14), name
 
 
-def our_step(objective: Finetuning, micro_batch_tokens: int) -> float:
+def our_step(objective: FinetuningObjective, micro_batch_tokens: int) -> float:
     sequences = next(objective.batches(Cursor())).sequences
     count = objective.counts(sequences)["task"]
     parts = split(sequences, 1, micro_batch_tokens)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 from transformers import AutoTokenizer
 
-from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
 from bertsmith.text.tokens.sequence_rules import Truncation
@@ -76,13 +76,13 @@ def words_of(kind: str, count: int, before: int = 0) -> str:
     return "".join(letters[(before + place) % len(letters)] for place in range(count))
 
 
-def encoded(tokenizer: Tokenizer, text: Any, name: str = "classification", **options: Any) -> Encoded:
+def encoded(tokenizer: Tokenizer, text: Any, name: str = "classification", **options: Any) -> EncodedExample:
     kind = find_task(name)
     task = kind(kind.Settings(**options))
     return encode_examples(task, [task.example(text)], tokenizer).encoded[0]
 
 
-def ids_of(found: Encoded) -> list[list[int]]:
+def ids_of(found: EncodedExample) -> list[list[int]]:
     return [window.token_ids.tolist() for window in found.windows]
 
 

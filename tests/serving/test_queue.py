@@ -13,7 +13,7 @@ import torch
 from bertsmith.serving.operations.operation import Pass, PreparedRequest
 from bertsmith.serving.queue import Job, WorkQueue
 from bertsmith.serving.refusals import Expired, Overloaded
-from bertsmith.tasks.examples.encoding import Encoded, Window
+from bertsmith.tasks.examples.encoding import EncodedExample, Window
 
 RUN, OTHER = (Pass(lambda batch, layout: torch.zeros(1), torch.device("cpu"), name) for name in "ab")
 
@@ -26,7 +26,7 @@ def job(
     finish: Callable[..., Any] = list,
 ) -> Job:
     encoded = [
-        Encoded((Window(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(1, np.int64)),))
+        EncodedExample((Window(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(1, np.int64)),))
         for n in lengths
     ]
     prepared = PreparedRequest(run, encoded, finish, lengths, [False] * len(lengths))

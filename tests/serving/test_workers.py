@@ -13,7 +13,7 @@ from bertsmith.serving.operations.operation import Pass, PreparedRequest
 from bertsmith.serving.queue import Job, WorkQueue
 from bertsmith.serving.refusals import Expired
 from bertsmith.serving.workers import Workers, usual_budget
-from bertsmith.tasks.examples.encoding import Encoded, Window
+from bertsmith.tasks.examples.encoding import EncodedExample, Window
 
 CPU = torch.device("cpu")
 
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 def prepared(finish: Any, is_slow: bool = False, compute: Any = None) -> PreparedRequest:
     window = Window(np.ones(4, np.int64), np.zeros(4, np.int64), np.zeros(1, np.int64))
     run = Pass(compute or (lambda batch, layout: torch.ones(len(batch.lengths), 1)), CPU, "m")
-    return PreparedRequest(run, [Encoded((window,))], finish, [4], [False], is_slow=is_slow)
+    return PreparedRequest(run, [EncodedExample((window,))], finish, [4], [False], is_slow=is_slow)
 
 
 def test_a_batch_has_as_many_tokens_as_suit_the_device() -> None:

@@ -12,7 +12,7 @@ from bertsmith.data.stream import Cursor
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.tasks.examples.query_documents import QueryExample
-from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, encode_examples
+from bertsmith.tasks.finetuning import EncodedExamples, FinetuningObjective, encode_examples
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel
@@ -114,9 +114,9 @@ def split_of(task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer) -> 
 
 def objective_of(
     task: Task[Any], model: TaskModel, split: EncodedExamples, batch_size: int = 64
-) -> Finetuning:
-    return Finetuning(task, model, split, split, batch_size, 0, torch.device("cpu"))
+) -> FinetuningObjective:
+    return FinetuningObjective(task, model, split, split, batch_size, 0, torch.device("cpu"))
 
 
-def first_batch(objective: Finetuning) -> Any:
+def first_batch(objective: FinetuningObjective) -> Any:
     return next(objective.batches(Cursor())).sequences

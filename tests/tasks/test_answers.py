@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bertsmith.tasks.examples.encoding import owner, windows
 from bertsmith.tasks.question_answering import (
-    Decoded,
+    RankedAnswers,
     WindowScores,
     best_pairs,
     decode,
@@ -180,7 +180,7 @@ def test_none_is_chosen_above_the_threshold_only() -> None:
 
 def test_a_passage_without_tokens_has_no_answer() -> None:
     nothing = WindowScores(np.zeros(0), np.zeros(0), np.zeros((0, 2), np.int64), 1.0, 1.0)
-    assert decode("\u200b", [nothing]) == Decoded((), math.inf)
+    assert decode("\u200b", [nothing]) == RankedAnswers((), math.inf)
     assert decode("\u200b", [nothing]).choose() is None
 
 

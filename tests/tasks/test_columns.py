@@ -10,15 +10,21 @@ import pytest
 
 from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.tasks.classification import Classification, ClassificationSettings
-from bertsmith.tasks.examples.columns import CategoryColumn, Columns, NumberColumn, Wanted, as_cell
+from bertsmith.tasks.examples.columns import (
+    CategoryColumn,
+    ColumnChoice,
+    FittedColumns,
+    NumberColumn,
+    as_cell,
+)
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.task import fitted_again
 
 
-def fit(rows: list[tuple[Any, ...]], *wanted: str) -> Columns:
+def fit(rows: list[tuple[Any, ...]], *wanted: str) -> FittedColumns:
     cells = [tuple(as_cell(cell, "a.csv", "x") for cell in row) for row in rows]
-    return Columns.fit(
-        [*map(Wanted.of, wanted)], cells, [f"a.csv, line {n}" for n in range(2, len(rows) + 2)]
+    return FittedColumns.fit(
+        [*map(ColumnChoice.of, wanted)], cells, [f"a.csv, line {n}" for n in range(2, len(rows) + 2)]
     )
 
 
@@ -108,7 +114,7 @@ def test_a_list_is_no_cell() -> None:
 
 def test_what_training_showed_survives_the_file() -> None:
     columns = fit([("1", "a"), ("", "b")], "age", "plan:category")
-    assert Columns.from_json(columns.to_json(), ["age", "plan"], "m.json") == columns
+    assert FittedColumns.from_json(columns.to_json(), ["age", "plan"], "m.json") == columns
 
 
 @pytest.mark.parametrize(
@@ -123,7 +129,7 @@ def test_what_training_showed_survives_the_file() -> None:
 )
 def test_an_altered_file_is_refused(record: Any) -> None:
     with pytest.raises(ModelError, match=r"^m.json: .*The file was altered"):
-        Columns.from_json(record, ["age"], "m.json")
+        FittedColumns.from_json(record, ["age"], "m.json")
 
 
 def mixed_task() -> Classification:

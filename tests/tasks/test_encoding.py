@@ -11,7 +11,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.tasks.examples.encoding import (
-    Encoded,
+    EncodedExample,
     Layout,
     Window,
     join_segments,
@@ -30,7 +30,7 @@ def window(first: int, length: int, rows: list[int], text: int = 0) -> Window:
 
 
 @st.composite
-def encodings(draw: st.DrawFn) -> list[Encoded]:
+def encodings(draw: st.DrawFn) -> list[EncodedExample]:
     made, number = [], 0
     for _ in range(draw(st.integers(1, 5))):
         windows = []
@@ -39,7 +39,7 @@ def encodings(draw: st.DrawFn) -> list[Encoded]:
             rows = sorted(draw(st.sets(st.integers(0, length - 1))))
             windows.append(window(number, length, rows, text))
             number += length
-        made.append(Encoded(tuple(windows)))
+        made.append(EncodedExample(tuple(windows)))
     return made
 
 
@@ -58,7 +58,7 @@ def test_a_pair_is_read_by_a_roberta_with_a_wordpiece_vocabulary() -> None:
 
 @settings(deadline=None)
 @given(encodings())
-def test_rows_of_the_packed_batch_are_the_windows_own(encoded: list[Encoded]) -> None:
+def test_rows_of_the_packed_batch_are_the_windows_own(encoded: list[EncodedExample]) -> None:
     packed, layout = pack_examples(encoded, range(len(encoded))), Layout(encoded)
     texts = [(e, text) for e, one in enumerate(encoded) for text in sorted({w.text for w in one.windows})]
     wanted = [
@@ -84,7 +84,7 @@ def test_rows_of_the_packed_batch_are_the_windows_own(encoded: list[Encoded]) ->
 
 
 def test_a_batch_is_known_by_the_numbers_of_its_examples() -> None:
-    encoded = [Encoded((window(0, 3, [0]), window(3, 2, [0]))), Encoded((window(5, 4, [1]),))]
+    encoded = [EncodedExample((window(0, 3, [0]), window(3, 2, [0]))), EncodedExample((window(5, 4, [1]),))]
     packed = pack_examples(encoded, [7, 2])
     assert packed.keys.tolist() == [7, 7, 2]
     assert packed.lengths.tolist() == [3, 2, 4]

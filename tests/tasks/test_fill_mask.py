@@ -11,7 +11,7 @@ from small_tasks import joined_by
 from bertsmith.data.batch import PackedBatch
 from bertsmith.data.store import TokenStore
 from bertsmith.errors import InputError
-from bertsmith.tasks.pretraining.fill_mask import Candidate, fill_mask, masked_examples
+from bertsmith.tasks.pretraining.fill_mask import MaskCandidate, fill_mask, masked_examples
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -154,7 +154,7 @@ def test_examples_are_whole_words_of_the_text_that_fit_back(store: TokenStore, t
 def test_examples_can_be_filled(store: TokenStore, tokenizer: Tokenizer, model: PretrainingModel) -> None:
     for text, _ in masked_examples(store, tokenizer, 8, 64):
         ((first, *_),) = fill_mask(model, tokenizer, text)
-        assert isinstance(first, Candidate) and 0 < first.probability < 1
+        assert isinstance(first, MaskCandidate) and 0 < first.probability < 1
 
 
 def test_examples_are_no_longer_than_the_model_reads(store: TokenStore, tokenizer: Tokenizer) -> None:

@@ -28,7 +28,7 @@ from bertsmith.data.stream import Cursor
 from bertsmith.errors import BertsmithError, InputError, ModelError
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.examples.encoding import Layout, pack_examples
-from bertsmith.tasks.finetuning import Finetuning, steps_of_epoch
+from bertsmith.tasks.finetuning import FinetuningObjective, steps_of_epoch
 from bertsmith.tasks.forward_passes import batches_by_length
 from bertsmith.tasks.losses.gradient_cache import joined
 from bertsmith.tasks.registry import TASKS, find_task
@@ -50,7 +50,7 @@ every_task = pytest.mark.parametrize(("name", "settings"), VARIANTS, ids=lambda 
 
 def trained(
     name: str, settings: dict[str, Any], tokenizer: Tokenizer
-) -> tuple[Task[Any], TaskModel, list[Any], Finetuning]:
+) -> tuple[Task[Any], TaskModel, list[Any], FinetuningObjective]:
     """A task that knows its labels, a random model, examples of up to 40 words, and its objective."""
     task = make_task(name, **LONG | settings)
     examples = examples_of(task, WORDS)
@@ -78,7 +78,9 @@ def test_a_step_is_the_same_however_small_the_micro_batches(
         assert float((found - wanted).abs().max()) <= 1e-5 * scale, tuple(parameter.shape)
 
 
-def step(objective: Finetuning, model: TaskModel, micro_batch_tokens: int) -> tuple[float, list[Tensor]]:
+def step(
+    objective: FinetuningObjective, model: TaskModel, micro_batch_tokens: int
+) -> tuple[float, list[Tensor]]:
     """Loss and gradients of a step, as the loop computes them."""
     sequences = first_batch(objective)
     count = objective.counts(sequences)["task"]
@@ -175,7 +177,7 @@ def test_metrics_of_right_predictions_are_perfect(
 # -- order of the examples ---------------------------------------------------------------------------------
 
 
-def small_objective(tokenizer: Tokenizer, batch_size: int) -> Finetuning:
+def small_objective(tokenizer: Tokenizer, batch_size: int) -> FinetuningObjective:
     task = make_task("classification")
     examples = examples_of(task, WORDS, count=11, longest=4)
     model = random_model(task, tokenizer)

@@ -13,7 +13,7 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.model.cpu import onednn_matmul
 from bertsmith.model.cpu.onednn_matmul import FEWEST_TOKENS
-from bertsmith.tasks.examples.encoding import Encoded, Layout, Window
+from bertsmith.tasks.examples.encoding import EncodedExample, Layout, Window
 from bertsmith.tasks.forward_passes import batches_by_length, forward_passes
 from bertsmith.tasks.heads.pooling import pool_examples
 
@@ -39,10 +39,10 @@ def encoder() -> Bert:
     ).eval()
 
 
-def examples() -> list[Encoded]:
+def examples() -> list[EncodedExample]:
     draw = np.random.default_rng(0)
     windows = [Window(draw.integers(5, 50, n), np.zeros(n, np.int64), np.arange(n)) for n in LENGTHS]
-    return [Encoded((window,)) for window in windows]
+    return [EncodedExample((window,)) for window in windows]
 
 
 def test_every_example_has_the_vector_that_it_has_alone(encoder: Bert, cores: int) -> None:
@@ -69,7 +69,7 @@ def test_what_is_little_for_all_cores_is_shared_out_evenly(cores: int) -> None:
 
     def largest(examples: int) -> int:
         tokens = np.zeros(50, np.int64)
-        encoded = [Encoded((Window(tokens, tokens, tokens),))] * examples
+        encoded = [EncodedExample((Window(tokens, tokens, tokens),))] * examples
         return max(int(each.found.max()) for each in forward_passes(compute, encoded, CPU, 2000))
 
     assert largest(40) == 2000

@@ -8,7 +8,7 @@ from small_tasks import WORDS, examples_of, make_task
 
 from bertsmith.metrics import thresholds
 from bertsmith.tasks.evaluating.evaluation import Evaluation, standard_error
-from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.examples.held_out import folds_of
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import EncodedExamples
@@ -64,7 +64,7 @@ def test_a_bootstrap_over_tagged_sentences_costs_a_few_looks_at_them() -> None:
     begun = time.perf_counter()
     gain_of(task, said, said, examples)
     assert time.perf_counter() - begun < 60 * once
-    split = EncodedExamples(examples, [Encoded((), None)] * len(examples))
+    split = EncodedExamples(examples, [EncodedExample((), None)] * len(examples))
     evaluation = Evaluation(task.metrics(said, examples), {}, said, split)
     begun = time.perf_counter()
     assert standard_error(task, evaluation, []) is not None
@@ -86,7 +86,7 @@ def test_thresholds_are_chosen_by_other_rows_than_they_are_judged_on(monkeypatch
     """
     monkeypatch.setattr(thresholds, "_FEW_TEXTS", 1e-9)
     task, examples, outputs = judged_at_random()
-    encoded = [Encoded((), task.target(example.label)) for example in examples]
+    encoded = [EncodedExample((), task.target(example.label)) for example in examples]
     folds = folds_of(task, examples, 5)
     honest = task.decode_by_folds(outputs, examples, encoded, folds)
     task.calibrate(outputs, examples, encoded)
@@ -103,7 +103,7 @@ def test_other_labels_on_a_fold_change_nothing_of_what_is_said_of_it() -> None:
     folds, said = folds_of(task, examples, 5), []
     for shift in (0, 1):
         labels = [(n + shift * (fold == 0)) % 10 for n, fold in enumerate(folds.tolist())]
-        encoded = [Encoded((), task.target((f"label {label}",))) for label in labels]
+        encoded = [EncodedExample((), task.target((f"label {label}",))) for label in labels]
         found = task.decode_by_folds(outputs, examples, encoded, folds)
         said.append([each["labels"] for each, fold in zip(found, folds.tolist(), strict=True) if fold == 0])
     assert said[0] == said[1] and any(said[0])
@@ -111,6 +111,6 @@ def test_other_labels_on_a_fold_change_nothing_of_what_is_said_of_it() -> None:
 
 def test_one_fold_alone_is_judged_by_no_threshold() -> None:
     task, examples, outputs = judged_at_random()
-    encoded = [Encoded((), task.target(example.label)) for example in examples]
+    encoded = [EncodedExample((), task.target(example.label)) for example in examples]
     found = task.decode_by_folds(outputs, examples, encoded, np.zeros(60, np.int64))
     assert found == task.decode(outputs, examples, encoded)

@@ -6,7 +6,7 @@ import torch
 
 from bertsmith.errors import InputError
 from bertsmith.model.config import make_config
-from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings
 
@@ -52,7 +52,7 @@ def test_a_rare_label_gets_a_threshold_that_finds_it() -> None:
     draw = np.random.default_rng(1)
     gold = np.stack([draw.random(300) < 0.1, draw.random(300) < 0.6], axis=1)
     outputs = np.where(gold, [-1.0, 2.0], [-4.0, -2.0]) + draw.normal(0, 0.3, gold.shape)
-    encoded = [Encoded((), row) for row in gold]
+    encoded = [EncodedExample((), row) for row in gold]
     examples = [example(*np.array(task.labels)[row]) for row in gold]
     rows = list(outputs.astype(np.float32))
     assert task.metrics(task.decode(rows, examples, encoded), examples)["macro_f1"] < 0.6

@@ -12,7 +12,7 @@ from small_tasks import make_task
 from torch.nn import functional as F
 
 from bertsmith.errors import InputError, ModelError
-from bertsmith.tasks.reranking import Candidate, Reranking
+from bertsmith.tasks.reranking import RelevanceTarget, Reranking
 from bertsmith.tasks.task import reading_columns
 
 ROWS = [
@@ -86,7 +86,7 @@ def test_mined_files_are_read_as_one(tmp_path: Path) -> None:
     assert one == several and ("who?", "Bob", 1) in one and len(one) == 6
     labelled = tmp_path / "labelled.tsv"
     labelled.write_text("query\tdocument\tlabel\nwho?\tann\t1\nwho?\tann\t0\n")
-    assert [file.label for file in make_task("reranking").read_files([labelled])] == [1, 0]
+    assert [example.label for example in make_task("reranking").read_files([labelled])] == [1, 0]
     assert len(make_task("reranking").read_files([paths[0], labelled])) == 8
 
 
@@ -178,7 +178,7 @@ def test_the_loss_is_its_definition_over_each_querys_candidates(loss: str) -> No
     task = make_task("reranking", loss=loss, positive_weight=1.0)
     relevance = [0.0, 1.0, 0.5, 0.25, 0.0, 0.0]
     query = [11, 22, 11, 11, 33, 22]
-    targets = [Candidate(q, r) for q, r in zip(query, relevance, strict=True)]
+    targets = [RelevanceTarget(q, r) for q, r in zip(query, relevance, strict=True)]
     logits = torch.tensor([0.3, -1.0, 2.0, 0.1, 0.7, 1.5], requires_grad=True)
     found = task.loss(logits[:, None], targets)
     if loss == "pointwise":
@@ -195,7 +195,7 @@ def test_the_loss_is_its_definition_over_each_querys_candidates(loss: str) -> No
 
 def test_a_listwise_batch_holds_whole_queries() -> None:
     task = make_task("reranking", loss="listwise")
-    targets = [Candidate(number // 4, float(number % 4 == 0 and number < 40)) for number in range(48)]
+    targets = [RelevanceTarget(number // 4, float(number % 4 == 0 and number < 40)) for number in range(48)]
     order = np.random.default_rng(0).permutation(48)
     batches = task.make_batches(targets, order, 8)
     assert max(np.concatenate(batches)) == 39  # the last two queries have nothing relevant

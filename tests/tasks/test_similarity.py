@@ -11,7 +11,7 @@ from small_tasks import WORDS, make_task, random_model, split_of
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError, ModelError
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
-from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
+from bertsmith.tasks.examples.encoding import EncodedExample, Layout, pack_examples
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.heads.pooling import pool_texts
 from bertsmith.tasks.similarity import Similarity
@@ -98,7 +98,7 @@ def test_classes_of_pairs_survive_a_checkpoint(tokenizer: Tokenizer, tmp_path: A
     task.fit(examples)
     assert (task.labels, task.main_metric) == (("against", "other", "same"), "accuracy")
     model = random_model(task, tokenizer)
-    encoded: tuple[Encoded, ...] | Any = split_of(task, examples, tokenizer).encoded
+    encoded: tuple[EncodedExample, ...] | Any = split_of(task, examples, tokenizer).encoded
     outputs = outputs_of(model, encoded)
     save_task_model(tmp_path / "model", model, task, tokenizer, {})
     again, opened = load_task_model(tmp_path / "model")

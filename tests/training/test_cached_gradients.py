@@ -17,7 +17,7 @@ from bertsmith.data.stream import Cursor
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.tasks.examples.query_documents import QueryExample
-from bertsmith.tasks.finetuning import Finetuning, encode_examples
+from bertsmith.tasks.finetuning import FinetuningObjective, encode_examples
 from bertsmith.tasks.losses.gradient_cache import GradientCache
 from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
 from bertsmith.tasks.task_model import TaskModel
@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 
 def objective(
     dropout: float, examples: int = 24, width: int = 16, words: int = 12, **settings: Any
-) -> Finetuning:
+) -> FinetuningObjective:
     """Random rows with 0 to 2 negatives, a model with weights far from zero, and all rows in one batch."""
     draw = np.random.default_rng(0)
 
@@ -56,10 +56,10 @@ def objective(
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
-    return Finetuning(task, model, encode_examples(task, rows, tokenizer), None, examples, 0, CPU)
+    return FinetuningObjective(task, model, encode_examples(task, rows, tokenizer), None, examples, 0, CPU)
 
 
-def step(finetuning: Finetuning, ranks: int, micro_batch_tokens: int) -> tuple[float, list[Tensor]]:
+def step(finetuning: FinetuningObjective, ranks: int, micro_batch_tokens: int) -> tuple[float, list[Tensor]]:
     """Value and gradients of one step as the loop takes it: every rank in turn, from a seed of its own."""
     sequences = next(finetuning.batches(Cursor())).sequences
     parts = split(sequences, ranks, micro_batch_tokens)
@@ -76,7 +76,7 @@ def step(finetuning: Finetuning, ranks: int, micro_batch_tokens: int) -> tuple[f
     return value, gradients(finetuning)
 
 
-def first_pass(finetuning: Finetuning, parts: Any, rank: int) -> Tensor:
+def first_pass(finetuning: FinetuningObjective, parts: Any, rank: int) -> Tensor:
     """What a rank gives to `gather`: asked of the rank itself."""
     found: list[Tensor] = []
 
@@ -90,7 +90,9 @@ def first_pass(finetuning: Finetuning, parts: Any, rank: int) -> Tensor:
     return found[0].detach()
 
 
-def plain_step(finetuning: Finetuning, ranks: int, micro_batch_tokens: int) -> tuple[float, list[Tensor]]:
+def plain_step(
+    finetuning: FinetuningObjective, ranks: int, micro_batch_tokens: int
+) -> tuple[float, list[Tensor]]:
     """The definition: all vectors with their graphs, one loss, one backward pass."""
     sequences = next(finetuning.batches(Cursor())).sequences
     outputs, targets = [], []
@@ -110,7 +112,7 @@ def plain_step(finetuning: Finetuning, ranks: int, micro_batch_tokens: int) -> t
     return float(loss.detach()), gradients(finetuning)
 
 
-def gradients(finetuning: Finetuning) -> list[Tensor]:
+def gradients(finetuning: FinetuningObjective) -> list[Tensor]:
     return [p.grad.clone() for p in finetuning.model.parameters() if p.grad is not None]
 
 
@@ -146,7 +148,7 @@ def test_without_dropout_neither_ranks_nor_micro_batches_change_a_step(loss: str
         assert_close(step(made, ranks, micro_batch_tokens), whole, 1e-5)
 
 
-def with_negatives(loss: str) -> Finetuning:
+def with_negatives(loss: str) -> FinetuningObjective:
     """Rows that all have a negative."""
     made = objective(0.0)
     kept = [n for n, each in enumerate(made.train.encoded) if len(each.target.documents) > 1]

@@ -28,9 +28,9 @@ from bertsmith.machine import Hardware
 from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.model.config import make_config
 from bertsmith.reporting import formatting
-from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.examples.held_out import CROSS_VALIDATION, folds_of
-from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, encode_examples
+from bertsmith.tasks.finetuning import EncodedExamples, FinetuningObjective, encode_examples
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.heads.linear_start import FROZEN, LinearProbe
 from bertsmith.tasks.registry import find_task
@@ -283,7 +283,7 @@ def test_a_fold_is_decoded_by_the_transitions_of_its_own_model(
     task = kind(kind.Settings(crf=True))
     rows = task.read(write_rows(tmp_path / "rows.jsonl", "tagging", 40))
     task.fit(rows)
-    train, made = EncodedExamples(rows, [Encoded((), target=row) for row in rows]), list[str]()
+    train, made = EncodedExamples(rows, [EncodedExample((), target=row) for row in rows]), list[str]()
     sizes = {"vocab_size": 9, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1}
     config = make_config(sizes | {"intermediate_size": 4}, "test")
     folds = folds_of(task, rows, 5)
@@ -662,13 +662,13 @@ def test_counted_work_is_what_training_computes(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop counts every step's batches for its log: from these, and not from the rows."""
-    counted, flops = [0.0], Finetuning.flops
+    counted, flops = [0.0], FinetuningObjective.flops
 
     def count(*given: Any) -> float:
         counted[0] += flops(*given)
         return flops(*given)
 
-    monkeypatch.setattr(Finetuning, "flops", count)
+    monkeypatch.setattr(FinetuningObjective, "flops", count)
     values = {"model": str(encoder), "out": "o"}
     values["train"] = str(write_rows(tmp_path / "train.jsonl", "classification", 20))
     recipe = make_finetune_recipe({"task": "classification", **values}, [*SMALL_RUN, "epochs=3"])

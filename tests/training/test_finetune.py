@@ -20,7 +20,7 @@ from bertsmith.errors import InputError, ModelError, RecipeError, TrainingStoppe
 from bertsmith.files import sha256
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import encoder_of, read_checkpoint, save_checkpoint
-from bertsmith.tasks.finetuning import Finetuning
+from bertsmith.tasks.finetuning import FinetuningObjective
 from bertsmith.tasks.heads.linear_start import LinearStart
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.regression import Regression
@@ -433,16 +433,16 @@ def test_a_run_that_diverges_keeps_its_log_and_says_how_to_go_on(
 def test_outputs_that_overflow_on_dev_end_the_run_in_the_same_way(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, evaluate = count(1), Finetuning.evaluate
+    calls, evaluate = count(1), FinetuningObjective.evaluate
 
-    def damaged(objective: Finetuning, *arguments: Any) -> dict[str, float]:
+    def damaged(objective: FinetuningObjective, *arguments: Any) -> dict[str, float]:
         if next(calls) > 1:
             with torch.no_grad():
                 for parameter in objective.model.parameters():
                     parameter.fill_(3e38)
         return evaluate(objective, *arguments)
 
-    monkeypatch.setattr(Finetuning, "evaluate", damaged)
+    monkeypatch.setattr(FinetuningObjective, "evaluate", damaged)
     with pytest.raises(
         TrainingStopped, match=r"^Step \d+: .* overflow\. The run's folder is kept: the log is "
     ):

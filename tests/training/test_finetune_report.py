@@ -14,7 +14,7 @@ import pytest
 from bertsmith.metrics.calibration import Confidence
 from bertsmith.metrics.scores import ClassScore
 from bertsmith.tasks.classification import Classification
-from bertsmith.tasks.evaluating.error_analysis import Confusion, ErrorAnalysis
+from bertsmith.tasks.evaluating.error_analysis import ConfusionMatrix, ErrorAnalysis
 from bertsmith.tasks.evaluating.evaluation import Evaluation, score_of, standard_error
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import EncodedExamples
@@ -391,7 +391,7 @@ def test_the_worst_answers_to_questions_come_first() -> None:
 def test_of_many_classes_those_confused_most_are_shown() -> None:
     counts = np.eye(30, dtype=np.int64) * 8
     counts[25, 28] = 2
-    table = confusion_table(Confusion(tuple(f"c{n}" for n in range(30)), counts))
+    table = confusion_table(ConfusionMatrix(tuple(f"c{n}" for n in range(30)), counts))
     assert len(table.labels) == 20
     assert table.more == 10
     assert table.labels[-2:] == ["c25", "c28"]
@@ -401,7 +401,7 @@ def test_of_many_classes_those_confused_most_are_shown() -> None:
 
 
 def test_classes_that_never_occur_leave_an_empty_row() -> None:
-    table = confusion_table(Confusion(("a", "b"), np.array([[3, 1], [0, 0]])))
+    table = confusion_table(ConfusionMatrix(("a", "b"), np.array([[3, 1], [0, 0]])))
     assert [[cell.tint for cell in cells] for _, cells in table.rows][1] == [0, 0]
 
 

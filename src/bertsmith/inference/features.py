@@ -25,7 +25,7 @@ from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.sentence_folder import encoder_folder
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.examples.encoding import (
-    Encoded,
+    EncodedExample,
     Layout,
     Window,
     every_row,
@@ -188,7 +188,7 @@ class Features:
     def _by_row(self) -> bool:
         return self.pooling in ("tokens", "words")
 
-    def _encoded(self, texts: Sequence[Text]) -> list[Encoded]:
+    def _encoded(self, texts: Sequence[Text]) -> list[EncodedExample]:
         """Texts as windows, with the rows that the pooling reads."""
         require_list(texts)
         if self.pooling == "tokens":
@@ -208,10 +208,10 @@ class Features:
         reading_all = []
         for each in encoded:
             wide = [replace(window, rows=every_row(len(window.token_ids))) for window in each.windows]
-            reading_all.append(Encoded(tuple(wide)))
+            reading_all.append(EncodedExample(tuple(wide)))
         return reading_all
 
-    def _pieces_of(self, pieces: Pieces) -> Encoded:
+    def _pieces_of(self, pieces: Pieces) -> EncodedExample:
         """Each piece is read in the window that shows most of its surroundings."""
         room = self.max_length - special_tokens(self.tokenizer, 1)
         before = len(self.tokenizer.template.before)  # [CLS]
@@ -221,4 +221,4 @@ class Features:
         for number, (start, end) in enumerate(ranges):
             rows = np.flatnonzero(owners[start:end] == number) + before
             made.append(Window(*join_segments(self.tokenizer, pieces.ids[start:end]), rows))
-        return Encoded(tuple(made))
+        return EncodedExample(tuple(made))

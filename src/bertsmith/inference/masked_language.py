@@ -14,7 +14,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.engine import start_engine
 from bertsmith.model.locate import locate_model
 from bertsmith.tasks.forward_passes import require_finite
-from bertsmith.tasks.pretraining.fill_mask import Candidate
+from bertsmith.tasks.pretraining.fill_mask import MaskCandidate
 from bertsmith.tasks.pretraining.fill_mask import fill_mask as fill
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
@@ -56,7 +56,7 @@ class MaskedLanguageModel:
         return cls(engine.model, engine.tokenizer)
 
     @door(text=text, top=whole(1))
-    def fill_mask(self, text: str, top: int = 5) -> list[list[Candidate]]:
+    def fill_mask(self, text: str, top: int = 5) -> list[list[MaskCandidate]]:
         """The `top` candidates for each mask, see bertsmith.tasks.pretraining.fill_mask."""
         return fill(self.model, self.tokenizer, text, top)
 

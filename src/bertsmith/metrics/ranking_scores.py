@@ -40,7 +40,7 @@ _METRIC = re.compile(r"(ndcg|mrr|recall|precision|map)(?:@([1-9]\d*))?")
 
 
 @dataclass(frozen=True)
-class Graded:
+class GradedRankings:
     """What rankings met with. Rows are queries, filled up with zeros.
 
     found: (Q, R), the grade of the document at each rank. ideal: (Q, J), the positive grades that a query's
@@ -49,6 +49,9 @@ class Graded:
 
     found: Floats
     ideal: Floats
+
+
+Graded = GradedRankings  # the name by which programs have known it
 
 
 @dataclass(frozen=True)
@@ -95,38 +98,38 @@ def ranking_scores(
     return RankingScores(queries, values, len(relevant) - len(queries))
 
 
-def ndcg(graded: Graded, k: int | None = None) -> Floats:
+def ndcg(graded: GradedRankings, k: int | None = None) -> Floats:
     """(Q,); without `k` over the whole ranking."""
     best = _discounted(graded.ideal[:, :k])
     return np.asarray(_discounted(graded.found[:, :k]) / best, np.float64)
 
 
-def mrr(graded: Graded, k: int | None = None) -> Floats:
+def mrr(graded: GradedRankings, k: int | None = None) -> Floats:
     """(Q,); without `k` over the whole ranking."""
     hits = graded.found[:, :k] > 0
     ranks = np.arange(1, hits.shape[1] + 1)
     return np.asarray((hits / ranks).max(axis=1, initial=0.0), np.float64)
 
 
-def recall(graded: Graded, k: int | None = None) -> Floats:
+def recall(graded: GradedRankings, k: int | None = None) -> Floats:
     """(Q,); without `k` over the whole ranking."""
     return np.asarray((graded.found[:, :k] > 0).sum(axis=1) / _relevant_count(graded), np.float64)
 
 
-def precision(graded: Graded, k: int | None = None) -> Floats:
+def precision(graded: GradedRankings, k: int | None = None) -> Floats:
     """(Q,); without `k` over as many places as the longest ranking has."""
     places = max(graded.found.shape[1], 1) if k is None else k
     return np.asarray((graded.found[:, :k] > 0).sum(axis=1) / places, np.float64)
 
 
-def average_precision(graded: Graded, k: int | None = None) -> Floats:
+def average_precision(graded: GradedRankings, k: int | None = None) -> Floats:
     """(Q,); without `k` over the whole ranking. Also with `k` the mean is over all relevant documents."""
     hits = graded.found[:, :k] > 0
     precisions = hits.cumsum(axis=1) / np.arange(1, hits.shape[1] + 1)
     return np.asarray((precisions * hits).sum(axis=1) / _relevant_count(graded), np.float64)
 
 
-_SCORES: dict[str, Callable[[Graded, int | None], Floats]] = {
+_SCORES: dict[str, Callable[[GradedRankings, int | None], Floats]] = {
     "ndcg": ndcg,
     "mrr": mrr,
     "recall": recall,
@@ -135,7 +138,7 @@ _SCORES: dict[str, Callable[[Graded, int | None], Floats]] = {
 }
 
 
-def _grader(name: str) -> Callable[[Graded], Floats]:
+def _grader(name: str) -> Callable[[GradedRankings], Floats]:
     """The score that a name such as 'ndcg@10' stands for."""
     found = _METRIC.fullmatch(name)
     if found is None:
@@ -146,7 +149,7 @@ def _grader(name: str) -> Callable[[Graded], Floats]:
     return lambda graded: score(graded, depth)
 
 
-def _graded(rankings: Sequence[Ranking], relevant: Sequence[Mapping[str, int]]) -> Graded:
+def _graded(rankings: Sequence[Ranking], relevant: Sequence[Mapping[str, int]]) -> GradedRankings:
     found = np.zeros((len(rankings), max(map(len, rankings))))
     ideal = np.zeros((len(relevant), max(map(len, relevant))))
     for row, (ranking, grades) in enumerate(zip(rankings, relevant, strict=True)):
@@ -156,7 +159,7 @@ def _graded(rankings: Sequence[Ranking], relevant: Sequence[Mapping[str, int]]) 
             raise InputError(f"A ranking holds document {twice!r} twice. Each may stand at one rank only.")
         found[row, : len(documents)] = [grades.get(document, 0) for document in documents]
         ideal[row, : len(grades)] = sorted(grades.values(), reverse=True)
-    return Graded(found, ideal)
+    return GradedRankings(found, ideal)
 
 
 def _discounted(grades: Floats) -> Floats:
@@ -164,17 +167,20 @@ def _discounted(grades: Floats) -> Floats:
     return np.asarray(grades @ (1 / np.log2(np.arange(2, grades.shape[1] + 2))), np.float64)
 
 
-def _relevant_count(graded: Graded) -> npt.NDArray[np.int64]:
+def _relevant_count(graded: GradedRankings) -> npt.NDArray[np.int64]:
     return np.asarray((graded.ideal > 0).sum(axis=1), np.int64)
 
 
-class Group(NamedTuple):
+class TiedCandidates(NamedTuple):
     """Candidates of one score: how many, how many relevant ones, and as many of both before them."""
 
     size: int
     relevant: int
     before: int
     relevant_before: int
+
+
+Group = TiedCandidates  # the name by which programs have known it
 
 
 def tied_average_precision(scores: npt.ArrayLike, relevant: npt.ArrayLike) -> float:
@@ -195,17 +201,17 @@ def tied_reciprocal_rank(scores: npt.ArrayLike, relevant: npt.ArrayLike) -> floa
     return found
 
 
-def _groups(scores: npt.ArrayLike, relevant: npt.ArrayLike) -> Iterator[Group]:
+def _groups(scores: npt.ArrayLike, relevant: npt.ArrayLike) -> Iterator[TiedCandidates]:
     """(C,) and (C,) -> G groups."""
     _, group = np.unique(-np.asarray(scores, np.float64), return_inverse=True)
     sizes = np.bincount(group)
     hits = np.bincount(group, np.asarray(relevant, np.float64)).astype(np.int64)
     before, hits_before = np.cumsum(sizes) - sizes, np.cumsum(hits) - hits
     for values in zip(sizes.tolist(), hits.tolist(), before.tolist(), hits_before.tolist(), strict=True):
-        yield Group(*values)
+        yield TiedCandidates(*values)
 
 
-def _precisions(group: Group) -> float:
+def _precisions(group: TiedCandidates) -> float:
     """The expected sum of the precisions at the group's relevant candidates."""
     if not group.relevant:
         return 0.0
@@ -243,7 +249,7 @@ def rank_metrics(queries: Sequence[int], documents: Sequence[int], ranks: Sequen
     for row, places in enumerate(relevant.values()):
         ideal[row, : len(places)] = 1
         found[row, [rank - 1 for rank in places.values() if rank <= DEPTH]] = 1
-    graded = Graded(found, ideal)
+    graded = GradedRankings(found, ideal)
     scores = {"mrr": mrr, "ndcg": ndcg, "recall": recall}
     return {f"{name}@{DEPTH}": float(score(graded, DEPTH).mean()) for name, score in scores.items()}
 

@@ -24,8 +24,8 @@ from bertsmith.serving.served_model import ServedFiles, ServedModel, open_model
 from bertsmith.serving.settings import ModelSettings, ServingSettings
 from bertsmith.tasks.checkpoints.sentence_folder import read_sentence_settings
 from bertsmith.tasks.golden.comparison import compare
-from bertsmith.tasks.golden.records import Answers, Record, answers_of, read_golden
-from bertsmith.tasks.golden.subject import MaskSubject, Subject, TaskSubject, VectorSubject
+from bertsmith.tasks.golden.records import GoldenRecord, ModelAnswers, answers_of, read_golden
+from bertsmith.tasks.golden.subject import GoldenSubject, MaskSubject, TaskSubject, VectorSubject
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.value_tokenizers import PatchTokenizer
@@ -266,7 +266,7 @@ def require_golden_answers(model: ServedModel) -> None:
     config, room = subject.encoder.config, _WORK
     weights = 4 * config.hidden_size**2 + 2 * config.hidden_size * getattr(config, "intermediate_size", 0)
     operations = 2 * weights * getattr(config, "num_hidden_layers", 1)  # of a token
-    chosen = list[Record]()
+    chosen = list[GoldenRecord]()
     for record in golden.records:
         room -= operations * len(record.ids)
         if isinstance(record.ids, str) or (room < 0 and len(chosen) >= _FEWEST):
@@ -274,7 +274,7 @@ def require_golden_answers(model: ServedModel) -> None:
         chosen.append(record)
     with autocasting(subject.encoder, model.device, model.compute_dtype):
         now = answers_of(subject, [record.input for record in chosen])
-    expected = Answers(golden.stages, tuple(chosen))
+    expected = ModelAnswers(golden.stages, tuple(chosen))
     found = compare(expected, now, TOLERANCES[model.compute_dtype], told=False)
     if found.differences:
         raise ModelError(
@@ -283,7 +283,7 @@ def require_golden_answers(model: ServedModel) -> None:
         )
 
 
-def _subject(model: ServedModel) -> Subject:
+def _subject(model: ServedModel) -> GoldenSubject:
     """The opened model itself, not another copy of it."""
     if model.opened is not None:
         assert isinstance(model.module, TaskModel)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from bertsmith.serving.operations.operation import Pass, PreparedRequest
 from bertsmith.serving.refusals import Expired, Overloaded
-from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.task import Outputs
 
 _FIRST_RATE = 4000.0  # tokens a second, until the first batches were timed
@@ -83,7 +83,7 @@ class JobSequence(NamedTuple):
     place: int
 
     @property
-    def encoded(self) -> Encoded:
+    def encoded(self) -> EncodedExample:
         return self.job.prepared.encoded[self.place]
 
 

@@ -22,7 +22,7 @@ from bertsmith.metrics.thresholds import chow_threshold, threshold_for_coverage
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, class_errors, without_temperature
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
-from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.examples.text_settings import MixedSettings
 from bertsmith.tasks.examples.text_task import TextExample, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
@@ -193,14 +193,14 @@ class Classification(CalibratedTask):
         return np.asarray(np.log(shares / shares.sum()), np.float32)
 
     def answer_number(
-        self, example: TextExample, encoded: Encoded, outputs: Outputs, target: str | int | None
+        self, example: TextExample, encoded: EncodedExample, outputs: Outputs, target: str | int | None
     ) -> AnswerNumber:
         """The calibrated probability of a class."""
         number = self.label_number(outputs[0], target)
         return self.labels[number], lambda logits: (logits / self.temperature).softmax(1)[:, number]
 
     def decode(
-        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
+        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
         """label, its calibrated probability, those of all labels, and whether the model should abstain."""
         return [self._prediction(row) for row in self.label_probabilities(np.stack(outputs))]

@@ -24,7 +24,7 @@ from bertsmith.errors import InputError, ModelError
 from bertsmith.metrics.baselines import majority_class, majority_labels, tfidf_classes, tfidf_labels
 from bertsmith.metrics.calibration import confidence_of, probabilities_of
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.examples.text_settings import PooledSettings
 from bertsmith.tasks.examples.text_task import TextExample, TextTask, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
@@ -138,7 +138,7 @@ class Fields(TextTask):
         return total / len(self.fields)
 
     def decode(
-        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
+        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
         """fields, and the confidence of each."""
         whole = np.stack(outputs)

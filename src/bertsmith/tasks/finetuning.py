@@ -20,7 +20,7 @@ from bertsmith.data.batch import PackedBatch, Sequences
 from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.model.flops import encoder_flops
 from bertsmith.progress import Progress
-from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
+from bertsmith.tasks.examples.encoding import EncodedExample, Layout, pack_examples
 from bertsmith.tasks.losses.gradient_cache import GradientCache
 from bertsmith.tasks.objective import Add, Gather
 from bertsmith.tasks.task import Task
@@ -36,7 +36,7 @@ class EncodedExamples:
     """Labelled examples, and the same as sequences."""
 
     examples: Sequence[Any]
-    encoded: Sequence[Encoded]
+    encoded: Sequence[EncodedExample]
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -48,7 +48,7 @@ class EncodedExamples:
             [self.examples[row] for row in numbers], [self.encoded[row] for row in numbers]
         )
 
-    def of_batch(self, sequences: Sequences) -> list[Encoded]:
+    def of_batch(self, sequences: Sequences) -> list[EncodedExample]:
         """Those of a batch in its order: windows of one are neighbours and have one key."""
         keys = sequences.keys.astype(np.int64)
         firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
@@ -65,7 +65,7 @@ class EncodedExamples:
 
 def encode_examples(task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer) -> EncodedExamples:
     """Tokenises many examples at a time; of a text that is cut, little more than is read."""
-    encoded: list[Encoded] = []
+    encoded: list[EncodedExample] = []
     for some in few_at_a_time(task, examples, _TEXTS_AT_A_TIME, _CHARACTERS_AT_A_TIME):
         pieces = pieces_of(task, some, tokenizer)
         encoded += [task.encode(*each, tokenizer) for each in zip(some, pieces, strict=True)]
@@ -137,7 +137,7 @@ def steps_of_epoch(task: Task[Any], train: EncodedExamples, batch_size: int) -> 
 
 
 @dataclass
-class Finetuning:
+class FinetuningObjective:
     """Fulfils `Objective` for a task and its model."""
 
     task: Task[Any]

@@ -19,7 +19,7 @@ from bertsmith.errors import NotFinite
 from bertsmith.model.cpu.onednn_layer import ROWS
 from bertsmith.model.cpu.onednn_matmul import FEWEST_TOKENS, fast_products
 from bertsmith.model.cpu.process import one_core_threads
-from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
+from bertsmith.tasks.examples.encoding import EncodedExample, Layout, pack_examples
 
 _BATCH_TOKENS = 640  # of a core: 1,024 are one per cent faster and hold 40 MB more
 _BATCHES = 4  # of a core at least, where there is enough for them: else one has more than the others
@@ -53,7 +53,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train()
 
 
-class Computed(NamedTuple):
+class BatchOutputs(NamedTuple):
     """What was computed of a batch, on the host, with its examples' numbers and how they lay in it."""
 
     numbers: list[int]
@@ -62,8 +62,8 @@ class Computed(NamedTuple):
 
 
 def forward_passes(
-    compute: Compute, encoded: Sequence[Encoded], device: torch.device, batch_tokens: int | None = None
-) -> Iterator[Computed]:
+    compute: Compute, encoded: Sequence[EncodedExample], device: torch.device, batch_tokens: int | None = None
+) -> Iterator[BatchOutputs]:
     """What `compute` makes of each batch, without gradients. Longest examples come first.
 
     A batch has examples of at most `batch_tokens` together, at least one: 640 by default, 32,768 on a GPU.
@@ -138,39 +138,41 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[lis
         yield held
 
 
-class _Computing(NamedTuple):
-    """As `Computed`, while a GPU may still be at it."""
+class _PendingOutputs(NamedTuple):
+    """As `BatchOutputs`, while a GPU may still be at it."""
 
     numbers: list[int]
     layout: Layout
     found: Tensor
 
 
-def forward_pass(compute: Compute, encoded: Sequence[Encoded], device: torch.device) -> Computed:
+def forward_pass(compute: Compute, encoded: Sequence[EncodedExample], device: torch.device) -> BatchOutputs:
     """What `compute` makes of one batch, in this thread, without gradients. Raises NotFinite."""
     return _on_host(_run(compute, encoded, device, list(range(len(encoded)))))
 
 
 def _run(
-    compute: Compute, encoded: Sequence[Encoded], device: torch.device, numbers: list[int]
-) -> _Computing:
+    compute: Compute, encoded: Sequence[EncodedExample], device: torch.device, numbers: list[int]
+) -> _PendingOutputs:
     part = [encoded[number] for number in numbers]
     batch, layout = packed_batch(part, numbers, device), Layout(part, device)
     with torch.inference_mode(), fast_products(len(batch.token_ids)):
-        return _Computing(numbers, layout, compute(batch, layout))
+        return _PendingOutputs(numbers, layout, compute(batch, layout))
 
 
-def packed_batch(encoded: Sequence[Encoded], numbers: Sequence[int], device: torch.device) -> PackedBatch:
+def packed_batch(
+    encoded: Sequence[EncodedExample], numbers: Sequence[int], device: torch.device
+) -> PackedBatch:
     """Examples by their numbers, on the device."""
     multiple = ROWS if device.type == "cpu" else 1  # else each packed product fills its rows up, by a copy
     return PackedBatch.of(pack_examples(encoded, numbers), device, multiple)
 
 
 def _by_threads(
-    run: Callable[[list[int]], _Computing], batches: Sequence[list[int]], cores: int
-) -> Iterator[Computed]:
+    run: Callable[[list[int]], _PendingOutputs], batches: Sequence[list[int]], cores: int
+) -> Iterator[BatchOutputs]:
     """In order, a batch a core at a time, and one more for each that is done early."""
-    threads, begun = one_core_threads(cores), deque[Future[_Computing]]()
+    threads, begun = one_core_threads(cores), deque[Future[_PendingOutputs]]()
     try:
         for numbers in batches:
             begun.append(threads.submit(run, numbers))
@@ -183,7 +185,7 @@ def _by_threads(
             each.cancel()
 
 
-def _one_behind(computing: Iterable[_Computing]) -> Iterator[Computed]:
+def _one_behind(computing: Iterable[_PendingOutputs]) -> Iterator[BatchOutputs]:
     """Each is fetched when the next one is under way."""
     before = None
     for each in computing:
@@ -194,5 +196,5 @@ def _one_behind(computing: Iterable[_Computing]) -> Iterator[Computed]:
         yield _on_host(before)
 
 
-def _on_host(computed: _Computing) -> Computed:
-    return Computed(computed.numbers, computed.layout, require_finite(computed.found.cpu()).numpy())
+def _on_host(computed: _PendingOutputs) -> BatchOutputs:
+    return BatchOutputs(computed.numbers, computed.layout, require_finite(computed.found.cpu()).numpy())

@@ -22,7 +22,7 @@ from bertsmith.metrics.baselines import majority_labels, tfidf_labels
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, label_set_errors
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
-from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.examples.text_settings import MixedSettings
 from bertsmith.tasks.examples.text_task import TextExample, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
@@ -242,14 +242,14 @@ class MultiLabel(CalibratedTask):
         return np.asarray(np.log(shares) - np.log1p(-shares), np.float32)
 
     def answer_number(
-        self, example: TextExample, encoded: Encoded, outputs: Outputs, target: str | int | None
+        self, example: TextExample, encoded: EncodedExample, outputs: Outputs, target: str | int | None
     ) -> AnswerNumber:
         """The calibrated probability of a label."""
         number = self.label_number(outputs[0], target)
         return self.labels[number], lambda logits: (logits[:, number] / self.temperature).sigmoid()
 
     def decode(
-        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
+        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
         """labels, and the probability of each label."""
         thresholds = self.thresholds
@@ -268,7 +268,7 @@ class MultiLabel(CalibratedTask):
         self,
         outputs: Sequence[Outputs],
         examples: Sequence[TextExample],
-        encoded: Sequence[Encoded],
+        encoded: Sequence[EncodedExample],
         folds: Ints,
         bound: Mapping[int, Bound] = UNBOUND,
     ) -> list[Prediction]:

@@ -24,7 +24,7 @@ from bertsmith.metrics.thresholds import no_answer_threshold
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, span_errors
 from bertsmith.tasks.examples.encoding import (
-    Encoded,
+    EncodedExample,
     TokenRange,
     Window,
     join_segments,
@@ -127,7 +127,7 @@ class QuestionAnswering(Task[Question]):
     def texts(self, example: Question) -> Sequence[str]:
         return example.question, example.passage
 
-    def encode(self, example: Question, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
+    def encode(self, example: Question, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> EncodedExample:
         """Windows over the passage, the question before each, cut so that it leaves eight pieces for them;
         the target is a row's number, 0 for [CLS].
         """
@@ -151,7 +151,7 @@ class QuestionAnswering(Task[Question]):
             targets.append(self._target(example, offsets, (start, end)))
             shown.append(PassagePieces(offsets[start:end], owners[start:end] == number))
         target = targets if example.answers or example.impossible else None
-        return Encoded(tuple(made), target, tuple(shown))
+        return EncodedExample(tuple(made), target, tuple(shown))
 
     def head(self, config: BertConfig) -> Head:
         return SpanHead(config)
@@ -199,7 +199,7 @@ class QuestionAnswering(Task[Question]):
         return replace(example, answers=answers, impossible=not is_answered)
 
     def calibrate(
-        self, outputs: Sequence[Outputs], examples: Sequence[Question], encoded: Sequence[Encoded]
+        self, outputs: Sequence[Outputs], examples: Sequence[Question], encoded: Sequence[EncodedExample]
     ) -> Metrics:
         """How sure "no answer" must be, by the F1 on dev, where dev has questions without one."""
         self.threshold = None
@@ -214,7 +214,7 @@ class QuestionAnswering(Task[Question]):
         return {"null_threshold": self.threshold}
 
     def answer_number(
-        self, example: Question, encoded: Encoded, outputs: Outputs, target: str | int | None
+        self, example: Question, encoded: EncodedExample, outputs: Outputs, target: str | int | None
     ) -> AnswerNumber:
         """The probability of both ends of the answer, or of none: row 0 is [CLS], which means that there is
         none, the others are the passage's tokens.
@@ -235,7 +235,7 @@ class QuestionAnswering(Task[Question]):
         return prediction["answer"] or "no answer", both_ends
 
     def decode(
-        self, outputs: Sequence[Outputs], examples: Sequence[Question], encoded: Sequence[Encoded]
+        self, outputs: Sequence[Outputs], examples: Sequence[Question], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
         """answer ("" for none), its place in characters, confidence, and the odds of no answer."""
         return [self._prediction(*each) for each in zip(outputs, examples, encoded, strict=True)]
@@ -298,7 +298,7 @@ class QuestionAnswering(Task[Question]):
         span = gold_span(offsets, at, at + len(text), window)
         return (rows, 0, 0) if span is None else (rows, span[0] + 1, span[1] + 1)
 
-    def _prediction(self, output: Outputs, example: Question, encoded: Encoded) -> Prediction:
+    def _prediction(self, output: Outputs, example: Question, encoded: EncodedExample) -> Prediction:
         sizes = np.cumsum([len(window.rows) for window in encoded.windows])[:-1]
         scores = (
             WindowScores(part[1:, 0], part[1:, 1], shown.offsets, part[0, 0], part[0, 1], shown.owned)
@@ -337,7 +337,7 @@ class WindowScores:
 
 
 @dataclass(frozen=True)
-class Answer:
+class AnswerSpan:
     """passage[start:end], its score, and the softmax probability of its first and of its last token."""
 
     text: str
@@ -354,17 +354,17 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Decoded:
+class RankedAnswers:
     """The best answers of a question, best first, and what speaks against the first.
 
     `null_odds` is the score of "no answer" (the lowest of the windows') less that of the best answer, and
     infinite when the passage has no token that could answer.
     """
 
-    answers: tuple[Answer, ...]
+    answers: tuple[AnswerSpan, ...]
     null_odds: float
 
-    def choose(self, threshold: float | None = None) -> Answer | None:
+    def choose(self, threshold: float | None = None) -> AnswerSpan | None:
         """The best answer, or None when null_odds exceed the threshold; without one (v1.1) never for that."""
         withheld = threshold is not None and self.null_odds > threshold
         return None if withheld or not self.answers else self.answers[0]
@@ -372,7 +372,7 @@ class Decoded:
 
 def decode(
     passage: str, windows: Iterable[WindowScores], *, n_best: int = N_BEST, longest: int = LONGEST_ANSWER
-) -> Decoded:
+) -> RankedAnswers:
     """The up to `n_best` best answers over all windows of a question, no two of them the same characters.
 
     Of equal scores the earlier and shorter comes first. Raises ValueError when there is no window, a shape is
@@ -380,7 +380,7 @@ def decode(
     """
     if n_best < 1 or longest < 1:
         raise ValueError(f"expected n_best and longest of at least 1, found {n_best} and {longest}")
-    found: dict[tuple[int, int], Answer] = {}
+    found: dict[tuple[int, int], AnswerSpan] = {}
     null = float("inf")
     for window in windows:
         _check(window)
@@ -394,10 +394,10 @@ def decode(
     answers = _best(found, n_best)
     if not np.isfinite(null):
         raise ValueError("expected a window at least")
-    return Decoded(tuple(answers), null - answers[0].score if answers else float("inf"))
+    return RankedAnswers(tuple(answers), null - answers[0].score if answers else float("inf"))
 
 
-def _best(found: dict[tuple[int, int], Answer], n_best: int) -> list[Answer]:
+def _best(found: dict[tuple[int, int], AnswerSpan], n_best: int) -> list[AnswerSpan]:
     return sorted(found.values(), key=lambda answer: (-answer.score, answer.start, answer.end))[:n_best]
 
 
@@ -437,7 +437,7 @@ def gold_span(offsets: Int32s | Ints, start: int, end: int, window: TokenRange) 
     return first - window[0], last - window[0]
 
 
-def _answers(passage: str, window: WindowScores, n_best: int, longest: int) -> list[Answer]:
+def _answers(passage: str, window: WindowScores, n_best: int, longest: int) -> list[AnswerSpan]:
     start = window.start if window.owned is None else np.where(window.owned, window.start, -np.inf)
     pairs = best_pairs(start, window.end, longest, n_best)
     start_probability = _softmax(window.start, window.null_start)
@@ -447,7 +447,7 @@ def _answers(passage: str, window: WindowScores, n_best: int, longest: int) -> l
         at, until = _whole_characters(passage, int(window.offsets[first, 0]), int(window.offsets[last, 1]))
         if at < until:  # else a token of nothing but blanks
             probabilities = float(start_probability[first]), float(end_probability[last])
-            answers.append(Answer(passage[at:until], at, until, score, *probabilities))
+            answers.append(AnswerSpan(passage[at:until], at, until, score, *probabilities))
     return answers
 
 

@@ -17,7 +17,7 @@ from bertsmith.metrics import scores
 from bertsmith.metrics.baselines import mean_number, tfidf_numbers
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, number_errors
-from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.examples.text_settings import MixedSettings
 from bertsmith.tasks.examples.text_task import TextExample, TextTask, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
@@ -152,13 +152,13 @@ class Regression(TextTask):
                 )
 
     def answer_number(
-        self, example: TextExample, encoded: Encoded, outputs: Outputs, target: str | int | None
+        self, example: TextExample, encoded: EncodedExample, outputs: Outputs, target: str | int | None
     ) -> AnswerNumber:
         self.refuse_target(target)
         return "score", lambda numbers: numbers[:, 0].sigmoid() if self.has_sigmoid else numbers[:, 0]
 
     def decode(
-        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
+        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
         """score."""
         numbers = [float(output[0]) for output in outputs]

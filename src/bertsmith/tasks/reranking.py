@@ -21,7 +21,7 @@ from bertsmith.metrics.baselines import tfidf_cosine
 from bertsmith.metrics.ranking_scores import tied_average_precision, tied_reciprocal_rank
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, number_errors
-from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.examples.query_documents import (
     find_mined_columns,
     read_query_documents,
@@ -50,7 +50,7 @@ class RerankingSettings(RowSettings):
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RelevanceTarget:
     """The query by number, and the document's relevance in [0, 1]."""
 
     query: int
@@ -141,14 +141,14 @@ class Reranking(TextTask):
         """All candidates of a query."""
         return (example.text,) if example.group is None else super().group_key(example)
 
-    def encode(self, example: TextExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
+    def encode(self, example: TextExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> EncodedExample:
         encoded = super().encode(example, pieces, tokenizer)
         if example.label is None:
             return encoded
-        target = Candidate(text_number(example.text), min(example.label / self.highest, 1.0))
-        return Encoded(encoded.windows, target)
+        target = RelevanceTarget(text_number(example.text), min(example.label / self.highest, 1.0))
+        return EncodedExample(encoded.windows, target)
 
-    def make_batches(self, targets: Sequence[Candidate], order: Ints, batch_size: int) -> list[Ints]:
+    def make_batches(self, targets: Sequence[RelevanceTarget], order: Ints, batch_size: int) -> list[Ints]:
         """For a listwise loss all candidates of a query stand in one batch. Queries without a relevant one
         are left out, for nothing is to be learnt of them.
         """
@@ -168,10 +168,10 @@ class Reranking(TextTask):
         """With a listwise loss."""
         return self.settings.loss == "listwise"
 
-    def loss(self, outputs: Tensor, targets: Sequence[Candidate]) -> Tensor:
+    def loss(self, outputs: Tensor, targets: Sequence[RelevanceTarget]) -> Tensor:
         return self.losses(outputs, targets).sum()
 
-    def losses(self, outputs: Tensor, targets: Sequence[Candidate]) -> Tensor:
+    def losses(self, outputs: Tensor, targets: Sequence[RelevanceTarget]) -> Tensor:
         """(E, 1) -> (E,)."""
         scores = outputs.float().squeeze(1)
         relevance = to_device(np.array([target.relevance for target in targets], np.float32), scores.device)
@@ -182,7 +182,7 @@ class Reranking(TextTask):
         total = scores.new_zeros(len(scores)).index_add(0, query, relevance)[query]
         return contrastive.listwise(scores, relevance / total.where(total > 0, 1.0), query)
 
-    def count(self, targets: Sequence[Candidate]) -> float:
+    def count(self, targets: Sequence[RelevanceTarget]) -> float:
         """Candidates; for a listwise loss queries of which something is to be learnt, at least one."""
         if not self.needs_global_batch:
             return len(targets)
@@ -191,13 +191,13 @@ class Reranking(TextTask):
     # -- predictions ---------------------------------------------------------------------------------------
 
     def answer_number(
-        self, example: TextExample, encoded: Encoded, outputs: Outputs, target: str | int | None
+        self, example: TextExample, encoded: EncodedExample, outputs: Outputs, target: str | int | None
     ) -> AnswerNumber:
         self.refuse_target(target)
         return "score", lambda logits: logits[:, 0].sigmoid()
 
     def decode(
-        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
+        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
         """score, in [0, 1]."""
         logits = np.array([output[0] for output in outputs], np.float64)

@@ -18,8 +18,8 @@ from bertsmith.metrics.baselines import tfidf_vectors
 from bertsmith.metrics.ranking_scores import DEPTH, chance_metrics, rank_metrics, ranks_of
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
-from bertsmith.tasks.evaluating.error_analysis import Answer, ErrorAnalysis
-from bertsmith.tasks.examples.encoding import Encoded, windows_apart
+from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, ScoredPrediction
+from bertsmith.tasks.examples.encoding import EncodedExample, windows_apart
 from bertsmith.tasks.examples.query_documents import (
     QueryExample,
     apart,
@@ -210,12 +210,12 @@ class Retrieval(Task[QueryExample]):
         documents = [prefix + document for document in example.documents]
         return (self.settings.query_prefix + example.query, *documents)
 
-    def encode(self, example: QueryExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
+    def encode(self, example: QueryExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> EncodedExample:
         """All texts are read apart."""
         made = windows_apart(tokenizer, pieces, self.settings.max_length, self.settings.stride)
         query, documents = text_number(example.query), tuple(map(text_number, example.documents))
         known = (query, documents[0], *self._known.get(query, ()))
-        return Encoded(made, Sought(query, documents, known, example.scores))
+        return EncodedExample(made, Sought(query, documents, known, example.scores))
 
     def make_batches(self, targets: Sequence[Sought], order: Ints, batch_size: int) -> list[Ints]:
         """Batches without two equal queries or documents: each would be the other's negative."""
@@ -260,13 +260,13 @@ class Retrieval(Task[QueryExample]):
     # -- predictions ---------------------------------------------------------------------------------------
 
     def answer_number(
-        self, example: QueryExample, encoded: Encoded, outputs: Outputs, target: str | int | None
+        self, example: QueryExample, encoded: EncodedExample, outputs: Outputs, target: str | int | None
     ) -> AnswerNumber:
         self.refuse_target(target)
         return "similarity", lambda vectors: (vectors[:, 0] * vectors[:, 1]).sum(1)
 
     def decode(
-        self, outputs: Sequence[Outputs], examples: Sequence[QueryExample], encoded: Sequence[Encoded]
+        self, outputs: Sequence[Outputs], examples: Sequence[QueryExample], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
         """similarity of query and document; where documents are known to answer their queries, also the
         rank of each among all documents given.
@@ -298,7 +298,9 @@ class Retrieval(Task[QueryExample]):
     ) -> ErrorAnalysis:
         """How far down each document stands: its part in MRR@10."""
         ranks = [prediction["rank"] for prediction in predictions]
-        answers = (Answer("rank 1", f"rank {rank:,}", 1 / rank if rank <= DEPTH else 0.0) for rank in ranks)
+        answers = (
+            ScoredPrediction("rank 1", f"rank {rank:,}", 1 / rank if rank <= DEPTH else 0.0) for rank in ranks
+        )
         return ErrorAnalysis(tuple(answers))
 
     def line(self, example: QueryExample, prediction: Prediction) -> dict[str, Any]:

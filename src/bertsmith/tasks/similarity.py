@@ -19,7 +19,7 @@ from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, class_errors, number_errors
-from bertsmith.tasks.examples.encoding import Encoded, windows_apart
+from bertsmith.tasks.examples.encoding import EncodedExample, windows_apart
 from bertsmith.tasks.examples.text_settings import RowSettings
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.heads.classifier_head import PairHead, VectorHead
@@ -103,10 +103,10 @@ class Similarity(TextTask):
     def labels_of(self, example: TextExample) -> tuple[str, ...]:
         return (example.label,) if self.settings.target == "class" else ()
 
-    def encode(self, example: TextExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
+    def encode(self, example: TextExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> EncodedExample:
         """The two are read apart."""
         made = windows_apart(tokenizer, pieces, self.settings.max_length, self.settings.stride)
-        return Encoded(made, None if example.label is None else self.target(example.label))
+        return EncodedExample(made, None if example.label is None else self.target(example.label))
 
     def head(self, config: BertConfig) -> Head:
         return PairHead(config, self.settings.pooling, len(self.labels))
@@ -137,7 +137,7 @@ class Similarity(TextTask):
         return VectorSimilarity.from_state(self.state(), "the teacher")
 
     def answer_number(
-        self, example: TextExample, encoded: Encoded, outputs: Outputs, target: str | int | None
+        self, example: TextExample, encoded: EncodedExample, outputs: Outputs, target: str | int | None
     ) -> AnswerNumber:
         """The probability of a class, or the cosine."""
         if self.labels:
@@ -147,7 +147,7 @@ class Similarity(TextTask):
         return "similarity", lambda cosines: cosines[:, 0]
 
     def decode(
-        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
+        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
         """similarity (the cosine) and score (in the labels' range); or label and confidence."""
         if self.settings.target == "class":
@@ -236,7 +236,7 @@ class VectorSimilarity(Similarity):
         return ((first * second).sum(1) - gold).square()
 
     def decode(
-        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
+        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
         """As Similarity, of vectors (2, H)."""
         cosines = [(output[0] * output[1]).sum(keepdims=True) for output in outputs]

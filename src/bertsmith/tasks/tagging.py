@@ -33,7 +33,14 @@ from bertsmith.metrics.entities import (
 )
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, tag_errors
-from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, owner, special_tokens, windows
+from bertsmith.tasks.examples.encoding import (
+    EncodedExample,
+    Window,
+    join_segments,
+    owner,
+    special_tokens,
+    windows,
+)
 from bertsmith.tasks.examples.tagged_example import (
     TaggedExample,
     entities_of,
@@ -241,7 +248,9 @@ class Tagging(Task[TaggedExample]):
         room = self.settings.max_length - special_tokens(tokenizer, 1)
         return room, room // 4 if self.settings.stride is None else self.settings.stride
 
-    def encode(self, example: TaggedExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
+    def encode(
+        self, example: TaggedExample, pieces: Sequence[Pieces], tokenizer: Tokenizer
+    ) -> EncodedExample:
         """Windows of pieces; the head reads each word's first piece, in the window that shows it best."""
         ids, firsts, words = word_pieces(example, pieces, tokenizer)
         ranges = windows(ids, *self.window(tokenizer))
@@ -261,7 +270,7 @@ class Tagging(Task[TaggedExample]):
             numbers = [self.label_ids.get(tag, -1) for tag in tags]
             # Of a scheme of others there is none to train on: only what the tags say is compared.
             target = None if -1 in numbers else np.array(numbers, np.int64)
-        return Encoded(tuple(made), target, words)
+        return EncodedExample(tuple(made), target, words)
 
     def head(self, config: BertConfig) -> Head:
         return TaggingHead(config, self.labels, self.settings.crf)
@@ -329,7 +338,7 @@ class Tagging(Task[TaggedExample]):
         return replace(example, tags=tuple(self.in_iob2(prediction["tags"])))
 
     def answer_number(
-        self, example: TaggedExample, encoded: Encoded, outputs: Outputs, target: str | int | None
+        self, example: TaggedExample, encoded: EncodedExample, outputs: Outputs, target: str | int | None
     ) -> AnswerNumber:
         """`target` is a word's number, that of the first word that isn't O where it is None. The tag is the
         one that the best legal path has, its number the softmax over the word's own scores.
@@ -354,7 +363,7 @@ class Tagging(Task[TaggedExample]):
         self,
         outputs: Sequence[Outputs],
         examples: Sequence[TaggedExample],
-        encoded: Sequence[Encoded],
+        encoded: Sequence[EncodedExample],
     ) -> list[Prediction]:
         """words, tags, their confidences, and the entities with their place in words or characters."""
         lengths = tuple(len(output) for output in outputs)
@@ -388,7 +397,7 @@ class Tagging(Task[TaggedExample]):
         self,
         outputs: Sequence[Outputs],
         examples: Sequence[TaggedExample],
-        encoded: Sequence[Encoded],
+        encoded: Sequence[EncodedExample],
         folds: Ints,
         bound: Mapping[int, Bound] = UNBOUND,
     ) -> list[Prediction]:

@@ -24,7 +24,7 @@ from bertsmith.errors import InputError, ModelError
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
-from bertsmith.tasks.examples.encoding import Encoded, Layout
+from bertsmith.tasks.examples.encoding import EncodedExample, Layout
 from bertsmith.tasks.heads.pooling import Pooling, pool_examples
 from bertsmith.tasks.losses.distillation import DistillationLoss, RowLoss
 from bertsmith.tasks.saved_state import read_state
@@ -40,16 +40,19 @@ Metrics = dict[str, float]
 Bound = Mapping[str, Outputs]  # weights of a head that decoding needs
 UNBOUND: Mapping[int, Bound] = MappingProxyType({})  # of no fold
 AnswerNumber = tuple[str, Callable[[Tensor], Tensor]]  # a name, and (S, …) outputs of a head -> (S,)
-E = TypeVar("E", bound="Labelled")
+E = TypeVar("E", bound="TaskExample")
 
 _SPECIAL_TOKENS = 2  # around a single text
 
 
-class Labelled(Protocol):
+class TaskExample(Protocol):
     """An example: whatever a task makes of a row. `where` is its file and line, for messages."""
 
     @property
     def where(self) -> str: ...
+
+
+Labelled = TaskExample  # the name by which programs have known it
 
 
 class TaskSettings(UserSettings):
@@ -346,7 +349,7 @@ class Task(ABC, Generic[E]):
         """What is to be tokenised of an example."""
 
     @abstractmethod
-    def encode(self, example: E, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
+    def encode(self, example: E, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> EncodedExample:
         """The tokenised `texts` as windows of at most `max_length` tokens, and the target."""
 
     # -- model ---------------------------------------------------------------------------------------------
@@ -520,7 +523,7 @@ class Task(ABC, Generic[E]):
     # -- looking inside ------------------------------------------------------------------------------------
 
     def answer_number(
-        self, example: E, encoded: Encoded, outputs: Outputs, target: str | int | None
+        self, example: E, encoded: EncodedExample, outputs: Outputs, target: str | int | None
     ) -> AnswerNumber:
         """What is explained of an answer: its name, and the function that makes of the head's outputs for S
         copies of the example one number each, which has a gradient: how sure the model is, or the number that
@@ -551,14 +554,14 @@ class Task(ABC, Generic[E]):
     # -- predictions ---------------------------------------------------------------------------------------
 
     def calibrate(
-        self, outputs: Sequence[Outputs], examples: Sequence[E], encoded: Sequence[Encoded]
+        self, outputs: Sequence[Outputs], examples: Sequence[E], encoded: Sequence[EncodedExample]
     ) -> Metrics:
         """Chooses temperature and thresholds on dev; returns the figures of that choice."""
         return {}
 
     @abstractmethod
     def decode(
-        self, outputs: Sequence[Outputs], examples: Sequence[E], encoded: Sequence[Encoded]
+        self, outputs: Sequence[Outputs], examples: Sequence[E], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
         """The head's outputs as predictions, one for each example."""
 
@@ -569,7 +572,7 @@ class Task(ABC, Generic[E]):
         self,
         outputs: Sequence[Outputs],
         examples: Sequence[E],
-        encoded: Sequence[Encoded],
+        encoded: Sequence[EncodedExample],
         folds: Ints,
         bound: Mapping[int, Bound] = UNBOUND,
     ) -> list[Prediction]:

@@ -13,7 +13,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.model.layers.initialisation import initialise
 from bertsmith.progress import Progress
-from bertsmith.tasks.examples.encoding import Encoded, Layout
+from bertsmith.tasks.examples.encoding import EncodedExample, Layout
 from bertsmith.tasks.forward_passes import evaluating, forward_passes, require_finite
 from bertsmith.tasks.heads.pooling import join_pooled
 from bertsmith.tasks.task import Head, Outputs
@@ -53,7 +53,7 @@ class TaskModel(nn.Module):
 
 def outputs_of(
     model: TaskModel,
-    encoded: Sequence[Encoded],
+    encoded: Sequence[EncodedExample],
     batch_tokens: int | None = None,
     progress: Progress | None = None,
 ) -> list[Outputs]:
@@ -85,7 +85,10 @@ def outputs_of(
 
 
 def _outputs(
-    model: TaskModel, encoded: Sequence[Encoded], batch_tokens: int | None, count: Callable[[int], None]
+    model: TaskModel,
+    encoded: Sequence[EncodedExample],
+    batch_tokens: int | None,
+    count: Callable[[int], None],
 ) -> Iterator[tuple[list[int], Sequence[Outputs]]]:
     """Batch by batch, with the examples' places."""
 
@@ -101,7 +104,7 @@ def _outputs(
 
 
 def _long_output(
-    model: TaskModel, encoded: Encoded, batch_tokens: int | None, count: Callable[[int], None]
+    model: TaskModel, encoded: EncodedExample, batch_tokens: int | None, count: Callable[[int], None]
 ) -> Outputs:
     """Of one example, part by part: rows stand for themselves, and of pooled vectors the head `joins` those
     of a text.

@@ -18,7 +18,7 @@ from bertsmith.arrays import Ints
 from bertsmith.data.batch import to_device
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks.examples.encoding import Encoded, Layout, Window
+from bertsmith.tasks.examples.encoding import EncodedExample, Layout, Window
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.heads.pooling import pool_examples
@@ -34,7 +34,7 @@ _TEMPERATURE = 0.1
 _BETWEEN_WORDS = re.compile(r"[\W_]+|(?<=[a-z])(?=[A-Z])")
 
 
-class Teaching(Task[Any]):
+class AuxiliaryTask(Task[Any]):
     """A subclass has a head and a loss of its own; all else is the task's."""
 
     main_metric = "accuracy"
@@ -56,18 +56,18 @@ class Teaching(Task[Any]):
     def texts(self, example: Any) -> Sequence[str]:
         return self._task.texts(example)
 
-    def encode(self, example: Any, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
+    def encode(self, example: Any, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> EncodedExample:
         return self._task.encode(example, pieces, tokenizer)
 
     def calibrate(
-        self, outputs: Sequence[Outputs], examples: Sequence[Any], encoded: Sequence[Encoded]
+        self, outputs: Sequence[Outputs], examples: Sequence[Any], encoded: Sequence[EncodedExample]
     ) -> Metrics:
         """As the task does, in a copy: the task itself may be held elsewhere, and stays as it is."""
         self._task = copy(self._task)
         return self._task.calibrate(outputs, examples, encoded)
 
     def decode(
-        self, outputs: Sequence[Outputs], examples: Sequence[Any], encoded: Sequence[Encoded]
+        self, outputs: Sequence[Outputs], examples: Sequence[Any], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
         return self._task.decode(outputs, examples, encoded)
 
@@ -87,7 +87,7 @@ class FeatureHead(PooledHead):
         return self.features(states, layout)
 
 
-class ClassContrast(Teaching):
+class ClassContrast(AuxiliaryTask):
     """A loss between the texts of a batch in place of one on their labels. Targets are a class each, or
     (C,) which labels a text has: two are then alike by the share of their labels that both have.
     """
@@ -171,7 +171,7 @@ class GapHead(Head):
         return pool_examples(outputs, layout, "mean")
 
 
-class Cloze(Teaching):
+class Cloze(AuxiliaryTask):
     """A label is as likely as its words are in the gap."""
 
     def __init__(self, task: Task[Any], source: Path, tokenizer: Tokenizer) -> None:
@@ -197,7 +197,9 @@ class Cloze(Teaching):
 
     def examples(self, train: EncodedExamples) -> EncodedExamples:
         """Each window with a gap behind its text, which the head reads."""
-        gapped = [Encoded(tuple(map(self._with_gap, each.windows)), each.target) for each in train.encoded]
+        gapped = [
+            EncodedExample(tuple(map(self._with_gap, each.windows)), each.target) for each in train.encoded
+        ]
         return EncodedExamples(train.examples, gapped)
 
     def _with_gap(self, window: Window) -> Window:

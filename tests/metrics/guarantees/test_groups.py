@@ -6,8 +6,8 @@ from simulated import each_size, generator, within
 
 from bertsmith.errors import InputError
 from bertsmith.metrics.guarantees.learn_then_test import (
+    CallGroup,
     Constraint,
-    Group,
     certify,
     certify_each,
     certify_together,
@@ -23,7 +23,7 @@ def test_of_ten_groups_at_the_border_seldom_any_is_certified(runs: int) -> None:
     draws, wrong = generator(11), 0
     for _ in range(runs):
         groups = {
-            str(number): Group(draws.random(400), draws.random(400) < EPSILON, THRESHOLDS, EPSILON)
+            str(number): CallGroup(draws.random(400), draws.random(400) < EPSILON, THRESHOLDS, EPSILON)
             for number in range(10)
         }
         wrong += any(certify_each(groups, DELTA).values())
@@ -61,7 +61,7 @@ def test_each_class_gets_its_own_threshold() -> None:
     differs = draws.random(6000) < np.where(predicted == "hopeless", 0.5, scale * (1 - confidence) ** 3)
     scores, losses = split_by(predicted, confidence), split_by(predicted, differs)
     claims = certify_each(
-        {name: Group(scores[name], losses[name], THRESHOLDS, EPSILON) for name in scores}, DELTA
+        {name: CallGroup(scores[name], losses[name], THRESHOLDS, EPSILON) for name in scores}, DELTA
     )
     assert list(claims) == ["easy", "hard", "hopeless"]
     assert claims["easy"] is not None and claims["easy"].threshold == -np.inf
@@ -71,8 +71,8 @@ def test_each_class_gets_its_own_threshold() -> None:
 
 
 def test_a_group_without_calls_has_no_claim_and_still_takes_its_share() -> None:
-    fine = Group(np.linspace(0, 1, 500), np.zeros(500), THRESHOLDS, EPSILON)
-    claims = certify_each({"fine": fine, "unseen": Group([], [], THRESHOLDS, EPSILON)}, DELTA)
+    fine = CallGroup(np.linspace(0, 1, 500), np.zeros(500), THRESHOLDS, EPSILON)
+    claims = certify_each({"fine": fine, "unseen": CallGroup([], [], THRESHOLDS, EPSILON)}, DELTA)
     assert claims["unseen"] is None
     assert claims["fine"] is not None and claims["fine"].delta == DELTA / 2
 

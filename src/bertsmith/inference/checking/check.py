@@ -19,17 +19,17 @@ from bertsmith.inference.index.integrity import Hits
 from bertsmith.inference.index.manifest import MANIFEST as INDEX
 from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import MANIFEST, stated_manifest
-from bertsmith.tasks.golden.comparison import Comparison, Difference, compare, compare_settings
+from bertsmith.tasks.golden.comparison import GoldenComparison, GoldenDifference, compare, compare_settings
 from bertsmith.tasks.golden.records import (
     GOLDEN,
-    Answers,
+    ModelAnswers,
     answers_of,
     parse_golden,
     read_golden,
     settings_of,
     write_golden,
 )
-from bertsmith.tasks.golden.subject import Subject, open_subject
+from bertsmith.tasks.golden.subject import GoldenSubject, open_subject
 from bertsmith.tasks.task import Task
 
 # How far numbers may be from those of float32, as a share of how large the numbers of their stage are. See
@@ -45,8 +45,8 @@ class Check:
 
     folder: Path
     beside: str
-    settings: tuple[Difference, ...]
-    comparisons: dict[str, Comparison]
+    settings: tuple[GoldenDifference, ...]
+    comparisons: dict[str, GoldenComparison]
 
     @property
     def agrees(self) -> bool:
@@ -127,7 +127,9 @@ def _check_index(folder: Path, wants_more: bool) -> Check:
     now = index.embedder.queries([before.text for before, _ in asked])
     tolerance = TOLERANCES[torch.bfloat16]  # of vectors of length 1, made in whatever is used here
     far = [
-        Difference("vector of the query", repr(before.text), float(np.abs(before.vector - vector).max()))
+        GoldenDifference(
+            "vector of the query", repr(before.text), float(np.abs(before.vector - vector).max())
+        )
         for (before, _), vector in zip(asked, now, strict=True)
     ]
     comparisons = {"queries": _as_comparison(far, tolerance)}
@@ -140,7 +142,7 @@ def _check_index(folder: Path, wants_more: bool) -> Check:
     return Check(folder, f"its golden queries ({index.info.created_by})", (), comparisons)
 
 
-def _compare_hits(stage: str, text: str, before: Hits, now: Hits) -> Difference:
+def _compare_hits(stage: str, text: str, before: Hits, now: Hits) -> GoldenDifference:
     """The largest change of a score: a hit that is missing now has that of the last one at most."""
     scores, least = dict(now), min((score for _, score in now), default=0.0)
     size, detail = 0.0, ""
@@ -150,12 +152,12 @@ def _compare_hits(stage: str, text: str, before: Hits, now: Hits) -> Difference:
             size, detail = change, f"{id} had {score:.4f}"
     if len(before) != len(now):
         size, detail = float("inf"), f"{len(now)} hits, and there were {len(before)}"
-    return Difference(stage.replace("_", " "), repr(text), size, detail)
+    return GoldenDifference(stage.replace("_", " "), repr(text), size, detail)
 
 
-def _as_comparison(found: Sequence[Difference], tolerance: float) -> Comparison:
+def _as_comparison(found: Sequence[GoldenDifference], tolerance: float) -> GoldenComparison:
     differ = tuple(each for each in found if not each.size <= tolerance)
-    return Comparison(len(found), differ, max(found, key=lambda each: each.size), tolerance)
+    return GoldenComparison(len(found), differ, max(found, key=lambda each: each.size), tolerance)
 
 
 def _check_exported(folder: Path, wants_more: bool) -> Check:
@@ -174,5 +176,5 @@ def _check_exported(folder: Path, wants_more: bool) -> Check:
     return Check(folder, f"its golden answers ({golden.created_by})", settings, {"the graph": answers})
 
 
-def _answer_again(golden: Answers, subject: Subject) -> Answers:
+def _answer_again(golden: ModelAnswers, subject: GoldenSubject) -> ModelAnswers:
     return answers_of(subject, [record.input for record in golden.records])

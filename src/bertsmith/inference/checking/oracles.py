@@ -15,15 +15,17 @@ import torch
 
 from bertsmith.errors import InputError
 from bertsmith.model.untrusted import plain_file, read_settings
-from bertsmith.tasks.examples.encoding import Encoded, Window, special_tokens
-from bertsmith.tasks.golden.records import Answers, Record, record_of
-from bertsmith.tasks.golden.subject import Item, Subject, TaskSubject, VectorSubject
+from bertsmith.tasks.examples.encoding import EncodedExample, Window, special_tokens
+from bertsmith.tasks.golden.records import GoldenRecord, ModelAnswers, record_of
+from bertsmith.tasks.golden.subject import GoldenSubject, Item, TaskSubject, VectorSubject
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 Oracle = Literal["transformers", "sentence-transformers"]
 
 
-def their_answers(oracle: Oracle, folder: Path, subject: Subject, inputs: Sequence[Any]) -> Answers:
+def their_answers(
+    oracle: Oracle, folder: Path, subject: GoldenSubject, inputs: Sequence[Any]
+) -> ModelAnswers:
     """What the other tool makes of those inputs that the model reads in one piece, but for those that spell
     one of the model's special tokens, which is text to Bertsmith. Raises InputError where none is left, and
     where the tool isn't installed or doesn't open the folder.
@@ -59,7 +61,7 @@ def their_answers(oracle: Oracle, folder: Path, subject: Subject, inputs: Sequen
         raise InputError(f"{oracle} doesn't open {folder}, or can't answer: {first_line}") from error
 
 
-def _reads_words(subject: Subject) -> bool:
+def _reads_words(subject: GoldenSubject) -> bool:
     return isinstance(subject, TaskSubject) and subject.task.is_pretokenized
 
 
@@ -85,14 +87,16 @@ class _OracleTokenizer:
         return str(self.tokenizer.convert_ids_to_tokens(number))
 
 
-def _make_record(item: Item, tokenizer: Any, batches: Sequence[Any], states: Any, outputs: Any) -> Record:
+def _make_record(
+    item: Item, tokenizer: Any, batches: Sequence[Any], states: Any, outputs: Any
+) -> GoldenRecord:
     """`batches` are their inputs, one for each text that is encoded apart."""
     windows = []
     for number, batch in enumerate(batches):
         ids = batch["input_ids"][0].numpy()
         segments = batch["token_type_ids"][0].numpy() if "token_type_ids" in batch else np.zeros_like(ids)
         windows.append(Window(ids, segments, np.zeros(0, np.int64), number))
-    theirs = Item(item.input, item.texts, Encoded(tuple(windows)))
+    theirs = Item(item.input, item.texts, EncodedExample(tuple(windows)))
     return record_of(theirs, _OracleTokenizer(tokenizer), states, outputs)  # type: ignore[arg-type]
 
 
@@ -106,7 +110,7 @@ def _named_stages(each: Sequence[Any]) -> dict[str, Any]:
 
 
 class _TransformersOracle:
-    def __init__(self, package: Any, folder: Path, subject: Subject) -> None:
+    def __init__(self, package: Any, folder: Path, subject: GoldenSubject) -> None:
         self.subject = subject
         self.tokenizer = package.AutoTokenizer.from_pretrained(folder)
         names = read_settings(plain_file(folder, "config.json")).get("architectures") or ["AutoModel"]
@@ -115,7 +119,7 @@ class _TransformersOracle:
         segments = ["token_type_ids"] if getattr(model.config, "type_vocab_size", 0) else []
         self.inputs = ["input_ids", "attention_mask", *segments]
 
-    def answers(self, items: Sequence[Item]) -> Answers:
+    def answers(self, items: Sequence[Item]) -> ModelAnswers:
         stages: tuple[str, ...] = ()
         records = []
         for item in items:
@@ -125,7 +129,7 @@ class _TransformersOracle:
             states = _named_stages([output.hidden_states for output in found])
             stages = tuple(states)
             records.append(_make_record(item, self.tokenizer, batches, states, self._outputs(item, found[0])))
-        return Answers(stages, tuple(records))
+        return ModelAnswers(stages, tuple(records))
 
     def _batches(self, item: Item) -> list[Any]:
         """Their inputs: of texts that are read together one, of those that are encoded apart one each."""
@@ -166,7 +170,7 @@ class _TransformersOracle:
 
 
 class _SentenceTransformersOracle:
-    def __init__(self, package: Any, folder: Path, subject: Subject) -> None:
+    def __init__(self, package: Any, folder: Path, subject: GoldenSubject) -> None:
         if not isinstance(subject, VectorSubject):
             raise InputError(
                 f"{folder} is a fine-tuned or a masked language model: compare it with transformers. "
@@ -175,7 +179,7 @@ class _SentenceTransformersOracle:
         self.model = package.SentenceTransformer(str(folder), device="cpu").float()
         self.tokenizer = self.model.tokenizer
 
-    def answers(self, items: Sequence[Item]) -> Answers:
+    def answers(self, items: Sequence[Item]) -> ModelAnswers:
         stages: tuple[str, ...] = ()
         records = []
         for item in items:
@@ -204,4 +208,4 @@ class _SentenceTransformersOracle:
             vectors = self.model.encode(texts, prompt="", batch_size=1, normalize_embeddings=True)
             asked = item._replace(texts=tuple(texts))
             records.append(_make_record(asked, self.tokenizer, batches, states, vectors))
-        return Answers(stages, tuple(records))
+        return ModelAnswers(stages, tuple(records))

@@ -34,7 +34,7 @@ from bertsmith.model.static_table import StaticTable, is_static, load_static
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.infer_task import locate_vector_model
 from bertsmith.tasks.checkpoints.sentence_folder import SHORTEST, read_projection, read_sentence_settings
-from bertsmith.tasks.examples.encoding import Encoded, Layout
+from bertsmith.tasks.examples.encoding import EncodedExample, Layout
 from bertsmith.tasks.forward_passes import forward_passes, usual_forward_tokens
 from bertsmith.tasks.heads.pooling import Pooling, join_pooled, pool_examples
 
@@ -285,7 +285,7 @@ class Embedder:
 
 def pooled_in_batches(
     encoder: Bert | StaticTable,
-    sequences: Sequence[Encoded],
+    sequences: Sequence[EncodedExample],
     pooling: Pooling,
     device: torch.device,
     compute_dtype: torch.dtype,

@@ -20,7 +20,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.model.static_table import StaticTable
 from bertsmith.tasks.examples.encoding import (
-    Encoded,
+    EncodedExample,
     Window,
     every_row,
     join_segments,
@@ -42,7 +42,7 @@ Item = TypeVar("Item")
 class Chunk:
     """Texts ready to be computed: W sequences, and for each the number of its text, ascending (W,)."""
 
-    sequences: Sequence[Encoded]
+    sequences: Sequence[EncodedExample]
     text_of_sequence: Ints
     texts: int
 
@@ -80,7 +80,7 @@ class TextWindows:
     def _chunks(self, texts: Iterable[str], prefix: str, size: int) -> Iterator[Chunk]:
         numbered, left = iter(enumerate(texts, 1)), size
         while True:
-            made, owners, count, tokens = list[Encoded](), list[int](), 0, 0
+            made, owners, count, tokens = list[EncodedExample](), list[int](), 0, 0
             for some in _split_by_characters(islice(numbered, left), prefix, _CHARACTERS):
                 for ids in self.tokenizer.encode_batch(some, self.room if self.stride is None else None):
                     for start, end in windows(ids, self.room, self.stride, self.tokenizer.truncation):
@@ -95,11 +95,11 @@ class TextWindows:
             yield Chunk(made, np.array(owners, np.int64), count)
             left = left - count or size
 
-    def sequence(self, ids: Sequence[int]) -> Encoded:
+    def sequence(self, ids: Sequence[int]) -> EncodedExample:
         """Token ids between the tokenizer's special ones."""
         token_ids, segment_ids = join_segments(self.tokenizer, ids)
         rows = _FIRST_ROW if self.first_row_only else every_row(len(token_ids))
-        return Encoded((Window(token_ids, segment_ids, rows),))
+        return EncodedExample((Window(token_ids, segment_ids, rows),))
 
 
 class TableReader:

@@ -26,7 +26,7 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.layers.attention import SelfAttention
 from bertsmith.model.layers.layer import Layer
 from bertsmith.progress import Progress
-from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
+from bertsmith.tasks.examples.encoding import EncodedExample, Layout, pack_examples
 from bertsmith.tasks.forward_passes import require_finite
 from bertsmith.tasks.task import Task
 
@@ -165,7 +165,7 @@ class Explainer:
         """
         with self._lock:
             window = self.model.read(given).encoded.windows[-1]
-            batch = PackedBatch.of(pack_examples([Encoded((window,))], [0]), self.model.device)
+            batch = PackedBatch.of(pack_examples([EncodedExample((window,))], [0]), self.model.device)
             weights = require_finite(attention_weights(self.model.encoder, batch).cpu()).numpy()
         ids = tuple(map(int, window.token_ids))
         return AttentionWeights(tuple(map(self.model.tokenizer.id_to_token, ids)), ids, weights)

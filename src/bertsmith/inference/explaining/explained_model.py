@@ -22,13 +22,13 @@ from bertsmith.machine import device_of
 from bertsmith.model.bert import Bert
 from bertsmith.tasks.checkpoints.infer_task import ModelKind, locate_with_layers, model_kind
 from bertsmith.tasks.checkpoints.sentence_folder import read_sentence_settings, refuse_projection
-from bertsmith.tasks.examples.encoding import Encoded, Layout
+from bertsmith.tasks.examples.encoding import EncodedExample, Layout
 from bertsmith.tasks.finetuning import pieces_of
 from bertsmith.tasks.forward_passes import forward_pass
 from bertsmith.tasks.golden.subject import (
     GoldenInput,
+    GoldenSubject,
     MaskSubject,
-    Subject,
     TaskSubject,
     VectorSubject,
     open_subject,
@@ -49,7 +49,7 @@ class ExplainedInput:
     texts are encoded apart those of the second, whose likeness to the first is explained.
     """
 
-    encoded: Encoded
+    encoded: EncodedExample
     replaced: Bools
     target: str
     compute: Callable[[PackedBatch, Layout], Tensor]
@@ -62,7 +62,7 @@ class ExplainedModel(ABC):
 
     is_of_vectors: ClassVar[bool] = False  # answers with a cosine of two texts, and has nothing to say of one
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: GoldenSubject) -> None:
         subject.model.requires_grad_(False).eval()
         assert isinstance(subject.encoder, Bert)  # a table was refused
         self.subject, self.encoder, self.tokenizer = subject, subject.encoder, subject.tokenizer
@@ -79,7 +79,7 @@ class ExplainedModel(ABC):
         """Where it computes."""
         return self.subject.device
 
-    def explained(self, encoded: Encoded, target: str, compute: Any) -> ExplainedInput:
+    def explained(self, encoded: EncodedExample, target: str, compute: Any) -> ExplainedInput:
         """With the tokens that a baseline replaces."""
         last = max(window.text for window in encoded.windows)
         template = self.tokenizer.template
@@ -87,7 +87,7 @@ class ExplainedModel(ABC):
         replaced = [~np.isin(w.token_ids, kept) & (w.text == last) for w in encoded.windows]
         return ExplainedInput(encoded, np.concatenate(replaced), target, compute)
 
-    def outputs(self, encoded: Encoded, compute: Any) -> Any:
+    def outputs(self, encoded: EncodedExample, compute: Any) -> Any:
         """Of the input as it is, on the host."""
         return forward_pass(compute, [encoded], self.device).found
 
@@ -130,7 +130,7 @@ class _ExplainedMaskModel(ExplainedModel):
         window, longest = masked_window(tokenizer, given, "The text"), model.config.max_length
         if (length := len(window.token_ids)) > longest:
             raise InputError(f"The text has {length:,} tokens; this model reads at most {longest:,}.")
-        encoded = require_short(Encoded((replace(window, rows=window.rows[:1]),)))
+        encoded = require_short(EncodedExample((replace(window, rows=window.rows[:1]),)))
 
         def logits(batch: PackedBatch, layout: Layout) -> Tensor:  # (S, V)
             found = model.vocabulary_logits(model.encoder(batch, layout.rows))
@@ -177,7 +177,7 @@ class _ExplainedVectorModel(ExplainedModel):
         return self.explained(require_short(self.subject.item(asked).encoded), "cosine", compute)
 
 
-_KINDS: dict[type[Subject], type[ExplainedModel]] = {
+_KINDS: dict[type[GoldenSubject], type[ExplainedModel]] = {
     TaskSubject: _ExplainedTaskModel,
     MaskSubject: _ExplainedMaskModel,
     VectorSubject: _ExplainedVectorModel,
@@ -202,7 +202,7 @@ def open_explained_model(
     return _KINDS[type(subject)](subject)
 
 
-def require_short(encoded: Encoded) -> Encoded:
+def require_short(encoded: EncodedExample) -> EncodedExample:
     """Itself. Raises InputError for more than one window of a text, or `LONGEST` tokens."""
     windows, texts = len(encoded.windows), len({window.text for window in encoded.windows})
     if windows > texts:

@@ -36,15 +36,22 @@ from bertsmith.inference.export.source import ExportSource
 from bertsmith.model.checkpoint import CONFIG
 from bertsmith.model.config_json import config_to_hugging_face
 from bertsmith.tasks.examples.encoding import (
-    Encoded,
+    EncodedExample,
     Window,
     every_row,
     join_segments,
     pair_windows,
     special_tokens,
 )
-from bertsmith.tasks.golden.comparison import Comparison, compare
-from bertsmith.tasks.golden.records import GOLDEN, Answers, GoldenAnswers, as_text, record_of, settings_of
+from bertsmith.tasks.golden.comparison import GoldenComparison, compare
+from bertsmith.tasks.golden.records import (
+    GOLDEN,
+    GoldenAnswers,
+    ModelAnswers,
+    as_text,
+    record_of,
+    settings_of,
+)
 from bertsmith.tasks.golden.subject import Item, golden_inputs
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel
@@ -237,7 +244,7 @@ def write_graph_answers(folder: Path) -> None:
     atomic_write(folder / GOLDEN, as_text(golden))
 
 
-def check_graph(folder: Path, golden: GoldenAnswers) -> Comparison:
+def check_graph(folder: Path, golden: GoldenAnswers) -> GoldenComparison:
     """The graph's answers beside those of golden.json. Raises ModelError naming a file that isn't what was
     written, MissingExtra without what runs the graph.
     """
@@ -256,7 +263,7 @@ def _hash_files(folder: Path) -> dict[str, str]:
     return {path.name: sha256(path) for path in files}
 
 
-def _graph_answers(folder: Path) -> Answers:
+def _graph_answers(folder: Path) -> ModelAnswers:
     """Of each text and pair alone, as the first window of it is read."""
     facts, tokenizer = read_json(folder / DECODING), Tokenizer.load(folder)
     is_onnx = (folder / "model.onnx").is_file()
@@ -272,7 +279,7 @@ def _graph_answers(folder: Path) -> Answers:
         except BertsmithError:
             continue
         window = Window(token_ids, segment_ids, every_row(len(token_ids)))
-        item = Item(each, texts, Encoded((window,)))
+        item = Item(each, texts, EncodedExample((window,)))
         ids, segments = (np.array([row], np.int64) for row in (window.token_ids, window.segment_ids))
         inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": segments}
         outputs = np.concatenate(
@@ -281,4 +288,4 @@ def _graph_answers(folder: Path) -> Answers:
         if not np.isfinite(outputs).all():
             raise ModelError(f"The graph in {folder} gives values that are not finite.")
         records.append(record_of(item, tokenizer, {}, outputs))
-    return Answers((), tuple(records))
+    return ModelAnswers((), tuple(records))

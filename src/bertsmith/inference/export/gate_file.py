@@ -15,7 +15,13 @@ import numpy as np
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.export.padded import VectorHead
 from bertsmith.inference.export.source import Answer, ExportSource
-from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens, windows_apart
+from bertsmith.tasks.examples.encoding import (
+    EncodedExample,
+    Window,
+    join_segments,
+    special_tokens,
+    windows_apart,
+)
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.task import Outputs, Prediction, Task, reading_columns
@@ -42,7 +48,7 @@ class GateFile:
     rows: int
     sequences: list[Window]
     examples: list[Any]
-    encoded: list[Encoded]
+    encoded: list[EncodedExample]
     labelled: bool
     notes: tuple[str, ...] = ()
 
@@ -158,7 +164,8 @@ def _read_texts(source: ExportSource, path: Path, columns: dict[str, Any]) -> Ga
     room = source.max_length - special_tokens(source.tokenizer, 1)
     pieces = source.tokenizer.encode_pieces([as_document(source, text) for text in some], room)
     encoded = [
-        Encoded((windows_apart(source.tokenizer, [piece], source.max_length, None)[0],)) for piece in pieces
+        EncodedExample((windows_apart(source.tokenizer, [piece], source.max_length, None)[0],))
+        for piece in pieces
     ]
     most = MOST_TOKENS if isinstance(source.padded.head, VectorHead) else _MOST_STATE_TOKENS
     kept = _within_tokens(drawn, encoded, most)
@@ -180,7 +187,7 @@ def _draw_rows(count: int) -> list[int]:
     return numbers
 
 
-def _within_tokens(drawn: Sequence[int], encoded: Sequence[Encoded], most: int) -> list[int]:
+def _within_tokens(drawn: Sequence[int], encoded: Sequence[EncodedExample], most: int) -> list[int]:
     """Places of those drawn first that together have at most so many tokens, at least one, in the order of
     their rows.
     """

@@ -29,7 +29,7 @@ from bertsmith.tasks.checkpoints.sentence_folder import (
     refuse_projection,
 )
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
-from bertsmith.tasks.examples.encoding import Encoded, Layout, Window
+from bertsmith.tasks.examples.encoding import EncodedExample, Layout, Window
 from bertsmith.tasks.forward_passes import forward_passes
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
@@ -79,7 +79,7 @@ class ExportSource:
 
     def answers(self, windows: Sequence[Window]) -> list[Answer]:
         """The packed model's, a sequence each."""
-        encoded = [Encoded((window,)) for window in windows]
+        encoded = [EncodedExample((window,)) for window in windows]
         head = self.padded.head
         if isinstance(head, VectorHead):
             found = np.empty((len(encoded), self.packed.config.hidden_size), np.float32)
@@ -97,7 +97,7 @@ class ExportSource:
     def _encoder(self) -> Bert:
         return self.packed if isinstance(self.packed, Bert) else self.packed.encoder
 
-    def _states(self, encoded: Sequence[Encoded]) -> list[Answer]:
+    def _states(self, encoded: Sequence[EncodedExample]) -> list[Answer]:
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:
             states: Tensor = self._encoder(batch)
             return states

@@ -83,11 +83,14 @@ class Certificate:
         return self.answered / self.calls
 
 
-class Answered(NamedTuple):
+class AnsweredCalls(NamedTuple):
     """What each threshold answers: how many calls, and the sum of their losses, (T,) both."""
 
     calls: Ints
     losses: Floats
+
+
+Answered = AnsweredCalls  # the name by which programs have known it
 
 
 @door(epsilon=share, delta=share)
@@ -145,11 +148,11 @@ def risk_p_values(confidence: Floats, losses: Floats, thresholds: Floats, epsilo
     return hoeffding_bentkus_p_value(means, answered.calls, epsilon)
 
 
-def answered_by(confidence: Floats, losses: Floats, thresholds: Floats) -> Answered:
+def answered_by(confidence: Floats, losses: Floats, thresholds: Floats) -> AnsweredCalls:
     order = np.argsort(-confidence, kind="stable")
     sums = np.concatenate([[0.0], np.cumsum(losses[order])])
     calls = np.searchsorted(-confidence[order], -thresholds, side="right")
-    return Answered(calls.astype(np.int64), sums[calls])
+    return AnsweredCalls(calls.astype(np.int64), sums[calls])
 
 
 def fixed_sequence_test(p_values: npt.ArrayLike, delta: float, starts: int = STARTS) -> Bools:
@@ -213,7 +216,7 @@ def threshold_sequence(confidence: npt.ArrayLike, most: int = 50) -> Floats:
     return np.append(np.unique(between)[::-1], -np.inf)
 
 
-class Group(NamedTuple):
+class CallGroup(NamedTuple):
     """Calibration calls of a group: confidence (E,), losses (E,) in [0, 1], thresholds (T,) from strict to
     lax, and the risk that is to be proven.
     """
@@ -222,6 +225,9 @@ class Group(NamedTuple):
     losses: npt.ArrayLike
     thresholds: npt.ArrayLike
     epsilon: float
+
+
+Group = CallGroup  # the name by which programs have known it
 
 
 class Constraint(NamedTuple):
@@ -251,7 +257,7 @@ class JointCertificate:
 
 
 @door(delta=share)
-def certify_each(groups: Mapping[str, Group], delta: float) -> dict[str, Certificate | None]:
+def certify_each(groups: Mapping[str, CallGroup], delta: float) -> dict[str, Certificate | None]:
     """A certificate for each group, all true together with probability 1 - `delta`; None where not proven.
 
     Which groups there are is fixed before the calibration calls are seen; one without calls gets None. Its

@@ -17,8 +17,8 @@ from bertsmith.arrays import Bools, Floats, Ints
 from bertsmith.metrics.guarantees.learn_then_test import (
     CLAIMS,
     STARTS,
+    CallGroup,
     Certificate,
-    Group,
     Prices,
     certify_by_prices,
     certify_each,
@@ -189,12 +189,12 @@ def _proven(
     devs: Sequence[Judged], calibrations: Sequence[Judged], settings: LearnSettings
 ) -> list[dict[str, Certificate | None]]:
     """Of each candidate each group. Which groups there are, and their thresholds, is known from dev."""
-    groups: dict[tuple[int, str], Group] = {}
+    groups: dict[tuple[int, str], CallGroup] = {}
     for number, (dev, calibration) in enumerate(zip(devs, calibrations, strict=True)):
         asked = _groups(calibration, settings)
         for name, (confidence, _) in _groups(dev, settings).items():
             calls = asked.get(name, (np.empty(0), np.empty(0, np.bool_)))
-            groups[number, name] = Group(*calls, _thresholds(confidence), settings.epsilon)
+            groups[number, name] = CallGroup(*calls, _thresholds(confidence), settings.epsilon)
     proven = certify_each(
         {f"{number} {name}": group for (number, name), group in groups.items()}, settings.delta
     )

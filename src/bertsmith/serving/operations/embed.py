@@ -23,7 +23,7 @@ from bertsmith.model.static_table import StaticTable
 from bertsmith.serving.operations.operation import Operation, Options, Pass, PreparedRequest
 from bertsmith.serving.refusals import TooLarge, TooLong
 from bertsmith.tasks.checkpoints.sentence_folder import SentenceSettings, read_sentence_settings
-from bertsmith.tasks.examples.encoding import Encoded, Layout, windows
+from bertsmith.tasks.examples.encoding import EncodedExample, Layout, windows
 from bertsmith.tasks.heads.pooling import Pooling, join_pooled, pool_examples
 from bertsmith.tasks.task import Outputs
 
@@ -83,11 +83,11 @@ class TextEncoder:
 
     def sequences(
         self, inputs: Sequence[Any], options: Options, names: Sequence[str] = ()
-    ) -> tuple[list[Encoded], list[int], list[bool]]:
+    ) -> tuple[list[EncodedExample], list[int], list[bool]]:
         """(W,) sequences, the number of the input of each, and whether each input (E,) was cut. Inputs are
         texts, or token ids; `names` are what messages call the first ones that aren't the request's inputs.
         """
-        made, owners, longer, room = list[Encoded](), list[int](), list[bool](), self.windows.room
+        made, owners, longer, room = list[EncodedExample](), list[int](), list[bool](), self.windows.room
         prefix = self.prompts.chosen(options.more.get("kind"), options.more.get("prompt_name"))
         called = [*names, *(f"Input {number}" for number in range(1, len(inputs) - len(names) + 1))]
         for number, ids in enumerate(self._ids(inputs, prefix, options, called)):

@@ -15,7 +15,7 @@ from bertsmith.inference.engine import Engine
 from bertsmith.model.cpu.kernel_layer import as_kernel
 from bertsmith.serving.operations.operation import Options, Pass, PreparedRequest
 from bertsmith.serving.refusals import TooLarge, TooLong
-from bertsmith.tasks.examples.encoding import Encoded, Layout
+from bertsmith.tasks.examples.encoding import EncodedExample, Layout
 from bertsmith.tasks.pretraining.fill_mask import masked_window
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.task import Outputs
@@ -56,7 +56,7 @@ class FillMask:
             raise InputError(f"top must be 1 to {_MOST}, found {top!r}.")
         targets = self._targets(options.more.get("targets"))
         tokenizer, longest = self.engine.tokenizer, self.engine.model.config.max_length
-        encoded = list[Encoded]()
+        encoded = list[EncodedExample]()
         for number, text in enumerate(inputs, 1):
             where = f"input {number}"
             if not isinstance(text, str):
@@ -64,7 +64,7 @@ class FillMask:
             window = masked_window(tokenizer, text, where)
             if (length := len(window.token_ids)) > longest:
                 raise TooLong(f"{where} has {length:,} tokens; this model reads at most {longest:,}.")
-            encoded.append(Encoded((window,)))
+            encoded.append(EncodedExample((window,)))
         self._require_few(encoded, top if targets is None else min(top, len(targets)))
 
         def keep(logits: Outputs) -> _Best:
@@ -76,7 +76,7 @@ class FillMask:
         tokens = [each.tokens for each in encoded]
         return PreparedRequest(self.run, encoded, finish, tokens, [False] * len(encoded), keep)
 
-    def _require_few(self, encoded: Sequence[Encoded], top: int) -> None:
+    def _require_few(self, encoded: Sequence[EncodedExample], top: int) -> None:
         """Raises TooLarge for more masks than are computed, or candidates than are sent, at a time."""
         masks = [len(window.rows) for each in encoded for window in each.windows]
         pieces = self.engine.tokenizer.vocab_size

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.tasks.examples.encoding import Encoded, Layout
+from bertsmith.tasks.examples.encoding import EncodedExample, Layout
 from bertsmith.tasks.forward_passes import forward_pass
 from bertsmith.tasks.task import Outputs
 
@@ -31,7 +31,7 @@ class Pass:
     model: str
     per_row: bool = False
 
-    def outputs(self, encoded: Sequence[Encoded]) -> list[Outputs]:
+    def outputs(self, encoded: Sequence[EncodedExample]) -> list[Outputs]:
         """Of each example. Raises NotFinite."""
         computed = forward_pass(self.compute, encoded, self.device)
         if not self.per_row:
@@ -51,7 +51,7 @@ class PreparedRequest:
     """
 
     run: Pass
-    encoded: Sequence[Encoded]
+    encoded: Sequence[EncodedExample]
     finish: Callable[[list[Any]], Any]
     input_tokens: Sequence[int]
     truncated: Sequence[bool]

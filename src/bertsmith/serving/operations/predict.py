@@ -13,7 +13,7 @@ from bertsmith.inference.engine import Engine
 from bertsmith.inference.ranking.reranker import relevant_label, score_of
 from bertsmith.serving.operations.operation import LongText, Options, Pass, PreparedRequest
 from bertsmith.serving.refusals import TooLong
-from bertsmith.tasks.examples.encoding import Encoded, Layout, special_tokens
+from bertsmith.tasks.examples.encoding import EncodedExample, Layout, special_tokens
 from bertsmith.tasks.finetuning import pieces_of
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.task_model import TaskModel, at_least_float32
@@ -75,7 +75,7 @@ class Predict:
         tokens = [each.tokens for each in encoded]
         return PreparedRequest(self.run, encoded, finish, tokens, [cut and each for each in longer])
 
-    def _is_longer(self, pieces: Sequence[Pieces], encoded: Encoded) -> bool:
+    def _is_longer(self, pieces: Sequence[Pieces], encoded: EncodedExample) -> bool:
         """Whether the texts have more pieces than one window shows."""
         longest = self.task.settings.max_length
         lengths = [len(each.ids) for each in pieces]

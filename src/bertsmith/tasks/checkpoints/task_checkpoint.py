@@ -45,14 +45,14 @@ HEAD = "head.safetensors"
 
 
 @dataclass(frozen=True)
-class Start:
+class StartingModel:
     """A model to fine-tune: a pre-trained encoder and a new head; `notes` are sentences for the user."""
 
     model: TaskModel
     notes: tuple[str, ...]
 
 
-def begin_task_model(folder: Path | str, task: Task[Any]) -> Start:
+def begin_task_model(folder: Path | str, task: Task[Any]) -> StartingModel:
     """A pre-trained encoder with a new head, drawn from torch's generator. Raises as `load_encoder` does."""
     checkpoint = read_checkpoint(folder)
     encoder = encoder_of(checkpoint, f"{folder}/{WEIGHTS}")
@@ -60,7 +60,7 @@ def begin_task_model(folder: Path | str, task: Task[Any]) -> Start:
     notes = list(checkpoint.notes)
     if head.pooled and encoder.pooler is None:
         notes.append(f"{folder} has no pooler: starting from random weights there")
-    return Start(TaskModel(encoder, head), tuple(notes))
+    return StartingModel(TaskModel(encoder, head), tuple(notes))
 
 
 def save_task_model(

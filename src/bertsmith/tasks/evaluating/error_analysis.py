@@ -21,7 +21,7 @@ _SMALLEST = 5e-7
 
 
 @dataclass(frozen=True)
-class Answer:
+class ScoredPrediction:
     """What the model said of one example, for people. `score` is 1 if right, and less the worse it is."""
 
     gold: str
@@ -31,7 +31,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Confusion:
+class ConfusionMatrix:
     """`counts` (C, C): row = right class, column = predicted one."""
 
     labels: tuple[str, ...]
@@ -61,9 +61,9 @@ class Calibration:
 class ErrorAnalysis:
     """`answers` has one for each example, or none; `numbers` are the (E,) right and (E,) predicted scores."""
 
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[ScoredPrediction, ...] = ()
     per_class: tuple[ClassScore, ...] = ()
-    confusion: Confusion | None = None
+    confusion: ConfusionMatrix | None = None
     calibration: Calibration | None = None
     numbers: tuple[Floats, Floats] | None = None
 
@@ -78,11 +78,13 @@ def class_errors(
     """One class an example, by name; `before` (E,) as in `Calibration`."""
     number = {label: index for index, label in enumerate(labels)}
     right, chosen = (np.array([number[label] for label in side]) for side in (gold, given))
-    answers = (Answer(g, p, float(g == p), c) for g, p, c in zip(gold, given, confidence, strict=True))
+    answers = (
+        ScoredPrediction(g, p, float(g == p), c) for g, p, c in zip(gold, given, confidence, strict=True)
+    )
     return ErrorAnalysis(
         tuple(answers),
         tuple(per_class(right, chosen, labels)),
-        Confusion(tuple(labels), confusion(right, chosen, len(labels))),
+        ConfusionMatrix(tuple(labels), confusion(right, chosen, len(labels))),
         Calibration(np.array(confidence, np.float64), right == chosen, before),
     )
 
@@ -102,7 +104,8 @@ def label_set_errors(
     right, chosen = (np.array([np.isin(labels, each) for each in side]) for side in (gold, given))
     sure = np.where(chosen, probabilities, 1 - probabilities).prod(axis=1).tolist()
     answers = (
-        Answer(_listed(g), _listed(p), _set_f1(g, p), c) for g, p, c in zip(gold, given, sure, strict=True)
+        ScoredPrediction(_listed(g), _listed(p), _set_f1(g, p), c)
+        for g, p, c in zip(gold, given, sure, strict=True)
     )
     before = without_temperature(probabilities, temperature, multi_label=True)
     return ErrorAnalysis(
@@ -114,7 +117,9 @@ def label_set_errors(
 
 def number_errors(gold: Sequence[float], given: Sequence[float]) -> ErrorAnalysis:
     """A number an example: the further from the right one, the lower the score."""
-    answers = (Answer(f"{g:g}", f"{p:.4g}", 1 - abs(g - p)) for g, p in zip(gold, given, strict=True))
+    answers = (
+        ScoredPrediction(f"{g:g}", f"{p:.4g}", 1 - abs(g - p)) for g, p in zip(gold, given, strict=True)
+    )
     return ErrorAnalysis(tuple(answers), numbers=(np.array(gold, np.float64), np.array(given, np.float64)))
 
 
@@ -133,7 +138,7 @@ def tag_errors(
     for some, right, chosen, sure in zip(words, gold, given, confidence, strict=True):
         of_gold, of_given = names(some, right), names(some, chosen)
         answers.append(
-            Answer(
+            ScoredPrediction(
                 "; ".join(name for place, name in of_gold.items() if of_given.get(place) != name) or NOTHING,
                 "; ".join(name for place, name in of_given.items() if of_gold.get(place) != name) or NOTHING,
                 float(of_gold == of_given),
@@ -144,7 +149,7 @@ def tag_errors(
 
 
 def _word_details(
-    answers: Sequence[Answer],
+    answers: Sequence[ScoredPrediction],
     gold: Sequence[Sequence[str]],
     given: Sequence[Sequence[str]],
     confidence: Sequence[Sequence[float]],
@@ -161,7 +166,7 @@ def _word_details(
     return ErrorAnalysis(
         tuple(answers),
         entity_classes(entities) if entities else tuple(per_class(right, chosen, labels)),
-        Confusion(tuple(labels), confusion(right, chosen, len(labels))),
+        ConfusionMatrix(tuple(labels), confusion(right, chosen, len(labels))),
         Calibration(np.concatenate(confidence), np.array(flat[0]) == np.array(flat[1]), unit="words"),
     )
 
@@ -175,7 +180,9 @@ def span_errors(
 ) -> ErrorAnalysis:
     """A piece of a passage an example, or none: "". The score is F1; calibration is that of answers given."""
     answers = tuple(
-        Answer(" / ".join(dict.fromkeys(right)) or "no answer", answer or "no answer", float(score), sure)
+        ScoredPrediction(
+            " / ".join(dict.fromkeys(right)) or "no answer", answer or "no answer", float(score), sure
+        )
         for right, answer, score, sure in zip(golds, given, f1, confidence, strict=True)
     )
     known = np.array([sure is not None for sure in confidence])

@@ -11,7 +11,7 @@ import numpy as np
 
 from bertsmith.arrays import Floats, Ints
 from bertsmith.metrics.scores import standard_errors
-from bertsmith.tasks.evaluating.error_analysis import Answer
+from bertsmith.tasks.evaluating.error_analysis import ScoredPrediction
 from bertsmith.tasks.examples.held_out import names_groups
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.task import Metrics, Outputs, Prediction, Task
@@ -109,7 +109,9 @@ def evaluate(
     )
 
 
-def standard_error(task: Task[Any], evaluation: Evaluation, answers: Sequence[Answer]) -> float | None:
+def standard_error(
+    task: Task[Any], evaluation: Evaluation, answers: Sequence[ScoredPrediction]
+) -> float | None:
     """Of the main metric; None for a single example, and where no example differs from another: that the few
     rows there are agree says nothing about others. `answers` are those of the task's details.
 

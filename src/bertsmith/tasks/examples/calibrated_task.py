@@ -15,7 +15,7 @@ from bertsmith.metrics.calibration import (
     fit_temperature_to,
     probabilities_of,
 )
-from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.task import Metrics, Outputs
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -44,7 +44,7 @@ class CalibratedTask(TextTask):
         return 0.0
 
     def calibrate(
-        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
+        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[EncodedExample]
     ) -> Metrics:
         """Temperature, and the thresholds, on dev."""
         gold = np.array([each.target for each in encoded])

@@ -33,14 +33,14 @@ _FEW = 10  # values that are not too many, however few the rows
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ColumnChoice:
     """A column by name, and its kind where somebody told it."""
 
     name: str
     kind: Kind | None
 
     @classmethod
-    def of(cls, spelled: str) -> "Wanted":
+    def of(cls, spelled: str) -> "ColumnChoice":
         """'age', 'age:number' or 'plan:category'."""
         name, colon, kind = spelled.rpartition(":")
         for known in KINDS:
@@ -104,13 +104,15 @@ class CategoryColumn:
 
 
 @dataclass(frozen=True)
-class Columns:
+class FittedColumns:
     """What the training rows showed of each column."""
 
     each: tuple[NumberColumn | CategoryColumn, ...]
 
     @classmethod
-    def fit(cls, wanted: Sequence[Wanted], rows: Sequence[Sequence[Cell]], where: Sequence[str]) -> "Columns":
+    def fit(
+        cls, wanted: Sequence[ColumnChoice], rows: Sequence[Sequence[Cell]], where: Sequence[str]
+    ) -> "FittedColumns":
         """From the training rows' cells, in the order of `wanted`, and their places for messages. Raises
         InputError for a column that nothing can be learned from.
         """
@@ -146,7 +148,7 @@ class Columns:
         return [{"kind": each.kind, **asdict(each)} for each in self.each]
 
     @classmethod
-    def from_json(cls, record: Any, names: Sequence[str], where: str) -> "Columns":
+    def from_json(cls, record: Any, names: Sequence[str], where: str) -> "FittedColumns":
         """The inverse. Raises ModelError where the file `where` was altered."""
         if not isinstance(record, list) or not all(isinstance(each, dict) for each in record):
             raise _altered(where, "expected a list of columns")
@@ -217,7 +219,7 @@ def require_apart(asked: Sequence[tuple[str | int, str]], names: Sequence[str], 
             raise InputError(f"{where}: the column {column!r} is {role}: it can't be {too} too.{same}")
 
 
-def _fit(wanted: Wanted, cells: Sequence[Cell], where: Sequence[str]) -> NumberColumn | CategoryColumn:
+def _fit(wanted: ColumnChoice, cells: Sequence[Cell], where: Sequence[str]) -> NumberColumn | CategoryColumn:
     known = [cell for cell in cells if cell is not None]
     if not known:
         raise InputError(

@@ -43,7 +43,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedExample:
     """An example as its windows.
 
     `target` is what the loss compares the head's outputs with, None without a label; `decoding` is what
@@ -60,7 +60,7 @@ class Encoded:
         """Of all windows."""
         return sum(len(window.token_ids) for window in self.windows)
 
-    def parts(self, tokens: int) -> "list[Encoded]":
+    def parts(self, tokens: int) -> "list[EncodedExample]":
         """The windows as examples of at most so many tokens, or of one window; each of one text alone."""
         parts, size = list[list[Window]](), 0
         for window in self.windows:
@@ -69,7 +69,10 @@ class Encoded:
                 parts.append([])
                 size = len(window.token_ids)
             parts[-1].append(window)
-        return [Encoded(tuple(part)) for part in parts]
+        return [EncodedExample(tuple(part)) for part in parts]
+
+
+Encoded = EncodedExample  # the name by which programs have known it
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Layout:
     Each is computed when somebody asks for it: a short text is embedded in less than the time of all.
     """
 
-    encoded: Sequence[Encoded]
+    encoded: Sequence[EncodedExample]
     device: torch.device | str = "cpu"
 
     @property
@@ -161,7 +164,7 @@ class Layout:
         return np.logical_or(other_example, other_text)
 
 
-def pack_examples(encoded: Sequence[Encoded], numbers: Sequence[int]) -> Sequences:
+def pack_examples(encoded: Sequence[EncodedExample], numbers: Sequence[int]) -> Sequences:
     """The windows of many examples as one batch; its keys are the examples' `numbers`."""
     sequences = [window for each in encoded for window in each.windows]
     keys = np.repeat(np.asarray(numbers, np.uint64), [len(each.windows) for each in encoded])

@@ -301,7 +301,7 @@ def _in_iob2(found: Sentence, scheme: Scheme) -> list[str]:
     return scheme.in_iob2(found.tags)
 
 
-class WordPieces(NamedTuple):
+class TaggedTokens(NamedTuple):
     """`ids` of the sentence, `firsts` (R,) the places of those that are read, ascending, and `rows` (W,)
     which of these is each word's; None where each word has its own.
     """
@@ -311,12 +311,12 @@ class WordPieces(NamedTuple):
     rows: Ints | None
 
 
-def word_pieces(example: TaggedExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> WordPieces:
+def word_pieces(example: TaggedExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> TaggedTokens:
     """The first piece of each word or, in a script without blanks, that which holds the word's beginning:
     offsets of pieces decide there. `pieces` are those of the example's runs.
     """
     ids, firsts, rows = array("i"), array("i"), array("i")
-    divided = _Divided(example, tokenizer) if pieces and len(pieces) < len(example.words) else None
+    divided = _MultiWordRuns(example, tokenizer) if pieces and len(pieces) < len(example.words) else None
     for number, piece in enumerate(pieces):
         found = None if divided is None else divided.pieces_of(number)
         # a word of control characters alone has no pieces; its tag is read from an unknown one
@@ -327,10 +327,10 @@ def word_pieces(example: TaggedExample, pieces: Sequence[Pieces], tokenizer: Tok
             rows.append(len(firsts) - 1)
         ids.extend(of_run)
     alone = len(firsts) == len(rows)
-    return WordPieces(ids, np.array(firsts, np.int64), None if alone else np.array(rows, np.int64))
+    return TaggedTokens(ids, np.array(firsts, np.int64), None if alone else np.array(rows, np.int64))
 
 
-class _Divided:
+class _MultiWordRuns:
     """The runs of a text that have several words, with their offsets."""
 
     def __init__(self, example: TaggedExample, tokenizer: Tokenizer) -> None:

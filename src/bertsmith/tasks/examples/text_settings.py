@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import field_validator
 
 from bertsmith.tasks.checkpoints.sentence_folder import read_pooling
-from bertsmith.tasks.examples.columns import Wanted
+from bertsmith.tasks.examples.columns import ColumnChoice
 from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.task import Task, TaskSettings
 from bertsmith.validation import Listed
@@ -49,7 +49,7 @@ class MixedSettings(PooledSettings):
     @field_validator("features")
     @classmethod
     def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        names = [Wanted.of(each).name for each in value]
+        names = [ColumnChoice.of(each).name for each in value]
         if not all(names):
             raise ValueError(f"expected names of columns such as age,plan, found an empty one in {value}")
         twice = [name for name in names if names.count(name) > 1]

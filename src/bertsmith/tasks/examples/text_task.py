@@ -13,9 +13,16 @@ from bertsmith.files import read_json, write_json
 from bertsmith.model.config import BertConfig
 from bertsmith.model.folder_keys import SENTENCE_TRANSFORMERS, TOKENIZER_CONFIG
 from bertsmith.model.locate import SENTENCE_SETTINGS
-from bertsmith.tasks.examples.columns import Cell, Columns, Wanted, as_cell, cells_of, require_apart
+from bertsmith.tasks.examples.columns import (
+    Cell,
+    ColumnChoice,
+    FittedColumns,
+    as_cell,
+    cells_of,
+    require_apart,
+)
 from bertsmith.tasks.examples.encoding import (
-    Encoded,
+    EncodedExample,
     Window,
     join_segments,
     pair_windows,
@@ -81,7 +88,9 @@ class TextTask(Task[TextExample]):
 
     without_label: ClassVar[str] = ""  # what else could be done about rows that have none
     may_be_unlabelled: ClassVar[bool] = False  # whether an empty cell is an answer: no label at all
-    columns: Columns | None = None  # what training showed of the columns beside the text, where there are any
+    columns: FittedColumns | None = (
+        None  # what training showed of the columns beside the text, where there are any
+    )
     prompt: str = ""  # before every text, of pairs the first, as the model's folder says
     pairs: bool | None = None  # whether training had a second text; None where the settings' columns say it
     _guesses_texts = False  # whether the names in the first file said which columns hold the texts
@@ -110,10 +119,10 @@ class TextTask(Task[TextExample]):
         return task
 
     @property
-    def features(self) -> tuple[Wanted, ...]:
+    def features(self) -> tuple[ColumnChoice, ...]:
         """The columns beside the text."""
         settings = self.settings
-        return tuple(map(Wanted.of, settings.features)) if isinstance(settings, MixedSettings) else ()
+        return tuple(map(ColumnChoice.of, settings.features)) if isinstance(settings, MixedSettings) else ()
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -124,7 +133,7 @@ class TextTask(Task[TextExample]):
         """What the training rows say of the columns. Raises InputError for one that says nothing."""
         if self.features:
             rows, places = [example.columns for example in train], [example.where for example in train]
-            self.columns = Columns.fit(self.features, rows, places)
+            self.columns = FittedColumns.fit(self.features, rows, places)
 
     @property
     def column_width(self) -> int:
@@ -431,7 +440,7 @@ class TextTask(Task[TextExample]):
         first = self.prompt + example.text
         return (first,) if example.text_pair is None else (first, example.text_pair)
 
-    def encode(self, example: TextExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
+    def encode(self, example: TextExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> EncodedExample:
         """[CLS] text [SEP], or [CLS] text [SEP] pair [SEP]; the head reads the first row of each window."""
         room = self.settings.max_length - special_tokens(tokenizer, len(pieces))
         ids = [piece.ids for piece in pieces]
@@ -454,7 +463,7 @@ class TextTask(Task[TextExample]):
             )
         else:
             shown = tuple(Window(*each, _FIRST_ROW) for each in made)
-        return Encoded(shown, target, columns=columns)
+        return EncodedExample(shown, target, columns=columns)
 
     def state(self) -> dict[str, Any]:
         """What training showed of the columns and of pairs is part of it, where the settings don't say it."""
@@ -481,7 +490,7 @@ class TextTask(Task[TextExample]):
             task.pairs = require_truth(state["pairs"], "pairs", where)
         task.prompt = require_text(state.get("prompt", ""), "prompt", where)
         if task.features:
-            task.columns = Columns.from_json(state.get("columns"), task.column_names, where)
+            task.columns = FittedColumns.from_json(state.get("columns"), task.column_names, where)
         elif "columns" in state:
             raise ModelError(
                 f"{where}: has columns, but the settings name no features. The file was altered: take it "

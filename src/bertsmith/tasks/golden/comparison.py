@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertsmith.tasks.golden.records import Answers, Record
+from bertsmith.tasks.golden.records import GoldenRecord, ModelAnswers
 
 SETTINGS, READING, HEAD, ANSWER = "settings", "reading", "head", "answer"
 _SMALL = 1e-6  # below which numbers are not compared by how large they are
@@ -13,7 +13,7 @@ _SHOWN = 40  # characters of a text
 
 
 @dataclass(frozen=True)
-class Difference:
+class GoldenDifference:
     """At which stage an answer differs, and for which text; neither a text nor a size where a setting does.
     `size` is that of the numbers' difference, as a share of how large the numbers of this stage are.
     """
@@ -30,14 +30,14 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class GoldenComparison:
     """`differences`: of each text the first stage that differs by more than the tolerance, and of settings
     each. `largest` is the largest difference of numbers, tolerated or not.
     """
 
     texts: int
-    differences: tuple[Difference, ...]
-    largest: Difference
+    differences: tuple[GoldenDifference, ...]
+    largest: GoldenDifference
     tolerance: float
 
     @property
@@ -47,18 +47,20 @@ class Comparison:
 
 def compare_settings(
     expected: Mapping[str, Mapping[str, str]], found: Mapping[str, Mapping[str, str]]
-) -> list[Difference]:
+) -> list[GoldenDifference]:
     """Which keys of which files aren't as they were."""
     names = [(file, key) for file, keys in {**expected, **found}.items() for key in keys]
     names += [(file, key) for file in expected.keys() & found.keys() for key in expected[file]]
     return [
-        Difference(SETTINGS, detail=f"{file}: {key or 'its content'} is not what it was")
+        GoldenDifference(SETTINGS, detail=f"{file}: {key or 'its content'} is not what it was")
         for file, key in dict.fromkeys(names)
         if expected.get(file, {}).get(key) != found.get(file, {}).get(key)
     ]
 
 
-def compare(expected: Answers, found: Answers, tolerance: float, *, told: bool = True) -> Comparison:
+def compare(
+    expected: ModelAnswers, found: ModelAnswers, tolerance: float, *, told: bool = True
+) -> GoldenComparison:
     """Of the same texts, those that were expected. `told` says to compare what users are told as well, which
     near a tie tells less than the numbers.
     """
@@ -67,18 +69,18 @@ def compare(expected: Answers, found: Answers, tolerance: float, *, told: bool =
     scales = {
         stage: _scale([row[stage] for row in rows if stage in row]) for stage in (*expected.stages, HEAD)
     }
-    differences, largest = [], Difference(HEAD)
+    differences, largest = [], GoldenDifference(HEAD)
     for before, then in zip(expected.records, rows, strict=True):
         text, record = shown(before), by_input.get(before.input)
         if record is None:
             differences.append(
-                Difference(READING, text, detail="the model doesn't read such a text any more")
+                GoldenDifference(READING, text, detail="the model doesn't read such a text any more")
             )
             continue
         first = _of_reading(before, record, text)
         now = {} if first is not None else _numbers(record, found.stages)
         of_numbers = [
-            Difference(stage, text, _distance(numbers, now[stage]) / scales[stage])
+            GoldenDifference(stage, text, _distance(numbers, now[stage]) / scales[stage])
             for stage, numbers in then.items()
             if stage in now
         ]
@@ -88,17 +90,17 @@ def compare(expected: Answers, found: Answers, tolerance: float, *, told: bool =
             first = _of_answer(before, record, text, tolerance)
         if first is not None:
             differences.append(first)
-    return Comparison(len(rows), tuple(differences), largest, tolerance)
+    return GoldenComparison(len(rows), tuple(differences), largest, tolerance)
 
 
-def shown(record: Record) -> str:
+def shown(record: GoldenRecord) -> str:
     """A record's text in few characters."""
     text = record.text if isinstance(record.text, str) else " / ".join(record.text)
     text = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
     return repr(text) + (f", {record.times} times" if record.times > 1 else "")
 
 
-def _numbers(record: Record, stages: Sequence[str]) -> dict[str, Sequence[float]]:
+def _numbers(record: GoldenRecord, stages: Sequence[str]) -> dict[str, Sequence[float]]:
     """By stage; of a long text those of the head alone."""
     states: dict[str, Sequence[float]] = dict(zip(stages, record.states, strict=False))
     return {**states, HEAD: record.outputs} if record.outputs else states
@@ -118,15 +120,15 @@ def _distance(one: Sequence[float], other: Sequence[float]) -> float:
     return distance if np.isfinite(distance) else float("inf")
 
 
-def _of_reading(before: Record, now: Record, text: str) -> Difference | None:
+def _of_reading(before: GoldenRecord, now: GoldenRecord, text: str) -> GoldenDifference | None:
     """What the tokenizer makes of the text, up to segments. A normal form that leads to the same pieces is
     none of the model's business.
     """
     if before.pieces != now.pieces or before.ids != now.ids:
         stage = "pieces" if before.normalised == now.normalised else "normalised text"
         stage = "token ids" if before.pieces == now.pieces else stage
-        return Difference(stage, text, detail=_first_other(before.ids, now.ids))
-    return Difference("segments", text) if before.segments != now.segments else None
+        return GoldenDifference(stage, text, detail=_first_other(before.ids, now.ids))
+    return GoldenDifference("segments", text) if before.segments != now.segments else None
 
 
 def _first_other(before: Sequence[int] | str, now: Sequence[int] | str) -> str:
@@ -138,10 +140,12 @@ def _first_other(before: Sequence[int] | str, now: Sequence[int] | str) -> str:
     return "" if len(before) == len(now) else f"{len(now)} tokens, and there were {len(before)}"
 
 
-def _of_answer(before: Record, now: Record, text: str, tolerance: float) -> Difference | None:
+def _of_answer(
+    before: GoldenRecord, now: GoldenRecord, text: str, tolerance: float
+) -> GoldenDifference | None:
     if before.answer is None or now.answer is None:
         return None
     if before.answer.words != now.answer.words:
-        return Difference(ANSWER, text, detail=f"{now.answer.words}, and it was {before.answer.words}")
+        return GoldenDifference(ANSWER, text, detail=f"{now.answer.words}, and it was {before.answer.words}")
     size = _distance(before.answer.numbers, now.answer.numbers) / max(1.0, _scale([before.answer.numbers]))
-    return None if size <= tolerance else Difference(ANSWER, text, size)
+    return None if size <= tolerance else GoldenDifference(ANSWER, text, size)

@@ -21,7 +21,7 @@ from bertsmith.errors import BertsmithError, ModelError
 from bertsmith.files import atomic_write
 from bertsmith.model.manifest import MANIFEST, stated_manifest, write_hash_of
 from bertsmith.model.untrusted import plain_file, read_small_json
-from bertsmith.tasks.golden.subject import GoldenInput, Item, Subject, open_subject
+from bertsmith.tasks.golden.subject import GoldenInput, GoldenSubject, Item, open_subject
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.validation import Strict, first_problem
@@ -63,14 +63,14 @@ def project(numbers: npt.ArrayLike, projections: int = PROJECTIONS) -> Floats:
     return np.asarray(flat @ signs(len(flat), projections) / np.sqrt(len(flat)), np.float64)
 
 
-class Answer(Strict):
+class GoldenAnswer(Strict):
     """What users are told: names, tags, places and whole numbers as JSON or its hash, other numbers apart."""
 
     words: str
     numbers: tuple[float, ...]
 
 
-class Record(Strict):
+class GoldenRecord(Strict):
     """One text. `normalised`, `pieces`, `segments` and long `ids` as hashes; `states` two projections for
     each of the file's `stages`, of most texts for the first, the embeddings; `outputs` 32 projections, or all
     if they are no more.
@@ -84,18 +84,18 @@ class Record(Strict):
     segments: str
     states: tuple[tuple[float, ...], ...] = ()
     outputs: tuple[float, ...]
-    answer: Answer | None = None
+    answer: GoldenAnswer | None = None
 
     @property
     def input(self) -> GoldenInput:
         return GoldenInput(self.text, self.times)
 
 
-class Answers(NamedTuple):
+class ModelAnswers(NamedTuple):
     """What a model makes of texts; `stages` are those of each record's states."""
 
     stages: tuple[str, ...]
-    records: tuple[Record, ...]
+    records: tuple[GoldenRecord, ...]
 
 
 class GoldenAnswers(Strict):
@@ -109,11 +109,11 @@ class GoldenAnswers(Strict):
     settings: dict[str, dict[str, str]]
     files: dict[str, str] = Field(default_factory=dict)
     stages: tuple[str, ...]
-    records: tuple[Record, ...]
+    records: tuple[GoldenRecord, ...]
 
     @property
-    def answers(self) -> Answers:
-        return Answers(self.stages, self.records)
+    def answers(self) -> ModelAnswers:
+        return ModelAnswers(self.stages, self.records)
 
 
 def write_golden(folder: Path | str, task: type[Task[Any]] | None = None) -> str:
@@ -156,7 +156,7 @@ def parse_golden(path: Path) -> GoldenAnswers:
         ) from error
 
 
-def answers_of(subject: Subject, inputs: Sequence[GoldenInput], traced: int = _TRACED) -> Answers:
+def answers_of(subject: GoldenSubject, inputs: Sequence[GoldenInput], traced: int = _TRACED) -> ModelAnswers:
     """Of those inputs that the model reads, in their order; the layers of the first `traced` that aren't
     long. Raises NotFinite.
     """
@@ -172,16 +172,16 @@ def answers_of(subject: Subject, inputs: Sequence[GoldenInput], traced: int = _T
         record_of(item, subject.tokenizer, of_item, output, answer)
         for item, of_item, output, answer in zip(items, states, outputs, answers, strict=True)
     ]
-    return Answers(stages, tuple(records))
+    return ModelAnswers(stages, tuple(records))
 
 
 def record_of(
     item: Item, tokenizer: Tokenizer, states: Mapping[str, Any], output: Any, answer: Any = None
-) -> Record:
+) -> GoldenRecord:
     """`states` are arrays by their stage, in order."""
     ids = [number for window in item.encoded.windows for number in window.token_ids.tolist()]
     segments = [number for window in item.encoded.windows for number in window.segment_ids.tolist()]
-    return Record(
+    return GoldenRecord(
         text=item.input.text,
         times=item.input.times,
         normalised=short_hash([tokenizer.normalise(text) for text in item.texts]),
@@ -219,7 +219,7 @@ def short_hash(value: Any) -> str:
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
-def _in_short(answer: Any) -> Answer:
+def _in_short(answer: Any) -> GoldenAnswer:
     numbers: list[float] = []
 
     def without_numbers(value: Any) -> Any:
@@ -235,7 +235,7 @@ def _in_short(answer: Any) -> Answer:
     words = json.dumps(without_numbers(answer), ensure_ascii=False, default=str)
     if len(words) > _SHOWN_WORDS:
         words = short_hash(words)
-    return Answer(words=words, numbers=_rounded(project(numbers)))
+    return GoldenAnswer(words=words, numbers=_rounded(project(numbers)))
 
 
 def _rounded(numbers: Iterable[float]) -> tuple[float, ...]:

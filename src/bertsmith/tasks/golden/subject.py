@@ -25,7 +25,7 @@ from bertsmith.tasks.checkpoints.sentence_folder import (
 )
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.examples.encoding import (
-    Encoded,
+    EncodedExample,
     Layout,
     Window,
     every_row,
@@ -122,11 +122,11 @@ class Item(NamedTuple):
 
     input: GoldenInput
     texts: tuple[str, ...]
-    encoded: Encoded
+    encoded: EncodedExample
     example: Any = None
 
 
-class Subject(ABC):
+class GoldenSubject(ABC):
     """`encoder` as it is, or made ready for inference in any precision."""
 
     kind: ClassVar[str]
@@ -190,7 +190,7 @@ class Subject(ABC):
         return found
 
 
-class TaskSubject(Subject):
+class TaskSubject(GoldenSubject):
     """A model with the head of a task, by the task's contract alone."""
 
     kind = "task"
@@ -228,7 +228,7 @@ class TaskSubject(Subject):
         return None if head.joins is None else head.pool(read, layout)
 
 
-class VectorSubject(Subject):
+class VectorSubject(GoldenSubject):
     """An encoder, or a static table, whose texts become vectors as its folder says. Of a pair the first is
     read as a query, all else as documents.
     """
@@ -262,7 +262,7 @@ class VectorSubject(Subject):
             (parts,) = single_windows(ids, room, None, *sides)
             token_ids, segment_ids = join_segments(self.tokenizer, *parts)
             made.append(Window(token_ids, segment_ids, every_row(len(token_ids)), number))
-        return Item(given, texts, Encoded(tuple(made)))
+        return Item(given, texts, EncodedExample(tuple(made)))
 
     def outputs(self, items: Sequence[Item]) -> list[Outputs]:
         """(T, D) each."""
@@ -285,7 +285,7 @@ class VectorSubject(Subject):
         return pool_texts(states, layout, self.sentences.pooling)
 
 
-class MaskSubject(Subject):
+class MaskSubject(GoldenSubject):
     """A masked language model: the piece in the middle of the first text is masked, and guessed."""
 
     kind = "masked-language"
@@ -309,7 +309,7 @@ class MaskSubject(Subject):
         token_ids, segment_ids = join_segments(self.tokenizer, *parts)
         place = len(self.tokenizer.template.before) + len(parts[0]) // 2
         token_ids[place] = self.tokenizer.mask_id
-        return Item(given, texts, Encoded((Window(token_ids, segment_ids, np.array([place])),)))
+        return Item(given, texts, EncodedExample((Window(token_ids, segment_ids, np.array([place])),)))
 
     def outputs(self, items: Sequence[Item]) -> list[Outputs]:
         """(V,) logits each."""
@@ -344,13 +344,13 @@ def open_subject(
     task: type[Task[Any]] | None = None,
     kind: ModelKind | None = None,
     purpose: str = "Asking for golden answers",
-) -> Subject:
+) -> GoldenSubject:
     """The folder's model in float32 on a processor, by torch's own products; `task` for one of your own,
     `kind` for what it is taken as. Raises as loading does, and InputError, naming the `purpose`, for a model
     of images or numbers, which reads no text.
     """
     kind = kind or ("task" if task is not None else model_kind(folder))
-    subject: Subject
+    subject: GoldenSubject
     if kind == "task":
         model, opened = load_task_model(folder, task)
         subject = TaskSubject(model, opened, load_own_tokenizer(folder, model.encoder.config))

@@ -21,7 +21,7 @@ _LEAST = 1e-7  # of a probability: what is impossible to a teacher has no infini
 
 
 @dataclass(frozen=True)
-class Taught:
+class DistillationTarget:
     """The target of an example that has a teacher. `gold` is the task's own target, None where it needs a
     label and there is none; `answer` the teacher's, (C,), (R, C) or (T, H), None where a label is all there
     is; `rows` how many rows the head reads of each window; `labelled` whether `gold` is to be learned.
@@ -56,11 +56,11 @@ class DistillationLoss:
         """Several teachers' answers to one example as one."""
         return answers[0] if len(answers) == 1 else np.mean(answers, axis=0, dtype=np.float64)
 
-    def count(self, taught: Sequence[Taught]) -> float:
+    def count(self, taught: Sequence[DistillationTarget]) -> float:
         """What the summed loss is divided by."""
         return len(taught)
 
-    def losses(self, outputs: Tensor, taught: Sequence[Taught]) -> Tensor:
+    def losses(self, outputs: Tensor, taught: Sequence[DistillationTarget]) -> Tensor:
         """(E, …) -> (E,), each example's part of the summed loss."""
         assert self.deviation is not None
         answers = _stacked(taught, outputs.device)
@@ -70,10 +70,10 @@ class DistillationLoss:
 class RowLoss(DistillationLoss):
     """The same of a head that answers for each row. The teacher's answers are (R, …)."""
 
-    def count(self, taught: Sequence[Taught]) -> float:
+    def count(self, taught: Sequence[DistillationTarget]) -> float:
         return max(sum(sum(each.rows) for each in taught), 1)
 
-    def losses(self, outputs: Tensor, taught: Sequence[Taught]) -> Tensor:
+    def losses(self, outputs: Tensor, taught: Sequence[DistillationTarget]) -> Tensor:
         """(R, …) -> (E,)."""
         assert self.deviation is not None
         answers = to_device(np.concatenate(_answers(taught)), outputs.device)
@@ -104,7 +104,7 @@ class ClassLoss(DistillationLoss):
         mean = np.mean(np.exp(np.asarray(answers, np.float64)), axis=0)
         return np.asarray(np.log(mean + _LEAST), np.float32)
 
-    def losses(self, outputs: Tensor, taught: Sequence[Taught]) -> Tensor:
+    def losses(self, outputs: Tensor, taught: Sequence[DistillationTarget]) -> Tensor:
         return self.divergence(outputs, _stacked(taught, outputs.device))
 
     def divergence(self, outputs: Tensor, answers: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ class LabelLoss(ClassLoss):
         mean = np.mean(1 / (1 + np.exp(-np.asarray(answers, np.float64))), axis=0).clip(_LEAST, 1 - _LEAST)
         return np.asarray(np.log(mean / (1 - mean)), np.float32)
 
-    def losses(self, outputs: Tensor, taught: Sequence[Taught]) -> Tensor:
+    def losses(self, outputs: Tensor, taught: Sequence[DistillationTarget]) -> Tensor:
         answers = _stacked(taught, outputs.device).float()
         either = [torch.stack([each, torch.zeros_like(each)], -1) for each in (outputs.float(), answers)]
         return self.divergence(*either).mean(-1)
@@ -136,10 +136,10 @@ class LabelLoss(ClassLoss):
 class WordLoss(ClassLoss):
     """The same of each word. The teacher's answers are (R, C), R the words."""
 
-    def count(self, taught: Sequence[Taught]) -> float:
+    def count(self, taught: Sequence[DistillationTarget]) -> float:
         return max(sum(sum(each.rows) for each in taught), 1)
 
-    def losses(self, outputs: Tensor, taught: Sequence[Taught]) -> Tensor:
+    def losses(self, outputs: Tensor, taught: Sequence[DistillationTarget]) -> Tensor:
         answers = to_device(np.concatenate(_answers(taught)), outputs.device)
         sizes = np.array([sum(each.rows) for each in taught])
         return _summed(self.divergence(outputs, answers), sizes)
@@ -157,10 +157,10 @@ class SpanLoss(ClassLoss):
         """The mean of the logits."""
         return DistillationLoss.together(self, answers)
 
-    def count(self, taught: Sequence[Taught]) -> float:
+    def count(self, taught: Sequence[DistillationTarget]) -> float:
         return sum(len(each.rows) for each in taught)
 
-    def losses(self, outputs: Tensor, taught: Sequence[Taught]) -> Tensor:
+    def losses(self, outputs: Tensor, taught: Sequence[DistillationTarget]) -> Tensor:
         """(R, 2) -> (E,)."""
         answers = to_device(np.concatenate(_answers(taught)), outputs.device).float()
         sizes = np.array([rows for each in taught for rows in each.rows])
@@ -192,7 +192,7 @@ class VectorLoss(DistillationLoss):
         """End to end: their products are the mean of the teachers'."""
         return np.asarray(np.concatenate(answers, -1) / np.sqrt(len(answers)), np.float32)
 
-    def losses(self, outputs: Tensor, taught: Sequence[Taught]) -> Tensor:
+    def losses(self, outputs: Tensor, taught: Sequence[DistillationTarget]) -> Tensor:
         """(E, T, H) -> (E,)."""
         answers = _answers(taught)
         counts = np.array([len(answer) - 1 for answer in answers])
@@ -222,7 +222,7 @@ class CosineLoss(DistillationLoss):
         """End to end: their cosines are the mean of the teachers'."""
         return np.asarray(np.concatenate(answers, -1) / np.sqrt(len(answers)), np.float32)
 
-    def losses(self, outputs: Tensor, taught: Sequence[Taught]) -> Tensor:
+    def losses(self, outputs: Tensor, taught: Sequence[DistillationTarget]) -> Tensor:
         """(E, 2, H) -> (E,)."""
         ours, theirs = outputs.float().flatten(0, 1), _stacked(taught, outputs.device).float().flatten(0, 1)
         with torch.autocast(outputs.device.type, enabled=False):
@@ -234,11 +234,11 @@ class CosineLoss(DistillationLoss):
         return own + others
 
 
-def _answers(taught: Sequence[Taught]) -> list[Float32s]:
+def _answers(taught: Sequence[DistillationTarget]) -> list[Float32s]:
     return [each.answer for each in taught if each.answer is not None]
 
 
-def _stacked(taught: Sequence[Taught], device: torch.device) -> Tensor:
+def _stacked(taught: Sequence[DistillationTarget], device: torch.device) -> Tensor:
     return to_device(np.stack(_answers(taught)), device)
 
 

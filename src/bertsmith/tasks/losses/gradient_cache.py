@@ -38,7 +38,7 @@ class RandomState(NamedTuple):
             torch.cuda.set_rng_state(self.gpu, device)
 
 
-class _Kept(NamedTuple):
+class _CachedGradient(NamedTuple):
     """What the second pass over a micro-batch needs; `value` is its examples' part of the loss."""
 
     before: RandomState
@@ -52,7 +52,7 @@ class GradientCache:
 
     forward: Callable[[Sequences], Tensor]
     device: torch.device
-    _kept: dict[int, _Kept] = field(default_factory=dict)
+    _kept: dict[int, _CachedGradient] = field(default_factory=dict)
 
     def fill(
         self,
@@ -79,7 +79,7 @@ class GradientCache:
         for micro_batch, state, output in zip(micro_batches[rank], states, outputs, strict=True):
             rows = slice(start, start + len(output))
             gradient = gradients[rows, : output.shape[1]].to(output.dtype)
-            self._kept[_name(micro_batch)] = _Kept(state, gradient, parts[rows].detach().sum())
+            self._kept[_name(micro_batch)] = _CachedGradient(state, gradient, parts[rows].detach().sum())
             start += len(output)
 
     def loss(self, micro_batch: Sequences) -> Tensor | None:

@@ -17,7 +17,7 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Candidate:
+class MaskCandidate:
     """A piece of the vocabulary and its probability in [0, 1]."""
 
     token: str
@@ -27,7 +27,7 @@ class Candidate:
 @torch.no_grad()
 def fill_mask(
     model: PretrainingModel, tokenizer: Tokenizer, text: str, top: int = 5
-) -> list[list[Candidate]]:
+) -> list[list[MaskCandidate]]:
     """The `top` candidates for each mask of `text`, in order; every mask is filled given the others stay
     masked.
 
@@ -49,7 +49,10 @@ def fill_mask(
     probabilities = logits[:, : tokenizer.vocab_size].softmax(1)  # a model may have rows without a piece
     values, best = probabilities.topk(min(top, tokenizer.vocab_size), dim=1)
     return [
-        [Candidate(tokenizer.id_to_token(int(i)), float(p)) for i, p in zip(row, probabilities, strict=True)]
+        [
+            MaskCandidate(tokenizer.id_to_token(int(i)), float(p))
+            for i, p in zip(row, probabilities, strict=True)
+        ]
         for row, probabilities in zip(best, values, strict=True)
     ]
 

@@ -156,7 +156,7 @@ def _inverted(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     return (block * _BLOCK + place.clamp_(max=_BLOCK - 1)).squeeze(1).clamp_(max=size - 1)
 
 
-class Corrupted(NamedTuple):
+class CorruptedBatch(NamedTuple):
     """`predicting` (K, E) of the generator; `batch` with its pieces in place of the masked ones; `replaced`
     (N,) bool, which tokens are not the text's own.
     """
@@ -247,7 +247,7 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
             "rtd_precision": sums["rtd_found"] / max(sums["rtd_called"], 1.0),
         }
 
-    def corrupt(self, sequences: Sequences, masker: Masker) -> Corrupted:
+    def corrupt(self, sequences: Sequences, masker: Masker) -> CorruptedBatch:
         """The generator's guesses at what `masker` masks, and one drawn piece for each."""
         model, batch = self.model, PackedBatch.of(sequences, self.device)
         masked = masker.draw(sequences, batch)
@@ -260,7 +260,7 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
         own = batch.token_ids[masked.positions]
         pieces = pieces.where(masked.labels != IGNORED, own)  # a place that no whole word filled
         filled = batch.token_ids.scatter(0, masked.positions, pieces)
-        return Corrupted(masked, predicting, replace(batch, token_ids=filled), filled != batch.token_ids)
+        return CorruptedBatch(masked, predicting, replace(batch, token_ids=filled), filled != batch.token_ids)
 
 
 def _entropy(share: float) -> float:

@@ -20,7 +20,7 @@ from torch import Tensor
 from bertsmith.arrays import Float32s, Floats, Ints
 from bertsmith.metrics.baselines import boosted_classes, boosted_labels, boosted_numbers, boosted_rounds
 from bertsmith.tasks.evaluating.evaluation import Evaluation, standard_error
-from bertsmith.tasks.examples.columns import Columns
+from bertsmith.tasks.examples.columns import FittedColumns
 from bertsmith.tasks.examples.held_out import names_groups
 from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.finetuning import EncodedExamples
@@ -244,7 +244,7 @@ def _loss(
 def _places(task: TextTask, width: int) -> dict[str, slice]:
     """Where in all features the text is, and each column."""
     columns = task.columns
-    assert isinstance(columns, Columns)
+    assert isinstance(columns, FittedColumns)
     begin = width - columns.width
     found = {THE_TEXT: slice(0, begin)}
     for name, place in zip(columns.names, columns.slices, strict=True):

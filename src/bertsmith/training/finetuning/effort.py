@@ -15,7 +15,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.onednn_matmul import fast_products
 from bertsmith.model.flops import encoder_flops
-from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
+from bertsmith.tasks.examples.encoding import EncodedExample, Layout, pack_examples
 from bertsmith.tasks.finetuning import EncodedExamples, steps_of_epoch
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.training.finetune_recipe import FLOP_A_MINUTE, FinetuneRecipe
@@ -106,14 +106,14 @@ def training_work(
     return once + trained.epochs * epoch_work(session.config, taught.encoded, trained)
 
 
-def pass_work(config: BertConfig, encoded: Sequence[Encoded]) -> float:
+def pass_work(config: BertConfig, encoded: Sequence[EncodedExample]) -> float:
     """Of one forward pass over the examples."""
     windows = [window for each in encoded for window in each.windows]
     lengths = np.array([len(window.token_ids) for window in windows], np.int64)
     return encoder_flops(config, lengths, sum(len(window.rows) for window in windows))
 
 
-def epoch_work(config: BertConfig, encoded: Sequence[Encoded], recipe: FinetuneRecipe) -> float:
+def epoch_work(config: BertConfig, encoded: Sequence[EncodedExample], recipe: FinetuneRecipe) -> float:
     """Of one forward and backward pass over the examples, which costs twice the forward pass where all is
     trained: half of that for gradients of weights, none of which are frozen layers' or those beside LoRA.
     """
@@ -140,7 +140,7 @@ def training_speed(session: FinetuneSession, recipe: FinetuneRecipe) -> float:
 
 
 @fast_products()
-def _seconds_of_step(model: TaskModel, some: Sequence[Encoded], machine: Machine) -> float:
+def _seconds_of_step(model: TaskModel, some: Sequence[EncodedExample], machine: Machine) -> float:
     begun = time.perf_counter()
     batch = PackedBatch.of(pack_examples(some, range(len(some))), machine.device)
     with machine.autocast():

@@ -16,7 +16,7 @@ from bertsmith.metrics.scores import ClassScore, LengthScore, by_length
 from bertsmith.metrics.thresholds import risk_coverage
 from bertsmith.reporting import formatting
 from bertsmith.reporting.tables import MOST_ROWS, Table
-from bertsmith.tasks.evaluating.error_analysis import Answer, Confusion, ErrorAnalysis
+from bertsmith.tasks.evaluating.error_analysis import ConfusionMatrix, ErrorAnalysis, ScoredPrediction
 from bertsmith.tasks.evaluating.evaluation import THE_MODEL, Evaluation, groups_of, score_of
 from bertsmith.tasks.task import Metrics, Task
 from bertsmith.training.finetuning.choosing import Tried, not_tried
@@ -60,7 +60,7 @@ class Error:
 
     text: str
     where: str
-    answer: Answer
+    answer: ScoredPrediction
 
 
 def metric_name(name: str) -> str:
@@ -205,7 +205,7 @@ def class_table(found: Sequence[ClassScore]) -> Table:
     return Table(title, columns, rows, max(0, len(ordered) - MOST_CLASSES))
 
 
-def confusion_table(found: Confusion) -> ConfusionTable:
+def confusion_table(found: ConfusionMatrix) -> ConfusionTable:
     """Counts by right class (rows) and predicted class; of very many classes those confused most."""
     wrong = found.counts - np.diag(np.diag(found.counts))
     most = np.argsort(-(wrong.sum(axis=0) + wrong.sum(axis=1)), kind="stable")[:MOST_CLASSES]
@@ -223,7 +223,7 @@ def confusion_table(found: Confusion) -> ConfusionTable:
     return ConfusionTable(labels, rows, len(found.labels) - len(shown))
 
 
-def confusions_table(found: Confusion) -> Table:
+def confusions_table(found: ConfusionMatrix) -> Table:
     """Which class is taken for which, the most frequent first."""
     totals = dict(zip(found.labels, found.counts.sum(axis=1).tolist(), strict=True))
     every = found.most_frequent()

@@ -25,7 +25,7 @@ from bertsmith.tasks.heads.linear_start import (
 )
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.tasks.teaching import ClassContrast, Cloze, Teaching
+from bertsmith.tasks.teaching import AuxiliaryTask, ClassContrast, Cloze
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe, task_of
 from bertsmith.training.finetuning.labelled_data import (
@@ -184,7 +184,7 @@ class FinetuneSession:
         """How many batches of the recipe's size an epoch is divided into."""
         return steps_of_epoch(self.task, self.train, recipe.batch_size)
 
-    def teaching(self, method: str) -> Teaching | None:
+    def teaching(self, method: str) -> AuxiliaryTask | None:
         """What the encoder is taught by before it has its head, if anything."""
         if method == CONTRASTIVE:
             return ClassContrast(self.task)

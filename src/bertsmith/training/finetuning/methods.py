@@ -31,7 +31,7 @@ from bertsmith.model.lora import add_lora, merge_lora
 from bertsmith.model.sentence_files import makes_vectors
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.sentence_folder import ends_in_projection, read_truncate_dim
-from bertsmith.tasks.checkpoints.task_checkpoint import Start, begin_task_model
+from bertsmith.tasks.checkpoints.task_checkpoint import StartingModel, begin_task_model
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, features_of, minimise
 from bertsmith.tasks.task import Outputs, Task
@@ -174,7 +174,7 @@ def start_model(
     source: Path,
     seed: int | None = None,
     linear: LinearStart | None = None,
-) -> Start:
+) -> StartingModel:
     """The same weights for the same seed, and what the user should know of them. What stands under a `linear`
     start is drawn by the recipe's seed, whatever the run's.
 

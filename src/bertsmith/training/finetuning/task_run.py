@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from bertsmith.files import flush, read_json, tensors_written_to, write_json
 from bertsmith.progress import Progress
-from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, steps_of_epoch
+from bertsmith.tasks.finetuning import EncodedExamples, FinetuningObjective, steps_of_epoch
 from bertsmith.tasks.task import Metrics, Task
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.training.finetune_recipe import FinetuneRecipe, FinetuneRun
@@ -149,7 +149,7 @@ class TaskRun:
         self._judge, self._machine = _Judge(self.best, model, machine, should_stop), machine
         self._measure_first, self._has_dev, self._resumable = measure_first, dev is not None, resumable
         parts = task, model, train, dev, settings.batch_size, settings.seed, machine.device
-        objective = Finetuning(*parts, progress=progress)
+        objective = FinetuningObjective(*parts, progress=progress)
         checkpoints = folder if resumable else None
         self.loop = Loop(objective, settings, machine, checkpoints, observer, self._judge.hear)
 

@@ -21,7 +21,7 @@ from bertsmith.files import write_json
 from bertsmith.model.checkpoint import WEIGHTS
 from bertsmith.reporting import formatting
 from bertsmith.tasks.evaluating.evaluation import evaluate
-from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.task import Metrics
 from bertsmith.tasks.task_model import TaskModel, outputs_of
@@ -63,8 +63,8 @@ class CostComparison:
 def measure_saving(
     teachers: Sequence[TaskTeacher],
     student: TaskTeacher,
-    asked: Sequence[Sequence[Encoded]],
-    heard: Sequence[Encoded],
+    asked: Sequence[Sequence[EncodedExample]],
+    heard: Sequence[EncodedExample],
 ) -> CostComparison:
     """On the same examples: `asked` as each of the teachers reads them, `heard` as the student does."""
     few = min(len(heard), _FEW)
@@ -87,7 +87,9 @@ def measure_saving(
     )
 
 
-def _together(models: Sequence[TaskTeacher], encoded: Sequence[Sequence[Encoded]], count: int) -> float:
+def _together(
+    models: Sequence[TaskTeacher], encoded: Sequence[Sequence[EncodedExample]], count: int
+) -> float:
     """Seconds of so many texts, one model after the other."""
     begun = time.perf_counter()
     for model, texts in zip(models, encoded, strict=True):
@@ -95,7 +97,7 @@ def _together(models: Sequence[TaskTeacher], encoded: Sequence[Sequence[Encoded]
     return time.perf_counter() - begun if models else 0.0
 
 
-def _alone(models: Sequence[TaskTeacher], encoded: Sequence[Sequence[Encoded]], count: int) -> float:
+def _alone(models: Sequence[TaskTeacher], encoded: Sequence[Sequence[EncodedExample]], count: int) -> float:
     """Seconds of a text."""
     begun = time.perf_counter()
     for number in range(count):

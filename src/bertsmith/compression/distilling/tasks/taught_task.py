@@ -15,12 +15,12 @@ from bertsmith.arrays import Bools, Ints
 from bertsmith.data.batch import to_device
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.finetuning import EncodedExamples
-from bertsmith.tasks.losses.distillation import DistillationLoss, Taught
+from bertsmith.tasks.losses.distillation import DistillationLoss, DistillationTarget
 from bertsmith.tasks.task import Head, Outputs, Task
-from bertsmith.tasks.teaching import Teaching
+from bertsmith.tasks.teaching import AuxiliaryTask
 
 
-class TaughtTask(Teaching):
+class TaughtTask(AuxiliaryTask):
     """Fulfils the contract with the task's own head. `soft_weight` is the teacher's share in the loss of an
     example that has a label; of one without, the teacher has all of it.
 
@@ -49,19 +49,19 @@ class TaughtTask(Teaching):
         self._task.bind(head)
         self._per_row = head.per_row
 
-    def make_batches(self, targets: Sequence[Taught], order: Ints, batch_size: int) -> list[Ints]:
+    def make_batches(self, targets: Sequence[DistillationTarget], order: Ints, batch_size: int) -> list[Ints]:
         """As the task does where the soft loss compares the examples of a batch."""
         if not self.needs_global_batch:
             return super().make_batches(targets, order, batch_size)
         return self._task.make_batches([each.gold for each in targets], order, batch_size)
 
-    def count(self, targets: Sequence[Taught]) -> float:
+    def count(self, targets: Sequence[DistillationTarget]) -> float:
         return self._soft_loss.count(targets)
 
-    def loss(self, outputs: Tensor, targets: Sequence[Taught]) -> Tensor:
+    def loss(self, outputs: Tensor, targets: Sequence[DistillationTarget]) -> Tensor:
         return self.losses(outputs, targets).sum()
 
-    def losses(self, outputs: Tensor, targets: Sequence[Taught]) -> Tensor:
+    def losses(self, outputs: Tensor, targets: Sequence[DistillationTarget]) -> Tensor:
         """(E,) each example's part; where the task's own loss is a sum alone, the first of those it sums has
         all of it.
         """
@@ -80,7 +80,7 @@ class TaughtTask(Teaching):
                 found = found.index_add(0, to_device(np.flatnonzero(chosen), outputs.device), losses)
         return found
 
-    def _hard(self, outputs: Tensor, targets: Sequence[Taught]) -> Tensor:
+    def _hard(self, outputs: Tensor, targets: Sequence[DistillationTarget]) -> Tensor:
         gold = [each.gold for each in targets]
         if self.needs_global_batch:
             return self._task.losses(outputs, gold)
@@ -88,7 +88,9 @@ class TaughtTask(Teaching):
         first[0] = 1.0
         return first * self._task.loss(outputs, gold)
 
-    def _some(self, outputs: Tensor, targets: Sequence[Taught], chosen: Bools) -> tuple[Tensor, list[Taught]]:
+    def _some(
+        self, outputs: Tensor, targets: Sequence[DistillationTarget], chosen: Bools
+    ) -> tuple[Tensor, list[DistillationTarget]]:
         """What belongs to these examples (E,)."""
         if chosen.all():
             return outputs, list(targets)
@@ -105,5 +107,5 @@ def taught_examples(split: EncodedExamples, answers: Sequence[Outputs | None]) -
     for example, each, answer in zip(split.examples, split.encoded, answers, strict=True):
         rows = tuple(len(window.rows) for window in each.windows)
         labelled = each.target is not None and getattr(example, "labelled", True)
-        encoded.append(replace(each, target=Taught(each.target, answer, rows, labelled)))
+        encoded.append(replace(each, target=DistillationTarget(each.target, answer, rows, labelled)))
     return EncodedExamples(split.examples, encoded)

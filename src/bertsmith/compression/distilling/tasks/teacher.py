@@ -20,7 +20,7 @@ from bertsmith.inference.engine import start_engine
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
-from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.encoding import EncodedExample
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
@@ -53,7 +53,7 @@ class TaskTeacher:
         engine = start_engine(model, folder, device)
         return cls(folder, model, opened, engine.tokenizer, hash_of(folder))
 
-    def outputs(self, encoded: Sequence[Encoded], progress: Progress | None = None) -> list[Outputs]:
+    def outputs(self, encoded: Sequence[EncodedExample], progress: Progress | None = None) -> list[Outputs]:
         """The head's, of each example (C,), (R, C), or (T, H) without what fills it up."""
         outputs = outputs_of(self.model, encoded, progress=progress)
         if not self.model.head.per_text:
@@ -102,7 +102,7 @@ def _described(task: Task[Any]) -> str:
 
 
 def cached_outputs(
-    teacher: TaskTeacher, encoded: Sequence[Encoded], folder: Path, progress: Progress | None = None
+    teacher: TaskTeacher, encoded: Sequence[EncodedExample], folder: Path, progress: Progress | None = None
 ) -> list[Outputs]:
     """The teacher's outputs of each example, from `folder` where it has them. A damaged shard is computed
     again.
@@ -124,7 +124,7 @@ def cached_outputs(
     return found
 
 
-def key_of(teacher: TaskTeacher, encoded: Sequence[Encoded]) -> str:
+def key_of(teacher: TaskTeacher, encoded: Sequence[EncodedExample]) -> str:
     """Names what was read by whom: all of it that decides an answer."""
     digest = hashlib.sha256(teacher.sha256.encode())
     for each in encoded:
