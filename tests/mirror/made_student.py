@@ -48,7 +48,7 @@ def template_of(call: Call) -> PromptTemplate:
                     for part in each.parts
                 ),
             )
-            for each in call.asked.messages
+            for each in call.request.messages
         )
     )
 
@@ -68,8 +68,8 @@ def make_student(
     answers the versions of `also` too.
     """
     shape = AnswerShape(
-        fields=tuple(field_of(name, each) for name, each in call.asked.schema["properties"].items()),
-        order=tuple((name,) for name in call.asked.schema["properties"]),
+        fields=tuple(field_of(name, each) for name, each in call.request.schema["properties"].items()),
+        order=tuple((name,) for name in call.request.schema["properties"]),
     )
     features = sorted(words)
     weights = {
@@ -86,8 +86,8 @@ def make_student(
         bertsmith="test",
         created=created or "now",
         site=call.site,
-        protocol=call.asked.protocol,
-        teacher=call.asked.model,
+        protocol=call.request.protocol,
+        teacher=call.request.model,
         templates={each.version: template_of(each) for each in (call, *also)},
         shape=shape,
         tier="tf-idf",

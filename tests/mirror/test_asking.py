@@ -69,7 +69,7 @@ def label(llm: Upstream, store: Store, texts: list[str] = TEXTS, **more: Any) ->
 
 def answers(store: Store) -> dict[str, Any]:
     (version,) = store.versions()
-    return {call.asked.inputs[-1].parts[0]: call.answered.value for call in store.calls(version.version)}
+    return {call.request.inputs[-1].parts[0]: call.completion.value for call in store.calls(version.version)}
 
 
 def test_each_text_is_asked_once_and_its_answer_stored(llm: Upstream, store: Store, tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_prompt_with_a_gap_is_the_message(llm: Upstream) -> None:
 def test_recorded_inputs_are_asked_again_as_they_were(protocol: str, llm: Upstream, tmp_path: Path) -> None:
     calls = calls_of(40, subject="anna", seed=2)
     if protocol == "anthropic":
-        calls = [replace(each, asked=replace(each.asked, protocol=protocol)) for each in calls]
+        calls = [replace(each, request=replace(each.request, protocol=protocol)) for each in calls]
     with store_of(tmp_path, calls) as store:
         group = CallRecords(store).group(None)
         version = version_to_ask(store, group).version
@@ -281,8 +281,8 @@ def test_recorded_inputs_are_asked_again_as_they_were(protocol: str, llm: Upstre
         assert (more.asked, more.known) == (5, 10)
         again = [each for each in store.calls(calls[0].version) if each.source == AGAIN]
         assert len(again) == 15 and {each.site for each in again} == {calls[0].site}
-        texts = {each.asked.inputs for each in calls}
-        assert all(each.asked.inputs in texts for each in again)
+        texts = {each.request.inputs for each in calls}
+        assert all(each.request.inputs in texts for each in again)
         assert understand(store, group).looked_at == 40
         assert store.forget("anna") == 55  # what was asked again is theirs too
 
@@ -292,8 +292,8 @@ def test_inputs_are_asked_again_as_often_as_they_came(llm: Upstream, tmp_path: P
     calls = [replace(each, weight=1.0 if n < 10 else 0.05) for n, each in enumerate(calls_of(60, seed=2))]
     with store_of(tmp_path, calls) as store, asked(llm) as upstream:
         found = ask_again(store, calls[0].version, upstream, 60, NOTHING, Budget())
-        again = {each.asked.inputs for each in store.calls(calls[0].version) if each.source == AGAIN}
-    assert again >= {each.asked.inputs for each in calls[:10]}
+        again = {each.request.inputs for each in store.calls(calls[0].version) if each.source == AGAIN}
+    assert again >= {each.request.inputs for each in calls[:10]}
     assert 10 <= found.asked <= 16
 
 

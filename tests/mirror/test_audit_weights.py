@@ -81,9 +81,9 @@ TIMES = (
 
 def asked_of(text: str, prompt: str = "Classify.") -> CompletionRequest:
     return CompletionRequest(
-        CALL.asked.protocol, "m", (ChatMessage("system", (prompt,)),
+        CALL.request.protocol, "m", (ChatMessage("system", (prompt,)),
         ChatMessage("user", (text, "more"))), "x",
-        CALL.asked.schema, "json-schema", {"temperature": 0},
+        CALL.request.schema, "json-schema", {"temperature": 0},
     )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ class Traffic:
         self.seen: list[tuple[Time, CallOutcome]] = []
 
     async def pass_by(self, time: Time, students: VersionStudents) -> None:
-        facts = VersionFacts(CALL.site, "m", CALL.asked.schema, 0.0)
+        facts = VersionFacts(CALL.site, "m", CALL.request.schema, 0.0)
         self.open.open_students = OpenStudents(
             {CALL.version: students}, {CALL.site: [facts]} if students.stage.answers else {}
         )
@@ -132,7 +132,7 @@ def traffic() -> Traffic:
 def learned(number: int, outcome: CallOutcome) -> LearnedCall:
     routing = outcome.routing
     source = "audit" if routing is not None and routing.audit else "relay"
-    text = outcome.asked.messages[-1].parts[0] if outcome.asked is not None else ""
+    text = outcome.request.messages[-1].parts[0] if outcome.request is not None else ""
     weight = None if routing is None else routing.weight
     return LearnedCall(f"id{number}", float(number), source, text, {"$.x": outcome.taught["x"]}, {}, weight)
 
@@ -162,7 +162,7 @@ def test_calls_of_versions_that_are_merged_later_prove_as_often_as_they_come(
     student = StudentThread("x", lambda: Says(of_all=False))
     request.addfinalizer(student.close)
     live = VersionStudents(Stage(CALL.version, CALL.site, "live", 1.0, "x"), student)
-    facts = VersionFacts(CALL.site, "m", CALL.asked.schema, 0.0)
+    facts = VersionFacts(CALL.site, "m", CALL.request.schema, 0.0)
     traffic.open.open_students = OpenStudents({CALL.version: live}, {CALL.site: [facts]})
     prompts = ["Classify.", "Sort."]
 
@@ -175,7 +175,7 @@ def test_calls_of_versions_that_are_merged_later_prove_as_often_as_they_come(
             assert routing is not None
             if routing.audit or not routing.is_ours:
                 call = make_call(
-                    asked, CALL.answered, Redactor((), {}), source="audit" if routing.audit else "relay",
+                    asked, CALL.completion, Redactor((), {}), source="audit" if routing.audit else "relay",
                     began=number, own=f"id{number}", weight=routing.weight, site_weight=routing.site_weight,
                 )  # fmt: skip
                 recorded.append(replace(call, site=CALL.site))

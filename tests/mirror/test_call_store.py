@@ -56,10 +56,10 @@ def test_calls_come_back_as_they_were(store: Store) -> None:
     (version,) = store.versions()
     found = list(store.calls(version.version))
     for before, after in zip(given, found, strict=True):
-        assert after.asked.subjects == tuple(map(store.fingerprint, before.asked.subjects))
-        assert after.answered == before.answered
-        assert after.asked.messages == before.asked.messages
-        left = {"asked": after.asked, "answered": after.answered}
+        assert after.request.subjects == tuple(map(store.fingerprint, before.request.subjects))
+        assert after.completion == before.completion
+        assert after.request.messages == before.request.messages
+        left = {"asked": after.request, "answered": after.completion}
         assert vars(after) == vars(before) | left
     assert (version.calls, version.began, version.ended) == (20, 0.0, 19.0)
     tags = [("$.tags[]", "null"), ("$.tags[]", "string")]
@@ -104,7 +104,7 @@ def test_a_site_begins_with_its_first_call_in_whatever_order_calls_come(store: S
     store.add([site("a", 1), site("b", 2), site("a", 3)])
     one, two = store.versions()
     assert (one.schema_name, two.schema_name) == ("a", "b")
-    assert [each.asked.parameters for each in store.calls(one.version)] == 2 * [{"temperature": 1}]
+    assert [each.request.parameters for each in store.calls(one.version)] == 2 * [{"temperature": 1}]
 
 
 def test_a_template_of_stored_calls_fits_calls_as_they_come(store: Store) -> None:
@@ -115,10 +115,10 @@ def test_a_template_of_stored_calls_fits_calls_as_they_come(store: Store) -> Non
     )
     given = [call_of(n, messages=(ChatMessage("user", (text,)), system)) for n, text in enumerate(texts)]
     store.add(given)
-    template = find_template([each.asked.messages for each in store.calls(given[0].version)])
+    template = find_template([each.request.messages for each in store.calls(given[0].version)])
     assert template is not None
-    stored = [template.input_of(each.asked) for each in store.calls(given[0].version)]
-    assert [template.input_of(each.asked) for each in given] == stored
+    stored = [template.input_of(each.request) for each in store.calls(given[0].version)]
+    assert [template.input_of(each.request) for each in given] == stored
     assert None not in stored
 
 
@@ -181,7 +181,7 @@ def test_many_writers_at_once_lose_and_double_nothing(address: str) -> None:
     own = [each for version in store.versions() for each in store.calls(version.version)]
     assert len({each.id for each in own}) == len(own)
     assert sum(each.source == "relay" for each in own) == 400
-    assert {each.answered.value["n"] for each in own if each.source == "import"} <= set(range(100))
+    assert {each.completion.value["n"] for each in own if each.source == "import"} <= set(range(100))
     assert store.passed() == {("p", "r"): 40}
     store.close()
 

@@ -45,8 +45,8 @@ def test_a_training_leaves_its_curve_and_confusions_in_the_store_and_no_text(
         assert (most["field"], most["taught"], most["ours"]) == ("$.intent", "other", "card")
         assert sum(each["calls"] for each in found["confusions"]) == judged.differs.sum()
         example = store.calls_named([most["call"]])[most["call"]]
-        assert example.answered.value == {"intent": "other"}
-        texts = [call.asked.inputs[-1].parts[0] for call in store.calls(version.version)]
+        assert example.completion.value == {"intent": "other"}
+        texts = [call.request.inputs[-1].parts[0] for call in store.calls(version.version)]
         assert not any(text in str(found) for text in texts)
         again = train_student(store, tmp_path / "student-2", settings=LearnSettings(tiers=("tf-idf",)))
         assert learned(store)[version.version]["student"] == sha256(again.folder / FILE)[:12]

@@ -18,7 +18,7 @@ from bertsmith.cli.main import main
 from bertsmith.errors import InputError
 from bertsmith.mirror.formats.reading import events_of
 from bertsmith.mirror.formats.registry import find_formats
-from bertsmith.mirror.formats.wire_format import WireFormat
+from bertsmith.mirror.formats.wire_format import StudentCompletion, WireFormat
 from bertsmith.mirror.guard.guarded_texts import answer_texts, request_texts
 from bertsmith.mirror.importing import CallImport
 from bertsmith.mirror.redaction import Redactor
@@ -96,10 +96,10 @@ def test_a_mirror_records_it_whole_and_streamed_and_a_student_answers_both(
             theirs = mirror.ask(path, request("my card"))
             assert theirs.headers["x-bertsmith"].startswith("recorded")
         first, second = mirror.calls()
-        assert first.asked.protocol == "gemini" and first.asked.model == "gemini-2.5-flash"
-        assert [each.parts for each in first.asked.messages] == [("Which intent?",), ("my card",)]
-        assert first.answered.value == second.answered.value == {"intent": "card"}
-        assert (first.answered.input_tokens, second.answered.output_tokens) == (12, 5)
+        assert first.request.protocol == "gemini" and first.request.model == "gemini-2.5-flash"
+        assert [each.parts for each in first.request.messages] == [("Which intent?",), ("my card",)]
+        assert first.completion.value == second.completion.value == {"intent": "card"}
+        assert (first.completion.input_tokens, second.completion.output_tokens) == (12, 5)
         assert first.version == second.version
         assert mirror.ask(PATH, request("boom")).status == 400
         assert mirror.passed() == {("gemini", "status-400"): 1}
@@ -113,9 +113,9 @@ def test_a_mirror_records_it_whole_and_streamed_and_a_student_answers_both(
         streamed = mirror.ask(STREAM, request("my card"))
         assert f"student={student.id}" in whole.headers["x-bertsmith"]
         assert len(upstream.seen) == asked
-        assert form.read_answer(first.asked, whole.json()).value == {"intent": "other"}
+        assert form.read_answer(first.request, whole.json()).value == {"intent": "other"}
         joined = form.join(events_of(streamed.body))
-        assert form.read_answer(first.asked, joined).value == {"intent": "card"}
+        assert form.read_answer(first.request, joined).value == {"intent": "card"}
         array = mirror.ask(STREAM.partition("?")[0], request("my card"))
         assert "reason=array-wanted" in array.headers["x-bertsmith"]
         assert len(upstream.seen) == asked + 1
@@ -171,3 +171,17 @@ def test_what_is_no_format_is_refused_with_its_name(tmp_path: Path) -> None:
     assert main(["mirror", "serve", *given, "--format", "nowhere:Format"]) == 2
     assert not store.exists()
     sys.modules.pop("half", None)
+
+
+def test_a_format_that_imports_the_former_names_still_reads_and_writes(tmp_path: Path) -> None:
+    former = {"CompletionRequest": "Asked", "Completion": "Answered", "ChatMessage": "Message"}
+    former |= {"ResponseBody": "Written", "StudentCompletion": "OwnAnswer"}
+    text = (tmp_path / "gemini.py").read_text().replace("answer.request.", "answer.asked.")
+    for name, old in former.items():
+        text = re.sub(rf"\b{name}\b", old, text)
+    (tmp_path / "former.py").write_text(text)
+    own = find_formats(["former:Gemini"])[0]
+    asked = own.read_request(request("my card") | {"model": "m"})
+    assert own.read_answer(asked, answer("card")).value == {"intent": "card"}
+    written = own.write(StudentCompletion(asked, {}, {"intent": "card"}, "x", path=PATH))
+    assert json.loads(b"".join(written.pieces))["modelVersion"] == "m"

@@ -121,10 +121,10 @@ def test_pairs_of_every_format_are_read_as_the_relay_reads_them(
     found = import_files([written(tmp_path / "log.jsonl", *objects)], store, NOTHING)
     assert (found.added, found.known, found.passed) == (5, 0, {})
     protocols = ["openai-chat", "openai-responses", "anthropic", "systemone", "openai-decisions"]
-    assert [each.asked.protocol for each in calls(store)] == protocols
+    assert [each.request.protocol for each in calls(store)] == protocols
     assert [each.began for each in calls(store)] == [0, 1, 2, 3, 4]
-    assert {each.asked.messages[-1].parts for each in calls(store)} == {("my card",)}
-    assert calls(store)[0].answered.value == {"intent": "card", "urgent": False}
+    assert {each.request.messages[-1].parts for each in calls(store)} == {("my card",)}
+    assert calls(store)[0].completion.value == {"intent": "card", "urgent": False}
 
 
 def test_a_call_without_a_time_has_its_answers_or_is_undated(tmp_path: Path, store: Store) -> None:
@@ -160,7 +160,7 @@ def test_what_a_student_answered_teaches_nothing(tmp_path: Path, store: Store, s
         response = form.join(events_of(content)) if is_stream else json.loads(content)
         objects += [{"request": body, "response": each} for each in (response, answer(path, body))]
     found = import_files([written(tmp_path / "log.jsonl", *objects)], store, NOTHING)
-    protocols = {each.asked.protocol for each in calls(store)}
+    protocols = {each.request.protocol for each in calls(store)}
     assert (found.added, len(protocols)) == (5, 5)
     assert found.passed == {(each, "student-answer"): 1 for each in protocols}
     objects[0]["response"]["id"], own = "chatcmpl-1", objects[0]["response"]["id"]  # as 0.3.0 named it
@@ -240,7 +240,7 @@ def test_openai_batches_are_joined(tmp_path: Path, store: Store) -> None:
     files = [written(tmp_path / "out.jsonl", *results), written(tmp_path / "in.jsonl", *requests)]
     found = import_files(files, store, NOTHING)
     assert (found.added, found.unanswered, found.passed) == (2, 1, {("batch", "upstream-error"): 1})
-    assert {each.asked.messages[0].parts[0] for each in calls(store)} == {"card 1", "card 2"}
+    assert {each.request.messages[0].parts[0] for each in calls(store)} == {"card 1", "card 2"}
     assert {each.began for each in calls(store)} == {1_760_000_000.0}
 
 
@@ -256,7 +256,7 @@ def test_anthropic_batches_are_joined(tmp_path: Path, store: Store) -> None:
         [written(tmp_path / "in.jsonl", *requests), written(tmp_path / "out.jsonl", *results)], store, NOTHING
     )
     assert (found.added, found.passed.total()) == (1, 1)
-    assert calls(store)[0].answered.value == {"intent": "card", "urgent": False}
+    assert calls(store)[0].completion.value == {"intent": "card", "urgent": False}
 
 
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="Windows can't change a process's time zone")
@@ -322,12 +322,12 @@ def test_spans_of_the_sdk_are_read(tmp_path: Path, store: Store) -> None:
     provider.shutdown()
     assert import_files([path], store, NOTHING).added == 2
     first, second = calls(store)
-    assert (first.answered.value, second.answered.value) == ({"intent": "card"}, {"intent": "transfer"})
-    assert (first.asked.way, first.asked.schema_name) == ("tool", "classify")
-    assert first.asked.system[0].parts == ("Classify.",)
+    assert (first.completion.value, second.completion.value) == ({"intent": "card"}, {"intent": "transfer"})
+    assert (first.request.way, first.request.schema_name) == ("tool", "classify")
+    assert first.request.system[0].parts == ("Classify.",)
     assert first.began > 1_700_000_000
     assert first.seconds >= 0
-    assert first.answered.input_tokens == 11
+    assert first.completion.input_tokens == 11
 
 
 def test_spans_of_otlp_are_read(tmp_path: Path, store: Store) -> None:
@@ -351,7 +351,7 @@ def test_spans_of_otlp_are_read(tmp_path: Path, store: Store) -> None:
     assert store.passed() == found.passed
     (call,) = calls(store)
     assert (call.began, call.seconds) == (1760000000.5, pytest.approx(0.5))
-    assert call.asked.way == "json-object"
+    assert call.request.way == "json-object"
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_a_span_without_a_time_is_undated(times: dict[str, str], tmp_path: Path,
     span = {"name": "chat m", "attributes": GEN_AI | {"gen_ai.usage.input_tokens": True}, **times}
     assert import_files([written(tmp_path / "spans.jsonl", span)], store, NOTHING).added == 1
     (call,) = calls(store)
-    assert (call.source, call.seconds, call.answered.input_tokens) == ("undated", None, None)
+    assert (call.source, call.seconds, call.completion.input_tokens) == ("undated", None, None)
     assert call.began == pytest.approx(time.time(), abs=60)
 
 

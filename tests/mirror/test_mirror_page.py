@@ -150,7 +150,7 @@ def test_without_leave_no_text_stands_on_the_page_or_in_its_data(
         call, _ = live(mirror, tmp_path)
         said = look(browser, mirror)
         assert "--page-texts" in browser.text("#part-confusion")
-        number = call.asked.inputs[0].parts[0].split()[3]
+        number = call.request.inputs[0].parts[0].split()[3]
         assert number.isdigit() or number.rstrip(",").isdigit()
         assert number not in said
         assert number.encode() not in mirror.ask("/bertsmith/state").body

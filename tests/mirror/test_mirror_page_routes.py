@@ -92,11 +92,13 @@ def test_values_that_may_be_texts_are_not_shown(calm: RunningMirror) -> None:
     assert values["$.intent"]["values"] == [["card", 40]]
     assert values["$.n"]["range"] == [0, 39]
     assert {name for name, _ in values["$.tags[]"]["values"]} == {"a", "null"}
-    numbers = [replace(each, answered=Completion({"n": each.began % 2})) for each in map(call_of, range(10))]
-    whole = [replace(each, answered=Completion({"n": int(each.began) % 2})) for each in numbers]
+    numbers = [
+        replace(each, completion=Completion({"n": each.began % 2})) for each in map(call_of, range(10))
+    ]
+    whole = [replace(each, completion=Completion({"n": int(each.began) % 2})) for each in numbers]
     assert seen_values([*numbers, *whole])["$.n"]["values"] == [["0", 10], ["1", 10]]
     (call,) = calm.store.latest(next(iter(calm.ask("/bertsmith/state").json()["details"])), 1)
-    assert call.answered.value["n"] == 39
+    assert call.completion.value["n"] == 39
 
 
 def test_what_is_to_be_trained_on_is_counted_as_the_training_counts_it(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_a_client_may_hang_up_at_a_streams_last_event(
         while not (last in came and came.endswith(b"\n\n")):
             came += answer.read1()
     wait_until(lambda: upstream.gone == 1)
-    assert [each.answered.value for each in mirror.calls()] == VALUES[:1]
+    assert [each.completion.value for each in mirror.calls()] == VALUES[:1]
     assert mirror.passed() == {}
 
 
@@ -215,12 +215,12 @@ def test_a_client_sees_the_same_and_its_call_is_recorded(
     through, direct = upstream.seen[::2], upstream.seen[1::2]
     assert [each.body for each in through] == [each.body for each in direct]
     found = mirror.calls()
-    assert [each.answered.value for each in found] == VALUES
-    assert [each.asked.messages[-1].parts[-1] for each in found] == TEXTS
-    assert {(each.asked.protocol, each.asked.way) for each in found} == {(protocol, way)}
-    assert [each.parts for each in found[0].asked.system] == [(SYSTEM,)]
-    assert found[0].asked.schema["properties"]["intent"]["enum"] == SCHEMA["properties"]["intent"]["enum"]  # type: ignore[index]
-    assert (found[0].answered.output_tokens or 7) == 7
+    assert [each.completion.value for each in found] == VALUES
+    assert [each.request.messages[-1].parts[-1] for each in found] == TEXTS
+    assert {(each.request.protocol, each.request.way) for each in found} == {(protocol, way)}
+    assert [each.parts for each in found[0].request.system] == [(SYSTEM,)]
+    assert found[0].request.schema["properties"]["intent"]["enum"] == SCHEMA["properties"]["intent"]["enum"]  # type: ignore[index]
+    assert (found[0].completion.output_tokens or 7) == 7
     assert len({each.version for each in found}) == 1
     assert 0 < found[0].first_seconds <= found[0].seconds
 
@@ -243,8 +243,8 @@ def test_pydantic_ai_gets_its_output(upstream: Upstream, mirror: RunningMirror) 
         asyncio.run(ask(mirror.url)) == asyncio.run(ask(upstream.url)) == [Message(**each) for each in VALUES]
     )
     found = mirror.calls()
-    assert [each.answered.value for each in found] == VALUES
-    assert {each.asked.schema_name for each in found} == {"final_result"}
+    assert [each.completion.value for each in found] == VALUES
+    assert {each.request.schema_name for each in found} == {"final_result"}
 
 
 def test_system_one_is_recorded_with_its_probabilities(upstream: Upstream, mirror: RunningMirror) -> None:
@@ -260,12 +260,12 @@ def test_system_one_is_recorded_with_its_probabilities(upstream: Upstream, mirro
 
     assert ask(mirror.url) == ask(upstream.url)
     (call,) = mirror.calls()
-    assert call.answered.value == {"billing": True, "team": "payments", "anger": 1}
-    assert call.answered.probabilities["$.billing"] == [(True, 0.9), (False, pytest.approx(0.1))]
-    assert call.answered.probabilities["$.team"] == [("payments", 0.9), ("support", 0.1)]
-    assert dict(call.answered.probabilities["$.anger"]) == {0: 0.3, 1: 0.7, 2: 0.0}
-    assert json.loads(call.asked.messages[0].parts[0]) == {"ticket": "charged twice"}
-    assert call.asked.schema["properties"]["team"]["enum"] == ["payments", "support"]
+    assert call.completion.value == {"billing": True, "team": "payments", "anger": 1}
+    assert call.completion.probabilities["$.billing"] == [(True, 0.9), (False, pytest.approx(0.1))]
+    assert call.completion.probabilities["$.team"] == [("payments", 0.9), ("support", 0.1)]
+    assert dict(call.completion.probabilities["$.anger"]) == {0: 0.3, 1: 0.7, 2: 0.0}
+    assert json.loads(call.request.messages[0].parts[0]) == {"ticket": "charged twice"}
+    assert call.request.schema["properties"]["team"]["enum"] == ["payments", "support"]
 
 
 def test_decisions_are_recorded_and_a_refused_question_has_no_field(
@@ -284,9 +284,9 @@ def test_decisions_are_recorded_and_a_refused_question_has_no_field(
 
     assert ask(mirror.url) == ask(upstream.url)
     (call,) = mirror.calls()
-    assert call.answered.value == {"question_1": False, "kind": True, "grade": 1}
-    assert call.answered.probabilities["$.kind"] == [(True, 0.9), ("true", 0.1)]
-    assert list(call.asked.schema["properties"]) == ["question_1", "kind", "grade", "refused"]
+    assert call.completion.value == {"question_1": False, "kind": True, "grade": 1}
+    assert call.completion.probabilities["$.kind"] == [(True, 0.9), ("true", 0.1)]
+    assert list(call.request.schema["properties"]) == ["question_1", "kind", "grade", "refused"]
 
 
 def test_what_has_no_schema_is_relayed_and_counted(upstream: Upstream, mirror: RunningMirror) -> None:

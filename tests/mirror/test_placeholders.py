@@ -32,7 +32,7 @@ def calls(text: str, count: int) -> list[LearnedCall]:
 def test_a_student_is_not_sure_of_a_placeholder(tmp_path: Path) -> None:
     call = call_of("a text", {}, 0)
     schema = {"type": "object", "properties": {"to": {"enum": ["[EMAIL_1]", "us"]}}}
-    call = replace(call, asked=replace(call.asked, schema=schema))
+    call = replace(call, request=replace(call.request, schema=schema))
     words = {"write": {"to": "[EMAIL_1]"}, "ring": {"to": "us"}}
     student = MirrorStudent.open(make_student(tmp_path / "student", call, words, {}))
     one, two = student.answer(["write", "ring"])
@@ -55,14 +55,15 @@ def test_placeholders_count_as_calls_and_never_as_answered() -> None:
 def test_a_text_that_is_blank_is_the_llms(tmp_path: Path) -> None:
     call = call_of("a text", {}, 0)
     schema = {"type": "object", "properties": {"to": {"enum": ["them", "us"]}}}
-    call = replace(call, asked=replace(call.asked, schema=schema))
+    call = replace(call, request=replace(call.request, schema=schema))
     student = MirrorStudent.open(make_student(tmp_path / "student", call, {"ring": {"to": "us"}}, {}))
 
     def text_of(said: str) -> str | None:
         messages = [
-            each if each.role == "system" else ChatMessage(each.role, (said,)) for each in call.asked.messages
+            each if each.role == "system" else ChatMessage(each.role, (said,))
+            for each in call.request.messages
         ]
-        return student.input_of(replace(call.asked, messages=tuple(messages)), call.version)
+        return student.input_of(replace(call.request, messages=tuple(messages)), call.version)
 
     assert text_of("ring") == "ring"
     assert text_of("") is None

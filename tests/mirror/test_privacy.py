@@ -164,11 +164,13 @@ def test_labels_are_never_redacted_and_what_stands_beside_them_is(schema: Any) -
     redactor = Redactor(tuple(BUILT_IN), {})
     for _ in range(2):  # the second time it is known to be clean
         redaction = redactor.begin()
-        after = redaction.asked(asked)
+        after = redaction.redact_request(asked)
         assert after.schema == asked.schema and after.system == asked.system
         assert after.inputs[0].parts == (f"Call {LABELS[0]} or me at [PHONE_1], {LABELS[3]} or [EMAIL_1]",)
         for label in LABELS:
-            answered = redaction.answered(Completion({"x": label}, probabilities={"$.x": [(label, 1.0)]}))
+            answered = redaction.redact_completion(
+                Completion({"x": label}, probabilities={"$.x": [(label, 1.0)]})
+            )
             assert (answered.value, answered.probabilities) == ({"x": label}, {"$.x": [(label, 1.0)]})
     assert redactor.begin().text(LABELS[0]) == "[PHONE_1]"
 
@@ -283,10 +285,10 @@ def test_tokens_of_an_answer_go_where_anything_was_redacted(tmp_path: Path) -> N
         mirror.ask(CHAT, body_of("a plain text"))
         mirror.ask(CHAT, body_of("me@example.org"))
         plain, private = mirror.calls()
-    assert [token for token, *_ in plain.answered.logprobs] == list("a plain text")
-    assert private.answered.logprobs is None
-    assert private.answered.value == {"quote": "[EMAIL_1]"}
-    assert private.asked.messages[0].parts == ("[EMAIL_1]",)
+    assert [token for token, *_ in plain.completion.logprobs] == list("a plain text")
+    assert private.completion.logprobs is None
+    assert private.completion.value == {"quote": "[EMAIL_1]"}
+    assert private.request.messages[0].parts == ("[EMAIL_1]",)
 
 
 @pytest.mark.parametrize(
@@ -349,7 +351,7 @@ def test_each_subject_of_a_call_deletes_it(
 def test_what_names_nobody_is_no_subject(mirror: RunningMirror) -> None:
     for sent in ({"user": True}, {"user": None}, {"user": ""}, {"user": {}}, {"metadata": "x"}):
         mirror.ask(CHAT, body_of("the words of somebody", **sent), {"x-subject": " "})
-    assert [each.asked.subjects for each in mirror.calls()] == [()] * 5
+    assert [each.request.subjects for each in mirror.calls()] == [()] * 5
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name in PRIVATE for text in PRIVATE[name]])
@@ -373,7 +375,7 @@ def test_labels_and_own_patterns_are_found_in_json_within_a_text() -> None:
     redaction = Redactor(tuple(BUILT_IN), {"path": r"\\temp\\\w+", "customer": r"\bC-\d{4}"}).begin()
     schema = {"type": "object", "properties": {"line": {"enum": ["0800 123 4567"]}}}
     said = json.dumps({"text": "one\n0800 123 4567\nC-1234"})
-    asked = redaction.asked(
+    asked = redaction.redact_request(
         CompletionRequest("p", "m", (ChatMessage("user", (said, r"D:\temp\anna")),), "x", schema, "w")
     )
     assert asked.inputs[0].parts == (json.dumps({"text": "one\n0800 123 4567\n[CUSTOMER_1]"}), "D:[PATH_1]")

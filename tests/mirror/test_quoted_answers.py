@@ -82,7 +82,7 @@ def test_a_field_that_always_has_one_answer_needs_no_encoder_beside_quotes(
     judged = judge(candidate, calls, shape)
     assert not judged.differs.any() and judged.confidence == pytest.approx([0.9, 0.9])
     call = call_of(1)
-    call = replace(call, asked=replace(call.asked, schema={"properties": {"x": {"enum": ["a", "b"]}}}))
+    call = replace(call, request=replace(call.request, schema={"properties": {"x": {"enum": ["a", "b"]}}}))
     file = read_student_file(make_student(tmp_path / "made", call, {"a": {"x": "a"}}, {}))
     told = {"shape": shape, "heads": candidate.heads, "span_tags": TAGS, "tier": "encoder"}
     file = file.model_copy(update=told)
@@ -94,7 +94,7 @@ def test_a_field_that_always_has_one_answer_needs_no_encoder_beside_quotes(
 def test_an_answer_without_a_text_that_it_needs_is_never_given(tmp_path: Path) -> None:
     """Even by a student that is proven to answer everything; and it is judged alike."""
     call = call_of(1)
-    call = replace(call, asked=replace(call.asked, schema={"properties": {"x": {"enum": ["a", "b"]}}}))
+    call = replace(call, request=replace(call.request, schema={"properties": {"x": {"enum": ["a", "b"]}}}))
     file = read_student_file(make_student(tmp_path / "made", call, {"a": {"x": "a"}}, {}))
     whole = cast(Any, file.claims.whole).model_copy(update={"threshold": 0.0})
     claims = Claims(epsilon=whole.epsilon, delta=whole.delta, whole=whole)

@@ -72,7 +72,7 @@ def comparing(tmp_path: Path, *texts: str, mode: str = "shadow") -> tuple[OpenSt
     """Open students with that one, and what the LLM said of texts."""
     call = call_of(1)
     schema = {"type": "object", "properties": {"intent": {"enum": ["card", "other"]}}}
-    call = replace(call, asked=replace(call.asked, schema=schema))
+    call = replace(call, request=replace(call.request, schema=schema))
     folder = make_student(tmp_path / "made", call, {"card": {"intent": "card"}}, {})
     student = StudentThread("x", lambda: Broken(MirrorStudent.open(folder)))
     stage = Stage(call.version, call.site, mode, 1.0, "x")
@@ -80,9 +80,9 @@ def comparing(tmp_path: Path, *texts: str, mode: str = "shadow") -> tuple[OpenSt
     for text in texts:
         messages = [
             each if each.role == "system" else replace(each, parts=(text, "more"))
-            for each in call.asked.messages
+            for each in call.request.messages
         ]
-        asked = replace(call.asked, messages=tuple(messages))
+        asked = replace(call.request, messages=tuple(messages))
         outcomes.append(CallOutcome(call.version, asked, None, {"intent": "card"}))
     return OpenStudents({call.version: VersionStudents(stage, student)}), outcomes
 

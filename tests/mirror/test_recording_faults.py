@@ -293,7 +293,7 @@ class FailingStore:
     def add(self, calls: Any, passed: Any) -> int:
         if self.errors:
             raise self.errors.pop(0)
-        texts = [each.asked.inputs[0].parts[0] for each in calls]
+        texts = [each.request.inputs[0].parts[0] for each in calls]
         if self.poison in texts:
             raise DataError("INSERT", {}, Exception("value out of range"))
         self.added += texts
@@ -378,7 +378,7 @@ def test_a_fault_of_ours_is_never_the_clients(mirror: RunningMirror, monkeypatch
     wait_until(lambda: mirror.app.recorder.failed == 1)
     monkeypatch.undo()
     assert mirror.ask(CHAT, body_of("transfer")).status == 200
-    assert [each.answered.value["intent"] for each in mirror.calls()] == ["transfer"]
+    assert [each.completion.value["intent"] for each in mirror.calls()] == ["transfer"]
 
 
 def test_an_audit_whose_answer_cannot_be_read_is_no_evidence(
@@ -465,10 +465,10 @@ def test_a_deletion_that_meets_a_reader_is_made_later(tmp_path: Path) -> None:
 def test_a_count_of_tokens_that_no_column_holds_is_left_out(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "calls.sqlite"))
     call = call_of(1)
-    huge = replace(call, answered=replace(call.answered, input_tokens=2**63, output_tokens=-1))
+    huge = replace(call, completion=replace(call.completion, input_tokens=2**63, output_tokens=-1))
     assert store.add([huge]) == 1
     (found,) = store.calls(call.version)
-    assert (found.answered.input_tokens, found.answered.output_tokens) == (None, None)
+    assert (found.completion.input_tokens, found.completion.output_tokens) == (None, None)
     store.close()
 
 

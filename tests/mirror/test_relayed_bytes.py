@@ -125,7 +125,7 @@ def test_an_answer_comes_back_byte_for_byte_and_is_recorded(
         answer = mirror.ask(CHAT, BODY | {"stream": stream}, {"accept-encoding": "gzip"})
         assert [answer.body] == sent
         assert answer.headers.get("content-encoding") == ("gzip" if zipped else None)
-        assert [each.answered.value["intent"] for each in mirror.calls()] == ["card"]
+        assert [each.completion.value["intent"] for each in mirror.calls()] == ["card"]
 
 
 def test_pieces_of_a_stream_come_as_they_are_sent(tmp_path: Path) -> None:

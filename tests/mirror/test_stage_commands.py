@@ -33,7 +33,7 @@ class Site:
         calls = [call_of(number) for number in range(10)]
         self.store.add(calls)
         self.call = calls[0]
-        made = {"card": {next(iter(self.call.asked.schema["properties"])): None}}
+        made = {"card": {next(iter(self.call.request.schema["properties"])): None}}
         make_student(self.folder, self.call, made, {})
         self.stages = StageStore(self.store)
 
@@ -71,7 +71,7 @@ def test_another_student_is_the_candidate_and_the_mode_stays(mode: str, site: Si
     if mode != "live":
         site.run("demote", site.call.site, "--to", mode)
     before = site.stages.stages()[site.call.version]
-    made = {"transfer": {next(iter(site.call.asked.schema["properties"])): None}}
+    made = {"transfer": {next(iter(site.call.request.schema["properties"])): None}}
     make_student(tmp_path / "another", site.call, made, {})
     assert site.run("promote", site.call.site, "--student", tmp_path / "another") == 0
     after = site.stages.stages()[site.call.version]
@@ -433,7 +433,7 @@ def test_what_we_ask_ourselves_is_not_what_clients_wait_for(site: Site) -> None:
 
 def test_merged_versions_cost_what_their_calls_together_cost(site: Site) -> None:
     other = call_of(99, model="another")
-    answered = replace(other.answered, input_tokens=31, output_tokens=None)
+    answered = replace(other.completion, input_tokens=31, output_tokens=None)
     site.store.add([replace(other, answered=answered, seconds=1.5)])
     alone = site.stages.means()
     assert (alone[site.call.version].input_tokens, alone[other.version].input_tokens) == (11, 31)
@@ -476,7 +476,7 @@ def test_a_price_of_tokens_that_nobody_counted_is_unknown(
 ) -> None:
     store = Store(str(tmp_path / "calls.sqlite"))
     call = call_of(1)
-    answered = replace(call.answered, input_tokens=tokens[0], output_tokens=tokens[1])
+    answered = replace(call.completion, input_tokens=tokens[0], output_tokens=tokens[1])
     store.add([replace(call, answered=answered)])
     stages = StageStore(store)
     stage = stages.stages()[call.version]

@@ -322,7 +322,7 @@ def test_what_is_answered_is_audited_and_recorded(
     calls = calm.calls()
     assert [each.source for each in calls] == ["relay", "audit", "audit", "audit"]
     assert [each.weight for each in calls] == [None, 1.0, 1.0, 1.0]
-    assert {each.answered.value["intent"] for each in calls} == {"card", "transfer", "other"}
+    assert {each.completion.value["intent"] for each in calls} == {"card", "transfer", "other"}
     assert [each.headers.get("x-bertsmith-site") for each in upstream.seen] == [None] * 4
 
 

@@ -54,10 +54,12 @@ def test_a_student_of_recorded_calls_answers_as_its_teacher_did(tmp_path: Path) 
     assert all(each.answer == {"intent": each.values["$.intent"]} for each in answers)
     wrong = [a.values["$.intent"] != intent_of(t) for a, t in zip(answers, texts, strict=True) if a.is_sure]
     assert len(wrong) > 150 and np.mean(wrong) < 0.05
-    asked = call_of(texts[0], {}, 0).asked
+    asked = call_of(texts[0], {}, 0).request
     assert student.input_of(asked, version.version) == texts[0]
     assert student.input_of(asked, "another") is None
-    assert student.input_of(call_of(texts[0], {}, 0, prompt="Another prompt").asked, version.version) is None
+    assert (
+        student.input_of(call_of(texts[0], {}, 0, prompt="Another prompt").request, version.version) is None
+    )
 
 
 def test_answers_that_prove_have_no_say_in_what_counts_as_the_same(tmp_path: Path) -> None:
@@ -87,7 +89,11 @@ def test_calls_that_do_not_fit_or_say_nothing_are_left_to_the_llm_and_counted_on
     blank = [call_of(" " * (n % 2), {"intent": "other"}, 60 + n) for n in range(5)]
     turns = (ChatMessage("assistant", ("Which card?",)), ChatMessage("user", ("visa",)))
     longer = [
-        replace(each, id=f"longer-{each.id}", asked=replace(each.asked, messages=each.asked.messages + turns))
+        replace(
+            each,
+            id=f"longer-{each.id}",
+            request=replace(each.request, messages=each.request.messages + turns),
+        )
         for each in fitting[:7]
     ]
     again = [
@@ -208,7 +214,7 @@ def test_calls_that_another_training_proved_by_meanwhile_prove_nothing(
 
 def test_train_and_dev_share_no_text_and_calibration_comes_later(tmp_path: Path) -> None:
     few = [
-        call_of(call.asked.inputs[0].parts[0][9:-17], call.answered.value, n)
+        call_of(call.request.inputs[0].parts[0][9:-17], call.completion.value, n)
         for n, call in enumerate(calls_of(300))
     ]
     repeated = [call_of("visa bano", {"intent": "card"}, 400 + n) for n in range(100)]
@@ -347,7 +353,7 @@ def test_merged_versions_are_learned_together(tmp_path: Path) -> None:
     assert set(learned.file.templates) == set(versions) and learned.file.trained_on.calls == 700
     student = MirrorStudent.open(tmp_path / "student")
     for call in (old[0], new[0]):
-        assert student.input_of(call.asked, call.version) is not None
+        assert student.input_of(call.request, call.version) is not None
 
 
 def test_inputs_that_came_twice_tell_how_often_the_teacher_contradicts_itself(tmp_path: Path) -> None:

@@ -223,6 +223,6 @@ def test_a_stream_whose_client_hangs_up_at_the_last_event_is_read_compressed_too
     exchange = Exchange(
         BY_NAME[CHAT], asked_for, 9, "text/event-stream", encoding, [sent], False, 0.0, 0.1, 0.2
     )  # fmt: skip
-    assert read_call(exchange, Redactor((), {})).answered.value == {"intent": "card"}
+    assert read_call(exchange, Redactor((), {})).completion.value == {"intent": "card"}
     with pytest.raises(NotMirrored, match="cut"):
         read_call(replace(exchange, answer=[sent[:-8]]), Redactor((), {}))

@@ -19,7 +19,7 @@ from bertsmith.mirror.student import WordModel
 
 INTENTS = ("card", "transfer", "other")
 SHAPE = AnswerShape(fields=(Field(keys=("intent",), kind="enum", values=INTENTS),), order=(("intent",),))
-TEXTS = [call.asked.inputs[0].parts[0] for call in calls_of(120)]
+TEXTS = [call.request.inputs[0].parts[0] for call in calls_of(120)]
 
 
 def learned(

@@ -104,8 +104,8 @@ class Call:
     site: str
     version: str
     began: float
-    asked: CompletionRequest
-    answered: Completion
+    request: CompletionRequest
+    completion: Completion
     source: str
     seconds: float | None = None
     first_seconds: float | None = None
@@ -159,7 +159,7 @@ class CallOutcome:
     """
 
     version: str
-    asked: CompletionRequest | None
+    request: CompletionRequest | None
     routing: CallRouting | None
     taught: Json = None
     reason: str = ""
@@ -184,3 +184,9 @@ def refuses_the_call(status: int) -> bool:
 def is_refusal(reason: str) -> bool:
     """Of what is known of an answer, `reason` says why a student's can't agree with it."""
     return reason in _ANSWERED_OTHERWISE or reason.startswith(_STATUS)
+
+
+# The former names, which wire formats of one's own may import (docs/add-a-wire-format.md).
+Message = ChatMessage
+Asked = CompletionRequest
+Answered = Completion

@@ -178,8 +178,8 @@ def _fault(raw: bytes) -> str:
 class SpanCall:
     """`began` in seconds since 1970, None where the span doesn't say it."""
 
-    asked: CompletionRequest
-    answered: Completion
+    request: CompletionRequest
+    completion: Completion
     began: float | None
     seconds: float | None
 

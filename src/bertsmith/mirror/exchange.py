@@ -38,7 +38,7 @@ class Exchange:
     """
 
     form: WireFormat
-    asked: CompletionRequest
+    request: CompletionRequest
     request_bytes: int
     content_type: str
     encoding: str
@@ -66,14 +66,14 @@ def read_call(exchange: Exchange, redactor: Redactor) -> Call:
     is_stream = "event-stream" in exchange.content_type
     if not (exchange.is_whole or is_stream):
         raise NotMirrored("cut")
-    asked = exchange.asked
+    request = exchange.request
     content = decode_content(b"".join(exchange.answer), exchange.encoding, may_be_cut=is_stream)
-    answered = parse_completion(exchange.form, asked, content, is_stream)
+    completion = parse_completion(exchange.form, request, content, is_stream)
     routing = exchange.routing
     audit = "" if routing is None else routing.audit
     return make_call(
-        asked,
-        answered,
+        request,
+        completion,
         redactor,
         source="audit" if audit else "relay",
         own=audit,
@@ -88,8 +88,8 @@ def read_call(exchange: Exchange, redactor: Redactor) -> Call:
 
 
 def make_call(
-    asked: CompletionRequest,
-    answered: Completion,
+    request: CompletionRequest,
+    completion: Completion,
     redactor: Redactor,
     *,
     source: str,
@@ -106,13 +106,13 @@ def make_call(
     are named by their content, and by their time where the provider gave the answer no name, so that a second
     import finds them there.
     """
-    site, redaction = site_of(asked, named), redactor.begin()
-    everyone = tuple(dict.fromkeys((*subjects, *asked.subjects)))
-    asked = replace(redaction.asked(asked), subjects=everyone)
-    answered = redaction.answered(answered)
-    content = content_of(asked, answered)
-    version = version_of(asked, site)
-    if source == UNDATED or (source == IMPORTED and answered.response_id):
+    site, redaction = site_of(request, named), redactor.begin()
+    everyone = tuple(dict.fromkeys((*subjects, *request.subjects)))
+    request = replace(redaction.redact_request(request), subjects=everyone)
+    completion = redaction.redact_completion(completion)
+    content = content_of(request, completion)
+    version = version_of(request, site)
+    if source == UNDATED or (source == IMPORTED and completion.response_id):
         own = content
     elif source == IMPORTED:
         own = import_of(content, began)
@@ -123,8 +123,8 @@ def make_call(
         site,
         version,
         began,
-        asked,
-        answered,
+        request,
+        completion,
         source,
         seconds,
         first_seconds,
@@ -150,22 +150,22 @@ def read_request(form: WireFormat, body: Json, path: str = "") -> CompletionRequ
 
 
 def parse_completion(
-    form: WireFormat, asked: CompletionRequest, content: bytes, is_stream: bool
+    form: WireFormat, request: CompletionRequest, content: bytes, is_stream: bool
 ) -> Completion:
     """Raises NotMirrored saying why."""
     if is_stream:
         body = _reading(lambda: form.join(events_of(content)), "malformed-answer")
     else:
         body = _reading(lambda: orjson.loads(content), "malformed-answer")
-    return read_completion(form, asked, body)
+    return read_completion(form, request, body)
 
 
-def read_completion(form: WireFormat, asked: CompletionRequest, body: Any) -> Completion:
+def read_completion(form: WireFormat, request: CompletionRequest, body: Any) -> Completion:
     """Raises NotMirrored saying why."""
     if not isinstance(body, Mapping):
         raise NotMirrored("malformed-answer")
     try:
-        return _reading(lambda: form.read_answer(asked, body), "malformed-answer")
+        return _reading(lambda: form.read_answer(request, body), "malformed-answer")
     except NotMirrored as found:  # parts are read alike in both
         raise NotMirrored(found.reason.replace("-request", "-answer")) from None
 

@@ -108,13 +108,13 @@ _PARTS = tuple(
 )  # fmt: skip
 
 
-def site_of(asked: CompletionRequest, named: str = "") -> str:
+def site_of(request: CompletionRequest, named: str = "") -> str:
     """`named` is the header's value; one that isn't a name counts as none."""
     if _NAMED.fullmatch(named):
         return named
-    properties = asked.schema.get("properties")
+    properties = request.schema.get("properties")
     fields = sorted(properties) if isinstance(properties, dict) else []
-    return _fingerprint([asked.protocol, asked.schema_name, fields])[:_LENGTH]
+    return _fingerprint([request.protocol, request.schema_name, fields])[:_LENGTH]
 
 
 def require_name(named: str, what: str) -> None:
@@ -126,18 +126,18 @@ def require_name(named: str, what: str) -> None:
         )
 
 
-def version_of(asked: CompletionRequest, site: str) -> str:
+def version_of(request: CompletionRequest, site: str) -> str:
     """Of a site."""
-    system = [[each.role, *each.parts] for each in asked.system]
+    system = [[each.role, *each.parts] for each in request.system]
     # What else the model reads that tells it what to answer: descriptions beside the schema, all tools, and
     # which of them it may call. Settings of the text that stand beside its format aren't among it.
-    read = {name: asked.parameters[name] for name in _READ_BY_MODEL if name in asked.parameters}
+    read = {name: request.parameters[name] for name in _READ_BY_MODEL if name in request.parameters}
     for name in _WITH_FORMAT:
-        beside = asked.parameters.get(name)
+        beside = request.parameters.get(name)
         if isinstance(beside, dict) and "format" in beside:
             read[name] = beside["format"]
-    said = [site, asked.protocol, asked.way, asked.model, asked.schema, system]
-    return _fingerprint([*said, asked.schema_name, read])[:_LENGTH]
+    said = [site, request.protocol, request.way, request.model, request.schema, system]
+    return _fingerprint([*said, request.schema_name, read])[:_LENGTH]
 
 
 def import_of(content: str, began: float) -> str:
@@ -145,10 +145,17 @@ def import_of(content: str, began: float) -> str:
     return _fingerprint([content, began])[:32]
 
 
-def content_of(asked: CompletionRequest, answered: Completion) -> str:
+def content_of(request: CompletionRequest, completion: Completion) -> str:
     """What was asked and answered, the provider's own name of the answer among it."""
-    messages = [[each.role, *each.parts] for each in asked.messages]
-    said = [asked.protocol, asked.model, asked.schema, messages, answered.response_id, answered.value]
+    messages = [[each.role, *each.parts] for each in request.messages]
+    said = [
+        request.protocol,
+        request.model,
+        request.schema,
+        messages,
+        completion.response_id,
+        completion.value,
+    ]
     return _fingerprint(said)[:32]
 
 

@@ -151,7 +151,7 @@ class CallImport:
             require_name(site, f"{placed}: the site")
         yield self._made(
             read_request(form, body, path),
-            lambda asked: read_completion(form, asked, answer),
+            lambda request: read_completion(form, request, answer),
             _created(answer) if value.get("time") is None else _time(value["time"], placed),
             site,
             tuple(names_in(value.get("subject"))),
@@ -165,21 +165,21 @@ class CallImport:
                 "too."
             )
         self._answered.add(name)
-        request = self._requests[name].read()
+        line = self._requests[name].read()
         result, response = value.get("result"), value.get("response")
         if isinstance(result, dict):  # Anthropic's
             body, path, is_right = result.get("message"), "/v1/messages", result.get("type") == "succeeded"
         else:
             response = response if isinstance(response, dict) else {}
-            body, path = response.get("body"), str(request.get("url", ""))
+            body, path = response.get("body"), str(line.get("url", ""))
             is_right = response.get("status_code") == 200
         form = format_of("POST", path, self._formats)
         if form is None:
             raise NotMirrored("other-path")
-        asked = read_request(form, request.get("body", request.get("params")), path)
+        request = read_request(form, line.get("body", line.get("params")), path)
         if not is_right or not isinstance(body, dict):
             raise NotMirrored("upstream-error")
-        yield self._made(asked, lambda asked: read_completion(form, asked, body), _created(body))
+        yield self._made(request, lambda request: read_completion(form, request, body), _created(body))
 
     def _of_spans(self, placed: LocatedObject) -> Iterator[Call | NotMirrored]:
         """One object may hold many."""
@@ -187,28 +187,33 @@ class CallImport:
             if isinstance(span, NotMirrored):
                 yield span
                 continue
-            if _is_students(span.asked, span.answered):
+            if _is_students(span.request, span.completion):
                 yield NotMirrored(STUDENT_ANSWER)
                 continue
             source, began = _origin(span.began)
             yield make_call(
-                span.asked, span.answered, self._redactor, source=source, began=began, seconds=span.seconds
+                span.request,
+                span.completion,
+                self._redactor,
+                source=source,
+                began=began,
+                seconds=span.seconds,
             )
 
     def _made(
         self,
-        asked: CompletionRequest,
+        request: CompletionRequest,
         answer: Callable[[CompletionRequest], Completion],
         began: float | None,
         site: str = "",
         subjects: tuple[str, ...] = (),
     ) -> Call:
         source, began = _origin(began)
-        answered = answer(asked)
-        if _is_students(asked, answered):
+        completion = answer(request)
+        if _is_students(request, completion):
             raise NotMirrored(STUDENT_ANSWER)
         return make_call(
-            asked, answered, self._redactor, source=source, began=began, named=site, subjects=subjects
+            request, completion, self._redactor, source=source, began=began, named=site, subjects=subjects
         )
 
     def _format_of_pair(self, value: Mapping[str, Json]) -> tuple[str, WireFormat | None]:
@@ -242,12 +247,12 @@ def _kind(value: Mapping[str, Json]) -> str:
     return "spans" if holds_spans(value) else "unknown"
 
 
-def _is_students(asked: CompletionRequest, answered: Completion) -> bool:
+def _is_students(request: CompletionRequest, completion: Completion) -> bool:
     """A student of a mirror gave it: its id says so, and in the protocols without one, which ask typed
     questions, that it has read and written no tokens.
     """
-    is_uncounted = asked.way == "questions" and answered.input_tokens == answered.output_tokens == 0
-    return OWN_ID_PREFIX in answered.response_id or is_uncounted
+    is_uncounted = request.way == "questions" and completion.input_tokens == completion.output_tokens == 0
+    return OWN_ID_PREFIX in completion.response_id or is_uncounted
 
 
 def _origin(began: float | None) -> tuple[str, float]:

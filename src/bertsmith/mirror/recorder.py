@@ -190,7 +190,7 @@ class Recorder:
             try:
                 call = read_call(exchange, self.redactor)
                 calls.append(call)
-                outcomes.append(CallOutcome(call.version, call.asked, routing, call.answered.value))
+                outcomes.append(CallOutcome(call.version, call.request, routing, call.completion.value))
             except NotMirrored as found:
                 self.count(exchange.form.NAME, found.reason)
                 outcomes += self._unanswered(exchange, found.reason)
@@ -207,12 +207,12 @@ class Recorder:
         if not is_refusal(reason):
             return [] if routing is None else [CallOutcome(routing.version, None, routing, reason=reason)]
         try:
-            asked = self.redactor.begin().asked(exchange.asked)
-            version = version_of(asked, site_of(exchange.asked, exchange.named))
+            request = self.redactor.begin().redact_request(exchange.request)
+            version = version_of(request, site_of(exchange.request, exchange.named))
         except Exception as error:
             LOG.error("a call could not be looked at: %s", type(error).__name__)
             return []
-        return [CallOutcome(version, asked, routing, reason=reason)]
+        return [CallOutcome(version, request, routing, reason=reason)]
 
     def _write(self, calls: list[Call], passed: Counter[tuple[str, str]]) -> bool:
         """False where the mirror has to end before the store works again."""

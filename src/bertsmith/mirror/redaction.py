@@ -328,12 +328,12 @@ class Redaction:
             return value if redacted == written else redacted
         return value
 
-    def asked(self, asked: CompletionRequest) -> CompletionRequest:
+    def redact_request(self, request: CompletionRequest) -> CompletionRequest:
         """The subjects stay: the store keeps no more than their fingerprints."""
-        shared: list[Any] = [asked.model, asked.schema_name, asked.schema, asked.parameters]
-        system = asked.system
+        shared: list[Any] = [request.model, request.schema_name, request.schema, request.parameters]
+        system = request.system
         if any(settled(part) != part for each in system for part in each.parts):
-            self._labels = self._labels_of([asked.schema, asked.parameters], system)
+            self._labels = self._labels_of([request.schema, request.parameters], system)
             settling = tuple(
                 tuple(self._beside_labels(part, settled) for part in each.parts) for each in system
             )
@@ -345,7 +345,7 @@ class Redaction:
         try:
             self._labels = self._clean[digest]  # looked up once: another thread may clear it
         except KeyError:
-            self._labels = self._labels_of([asked.schema, asked.parameters], system)
+            self._labels = self._labels_of([request.schema, request.parameters], system)
             shared, system = self.json(shared), tuple(map(self._message, system))
         if self.count == before:
             if len(self._clean) >= _REMEMBERED:
@@ -353,11 +353,11 @@ class Redaction:
             self._clean[digest] = self._labels
         rest = iter(system)
         messages = tuple(
-            next(rest) if each.role in SYSTEM_ROLES else self._message(each) for each in asked.messages
+            next(rest) if each.role in SYSTEM_ROLES else self._message(each) for each in request.messages
         )
         model, name, schema, parameters = shared
         return replace(
-            asked, model=model, messages=messages, schema_name=name, schema=schema, parameters=parameters
+            request, model=model, messages=messages, schema_name=name, schema=schema, parameters=parameters
         )
 
     def _labels_of(self, schemas: Json, system: Iterable[ChatMessage]) -> re.Pattern[str] | None:
@@ -377,15 +377,15 @@ class Redaction:
     def _message(self, message: ChatMessage) -> ChatMessage:
         return ChatMessage(message.role, tuple(map(self.text, message.parts)))
 
-    def answered(self, answered: Completion) -> Completion:
+    def redact_completion(self, completion: Completion) -> Completion:
         """An answer's tokens are its text in pieces, which no rule would know: they go if anything goes."""
         before = self.count
-        value = self.json(answered.value)
+        value = self.json(completion.value)
         probabilities: dict[str, list[tuple[Any, float]]] = {
             self.text(path): [(self.json(each), share) for each, share in spread]
-            for path, spread in answered.probabilities.items()
+            for path, spread in completion.probabilities.items()
         }
-        logprobs = self.json(answered.logprobs) if self.count == before else None
+        logprobs = self.json(completion.logprobs) if self.count == before else None
         if self.count > before:
             logprobs = None
-        return replace(answered, value=value, probabilities=probabilities, logprobs=logprobs)
+        return replace(completion, value=value, probabilities=probabilities, logprobs=logprobs)

@@ -67,7 +67,7 @@ class RelayedCall:
         self.form, self.path = form, path
         self.all_headers, self.headers = headers, dict(headers)
         self.most_bytes, self.query = most_bytes, query
-        self.asked: CompletionRequest | None = None
+        self.request: CompletionRequest | None = None
         self.routing: CallRouting | None = None
         self.site = ""
         self.reason = "other-path" if self.form is None else "too-large"  # until it has been looked at
@@ -110,8 +110,8 @@ class RelayedCall:
                 raise NotMirrored("too-large")
             if self.headers.get(b"content-encoding"):
                 raise NotMirrored("encoding")
-            self.asked = parse_request(self.form, content, self.path)
-            self.site = site_of(self.asked, self.said(SITE))
+            self.request = parse_request(self.form, content, self.path)
+            self.site = site_of(self.request, self.said(SITE))
             self._request_bytes, self.reason = len(content), "" if has_room else QUEUE_FULL
         except NotMirrored as found:
             self.reason = found.reason
@@ -159,15 +159,15 @@ class RelayedCall:
     def refusal(self) -> str:
         """Why no student's answer could agree with the LLM's, where a student might have answered."""
         is_told = refuses_the_call(self.status) and self._is_known if self.status != 200 else True
-        return self.reason if self.asked is not None and is_told and is_refusal(self.reason) else ""
+        return self.reason if self.request is not None and is_told and is_refusal(self.reason) else ""
 
     def exchange(self) -> Exchange | None:
         """For the recorder; None where there is nothing to record, and no refusal to tell of."""
-        if self.form is None or self.asked is None or (self.reason and not self.refusal):
+        if self.form is None or self.request is None or (self.reason and not self.refusal):
             return None
         return Exchange(
             self.form,
-            self.asked,
+            self.request,
             self._request_bytes,
             self._content_type,
             self._encoding,
@@ -295,11 +295,11 @@ class Relay:
         if content is None:
             return None
         passage.look_at_request(content, has_room=self.recorder.has_room)
-        if passage.form is None or passage.asked is None or passage.reason or not self.service.answers:
+        if passage.form is None or passage.request is None or passage.reason or not self.service.answers:
             return None
         try:
             routing = await self.service.routing(
-                passage.asked,
+                passage.request,
                 passage.site,
                 passage.headers,
                 query=passage.query,
@@ -309,7 +309,7 @@ class Relay:
             if routing is None or not (routing.is_ours or routing.is_sure):
                 return None
             own = StudentCompletion(
-                passage.asked,
+                passage.request,
                 orjson.loads(content),
                 routing.answer,
                 routing.student,
@@ -340,8 +340,8 @@ class Relay:
 
     def _audit(self, scope: Scope, target: Target, content: bytes, passage: RelayedCall) -> None:
         """Where it was drawn for one."""
-        routing, form, asked = passage.routing, passage.form, passage.asked
-        if routing is None or not routing.audit or form is None or asked is None:
+        routing, form, request = passage.routing, passage.form, passage.request
+        if routing is None or not routing.audit or form is None or request is None:
             return
         headers = sent_on(scope["headers"], target.host, narrow=True)
         if (b"transfer-encoding", b"chunked") in headers:  # it goes out whole by now
@@ -351,7 +351,7 @@ class Relay:
         self.audits.begin(
             Request(
                 form,
-                asked,
+                request,
                 routing,
                 scope["method"],
                 target,

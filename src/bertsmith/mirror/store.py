@@ -133,7 +133,7 @@ class Store:
             versions = {each.version: each for each in latest_first}.values()
             self._insert(connection, VERSIONS, map(version_row, versions))
             fields = {
-                (each.version, path, kind) for each in new for path, kind in fields_of(each.answered.value)
+                (each.version, path, kind) for each in new for path, kind in fields_of(each.completion.value)
             }
             self._insert(
                 connection,
@@ -142,7 +142,7 @@ class Store:
             )
             rows = []
             for each in new:
-                subjects: Iterable[str] = each.asked.subjects
+                subjects: Iterable[str] = each.request.subjects
                 if each.source != AGAIN:  # such a one was read from here, and has the fingerprints already
                     subjects = dict.fromkeys(map(self.fingerprint, subjects))
                 rows.append(call_row(each, subjects))
@@ -165,7 +165,7 @@ class Store:
         for each in imports:
             for source, began in found.get(each.content, ()):
                 # Where the provider names no answer, equal calls of two times are two.
-                has_time = each.source == source == IMPORTED and not each.answered.response_id
+                has_time = each.source == source == IMPORTED and not each.completion.response_id
                 if not has_time or each.began == began:
                     known.add(each.id)
         return known

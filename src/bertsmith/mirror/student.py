@@ -194,12 +194,12 @@ class MirrorStudent:
         """Whether anything is proven of it: otherwise it is never sure."""
         return self.file.claims.coverage > 0
 
-    def input_of(self, asked: CompletionRequest, version: str) -> str | None:
+    def input_of(self, request: CompletionRequest, version: str) -> str | None:
         """The text to answer for. None for a version it wasn't trained on, and for a call that doesn't fit
         its template: then the LLM answers.
         """
         template = self.file.templates.get(version)
-        return None if template is None else template.input_of(asked)
+        return None if template is None else template.input_of(request)
 
     def answer(self, texts: Sequence[str]) -> list[StudentAnswer]:
         """One answer a text."""

@@ -240,35 +240,35 @@ def fields_of(value: Json) -> Iterator[tuple[str, str]]:
 
 def site_row(call: Call) -> dict[str, Any]:
     """Its place."""
-    asked = call.asked
+    request = call.request
     return {
         "id": call.site,
-        "protocol": asked.protocol,
-        "schema_name": _plain(asked.schema_name),
+        "protocol": request.protocol,
+        "schema_name": _plain(request.schema_name),
         "began": call.began,
     }
 
 
 def version_row(call: Call) -> dict[str, Any]:
     """What it shares with others."""
-    asked = call.asked
+    request = call.request
     return {
         "id": call.version,
         "site": call.site,
-        "protocol": asked.protocol,
-        "model": _plain(asked.model),
-        "way": asked.way,
-        "schema_name": _plain(asked.schema_name),
-        "schema": _written(asked.schema),
-        "system": _written(_rows(asked.system)),
-        "parameters": _written(asked.parameters),
+        "protocol": request.protocol,
+        "model": _plain(request.model),
+        "way": request.way,
+        "schema_name": _plain(request.schema_name),
+        "schema": _written(request.schema),
+        "system": _written(_rows(request.system)),
+        "parameters": _written(request.parameters),
         "began": call.began,
     }
 
 
 def call_row(call: Call, subjects: Iterable[str]) -> dict[str, Any]:
     """`subjects` are fingerprints."""
-    answered = call.answered
+    completion = call.completion
     return {
         "id": call.id,
         "content": call.content,
@@ -280,15 +280,15 @@ def call_row(call: Call, subjects: Iterable[str]) -> dict[str, Any]:
         "weight": call.weight,
         "site_weight": call.site_weight,
         "subject": " ".join(subjects) or None,
-        "messages": _written(_rows(call.asked.inputs)),
-        "answer": _written(answered.value),
-        "probabilities": _written(answered.probabilities) if answered.probabilities else None,
-        "logprobs": _written(answered.logprobs) if answered.logprobs else None,
-        "answer_model": _plain(answered.model),
-        "response_id": _plain(answered.response_id),
-        "finish_reason": _plain(answered.finish_reason),
-        "input_tokens": _tokens(answered.input_tokens),
-        "output_tokens": _tokens(answered.output_tokens),
+        "messages": _written(_rows(call.request.inputs)),
+        "answer": _written(completion.value),
+        "probabilities": _written(completion.probabilities) if completion.probabilities else None,
+        "logprobs": _written(completion.logprobs) if completion.logprobs else None,
+        "answer_model": _plain(completion.model),
+        "response_id": _plain(completion.response_id),
+        "finish_reason": _plain(completion.finish_reason),
+        "input_tokens": _tokens(completion.input_tokens),
+        "output_tokens": _tokens(completion.output_tokens),
     }
 
 
@@ -320,7 +320,7 @@ def _read(written: str | None) -> Json:
 
 def call_of_row(row: Any) -> Call:
     """Of a row of calls joined with its version."""
-    asked = CompletionRequest(
+    request = CompletionRequest(
         row.protocol,
         row.model,
         _messages(row.system) + _messages(row.messages),
@@ -331,7 +331,7 @@ def call_of_row(row: Any) -> Call:
         tuple((row.subject or "").split()),
     )
     probabilities = _read(row.probabilities) or {}
-    answered = Completion(
+    completion = Completion(
         _read(row.answer),
         row.answer_model,
         row.finish_reason,
@@ -347,8 +347,8 @@ def call_of_row(row: Any) -> Call:
         row.site,
         row.version,
         row.began,
-        asked,
-        answered,
+        request,
+        completion,
         row.source,
         row.seconds,
         row.first_seconds,

@@ -74,11 +74,11 @@ class PromptTemplate(BaseModel):
         """Whether anything varies."""
         return any(len(part.pieces) > 1 for message in self.messages for part in message.parts)
 
-    def input_of(self, asked: CompletionRequest) -> str | None:
+    def input_of(self, request: CompletionRequest) -> str | None:
         """The text that a model reads: what stands in the gaps, joined by a line's end. None where the
         messages are not as these, and where nothing stands there; then the LLM answers.
         """
-        return self.input_of_messages((*asked.system, *asked.inputs))  # in the order of stored calls
+        return self.input_of_messages((*request.system, *request.inputs))  # in the order of stored calls
 
     def input_of_messages(self, messages: Sequence[ChatMessage]) -> str | None:
         """The same of messages alone."""

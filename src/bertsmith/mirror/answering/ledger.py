@@ -178,11 +178,11 @@ def compared_again(audit: Any, call: Call, student: StudentThread) -> Comparison
     it answered, which is the same. One that can't be compared counts as a disagreement, as in `Ledger`.
     """
     try:
-        text = student.student.input_of(call.asked, call.version)
+        text = student.student.input_of(call.request, call.version)
         if text is None:
             raise ValueError("the stored call doesn't fit the template")
         (answer,) = student.student.answer([text])
-        differs = student.differs(answer.values, call.answered.value)
+        differs = student.differs(answer.values, call.completion.value)
         outcome = "differs" if differs else "agrees"
     except Exception as error:
         LOG.error("an answer could not be compared: %s", type(error).__name__)
@@ -205,8 +205,8 @@ def _compare_unheard(
         return
     asked = list[tuple[CallOutcome, str]]()
     for each in outcomes:
-        if each.asked is not None and _counts(each):
-            text = student.student.input_of(each.asked, version)
+        if each.request is not None and _counts(each):
+            text = student.student.input_of(each.request, version)
             asked += [] if text is None else [(each, text)]
     answers = student.student.answer([text for _, text in asked]) if asked else []
     for (each, _), answer in zip(asked, answers, strict=True):

@@ -85,7 +85,7 @@ class Service:
         open_students = self.reconciler.open_students
         if site not in open_students.answering:
             return None
-        asked = self.redactor.begin().asked(asked)
+        asked = self.redactor.begin().redact_request(asked)
         version = version_of(asked, site)
         students = open_students.by_version.get(version)
         share = self.settings.audit_share

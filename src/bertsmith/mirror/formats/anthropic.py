@@ -84,7 +84,7 @@ class Anthropic(WireFormat):
             subjects_of(body),
         )
 
-    def read_answer(self, asked: CompletionRequest, body: Mapping[str, Json]) -> Completion:
+    def read_answer(self, request: CompletionRequest, body: Mapping[str, Json]) -> Completion:
         """Raises NotMirrored saying why."""
         stopped = word(body.get("stop_reason"))
         if stopped in _STOPPED_EARLY:
@@ -93,7 +93,7 @@ class Anthropic(WireFormat):
             object_of(each, "malformed-answer") for each in list_of(body.get("content"), "malformed-answer")
         ]
         return Completion(
-            _value(asked, blocks),
+            _value(request, blocks),
             word(body.get("model")),
             stopped,
             word(body.get("id")),
@@ -132,20 +132,20 @@ class Anthropic(WireFormat):
         thinking = answer.body.get("thinking")
         if isinstance(thinking, dict) and thinking.get("type") != "disabled":
             raise NotMirrored("thinking-wanted")
-        is_call = answer.asked.way == "tool"
+        is_call = answer.request.way == "tool"
         block: dict[str, Any] = {"type": "text", "text": answer.text, "citations": None}
         if is_call:
             block = {
                 "type": "tool_use",
                 "id": f"toolu_{answer.number[:24]}",
-                "name": answer.asked.schema_name,
+                "name": answer.request.schema_name,
                 "input": answer.value,
             }
         message = {
             "id": f"msg_{answer.number[:24]}",
             "type": "message",
             "role": "assistant",
-            "model": answer.asked.model,
+            "model": answer.request.model,
             "content": [block],
             "stop_reason": "tool_use" if is_call else "end_turn",
             "stop_sequence": None,
@@ -170,10 +170,15 @@ class Anthropic(WireFormat):
     def fits(self, request: Mapping[str, Json], answer: Mapping[str, Json]) -> bool:
         return "messages" in request and "questions" not in request and answer.get("type") == "message"
 
-    def write_request(self, asked: CompletionRequest) -> dict[str, Json]:
-        messages = [{"role": each.role, "content": content_of(each)} for each in asked.inputs]
-        system = [{"type": "text", "text": part} for each in asked.system for part in each.parts]
-        body = {"max_tokens": _MOST_TOKENS, **asked.parameters, "model": asked.model, "messages": messages}
+    def write_request(self, request: CompletionRequest) -> dict[str, Json]:
+        messages = [{"role": each.role, "content": content_of(each)} for each in request.inputs]
+        system = [{"type": "text", "text": part} for each in request.system for part in each.parts]
+        body = {
+            "max_tokens": _MOST_TOKENS,
+            **request.parameters,
+            "model": request.model,
+            "messages": messages,
+        }
         return {**body, "system": system} if system else body
 
     def headers(self, key: str) -> Mapping[str, str]:
@@ -215,9 +220,9 @@ def message_of(given: Json) -> ChatMessage:
     return ChatMessage(role, tuple(found))
 
 
-def _value(asked: CompletionRequest, blocks: list[Mapping[str, Json]]) -> Json:
+def _value(request: CompletionRequest, blocks: list[Mapping[str, Json]]) -> Json:
     calls = [each for each in blocks if each.get("type") == "tool_use"]
-    if asked.way != "tool":
+    if request.way != "tool":
         if calls:
             raise NotMirrored("tool-call")
         texts = [
@@ -228,7 +233,7 @@ def _value(asked: CompletionRequest, blocks: list[Mapping[str, Json]]) -> Json:
         return parsed("".join(texts))
     if len(calls) != 1:
         raise NotMirrored("several-tool-calls" if calls else "no-tool-call")
-    if calls[0].get("name") != asked.schema_name:
+    if calls[0].get("name") != request.schema_name:
         raise NotMirrored("other-tool")
     return calls[0].get("input")
 

@@ -66,10 +66,10 @@ class Decisions(OpenAIFormat):
             self.NAME, model_of(body), tuple(messages), "", schema, "questions", {}, subjects_of(body)
         )
 
-    def read_answer(self, asked: CompletionRequest, body: Mapping[str, Json]) -> Completion:
+    def read_answer(self, request: CompletionRequest, body: Mapping[str, Json]) -> Completion:
         """A question that was refused has no field in the value. Raises NotMirrored saying why."""
         answers = list_of(body.get("answers"), "malformed-answer")
-        fields = asked.schema["properties"]
+        fields = request.schema["properties"]
         if len(answers) != len(fields):
             raise NotMirrored("malformed-answer")
         value, probabilities = dict[str, Json](), dict[str, list[tuple[Json, float]]]()
@@ -107,7 +107,7 @@ class Decisions(OpenAIFormat):
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": 0,
         }
-        return whole({"model": answer.asked.model, "answers": answers, "usage": usage})
+        return whole({"model": answer.request.model, "answers": answers, "usage": usage})
 
     def fits(self, request: Mapping[str, Json], answer: Mapping[str, Json]) -> bool:
         return "questions" in request and "state" not in request

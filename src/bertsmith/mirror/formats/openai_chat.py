@@ -89,7 +89,7 @@ class OpenAIChat(OpenAIFormat):
             self.NAME, model_of(body), messages, name, schema, way, chosen(body, _KEPT), subjects_of(body)
         )
 
-    def read_answer(self, asked: CompletionRequest, body: Mapping[str, Json]) -> Completion:
+    def read_answer(self, request: CompletionRequest, body: Mapping[str, Json]) -> Completion:
         """Raises NotMirrored saying why."""
         # A student's, of 0.3.0 too, whatever a gateway before it has made of the answer's id and its headers.
         if word(body.get("system_fingerprint")).startswith(OWN_ID_PREFIX):
@@ -106,7 +106,7 @@ class OpenAIChat(OpenAIFormat):
             raise NotMirrored(_FINISHED_EARLY[finished])
         logprobs = choice.get("logprobs")
         return Completion(
-            _value(asked, message),
+            _value(request, message),
             word(body.get("model")),
             finished,
             word(body.get("id")),
@@ -143,7 +143,7 @@ class OpenAIChat(OpenAIFormat):
             raise NotMirrored("store-wanted")
         if answer.is_streamed:
             return ResponseBody(EVENTS, list(_chunks(answer)))
-        is_call = answer.asked.way == "tool"
+        is_call = answer.request.way == "tool"
         message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
         if is_call:
             call = {"id": _call_id(answer), "type": "function", "function": _function(answer, answer.text)}
@@ -161,9 +161,9 @@ class OpenAIChat(OpenAIFormat):
         is_other = "questions" in request or answer.get("type") == "message"
         return "messages" in request and not is_other
 
-    def write_request(self, asked: CompletionRequest) -> dict[str, Json]:
-        messages = [{"role": each.role, "content": content_of(each)} for each in asked.messages]
-        return {**asked.parameters, "model": asked.model, "messages": messages}
+    def write_request(self, request: CompletionRequest) -> dict[str, Json]:
+        messages = [{"role": each.role, "content": content_of(each)} for each in request.messages]
+        return {**request.parameters, "model": request.model, "messages": messages}
 
 
 def _schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
@@ -224,17 +224,17 @@ def message_of(given: Json) -> ChatMessage:
     )
 
 
-def _value(asked: CompletionRequest, message: Mapping[str, Json]) -> Json:
+def _value(request: CompletionRequest, message: Mapping[str, Json]) -> Json:
     """What the message says, as JSON: its content, or the arguments of the tool that was asked for."""
     calls = message.get("tool_calls") or []
-    if asked.way != "tool":
+    if request.way != "tool":
         if calls:
             raise NotMirrored("tool-call")
         return parsed("".join(texts_of(message.get("content"))))
     if len(calls) != 1:
         raise NotMirrored("several-tool-calls" if calls else "no-tool-call")
     function = object_of(calls[0].get("function"), "malformed-answer")
-    if function.get("name") != asked.schema_name:
+    if function.get("name") != request.schema_name:
         raise NotMirrored("other-tool")
     return parsed(text_of(function.get("arguments"), "malformed-answer"))
 
@@ -279,7 +279,7 @@ def _chunks(answer: StudentCompletion) -> Iterator[bytes]:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finished}
         return data(head | {"choices": [choice]})
 
-    if answer.asked.way == "tool":
+    if answer.request.way == "tool":
         begun = {"index": 0, "id": _call_id(answer), "type": "function", "function": _function(answer, "")}
         yield chunk({"role": "assistant", "content": None, "tool_calls": [begun], "refusal": None})
         for piece in answer.text_pieces():
@@ -299,7 +299,7 @@ def _head(answer: StudentCompletion, kind: str) -> dict[str, Json]:
         "id": f"chatcmpl-{answer.number}",
         "object": kind,
         "created": answer.at,
-        "model": answer.asked.model,
+        "model": answer.request.model,
         "service_tier": "default",
         "system_fingerprint": f"bertsmith_{answer.student}",
     }
@@ -307,13 +307,13 @@ def _head(answer: StudentCompletion, kind: str) -> dict[str, Json]:
 
 def _finished(answer: StudentCompletion) -> str:
     """A tool that the request names is answered with stop, one that it requires with tool_calls."""
-    if answer.asked.way != "tool":
+    if answer.request.way != "tool":
         return "stop"
     return "stop" if isinstance(answer.body.get("tool_choice"), dict) else "tool_calls"
 
 
 def _function(answer: StudentCompletion, arguments: str) -> dict[str, str]:
-    return {"name": answer.asked.schema_name, "arguments": arguments}
+    return {"name": answer.request.schema_name, "arguments": arguments}
 
 
 def _call_id(answer: StudentCompletion) -> str:

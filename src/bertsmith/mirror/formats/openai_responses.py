@@ -87,7 +87,7 @@ class OpenAIResponses(OpenAIFormat):
             subjects_of(body),
         )
 
-    def read_answer(self, asked: CompletionRequest, body: Mapping[str, Json]) -> Completion:
+    def read_answer(self, request: CompletionRequest, body: Mapping[str, Json]) -> Completion:
         """Raises NotMirrored saying why."""
         status = body.get("status")
         if status == "incomplete":
@@ -109,7 +109,7 @@ class OpenAIResponses(OpenAIFormat):
                     logprobs += part.get("logprobs") or []
         usage = body.get("usage")
         return Completion(
-            _value(asked, texts, calls),
+            _value(request, texts, calls),
             word(body.get("model")),
             word(status),
             word(body.get("id")),
@@ -152,7 +152,7 @@ class OpenAIResponses(OpenAIFormat):
             "status": "completed",
             "error": None,
             "incomplete_details": None,
-            "model": answer.asked.model,
+            "model": answer.request.model,
             "output": [item],
             "usage": _USAGE,
             **said,
@@ -204,8 +204,8 @@ def messages_of(given: Json) -> list[ChatMessage]:
     raise NotMirrored("server-state" if kind == "item_reference" else "input-not-text")
 
 
-def _value(asked: CompletionRequest, texts: list[str], calls: list[Mapping[str, Json]]) -> Json:
-    if asked.way != "tool":
+def _value(request: CompletionRequest, texts: list[str], calls: list[Mapping[str, Json]]) -> Json:
+    if request.way != "tool":
         if calls:
             raise NotMirrored("tool-call")
         if not texts:
@@ -213,21 +213,21 @@ def _value(asked: CompletionRequest, texts: list[str], calls: list[Mapping[str, 
         return parsed("".join(texts))
     if len(calls) != 1:
         raise NotMirrored("several-tool-calls" if calls else "no-tool-call")
-    if calls[0].get("name") != asked.schema_name:
+    if calls[0].get("name") != request.schema_name:
         raise NotMirrored("other-tool")
     return parsed(text_of(calls[0].get("arguments"), "malformed-answer"))
 
 
 def _item(answer: StudentCompletion) -> dict[str, Any]:
     number = answer.number[:24]
-    if answer.asked.way == "tool":
+    if answer.request.way == "tool":
         return {
             "id": f"fc_{number}",
             "type": "function_call",
             "status": "completed",
             "arguments": answer.text,
             "call_id": f"call_{number}",
-            "name": answer.asked.schema_name,
+            "name": answer.request.schema_name,
         }
     part = {"type": "output_text", "annotations": [], "logprobs": [], "text": answer.text}
     return {
@@ -249,7 +249,7 @@ def _events(answer: StudentCompletion, response: dict[str, Any], item: dict[str,
     yield event("response.created", response=begun)
     yield event("response.in_progress", response=begun)
     place = {"item_id": item["id"], "output_index": 0}
-    if answer.asked.way == "tool":
+    if answer.request.way == "tool":
         yield event(
             "response.output_item.added",
             output_index=0,

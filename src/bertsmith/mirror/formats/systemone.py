@@ -48,11 +48,11 @@ class SystemOne(WireFormat):
             subjects_of(body),
         )
 
-    def read_answer(self, asked: CompletionRequest, body: Mapping[str, Json]) -> Completion:
+    def read_answer(self, request: CompletionRequest, body: Mapping[str, Json]) -> Completion:
         """Raises NotMirrored saying why."""
         answers = object_of(body.get("answers"), "malformed-answer")
         value, probabilities = dict[str, Json](), dict[str, list[tuple[Json, float]]]()
-        for name, field in asked.schema["properties"].items():
+        for name, field in request.schema["properties"].items():
             answer = object_of(answers.get(name), "no-answer")
             try:
                 spread = _probabilities(answer, field)
@@ -79,7 +79,7 @@ class SystemOne(WireFormat):
             name: _answer(question, answer, name) for name, question in answer.body["questions"].items()
         }
         usage = {"input_tokens": 0, "output_tokens": 0}
-        return whole({"model": answer.asked.model, "answers": answers, "usage": usage})
+        return whole({"model": answer.request.model, "answers": answers, "usage": usage})
 
     def error_body(self, message: str, code: str) -> Json:
         """FastAPI's envelope, which its clients read."""

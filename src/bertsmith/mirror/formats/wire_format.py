@@ -59,7 +59,7 @@ class StudentCompletion:
     says of it. `probabilities` may be empty where the protocol doesn't ask for them.
     """
 
-    asked: CompletionRequest
+    request: CompletionRequest
     body: Mapping[str, Json]
     value: Json
     student: str
@@ -67,6 +67,11 @@ class StudentCompletion:
     number: str = field(default_factory=lambda: OWN_ID_PREFIX + uuid.uuid4().hex)
     at: int = field(default_factory=lambda: int(time.time()))
     path: str = ""
+
+    @property
+    def asked(self) -> CompletionRequest:
+        """The former name of `request`, for wire formats of one's own."""
+        return self.request
 
     @property
     def text(self) -> str:
@@ -124,7 +129,7 @@ class WireFormat(ABC):
         """Raises NotMirrored saying why."""
 
     @abstractmethod
-    def read_answer(self, asked: CompletionRequest, body: Mapping[str, Json]) -> Completion:
+    def read_answer(self, request: CompletionRequest, body: Mapping[str, Json]) -> Completion:
         """Of a body with status 200, or of a joined stream. Raises NotMirrored saying why."""
 
     def join(self, events: Iterable[Event]) -> Mapping[str, Json]:
@@ -184,7 +189,7 @@ class WireFormat(ABC):
                 since = place
         return items[since:] or items  # it begins the model's answer
 
-    def write_request(self, asked: CompletionRequest) -> dict[str, Json]:
+    def write_request(self, request: CompletionRequest) -> dict[str, Json]:
         """What was asked, to be asked again by ourselves."""
         raise NotImplementedError
 
@@ -214,3 +219,8 @@ def data(value: Json) -> bytes:
 def named_event(kind: str, **more: Any) -> bytes:
     """One event that is called as its type."""
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps({"type": kind, **more}))
+
+
+# The former names, which wire formats of one's own may import (docs/add-a-wire-format.md).
+Written = ResponseBody
+OwnAnswer = StudentCompletion

@@ -358,10 +358,10 @@ def label_texts(
     """Asks for those that the store doesn't have under this prompt, schema and model. The LLM reads a text
     as the store will have it: redacted; texts that are the same then are one. Raises InputError as `ask_all`.
     """
-    redacted = (redactor.begin().asked(upstream.asked(question.body(text))) for text in texts)
+    redacted = (redactor.begin().redact_request(upstream.asked(question.body(text))) for text in texts)
     asked = list({_inputs(each): each for each in redacted}.values())
     versions = {version_of(each, site_of(each, site)) for each in asked[:1]}  # they are all of one
-    known = {_inputs(call.asked) for version in versions for call in store.calls(version)}
+    known = {_inputs(call.request) for version in versions for call in store.calls(version)}
     new = [each for each in asked if _inputs(each) not in known]
 
     def as_call(each: CompletionRequest, answered: Completion, began: float, seconds: float) -> Call:
@@ -377,7 +377,7 @@ def learned_apart(
     """The latest other version of the site, and the one that these calls are of: a student learns from them
     apart. None where they were merged, or there is no other.
     """
-    own = version_of(redactor.begin().asked(upstream.asked(question.body(GAP))), site)
+    own = version_of(redactor.begin().redact_request(upstream.asked(question.body(GAP))), site)
     groups = [group for group in CallRecords(store).groups() if group[0].site == site]
     others = [group for group in groups if own not in {each.version for each in group}]
     if not others or len(others) == len(groups):  # none of them was answered
@@ -419,12 +419,12 @@ def ask_again(
     again: set[tuple[tuple[str, ...], ...]] = set()
     for call in store.calls(version):
         if call.source == AGAIN:
-            again.add(_inputs(call.asked))
+            again.add(_inputs(call.request))
         elif is_drawn(call, seed):  # as in proving
-            first.setdefault(_inputs(call.asked), call)
+            first.setdefault(_inputs(call.request), call)
     drawn = sorted(first.values(), key=lambda call: part_of(call.id, seed))[:count]
-    calls = {id(call.asked): call for call in drawn}
-    wanted = [call.asked for call in drawn if _inputs(call.asked) not in again]
+    calls = {id(call.request): call for call in drawn}
+    wanted = [call.request for call in drawn if _inputs(call.request) not in again]
 
     def as_call(each: CompletionRequest, answered: Completion, began: float, seconds: float) -> Call:
         """Of its site and version."""

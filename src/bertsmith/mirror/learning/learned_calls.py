@@ -224,11 +224,11 @@ def read_calls(store: Store, understood: Understood) -> ReadCalls:
     for version in understood.versions:
         template = understood.templates.get(version.version)
         for call in store.calls(version.version):
-            text = None if template is None else template.input_of(call.asked)
+            text = None if template is None else template.input_of(call.request)
             if text is None:
                 strange += call.source != AGAIN
                 continue
-            answered = call.answered
+            answered = call.completion
             others = (times for name, times in came.items() if name != version.version)
             weight = call.weight
             if weight is not None and any(first <= call.began <= last for first, last in others):

@@ -111,8 +111,8 @@ def understand(
     telling = calls
     if to_prove:
         telling = [call for each in group for call in _latest(store, each.version, to_prove)]
-    observations = [Observation(call.answered.value, _input_of(call, templates) or "") for call in telling]
-    shape = shape_of(newest.asked.schema if newest is not None else {}, observations)
+    observations = [Observation(call.completion.value, _input_of(call, templates) or "") for call in telling]
+    shape = shape_of(newest.request.schema if newest is not None else {}, observations)
     why_not = shape.why_not
     if not templates:
         why_not = (
@@ -125,7 +125,7 @@ def understand(
         shape,
         len(calls),
         fitting,
-        sum(not shape.holds(shape.read(call.answered.value)) for call in calls),
+        sum(not shape.holds(shape.read(call.completion.value)) for call in calls),
         {each.path: _shares(each, shape, observations) for each in shape.fields},
         why_not,
     )
@@ -138,7 +138,7 @@ def _latest(store: Store, version: str, without: Collection[str] = frozenset()) 
 
 def _input_of(call: Call, templates: Mapping[str, PromptTemplate]) -> str | None:
     template = templates.get(call.version)
-    return None if template is None else template.input_of(call.asked)
+    return None if template is None else template.input_of(call.request)
 
 
 def _templates(latest: dict[str, list[Call]]) -> dict[str, PromptTemplate]:
@@ -146,12 +146,12 @@ def _templates(latest: dict[str, list[Call]]) -> dict[str, PromptTemplate]:
     found: dict[str, PromptTemplate] = {}
     small = list[Call]()
     for version, calls in latest.items():
-        template = find_template([call.asked.messages for call in calls])
+        template = find_template([call.request.messages for call in calls])
         if template is not None:
             found[version] = template
         else:
             small += calls
-    together = find_template([call.asked.messages for call in small])
+    together = find_template([call.request.messages for call in small])
     if together is not None:
         found |= {call.version: together for call in small}
     return found

@@ -90,7 +90,7 @@ class StateReader:
         if known is not None and known[0] <= version.calls <= _GROWN * known[0]:
             return known[1]
         calls = self.store.latest(version.version, _LOOKED_AT)
-        template = find_template([each.asked.messages for each in calls])
+        template = find_template([each.request.messages for each in calls])
         # Of each message the parts, and of these the constant pieces, between which stands what varies.
         pieces = [
             {"role": each.role, "parts": [list(part.pieces) for part in each.parts]}
@@ -139,8 +139,8 @@ class StateReader:
             # What varies of its messages, where that is known.
             known = self._known.get(call.version)
             template = known[2] if known is not None else None
-            text = template.input_of(call.asked) if template is not None else None
-            texts[name] = text or BETWEEN.join(part for each in call.asked.inputs for part in each.parts)
+            text = template.input_of(call.request) if template is not None else None
+            texts[name] = text or BETWEEN.join(part for each in call.request.inputs for part in each.parts)
         shown = [
             {name: value for name, value in each.items() if name != "call"}
             | {"text": texts.get(each["call"])}
@@ -183,11 +183,11 @@ def seen_values(calls: Sequence[Call]) -> dict[str, dict[str, Any]]:
     """
     counts: dict[str, Counter[Any]] = {}
     for call in calls:
-        for path, value in values_of(call.answered.value):
+        for path, value in values_of(call.completion.value):
             # What can be counted: 1.0 is 1.
             shown = plain(value) if isinstance(value, str | bool | int | float | None) else "…"
             counts.setdefault(path, Counter())[type(shown), shown] += 1
-    named = set(_named(calls[0].asked.schema)) if calls else set[str]()
+    named = set(_named(calls[0].request.schema)) if calls else set[str]()
     return {path: _of_field(of, len(calls), named) for path, of in sorted(counts.items())}
 
 
