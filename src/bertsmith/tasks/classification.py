@@ -42,11 +42,12 @@ _Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class ClassificationSettings(MixedSettings):
-    """`class_weights`: auto weighs each class by the inverse of its frequency (mean 1), or a weight a label.
+    """Settings of classification.
 
-    When to abstain from an answer: `coverage` is the share of texts to be answered, the surest ones. Or
-    `error_cost` and `abstain_cost`, in any unit: an answer is given where its error is expected to cost no
-    more than leaving the text to someone else.
+    `class_weights`: "auto" weighs each class by the inverse of its frequency (mean 1); or a weight for each
+    label. When to abstain from an answer: `coverage` is the share of texts to be answered, those with the
+    highest confidence. Or `error_cost` and `abstain_cost`, in any unit: an answer is given if its expected
+    cost of an error is at most that of leaving the text to someone else.
     """
 
     of_model: ClassVar[frozenset[str]] = MixedSettings.of_model | {
@@ -61,7 +62,7 @@ class ClassificationSettings(MixedSettings):
     abstain_cost: float | None = Field(None, ge=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
-    def _one_rule(self) -> Self:
+    def _require_one_rule(self) -> Self:
         costs = self.error_cost is not None, self.abstain_cost is not None
         if costs[0] != costs[1] or (all(costs) and self.coverage is not None):
             raise ValueError("expected coverage, or error_cost and abstain_cost together")
@@ -69,13 +70,14 @@ class ClassificationSettings(MixedSettings):
 
     @property
     def abstains(self) -> bool:
-        """Whether there is a rule by which to leave a text to someone else."""
+        """Whether there is a rule for leaving texts to someone else."""
         return self.coverage is not None or self.error_cost is not None
 
     def threshold(self, confidence: npt.ArrayLike) -> float:
-        """The lowest confidence to answer with, given dev's (E,); without a rule every text is answered.
+        """The lowest confidence that is answered, given dev's (E,). Without a rule every text is answered.
 
-        Costs go through Chow's rule: after temperature scaling confidence may be taken at its word.
+        Costs go through Chow's rule, which takes confidence for a probability: it is temperature-scaled
+        before.
         """
         if self.coverage is not None:
             return threshold_for_coverage(confidence, self.coverage)
@@ -85,7 +87,7 @@ class ClassificationSettings(MixedSettings):
 
 
 class Classification(CalibratedTask):
-    """Fulfils the contract for classes that exclude each other."""
+    """Classes that exclude each other."""
 
     name = "classification"
     main_metric = "accuracy"
@@ -106,7 +108,7 @@ class Classification(CalibratedTask):
 
     @property
     def fits_static_table(self) -> bool:
-        """Of single texts, and not a task of one's own that begins with this one."""
+        """Only for single texts, and not for a subclass."""
         return type(self) is Classification and self.settings.text_pair is None
 
     def as_target(self, value: Any, where: str) -> str:
@@ -116,7 +118,7 @@ class Classification(CalibratedTask):
         return stand_ins(labels, self.labels)
 
     def fit(self, train: Sequence[TextExample]) -> None:
-        """The labels that occur, numbers by value and others by name."""
+        """The labels that occur in `train`: numbers sorted by value, then others by name."""
         counts = Counter(example.label for example in train)
         if len(counts) < 2:
             only = next(iter(counts))
@@ -131,7 +133,7 @@ class Classification(CalibratedTask):
                 f"such as {scores[0]}, from {train[0].where} on: each would be a class of its own. Train "
                 "regression instead; or, if they are names, put a letter before each."
             )
-        self.labels = tuple(sorted(counts, key=_natural))
+        self.labels = tuple(sorted(counts, key=_sort_key))
         self._weights = self._class_weights(counts)
         self.fit_columns(train)
 
@@ -143,7 +145,7 @@ class Classification(CalibratedTask):
         return (example.label,)
 
     def label_warnings(self, counts: Mapping[str, int]) -> list[str]:
-        """Labels that are several, digits of several, or numbers."""
+        """Warns of labels that look like several labels in one, multi-hot digits, or scores."""
         shown = counted(counts, [*counts][:1])
         several = [label for separator in "|;," for label in joined(counts, separator)]
         if several:
@@ -170,7 +172,7 @@ class Classification(CalibratedTask):
         return PooledHead(config, len(self.labels), self.settings.linear_pooling, self.column_width)
 
     def loss(self, outputs: Tensor, targets: Sequence[int]) -> Tensor:
-        """Cross-entropy of (E, C) logits."""
+        """Summed cross-entropy of logits (E, C), weighted by class if the settings say so."""
         device = outputs.device
         weights = None if self._weights is None else to_device(np.array(self._weights, np.float32), device)
         gold = to_device(np.array(targets, np.int64), device)
@@ -181,14 +183,14 @@ class Classification(CalibratedTask):
         return len(targets) if self._weights is None else sum(self._weights[target] for target in targets)
 
     def threshold(self, confidence: npt.ArrayLike) -> float:
-        """As the settings say."""
+        """The lowest confidence (E,) that is answered, by the rule of the settings."""
         return self.settings.threshold(confidence)
 
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
         return ClassLoss(temperature)
 
     def answer_of(self, probabilities: Sequence[float]) -> Outputs:
-        """Log-probabilities."""
+        """Log-probabilities (C,) of the given probabilities."""
         shares = np.array(probabilities, np.float64)
         return np.asarray(np.log(shares / shares.sum()), np.float32)
 
@@ -202,19 +204,21 @@ class Classification(CalibratedTask):
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
-        """label, its calibrated probability, those of all labels, and whether the model should abstain."""
+        """Predictions with label, its calibrated probability, the probabilities of all labels, and whether to
+        abstain.
+        """
         return [self._prediction(row) for row in self.label_probabilities(np.stack(outputs))]
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
-        """accuracy, macro F1, Matthews; of two classes the F1 of the second too."""
+        """Accuracy, macro F1 and Matthews' correlation; for two classes also the F1 of the second."""
         gold = np.array([self.target(example.label) for example in examples])
-        guessed = np.array([self.target(prediction["label"]) for prediction in predictions])
-        return scores.classification(gold, guessed, self.labels)
+        predicted = np.array([self.target(prediction["label"]) for prediction in predictions])
+        return scores.classification(gold, predicted, self.labels)
 
     def error_analysis(
         self, predictions: Sequence[Prediction], examples: Sequence[TextExample]
     ) -> ErrorAnalysis:
-        """Confusion, figures by class, and confidence with and without the temperature."""
+        """The confusion matrix, figures by class, and confidence with and without the temperature."""
         probabilities = np.array([list(prediction["probabilities"].values()) for prediction in predictions])
         return class_errors(
             self.labels,
@@ -230,11 +234,14 @@ class Classification(CalibratedTask):
         """The most frequent class, and logistic regression over TF-IDF."""
         gold = [self.target(example.label) for example in train]
         texts = [as_text_or_pair(example) for example in train]
-        found = (
+        baselines = (
             majority_class(gold, len(dev)),
             tfidf_classes(texts, gold, [as_text_or_pair(example) for example in dev]),
         )
-        return {each.name: [{"label": self.labels[n]} for n in each.predictions] for each in found}
+        return {
+            baseline.name: [{"label": self.labels[index]} for index in baseline.predictions]
+            for baseline in baselines
+        }
 
     def _prediction(self, probabilities: npt.NDArray[np.float64]) -> Prediction:
         best = int(probabilities.argmax())
@@ -248,22 +255,22 @@ class Classification(CalibratedTask):
         return prediction
 
     def _class_weights(self, counts: Counter[str]) -> tuple[float, ...] | None:
-        wanted = self.settings.class_weights
-        if wanted == "none":
+        weights = self.settings.class_weights
+        if weights == "none":
             return None
-        if wanted == "auto":
+        if weights == "auto":
             mean = counts.total() / len(self.labels)
             return tuple(mean / counts[label] for label in self.labels)
-        if wanted.keys() != set(self.labels):
+        if weights.keys() != set(self.labels):
             raise InputError(
-                f"class_weights has weights for {some_of(sorted(wanted))}, but the labels are "
+                f"class_weights has weights for {some_of(sorted(weights))}, but the labels are "
                 f"{some_of(self.labels)}. Give one for each."
             )
-        return tuple(wanted[label] for label in self.labels)
+        return tuple(weights[label] for label in self.labels)
 
 
-def _natural(label: str) -> tuple[int, float, str]:
-    """Numbers before words, by value: 2 before 10."""
+def _sort_key(label: str) -> tuple[int, float, str]:
+    """Sorts numbers before words, and numbers by value: 2 before 10."""
     try:
         number = float(label)
     except ValueError:

@@ -44,13 +44,13 @@ from bertsmith.text.labelled.label_names import are_multi_hot, joined, look
 from bertsmith.validation import Listed
 
 _OTHER_SEPARATORS = "|;"
-_BETWEEN_LABELS = ",|;/\t "  # of labels that training showed apart
+_BETWEEN_LABELS = ",|;/\t "  # separators that may join labels which training has one by one
 
 
 class MultiLabelSettings(MixedSettings):
-    """`separator` divides labels that stand in one cell of a table; JSON and Parquet may hold lists. `labels`
-    names them all: the columns of a table that has one for each label, with 0 or 1 in it, or the places of
-    multi-hot lists.
+    """Settings of multi-label classification. `separator` divides the labels in one cell of a table; JSON and
+    Parquet may hold lists. `labels` names all labels: the columns of a table that has a column of 0 and 1 for
+    each label, or the positions of multi-hot lists.
     """
 
     separator: str = Field(",", min_length=1)
@@ -58,7 +58,7 @@ class MultiLabelSettings(MixedSettings):
 
 
 class MultiLabel(CalibratedTask):
-    """Fulfils the contract for labels that don't exclude each other."""
+    """Labels that don't exclude each other."""
 
     name = "multi-label"
     activation = "sigmoid"
@@ -70,7 +70,7 @@ class MultiLabel(CalibratedTask):
     Settings: ClassVar[type[TaskSettings]] = MultiLabelSettings
     may_be_unlabelled = True
     settings: MultiLabelSettings
-    log_odds: Floats | None = None  # (C,) of each label among the training texts
+    log_odds: Floats | None = None  # (C,) of each label's frequency in the training texts
 
     def as_target(self, value: Any, where: str) -> tuple[str, ...]:
         labels = as_labels(value, where, self.settings.separator, self.settings.labels)
@@ -99,12 +99,12 @@ class MultiLabel(CalibratedTask):
                 "Is --label the right column?"
             )
         counts = Counter(label for example in train for label in set(example.label))
-        held = np.array([counts[label] for label in self.labels]) + 0.5
-        self.log_odds = np.log(held / (len(train) + 1 - held))
+        frequencies = np.array([counts[label] for label in self.labels]) + 0.5
+        self.log_odds = np.log(frequencies / (len(train) + 1 - frequencies))
         self.fit_columns(train)
 
     def _require_names(self, train: Sequence[TextExample]) -> None:
-        """Raises InputError for labels that are digits of multi-hot lists, or several in one."""
+        """Raises InputError for labels that are digits of multi-hot lists, or several labels in one."""
         if self.settings.labels:
             return
         counts = Counter(label for example in train for label in example.label)
@@ -130,16 +130,18 @@ class MultiLabel(CalibratedTask):
                 )
 
     def check(self, examples: Sequence[TextExample]) -> None:
-        """Labels that training never showed can't be predicted: they count as missed. Raises InputError for
-        several that it showed with another separator between them, which would be one: where any example has
-        two, the separator is right, and such a label is a name.
+        """Labels that the training data doesn't have can't be predicted, and count as missed. Raises
+        InputError for a label that is several known ones with another separator between them. If any example
+        has two labels, the separator is right, and such a label is taken as it is.
         """
         if any(len(example.label or ()) > 1 for example in examples):
             return
         for example in examples:
-            for label in self._unknown([example]):
-                found = (separator for separator in _BETWEEN_LABELS if self._are_joined(label, separator))
-                if separator := next(found, None):
+            for label in self._count_unknown([example]):
+                separators = (
+                    separator for separator in _BETWEEN_LABELS if self._are_joined(label, separator)
+                )
+                if separator := next(separators, None):
                     raise InputError(
                         f"{example.where}: the label {label!r} is none of the training data, but several of "
                         f"them with {separator!r} between. Write {self.settings.separator!r} there, as in "
@@ -147,24 +149,24 @@ class MultiLabel(CalibratedTask):
                     )
 
     def warnings(self, examples: Sequence[TextExample]) -> list[str]:
-        """How many labels are missed because training never showed them."""
-        unknown = self._unknown(examples)
+        """Warns of labels that count as missed because the training data doesn't have them."""
+        unknown = self._count_unknown(examples)
         if not self.labels or not unknown:
             return []
-        first = next(iter(unknown))
-        meant = next((f". Is {name!r} meant?" for name in self.labels if look(name) == look(first)), "")
+        first_label = next(iter(unknown))
+        meant = next((f". Is {name!r} meant?" for name in self.labels if look(name) == look(first_label)), "")
         return [
             f"{len(unknown):,} labels, on {unknown.total():,} occasions, never occur in the training data, "
-            f"such as {first!r}: they can't be predicted, and count as missed{meant}"
+            f"such as {first_label!r}: they can't be predicted, and count as missed{meant}"
         ]
 
     def _are_joined(self, label: str, separator: str) -> bool:
-        """Whether training showed all parts of a label, two or more."""
+        """Whether the training data has all parts of a label, two or more."""
         parts = {part.strip() for part in label.split(separator)}
         return separator in label and self.label_ids.keys() >= parts
 
-    def _unknown(self, examples: Sequence[TextExample]) -> Counter[str]:
-        """How often labels occur that training never showed."""
+    def _count_unknown(self, examples: Sequence[TextExample]) -> Counter[str]:
+        """How often each label occurs that the training data doesn't have."""
         labels = (label for example in examples for label in example.label or ())
         return Counter(label for label in labels if label not in self.label_ids)
 
@@ -175,9 +177,10 @@ class MultiLabel(CalibratedTask):
         return np.isin(self.labels, label)
 
     def head(self, config: BertConfig) -> Head:
-        """New, it gives each label as often as the training texts have it (the prior of Lin et al. 2017,
-        section 4.1): from even odds every text's first lesson would be to have fewer labels, which drives
-        the pooler to where all texts look alike. With Reuters' 114 topics four epochs then taught no more.
+        """A new head whose biases predict each label as often as it occurs in the training texts (the prior
+        of Lin et al. 2017, section 4.1). With even odds the first thing to be learned is that texts have few
+        labels, which drives the pooler to a state in which all texts look alike: with Reuters' 114 topics
+        nothing more was learned in four epochs.
         """
         head = PooledHead(config, len(self.labels), self.settings.linear_pooling, self.column_width)
         if self.log_odds is not None:
@@ -202,21 +205,30 @@ class MultiLabel(CalibratedTask):
         return self.settings.separator
 
     def likeliest(self, probabilities: Floats) -> tuple[Floats, Floats]:
-        """As sure as the least sure label."""
-        given = (probabilities >= self.thresholds).astype(np.float64)
-        return given, np.asarray(np.where(given > 0, probabilities, 1 - probabilities).min(1))
+        """The labels above their thresholds; the confidence is that of the least certain label."""
+        predicted = (probabilities >= self.thresholds).astype(np.float64)
+        return predicted, np.asarray(np.where(predicted > 0, probabilities, 1 - probabilities).min(1))
 
     def average(
         self, teachers: Sequence[Task[TextExample]], outputs: Sequence[Sequence[Outputs]]
     ) -> Sequence[Sequence[Outputs]]:
-        """Labels are given by calibrated probabilities, each teacher's by a temperature of its own."""
-        own = [teacher for teacher in teachers if isinstance(teacher, MultiLabel)]
-        known = next((teacher.confidence for teacher in own if teacher.confidence is not None), None)
-        if known is not None:
-            thresholds = tuple(np.mean([teacher.thresholds for teacher in own], axis=0).tolist())
-            self.confidence = known.model_copy(update={"temperature": 1.0, "label_thresholds": thresholds})
+        """Divides each teacher's outputs by its own temperature, because thresholds apply to calibrated
+        probabilities.
+        """
+        multi_label_teachers = [teacher for teacher in teachers if isinstance(teacher, MultiLabel)]
+        confidence = next(
+            (teacher.confidence for teacher in multi_label_teachers if teacher.confidence is not None), None
+        )
+        if confidence is not None:
+            thresholds = tuple(
+                np.mean([teacher.thresholds for teacher in multi_label_teachers], axis=0).tolist()
+            )
+            self.confidence = confidence.model_copy(
+                update={"temperature": 1.0, "label_thresholds": thresholds}
+            )
         return [
-            [row / teacher.temperature for row in rows] for teacher, rows in zip(own, outputs, strict=True)
+            [row / teacher.temperature for row in rows]
+            for teacher, rows in zip(multi_label_teachers, outputs, strict=True)
         ]
 
     def begin_student(self, answers: Sequence[Outputs]) -> None:
@@ -227,7 +239,7 @@ class MultiLabel(CalibratedTask):
         return super().as_label(example, {"label": tuple(prediction["labels"])})
 
     def check_taught(self, labelled: Sequence[TextExample]) -> None:
-        """Labels that the teacher can't give would be learned as absent."""
+        """Raises InputError for a label that the teacher can't predict, for it would be learned as absent."""
         for example in labelled:
             if unknown := [label for label in self.labels_of(example) if label not in self.label_ids]:
                 raise InputError(
@@ -237,7 +249,7 @@ class MultiLabel(CalibratedTask):
                 )
 
     def answer_of(self, probabilities: Sequence[float]) -> Outputs:
-        """Log-odds."""
+        """Log-odds (C,) of the given probabilities."""
         shares = np.array(probabilities, np.float64)
         return np.asarray(np.log(shares) - np.log1p(-shares), np.float32)
 
@@ -245,13 +257,13 @@ class MultiLabel(CalibratedTask):
         self, example: TextExample, encoded: EncodedExample, outputs: Outputs, target: str | int | None
     ) -> AnswerNumber:
         """The calibrated probability of a label."""
-        number = self.label_number(outputs[0], target)
-        return self.labels[number], lambda logits: (logits[:, number] / self.temperature).sigmoid()
+        index = self.label_number(outputs[0], target)
+        return self.labels[index], lambda logits: (logits[:, index] / self.temperature).sigmoid()
 
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
-        """labels, and the probability of each label."""
+        """Predictions with the labels above their thresholds, and the probability of each label."""
         thresholds = self.thresholds
         probabilities = self.label_probabilities(np.stack(outputs))
         return [
@@ -272,23 +284,23 @@ class MultiLabel(CalibratedTask):
         folds: Ints,
         bound: Mapping[int, Bound] = UNBOUND,
     ) -> list[Prediction]:
-        """Thresholds decide which labels are given."""
-        found = self.decode(outputs, examples, encoded)
+        """The thresholds that decide an example's labels are chosen on the other folds."""
+        predictions = self.decode(outputs, examples, encoded)
         for judge, _, rows, own, others in self._judges(folds, outputs, examples, encoded):
             judge.confidence = None
             if others[0]:
                 judge.calibrate(*others)
-            for row, said in zip(rows, judge.decode(*own), strict=True):
-                found[row] = {**found[row], "labels": said["labels"]}
-        return found
+            for row, prediction in zip(rows, judge.decode(*own), strict=True):
+                predictions[row] = {**predictions[row], "labels": prediction["labels"]}
+        return predictions
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
-        """Micro and macro F1, and the share of texts with exactly the right labels."""
-        strange = {label for example in examples for label in example.label} - set(self.labels)
-        names = np.array([*self.labels, *sorted(strange)])
+        """Micro and macro F1, and the share of texts whose labels are exactly right."""
+        unknown = {label for example in examples for label in example.label} - set(self.labels)
+        names = np.array([*self.labels, *sorted(unknown)])
         gold = np.stack([np.isin(names, example.label) for example in examples])
-        guessed = np.stack([np.isin(names, prediction["labels"]) for prediction in predictions])
-        return scores.multilabel(gold, guessed)
+        predicted = np.stack([np.isin(names, prediction["labels"]) for prediction in predictions])
+        return scores.multilabel(gold, predicted)
 
     def scorer(
         self, predictions: Sequence[Prediction], examples: Sequence[TextExample]
@@ -296,9 +308,12 @@ class MultiLabel(CalibratedTask):
         if type(self).metrics is not MultiLabel.metrics:  # a metric that may not follow from counts
             return super().scorer(predictions, examples)
         pairs = [
-            ({*example.label}, {*said["labels"]}) for example, said in zip(examples, predictions, strict=True)
+            ({*example.label}, {*prediction["labels"]})
+            for example, prediction in zip(examples, predictions, strict=True)
         ]
-        counts = np.array([(2 * len(gold & said), len(gold) + len(said)) for gold, said in pairs])
+        counts = np.array(
+            [(2 * len(gold & predicted), len(gold) + len(predicted)) for gold, predicted in pairs]
+        )
 
         def micro_f1(rows: Ints) -> float:
             hits, both = counts[rows].sum(0).tolist()
@@ -309,7 +324,7 @@ class MultiLabel(CalibratedTask):
     def error_analysis(
         self, predictions: Sequence[Prediction], examples: Sequence[TextExample]
     ) -> ErrorAnalysis:
-        """Figures by label, and how often a label of some probability holds."""
+        """Figures by label, and how often a label holds by its probability."""
         return label_set_errors(
             self.labels,
             [example.label for example in examples],
@@ -321,15 +336,18 @@ class MultiLabel(CalibratedTask):
     def baselines(
         self, train: Sequence[TextExample], dev: Sequence[TextExample]
     ) -> dict[str, list[Prediction]]:
-        """The most frequent set of labels, and a logistic regression a label over TF-IDF."""
+        """The most frequent set of labels, and a logistic regression for each label over TF-IDF."""
         gold = np.stack([self.target(example.label) for example in train])
         texts = [as_text_or_pair(example) for example in train]
-        found = (
+        baselines = (
             majority_labels(gold, len(dev)),
             tfidf_labels(texts, gold, [as_text_or_pair(example) for example in dev]),
         )
         names = np.array(self.labels)
-        return {each.name: [{"labels": names[row].tolist()} for row in each.predictions] for each in found}
+        return {
+            baseline.name: [{"labels": names[row].tolist()} for row in baseline.predictions]
+            for baseline in baselines
+        }
 
     def config_labels(self) -> dict[str, Any]:
         return super().config_labels() | {"problem_type": "multi_label_classification"}

@@ -26,17 +26,17 @@ from bertsmith.tasks.saved_state import require_number, require_truth
 from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.text.files.values import as_number
 
-# Of the mean. A model's weights and answers are float32: a deviation has eight of its steps there.
+# Relative to the mean. Weights and answers are float32: a deviation of this size has eight steps there.
 _LEAST_DEVIATION = 1e-6
-# Where CrossEncoder of sentence-transformers looks, which asks for no problem_type.
-_PLAIN = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}
+# Read by CrossEncoder of sentence-transformers, which ignores problem_type.
+_NO_ACTIVATION = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}
 
 
 class NumberHead(PooledHead):
-    """Answers in the unit of the labels; learns in one where they have mean 0 and deviation 1.
+    """Predicts in the unit of the labels, but learns standardised numbers (mean 0, deviation 1).
 
-    Otherwise prices in thousands would need a learning rate of their own. `finish` puts the unit into the
-    weights, so that transformers reads the same numbers. Until then the unit is put on in float64.
+    Otherwise prices in thousands would need a learning rate of their own. `finish` folds the unit into the
+    weights, so that transformers computes the same numbers. Until then outputs are converted in float64.
     """
 
     def __init__(
@@ -51,17 +51,17 @@ class NumberHead(PooledHead):
         self.mean, self.deviation = mean, deviation
 
     def outputs(self, states: Tensor) -> Tensor:
-        """In the unit of the labels, for a graph in float32."""
+        """Outputs in the unit of the labels, for a graph in float32."""
         outputs = super().outputs(states)
-        finished = (self.mean, self.deviation) == (0.0, 1.0)
-        return outputs if finished else outputs * self.deviation + self.mean
+        is_finished = (self.mean, self.deviation) == (0.0, 1.0)
+        return outputs if is_finished else outputs * self.deviation + self.mean
 
     def taken_over(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Not the output layer: the teacher's answers are in another unit."""
+        """All but the output layer, because the teacher's answers have another unit."""
         return {name: tensor for name, tensor in tensors.items() if not name.startswith("out.")}
 
     def in_units(self, outputs: Tensor) -> Tensor:
-        """-> (E, 1) in float64."""
+        """Converts standardised outputs (E, 1) into the unit of the labels, in float64."""
         return outputs.double() * self.deviation + self.mean
 
     @torch.no_grad()
@@ -72,7 +72,7 @@ class NumberHead(PooledHead):
 
 
 class Regression(TextTask):
-    """Fulfils the contract for scores."""
+    """A number for each text or pair."""
 
     name = "regression"
     main_metric = "spearman"
@@ -83,26 +83,26 @@ class Regression(TextTask):
     relevance = "score"
     is_linear = True
     answers_are_labels = True
-    has_sigmoid = False  # of a cross-encoder whose scores are in [0, 1]
-    bounds: tuple[float, float] | None = None  # of the training scores; None where nobody knows
+    has_sigmoid = False  # True for a cross-encoder whose scores are in [0, 1]
+    bounds: tuple[float, float] | None = None  # of the training scores; None if unknown
 
     @property
     def activation(self) -> str | None:  # type: ignore[override]
         return "sigmoid" if self.has_sigmoid else None
 
     def probabilities(self, outputs: Outputs) -> None:
-        """Scores are numbers, whatever they are put through."""
+        """None: scores are numbers, even after a sigmoid."""
 
     def as_target(self, value: Any, where: str) -> float:
         return as_number(value, where)
 
     def fit(self, train: Sequence[TextExample]) -> None:
-        """Mean, deviation and bounds of the scores."""
+        """Takes mean, deviation and bounds of the scores."""
         numbers = np.array([example.label for example in train])
         self.mean, self.deviation = float(numbers.mean()), float(numbers.std())
         self.bounds = float(numbers.min()), float(numbers.max())
         self.fit_columns(train)
-        if numbers.min() == numbers.max():  # whose deviation may be a rounding error
+        if numbers.min() == numbers.max():  # the deviation may be a rounding error instead of 0
             raise InputError(
                 f"Every one of the {len(train):,} training texts has the score {self.mean:g}, from "
                 f"{train[0].where} on: there is nothing to learn. Is --label the right column?"
@@ -116,7 +116,7 @@ class Regression(TextTask):
             )
 
     def warnings(self, examples: Sequence[TextExample]) -> list[str]:
-        """A score of -1 below others that are all positive and larger: in GLUE it says that there is none."""
+        """Warns of -1 among scores that are otherwise positive: in GLUE's files it marks a missing score."""
         scores = {example.label for example in examples}
         if min(scores - {-1.0}, default=-1.0) < 0 or max(scores) <= 1 or -1.0 not in scores:
             return []
@@ -130,8 +130,8 @@ class Regression(TextTask):
         return NumberHead(config, self.mean, self.deviation, self.settings.linear_pooling, self.column_width)
 
     def loss(self, outputs: Tensor, targets: Sequence[float]) -> Tensor:
-        """Squared error in deviations of the training scores. Of a cross-encoder's, in [0, 1],
-        cross-entropy as sentence-transformers trains it: least where what is answered is the label.
+        """Summed squared error, in units of the training scores' deviation. For a cross-encoder with scores
+        in [0, 1], cross-entropy as in sentence-transformers.
         """
         gold = to_device(np.array(targets, np.float64), outputs.device)
         if self.has_sigmoid:
@@ -143,7 +143,7 @@ class Regression(TextTask):
         self.mean, self.deviation = float(numbers.mean()), float(numbers.std()) or 1.0
 
     def check_taught(self, labelled: Sequence[TextExample]) -> None:
-        """Numbers of another scale than the teacher's would be learned beside its own."""
+        """Raises InputError for labels on another scale than the teacher's scores."""
         for example in labelled if self.has_sigmoid else ():
             if not 0 <= example.label <= 1:
                 raise InputError(
@@ -160,21 +160,21 @@ class Regression(TextTask):
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
-        """score."""
+        """Predictions with a score each."""
         numbers = [float(output[0]) for output in outputs]
         if self.has_sigmoid:
             numbers = np.exp(-np.logaddexp(0, -np.array(numbers))).tolist()
         return [{"score": number} for number in numbers]
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
-        """Spearman, Pearson, mean absolute error."""
+        """Spearman and Pearson correlation, and the mean absolute error."""
         gold = [example.label for example in examples]
         return scores.regression(gold, [prediction["score"] for prediction in predictions])
 
     def error_analysis(
         self, predictions: Sequence[Prediction], examples: Sequence[TextExample]
     ) -> ErrorAnalysis:
-        """Right and predicted scores side by side."""
+        """True and predicted scores, pair by pair."""
         return number_errors(
             [example.label for example in examples], [prediction["score"] for prediction in predictions]
         )
@@ -185,11 +185,14 @@ class Regression(TextTask):
         """The mean of train, and ridge regression over TF-IDF."""
         gold = [example.label for example in train]
         texts = [as_text_or_pair(example) for example in train]
-        found = (
+        baselines = (
             mean_number(gold, len(dev)),
             tfidf_numbers(texts, gold, [as_text_or_pair(example) for example in dev]),
         )
-        return {each.name: [{"score": float(number)} for number in each.predictions] for each in found}
+        return {
+            baseline.name: [{"score": float(number)} for number in baseline.predictions]
+            for baseline in baselines
+        }
 
     def state(self) -> dict[str, Any]:
         bounds = {"bounds": None if self.bounds is None else [*self.bounds]}
@@ -207,14 +210,16 @@ class Regression(TextTask):
                 )
             case None:
                 pass
-            case strange:
+            case other:
                 raise ModelError(
-                    f"{where}: bounds must be the lowest and the highest score, or null, found {strange!r}. "
+                    f"{where}: bounds must be the lowest and the highest score, or null, found {other!r}. "
                     "The file was altered: take it from a copy, or train again."
                 )
         return task
 
     def config_labels(self) -> dict[str, Any]:
-        """With what others put the output through: a sigmoid, unless they are told not to."""
+        """With the activation that other libraries apply to the output: a sigmoid, unless the config says
+        otherwise.
+        """
         names = {"id2label": {"0": "score"}, "label2id": {"score": 0}}
-        return names if self.has_sigmoid else names | {"problem_type": "regression"} | _PLAIN
+        return names if self.has_sigmoid else names | {"problem_type": "regression"} | _NO_ACTIVATION

@@ -41,9 +41,9 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 class RetrievalSettings(RowSettings):
-    """`query`, `positive` and `negative` are columns. `scale` multiplies similarities before a softmax: one
-    over its temperature. `negatives`: at most so many of a row's. `pooling` is in training as the encoder's
-    folder says.
+    """Settings of retrieval. `query`, `positive` and `negative` are columns. `scale` multiplies similarities
+    before a softmax: the inverse of its temperature. `negatives` is the largest number of negatives taken
+    from a row. `pooling`: when training starts, the one in the encoder's folder.
     """
 
     of_model: ClassVar[frozenset[str]] = RowSettings.of_model | {
@@ -69,7 +69,7 @@ class RetrievalSettings(RowSettings):
 
 
 class Retrieval(Task[QueryExample]):
-    """Fulfils the contract for search: which document answers a query?"""
+    """Search: which document answers a query?"""
 
     name = "retrieval"
     main_metric = f"mrr@{DEPTH}"
@@ -80,7 +80,7 @@ class Retrieval(Task[QueryExample]):
 
     def __init__(self, settings: TaskSettings, labels: Sequence[str] = ()) -> None:
         super().__init__(settings, labels)
-        self._known: dict[int, tuple[int, ...]] = {}
+        self._known_documents: dict[int, tuple[int, ...]] = {}  # of each query, by `text_number`
 
     @property
     def reads_pairs(self) -> bool:
@@ -89,7 +89,7 @@ class Retrieval(Task[QueryExample]):
     # -- data ----------------------------------------------------------------------------------------------
 
     def example(self, text: Any, where: str = "the input") -> QueryExample:
-        """From a query and a document."""
+        """An example from a query and a document."""
         match text:
             case [str() as query, str() as document]:
                 return QueryExample(query, (document,), where, labelled=False)
@@ -108,7 +108,7 @@ class Retrieval(Task[QueryExample]):
             encoding=settings.encoding,
             labelled=labelled,
         )
-        if labelled:  # what the first file's names decided holds for the files that follow
+        if labelled:  # the columns found in the first file are used for the files that follow
             layout = settings.model_dump(include={"format", "header", "encoding"})
             require_answers(path, columns, settings.label, **layout)
             fixed = {"query": columns.query, "positive": columns.positive, "text": None, "text_pair": None}
@@ -129,7 +129,7 @@ class Retrieval(Task[QueryExample]):
         if not labelled:
             return examples
         self.tell_lost_groups(examples, path)
-        gaps = ["" if self._may_be_learned(example) else "text" for example in examples]
+        gaps = ["" if self._is_usable(example) else "text" for example in examples]
         return self.complete(examples, gaps, path)
 
     def read_files(self, paths: Sequence[Path | str]) -> list[QueryExample]:
@@ -139,32 +139,36 @@ class Retrieval(Task[QueryExample]):
         self.named_columns = names_of_numbers(paths, columns, **layout)
         return examples
 
-    def _may_be_learned(self, example: QueryExample) -> bool:
+    def _is_usable(self, example: QueryExample) -> bool:
         return self.settings.missing == "keep" or self.has_text(example)
 
     def has_text(self, example: QueryExample) -> bool:
-        """Prefixes don't count."""
+        """Whether no text is blank; prefixes don't count."""
         return not any(map(is_blank, (example.query, *example.documents)))
 
     def fit(self, train: Sequence[QueryExample]) -> None:
-        """All known documents of each query: in no batch is one of them a negative of it."""
+        """Takes note of all known documents of each query, so that none of them is used as its negative in a
+        batch.
+        """
         known: dict[int, dict[int, None]] = {}
         for example in train:
             known.setdefault(text_number(example.query), {})[text_number(example.documents[0])] = None
-        self._known = {query: tuple(documents) for query, documents in known.items()}
+        self._known_documents = {query: tuple(documents) for query, documents in known.items()}
         if len(known) < 2 or len({document for documents in known.values() for document in documents}) < 2:
             raise InputError(
                 f"Every one of the {len(train):,} training rows has the same query or the same document, "
                 f"from {train[0].where} on: there is nothing to learn. Are the columns the right ones?"
             )
-        self._require_what_the_loss_needs(train)
+        self._require_negatives_and_scores(train)
 
-    def _require_what_the_loss_needs(self, train: Sequence[QueryExample]) -> None:
-        """With loss=margin rows without a negative give a loss of 0, where others have one."""
+    def _require_negatives_and_scores(self, train: Sequence[QueryExample]) -> None:
+        """Raises InputError for a row without the negatives or scores that the loss needs. With loss=margin a
+        row without a negative has a loss of 0, provided that other rows have one.
+        """
         loss = self.settings.loss
-        some = loss == "margin" and any(len(example.documents) > 1 for example in train)
+        has_margin = loss == "margin" and any(len(example.documents) > 1 for example in train)
         for example in train:
-            if loss != "softmax" and len(example.documents) < 2 and not some:
+            if loss != "softmax" and len(example.documents) < 2 and not has_margin:
                 raise InputError(
                     f"{example.where}: loss={loss} needs a negative in each row, found none. Mine them first "
                     "(bertsmith mine), or train with loss=softmax."
@@ -177,14 +181,14 @@ class Retrieval(Task[QueryExample]):
 
     def check(self, examples: Sequence[QueryExample]) -> None:
         for example in examples:
-            if not self._may_be_learned(example):
+            if not self._is_usable(example):
                 raise InputError(
                     f"{example.where}: expected a query and a document that answers it, perhaps negatives, "
                     "found an empty text. Mend or remove the row."
                 )
 
     def check_alone(self, train: Sequence[QueryExample]) -> None:
-        """Negatives from the batch: a row without its own has none."""
+        """Raises RecipeError for a row without negatives if these come from the batch."""
         for example in train if self.needs_global_batch else ():
             if len(example.documents) < 2:
                 raise RecipeError(
@@ -194,31 +198,31 @@ class Retrieval(Task[QueryExample]):
                 )
 
     def warnings(self, examples: Sequence[QueryExample]) -> list[str]:
-        """How many rows of some have no negative to learn a margin from."""
+        """Warns if some rows, not all, have no negative for a margin loss."""
         without = sum(len(example.documents) < 2 for example in examples)
         if self.settings.loss != "margin" or not 0 < without < len(examples):
             return []
         return [f"{without:,} of {len(examples):,} rows have no negative: loss=margin leaves them out"]
 
     def group_key(self, example: QueryExample) -> Sequence[str]:
-        """All rows of a query: its answers would be known from train."""
+        """The query: if its rows were divided, its answers would be known from train."""
         return (example.query,) if example.group is None else super().group_key(example)
 
     def texts(self, example: QueryExample) -> Sequence[str]:
-        """The query, then the documents, each behind its prefix."""
-        prefix = self.settings.document_prefix
-        documents = [prefix + document for document in example.documents]
+        """The query, then the documents, each after its prefix."""
+        document_prefix = self.settings.document_prefix
+        documents = [document_prefix + document for document in example.documents]
         return (self.settings.query_prefix + example.query, *documents)
 
     def encode(self, example: QueryExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> EncodedExample:
-        """All texts are read apart."""
-        made = windows_apart(tokenizer, pieces, self.settings.max_length, self.settings.stride)
+        """Encodes each text in windows of its own."""
+        text_windows = windows_apart(tokenizer, pieces, self.settings.max_length, self.settings.stride)
         query, documents = text_number(example.query), tuple(map(text_number, example.documents))
-        known = (query, documents[0], *self._known.get(query, ()))
-        return EncodedExample(made, Sought(query, documents, known, example.scores))
+        known = (query, documents[0], *self._known_documents.get(query, ()))
+        return EncodedExample(text_windows, Sought(query, documents, known, example.scores))
 
     def make_batches(self, targets: Sequence[Sought], order: Ints, batch_size: int) -> list[Ints]:
-        """Batches without two equal queries or documents: each would be the other's negative."""
+        """Batches without equal queries or documents, which would be each other's negatives."""
         if not self.needs_global_batch:
             return super().make_batches(targets, order, batch_size)
         texts = [(target.query, target.documents[0]) for target in targets]
@@ -231,14 +235,14 @@ class Retrieval(Task[QueryExample]):
 
     @property
     def needs_global_batch(self) -> bool:
-        """With negatives from the batch."""
+        """True if negatives come from the batch: with loss=softmax."""
         return self.settings.loss == "softmax"
 
     def loss(self, outputs: Tensor, targets: Sequence[Sought]) -> Tensor:
         return self.losses(outputs, targets).sum()
 
     def losses(self, outputs: Tensor, targets: Sequence[Sought]) -> Tensor:
-        """(E, T, H) -> (E,)."""
+        """Vectors (E, T, H) -> the loss of each example (E,)."""
         settings = self.settings
         loss = RetrievalLoss(settings.loss, settings.scale, settings.symmetric, settings.margin)
         return loss(outputs, targets)
@@ -254,7 +258,7 @@ class Retrieval(Task[QueryExample]):
         self.fit(labelled)
 
     def identity(self, example: QueryExample) -> Sequence[str]:
-        """Negatives are known of labelled rows alone."""
+        """The query and its document: only labelled rows have negatives."""
         return example.query, example.documents[0]
 
     # -- predictions ---------------------------------------------------------------------------------------
@@ -268,24 +272,27 @@ class Retrieval(Task[QueryExample]):
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[QueryExample], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
-        """similarity of query and document; where documents are known to answer their queries, also the
-        rank of each among all documents given.
+        """Predictions with the similarity of query and document. If all examples are labelled, also the rank
+        of each document among all documents given.
         """
-        similar = [float(output[0] @ output[1]) for output in outputs]
-        if not all(example.labelled for example in examples):
-            return [{"similarity": each} for each in similar]
-        rows: dict[int, Any] = {}
-        for output, each in zip(outputs, encoded, strict=True):
-            rows |= dict(zip(each.target.documents, output[1:], strict=False))  # what fills it up is no text
-        place = {number: row for row, number in enumerate(rows)}
-        positive = np.array([place[each.target.documents[0]] for each in encoded], np.int64)
-        queries, documents = np.stack([output[0] for output in outputs]), np.stack(list(rows.values())).T
-        ranks = ranks_of(lambda start, end: queries[start:end] @ documents, positive, list(rows)).tolist()
-        return [{"similarity": s, "rank": rank} for s, rank in zip(similar, ranks, strict=True)]
+        similarities = [float(output[0] @ output[1]) for output in outputs]
+        if not all(query_example.labelled for query_example in examples):
+            return [{"similarity": similarity} for similarity in similarities]
+        vectors: dict[int, Any] = {}  # of each document, by `text_number`
+        for output, example in zip(outputs, encoded, strict=True):
+            vectors |= dict(zip(example.target.documents, output[1:], strict=False))  # the rest is padding
+        column = {number: index for index, number in enumerate(vectors)}
+        positive = np.array([column[example.target.documents[0]] for example in encoded], np.int64)
+        queries, documents = np.stack([output[0] for output in outputs]), np.stack(list(vectors.values())).T
+        ranks = ranks_of(lambda start, end: queries[start:end] @ documents, positive, list(vectors)).tolist()
+        return [
+            {"similarity": similarity, "rank": rank}
+            for similarity, rank in zip(similarities, ranks, strict=True)
+        ]
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[QueryExample]) -> Metrics:
-        """MRR@10, nDCG@10 and recall@10 of each query's documents among all those of the examples; where the
-        order is random, what is expected of it.
+        """MRR@10, nDCG@10 and recall@10 of each query's document among all documents of the examples; for a
+        random order the expected values.
         """
         queries = [text_number(example.query) for example in examples]
         documents = [text_number(example.documents[0]) for example in examples]
@@ -296,7 +303,7 @@ class Retrieval(Task[QueryExample]):
     def error_analysis(
         self, predictions: Sequence[Prediction], examples: Sequence[QueryExample]
     ) -> ErrorAnalysis:
-        """How far down each document stands: its part in MRR@10."""
+        """The rank of each document, scored by its reciprocal: its part in MRR@10."""
         ranks = [prediction["rank"] for prediction in predictions]
         answers = (
             ScoredPrediction("rank 1", f"rank {rank:,}", 1 / rank if rank <= DEPTH else 0.0) for rank in ranks
@@ -304,20 +311,20 @@ class Retrieval(Task[QueryExample]):
         return ErrorAnalysis(tuple(answers))
 
     def line(self, example: QueryExample, prediction: Prediction) -> dict[str, Any]:
-        """The id, where there is one, query and document, then the prediction."""
+        """The id if there is one, query and document, then the prediction."""
         known = {} if example.id is None else {ID: example.id}
         return {**known, "query": example.query, "document": example.documents[0], **prediction}
 
     def baselines(
         self, train: Sequence[QueryExample], dev: Sequence[QueryExample]
     ) -> dict[str, list[Prediction]]:
-        """Documents in a random order, and by the cosine of their words' TF-IDF vectors."""
+        """Documents in random order, and sorted by the cosine of TF-IDF vectors."""
         numbers = [tuple(map(text_number, example.documents)) for example in dev]
         texts: dict[int, str] = {}
-        for own, example in zip(numbers, dev, strict=True):
-            texts.update(zip(own, example.documents, strict=True))
-        place = {number: row for row, number in enumerate(texts)}
-        positive = np.array([place[own[0]] for own in numbers], np.int64)
+        for document_numbers, example in zip(numbers, dev, strict=True):
+            texts.update(zip(document_numbers, example.documents, strict=True))
+        column = {number: index for index, number in enumerate(texts)}
+        positive = np.array([column[document_numbers[0]] for document_numbers in numbers], np.int64)
         pairs = [(example.query, example.documents[0]) for example in train]
         name, queries, documents = tfidf_vectors(
             pairs, [example.query for example in dev], list(texts.values())
@@ -334,7 +341,9 @@ class Retrieval(Task[QueryExample]):
         return {}
 
     def write_extra_files(self, folder: Path, config: BertConfig) -> None:
-        """What sentence-transformers reads: pooling, normalisation, and the prefixes as prompts."""
+        """Writes the files that sentence-transformers reads: pooling, normalisation, and the prefixes as
+        prompts.
+        """
         settings = self.settings
         write_sentence_folder(
             folder,

@@ -34,8 +34,8 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 class SimilaritySettings(RowSettings):
-    """`pooling` of a text's hidden states, in training as the encoder's folder says; `target` says whether
-    labels are scores or classes.
+    """Settings of similarity. `pooling` of a text's hidden states; when training starts, the one in the
+    encoder's folder. `target`: whether labels are scores or classes.
     """
 
     of_model: ClassVar[frozenset[str]] = RowSettings.of_model | {"pooling", "target"}
@@ -44,7 +44,7 @@ class SimilaritySettings(RowSettings):
 
 
 class Similarity(TextTask):
-    """Fulfils the contract for two texts that are encoded apart, so that vectors can be kept and compared."""
+    """Similarity of two texts that are encoded separately, so that vectors can be stored and compared."""
 
     name = "similarity"
     Settings: ClassVar[type[TaskSettings]] = SimilaritySettings
@@ -74,7 +74,7 @@ class Similarity(TextTask):
         return () if self.settings.target == "score" else stand_ins(labels, self.labels)
 
     def fit(self, train: Sequence[TextExample]) -> None:
-        """The range of the scores, which becomes cosines of 0 to 1; or the classes."""
+        """Takes the range of the scores, which is mapped to cosines from 0 to 1; or the classes."""
         values = sorted({example.label for example in train})
         if len(values) < 2:
             raise InputError(
@@ -104,15 +104,15 @@ class Similarity(TextTask):
         return (example.label,) if self.settings.target == "class" else ()
 
     def encode(self, example: TextExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> EncodedExample:
-        """The two are read apart."""
-        made = windows_apart(tokenizer, pieces, self.settings.max_length, self.settings.stride)
-        return EncodedExample(made, None if example.label is None else self.target(example.label))
+        """Encodes the two texts in windows of their own."""
+        text_windows = windows_apart(tokenizer, pieces, self.settings.max_length, self.settings.stride)
+        return EncodedExample(text_windows, None if example.label is None else self.target(example.label))
 
     def head(self, config: BertConfig) -> Head:
         return PairHead(config, self.settings.pooling, len(self.labels))
 
     def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
-        """Squared error of the cosine, or cross-entropy."""
+        """Summed squared error of the cosine (E, 1), or cross-entropy of logits (E, C)."""
         gold = to_device(np.array(targets), outputs.device)
         if self.settings.target == "class":
             return nn.functional.cross_entropy(outputs.float(), gold, reduction="sum")
@@ -125,13 +125,13 @@ class Similarity(TextTask):
         return {"range": [self.lowest, self.highest]} | super().decoding(tokenizer)
 
     def outputs_of_vectors(self, vectors: Outputs) -> Outputs:
-        """The cosine (1,) of two."""
+        """The cosine (1,) of an example's two vectors (2, H)."""
         first, second = vectors
         lengths = max(float(np.linalg.norm(first) * np.linalg.norm(second)), 1e-12)
         return np.array([float(first @ second / lengths)], np.float32)
 
     def as_teacher(self) -> Task[TextExample]:
-        """A task of one's own stays as it is."""
+        """The task with vectors as outputs; a subclass, or a task of classes, stays as it is."""
         if type(self) is not Similarity or not self.compares_vectors:
             return self
         return VectorSimilarity.from_state(self.state(), "the teacher")
@@ -139,58 +139,70 @@ class Similarity(TextTask):
     def answer_number(
         self, example: TextExample, encoded: EncodedExample, outputs: Outputs, target: str | int | None
     ) -> AnswerNumber:
-        """The probability of a class, or the cosine."""
+        """The probability of a class, or the cosine of the two texts."""
         if self.labels:
-            number = self.label_number(outputs[0], target)
-            return self.labels[number], lambda logits: logits.softmax(1)[:, number]
+            index = self.label_number(outputs[0], target)
+            return self.labels[index], lambda logits: logits.softmax(1)[:, index]
         self.refuse_target(target)
         return "similarity", lambda cosines: cosines[:, 0]
 
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
-        """similarity (the cosine) and score (in the labels' range); or label and confidence."""
+        """Predictions with similarity (the cosine) and score (in the range of the labels), or label and
+        confidence.
+        """
         if self.settings.target == "class":
             probabilities = probabilities_of(np.stack(outputs))
             return [
                 {"label": self.labels[int(row.argmax())], "confidence": round(float(row.max()), 6)}
                 for row in probabilities
             ]
-        cosines = [min(max(float(output[0]), -1.0), 1.0) for output in outputs]  # but for rounding
+        cosines = [min(max(float(output[0]), -1.0), 1.0) for output in outputs]  # rounding may exceed 1
         width = self.highest - self.lowest
         return [{"similarity": cosine, "score": self.lowest + width * max(cosine, 0.0)} for cosine in cosines]
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
-        """Spearman and Pearson of the cosine; or accuracy."""
+        """Spearman and Pearson correlation of the cosine; for classes the metrics of classification."""
         if self.settings.target == "class":
             gold = [self.target(example.label) for example in examples]
-            return scores.classification(gold, [self.target(p["label"]) for p in predictions], self.labels)
-        found = scores.regression([e.label for e in examples], [p["similarity"] for p in predictions])
-        return {"spearman": found["spearman"], "pearson": found["pearson"]}
+            predicted = [self.target(prediction["label"]) for prediction in predictions]
+            return scores.classification(gold, predicted, self.labels)
+        cosines = [prediction["similarity"] for prediction in predictions]
+        metrics = scores.regression([example.label for example in examples], cosines)
+        return {"spearman": metrics["spearman"], "pearson": metrics["pearson"]}
 
     def error_analysis(
         self, predictions: Sequence[Prediction], examples: Sequence[TextExample]
     ) -> ErrorAnalysis:
-        """Right and predicted scores side by side, or what is told of classes."""
+        """True and predicted scores, or what `class_errors` says of classes."""
         gold = [example.label for example in examples]
         if self.settings.target == "score":
             return number_errors(gold, [prediction["score"] for prediction in predictions])
-        given = [prediction["label"] for prediction in predictions]
+        predicted = [prediction["label"] for prediction in predictions]
         return class_errors(
-            self.labels, gold, given, [prediction["confidence"] for prediction in predictions]
+            self.labels, gold, predicted, [prediction["confidence"] for prediction in predictions]
         )
 
     def baselines(
         self, train: Sequence[TextExample], dev: Sequence[TextExample]
     ) -> dict[str, list[Prediction]]:
-        """The most frequent answer, and TF-IDF."""
-        texts, others = _pairs(train), _pairs(dev)
+        """The most frequent class and logistic regression over TF-IDF; for scores their mean and the cosine
+        of TF-IDF vectors.
+        """
+        train_pairs, dev_pairs = _text_pairs(train), _text_pairs(dev)
         if self.settings.target == "class":
             gold = [self.target(example.label) for example in train]
-            found = (majority_class(gold, len(dev)), tfidf_classes(texts, gold, others))
-            return {each.name: [{"label": self.labels[n]} for n in each.predictions] for each in found}
-        mean, cosine = mean_number([e.label for e in train], len(dev)), tfidf_cosine(texts, others)
-        return {each.name: [{"similarity": float(n)} for n in each.predictions] for each in (mean, cosine)}
+            classifiers = majority_class(gold, len(dev)), tfidf_classes(train_pairs, gold, dev_pairs)
+            return {
+                baseline.name: [{"label": self.labels[index]} for index in baseline.predictions]
+                for baseline in classifiers
+            }
+        mean = mean_number([example.label for example in train], len(dev))
+        return {
+            baseline.name: [{"similarity": float(number)} for number in baseline.predictions]
+            for baseline in (mean, tfidf_cosine(train_pairs, dev_pairs))
+        }
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"range": [self.lowest, self.highest]}
@@ -210,13 +222,13 @@ class Similarity(TextTask):
         return {}
 
     def write_extra_files(self, folder: Path, config: BertConfig) -> None:
-        """What sentence-transformers reads: how the encoder's hidden states are pooled."""
+        """Writes the files that sentence-transformers reads: how the encoder's hidden states are pooled."""
         write_sentence_folder(folder, config, self.settings.pooling, self.settings.max_length)
 
 
 class VectorSimilarity(Similarity):
-    """With a head that shows the vectors, so that a student can learn them. Is saved as Similarity: neither
-    head has weights.
+    """Similarity with a head that returns the vectors, so that a student can learn them. It is saved as
+    Similarity, for neither head has weights.
     """
 
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
@@ -226,7 +238,7 @@ class VectorSimilarity(Similarity):
         return VectorHead(self.settings.pooling, normalise=True)
 
     def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
-        """(E, 2, H) -> the summed squares."""
+        """(E, 2, H) -> the summed squared error of the cosines."""
         return self.losses(outputs, targets).sum()
 
     def losses(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
@@ -238,10 +250,10 @@ class VectorSimilarity(Similarity):
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
-        """As Similarity, of vectors (2, H)."""
+        """Like `Similarity.decode`, for outputs that are two vectors (2, H)."""
         cosines = [(output[0] * output[1]).sum(keepdims=True) for output in outputs]
         return super().decode(cosines, examples, encoded)
 
 
-def _pairs(examples: Sequence[TextExample]) -> list[tuple[str, str]]:
+def _text_pairs(examples: Sequence[TextExample]) -> list[tuple[str, str]]:
     return [(example.text, example.text_pair or "") for example in examples]

@@ -68,20 +68,21 @@ from bertsmith.text.files.values import ID, shown
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
-_LEAST_PROBABILITY = 1e-9  # so that its logarithm is a number
+_LEAST_PROBABILITY = 1e-9  # keeps logarithms finite
 
 
 class TaggingSettings(TaskSettings):
-    """`crf` learns which tag follows which; without it, and with it, decoding allows legal sequences only.
-    With `constrained` false each word has its likeliest tag, for models of others: they may begin an entity
-    with I- (IOB1), which IOB2 forbids.
-    `scheme` is what the files' tags are written in; by default each file's is recognised. With none the tags
-    are what they are, whatever they look like.
+    """Settings of tagging.
+
+    `crf` learns which tag follows which. With and without it, decoding allows only legal sequences. With
+    `constrained` false each word gets its likeliest tag, for models of other libraries that may begin an
+    entity with I- (IOB1), which IOB2 forbids. `scheme` is the scheme of the files' tags; by default it is
+    recognised for each file. With "none" tags are taken as they are, whatever they look like.
 
     `missing`: rows without a text are refused, left out (drop), or taken as they are (keep).
 
-    `text` and `label` are the columns of words and tags. Long sentences are always read as windows, which
-    overlap by `stride` or a quarter: cutting would leave words without a tag.
+    `text` and `label` are the columns of words and tags. Long sentences are always read as windows that
+    overlap by `stride` or a quarter, because cutting would leave words without a tag.
     """
 
     of_model: ClassVar[frozenset[str]] = TaskSettings.of_model | {"crf", "constrained"}
@@ -92,18 +93,20 @@ class TaggingSettings(TaskSettings):
 
     @field_validator("scheme", mode="before")
     @classmethod
-    def _by_any_name(cls, said: Any) -> Any:
-        return scheme_name(said) if isinstance(said, str) else said
+    def _find_scheme_name(cls, value: Any) -> Any:
+        return scheme_name(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _crf_is_constrained(self) -> Self:
+    def _require_constrained_crf(self) -> Self:
         if self.crf and not self.constrained:
             raise ValueError("a CRF decodes legal sequences only: leave constrained as it is")
         return self
 
 
 class TaggingHead(RowHead):
-    """Scores of each word's first piece; with a CRF, whose scores are learnt faster."""
+    """Scores for the first token of each word, and a CRF if asked for. The CRF's scores have a higher
+    learning rate.
+    """
 
     architecture: str | None = "ForTokenClassification"
 
@@ -115,7 +118,7 @@ class TaggingHead(RowHead):
 
 
 class Tagging(Task[TaggedExample]):
-    """Fulfils the contract for words."""
+    """A tag for each word. Entity tags are IOB2 inside the task."""
 
     name = "tagging"
     is_pretokenized = True
@@ -131,29 +134,30 @@ class Tagging(Task[TaggedExample]):
 
     def __init__(self, settings: TaskSettings, labels: Sequence[str] = ()) -> None:
         super().__init__(settings, labels)
-        self._read_as = dict[str, Scheme]()
-        self._syllables = False  # whether marked text was learned from, whose Korean is divided by syllables
+        self._schemes = dict[str, Scheme]()  # of the files read, by path
+        self._syllables = False  # trained on texts with spans, where Korean is divided into syllables
 
     @property
     def main_metric(self) -> str:  # type: ignore[override]
-        """Of entities F1; of other tags (parts of speech) accuracy, for nothing is found or missed there."""
+        """F1 for entities; accuracy for other tags such as parts of speech, where every word has a tag."""
         return "f1" if self.entity_tags else "accuracy"
 
     @property
     def entity_tags(self) -> bool:
-        """Whether the labels name entities; other tags are parts of speech and the like."""
+        """Whether the labels are entity tags, and not parts of speech or the like."""
         return self._scheme.name != NONE
 
     @property
     def _scheme(self) -> Scheme:
-        """Of the labels, which are in IOB2 unless a model of others has them."""
+        """The scheme of the labels: IOB2, unless the model comes from another library."""
         if self.settings.scheme == NONE:
             return Scheme(NONE)
         return scheme_of_labels(self.labels, trained_here=self.settings.scheme is not None)
 
     def read(self, path: Path | str, *, labelled: bool = True) -> list[TaggedExample]:
-        """CoNLL's columns; JSON lines of words and tags, or of text and spans; to predict, lines of text.
-        Sentences of a document are never divided between train and dev where a file has ten or more.
+        """Reads CoNLL columns, or JSON lines of words and tags or of text and spans; to predict, also lines
+        of text. Sentences of one document are never divided between train and dev if a file has ten documents
+        or more.
         """
         settings = self.settings
         layout = {"format": settings.format, "encoding": settings.encoding}
@@ -161,7 +165,7 @@ class Tagging(Task[TaggedExample]):
         if not labelled:
             return read_texts(path, **columns, **layout, syllables=self._syllables)
         examples = read_examples(
-            path, **columns, **layout, scheme_of=lambda sentences: self._scheme_in(sentences, str(path))
+            path, **columns, **layout, scheme_of=lambda sentences: self._find_scheme(sentences, str(path))
         )
         keeps = settings.missing == "keep"
         return self.complete(
@@ -171,28 +175,29 @@ class Tagging(Task[TaggedExample]):
     def has_text(self, example: TaggedExample) -> bool:
         return bool(example.words)
 
-    def _scheme_in(self, sentences: Sequence[Sequence[str]], path: str) -> Scheme:
-        """Of a file's tags, as set or, in a file behind the first, as it is recognised, should that not fit.
-        What the first file shows helps with the next.
+    def _find_scheme(self, sentences: Sequence[Sequence[str]], path: str) -> Scheme:
+        """The scheme of a file's tags. It is the one in the settings or, if that doesn't fit a later file,
+        the one that is recognised there. The scheme of the first file is kept as the setting, which helps
+        with the next.
         """
         if self.labels and not self.entity_tags:
             scheme = Scheme(NONE)
         else:
             try:
                 scheme = recognise(sentences, self.settings.scheme)
-                if (self._read_as or self.labels) and not scheme.fits(sentences):
+                if (self._schemes or self.labels) and not scheme.fits(sentences):
                     other = recognise(sentences)
                     scheme = other if other.fits(sentences) else scheme
             except InputError as error:
                 raise InputError(f"{path}: {error}") from error
-        self._read_as[path] = scheme
+        self._schemes[path] = scheme
         if not self.labels and self.settings.scheme is None:
             self.settings = self.settings.model_copy(update={"scheme": scheme.name})
         return scheme
 
     def remarks(self) -> dict[str, str]:
-        """In which scheme the tags of each file were read."""
-        return {f"scheme of {Path(path).name}": str(scheme) for path, scheme in self._read_as.items()}
+        """In which scheme each file's tags were read."""
+        return {f"scheme of {Path(path).name}": str(scheme) for path, scheme in self._schemes.items()}
 
     def example(self, text: str | Sequence[str], where: str = "the input") -> TaggedExample:
         """An untagged example from a text, or from its words."""
@@ -217,14 +222,14 @@ class Tagging(Task[TaggedExample]):
         self.labels = tuple(sorted(tags, key=lambda tag: (tag != "O", tag[2:], tag)))
 
     def check(self, examples: Sequence[TaggedExample]) -> None:
-        known = {*self.labels, *self._expressed()}
+        known = {*self.labels, *self._iob2_labels()}
         for example in examples:
             for tag in self._legal(example.tags or ()):
                 if tag not in known:
                     self.require_known(tag, example.where, "tag")
 
     def warnings(self, examples: Sequence[TaggedExample]) -> list[str]:
-        """Marked entities that had to be widened: the tags are not what was marked."""
+        """Warns of marked entities that had to be widened to whole words."""
         widened = [example for example in examples if example.widened]
         if not widened:
             return []
@@ -238,49 +243,51 @@ class Tagging(Task[TaggedExample]):
         return set(self._legal(example.tags or ()))
 
     def texts(self, example: TaggedExample) -> Sequence[str]:
-        """The words, tokenised one by one, as they were tagged; of a text in a script without blanks what
-        stands between its blanks.
+        """The words of the example, tokenised one by one. In a script without blanks, the runs between
+        blanks.
         """
         return example.runs
 
     def window(self, tokenizer: Tokenizer) -> tuple[int, int]:
-        """How many pieces a window holds, and how many of them the next one shares."""
+        """How many tokens of text a window holds, and how many of them the next window shares."""
         room = self.settings.max_length - special_tokens(tokenizer, 1)
         return room, room // 4 if self.settings.stride is None else self.settings.stride
 
     def encode(
         self, example: TaggedExample, pieces: Sequence[Pieces], tokenizer: Tokenizer
     ) -> EncodedExample:
-        """Windows of pieces; the head reads each word's first piece, in the window that shows it best."""
+        """Windows of tokens. The head reads the first token of each word, in the window that shows most of
+        its context.
+        """
         ids, firsts, words = word_pieces(example, pieces, tokenizer)
         ranges = windows(ids, *self.window(tokenizer))
         owners = owner(ranges)[firsts] if len(firsts) else np.zeros(0, np.int64)
         ends = np.searchsorted(owners, np.arange(len(ranges)), "right")  # owners ascend, as windows do
-        made = []
+        encoded_windows = []
         for number, (start, end) in enumerate(ranges):
             owned = firsts[ends[number - 1] if number else 0 : ends[number]]
             rows = owned - start + len(tokenizer.template.before)  # after [CLS]
             if len(rows) or len(ranges) == 1:
-                made.append(Window(*join_segments(tokenizer, ids[start:end]), rows))
+                encoded_windows.append(Window(*join_segments(tokenizer, ids[start:end]), rows))
         target = None
         if example.tags is not None:
             tags = self._legal(example.tags)
             if words is not None:
-                tags = self._legal(_tags_of_rows(tags, words))
+                tags = self._legal(_row_tags(tags, words))
             numbers = [self.label_ids.get(tag, -1) for tag in tags]
-            # Of a scheme of others there is none to train on: only what the tags say is compared.
+            # With another library's scheme there is no target to train on: only the entities are compared.
             target = None if -1 in numbers else np.array(numbers, np.int64)
-        return EncodedExample(tuple(made), target, words)
+        return EncodedExample(tuple(encoded_windows), target, words)
 
     def head(self, config: BertConfig) -> Head:
         return TaggingHead(config, self.labels, self.settings.crf)
 
     def bind(self, head: Head) -> None:
-        """Loss and decoding need the CRF's transitions."""
+        """Takes the CRF, whose transitions the loss and decoding need."""
         self._crf = head.crf if isinstance(head, TaggingHead) else None
 
     def bound_weights(self) -> Bound:
-        """The CRF's transitions."""
+        """The CRF's transition scores by name; empty without a CRF."""
         learned = self._crf.named_parameters() if self._crf is not None else ()
         return {name: weights.detach().float().cpu().numpy().copy() for name, weights in learned}
 
@@ -293,24 +300,25 @@ class Tagging(Task[TaggedExample]):
         return nn.functional.cross_entropy(outputs.float(), to_device(gold, outputs.device), reduction="sum")
 
     def count(self, targets: Sequence[Any]) -> float:
-        """Words."""
+        """The number of words, at least one."""
         return max(sum(len(target) for target in targets), 1)
 
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
         return WordLoss(temperature)
 
     def spellings(self, text: str) -> Iterator[str]:
-        """Word by word: byte-level pieces of words that are given one by one begin with a blank, also at the
-        beginning.
+        """Forms whose tokens differ from the text's: byte-level tokens of words that are given one by one
+        begin with a blank, even at the beginning of the text.
         """
         example = self.example(text)
         yield f" {text}"
         yield " ".join(["", *example.runs])
-        yield " ".join(example.words)  # of a run of over a hundred characters, which is [UNK]
+        yield " ".join(example.words)  # of a run of over a hundred characters, which would be [UNK]
 
     def decoding(self, tokenizer: Tokenizer) -> dict[str, Any]:
-        """With scores of a sentence's first tag, of each tag behind each, and of its last: what Viterbi adds
-        to the logits. null forbids; without constraints nothing is added.
+        """The window's stride, and the scores that Viterbi adds to the logits: of a sentence's first tag, of
+        each pair of neighbouring tags, and of the last tag. null means forbidden; without constraints all are
+        0.
         """
         scores = legal_scores(self.labels) if self._crf is None else self._crf.scores()
         if not self.settings.constrained:
@@ -324,8 +332,8 @@ class Tagging(Task[TaggedExample]):
         return {"stride": self.window(tokenizer)[1], "transitions": transitions}
 
     def teach(self, outputs: Sequence[Outputs]) -> list[Outputs]:
-        """Of a CRF, which needs the whole sentence, the logarithm of each word's probabilities given its
-        sentence: they have its transitions in them.
+        """Without a CRF the outputs themselves. With a CRF, the logarithms of each word's marginal
+        probabilities given the whole sentence, so that they include the transitions.
         """
         if self._crf is None:
             return list(outputs)
@@ -340,8 +348,8 @@ class Tagging(Task[TaggedExample]):
     def answer_number(
         self, example: TaggedExample, encoded: EncodedExample, outputs: Outputs, target: str | int | None
     ) -> AnswerNumber:
-        """`target` is a word's number, that of the first word that isn't O where it is None. The tag is the
-        one that the best legal path has, its number the softmax over the word's own scores.
+        """`target` is the index of a word; None stands for the first word whose tag isn't O. The tag is that
+        of the best legal path, and its number the softmax over the word's own scores.
         """
         (prediction,) = self.decode([outputs], [example], [encoded])
         tags = prediction["tags"]
@@ -349,7 +357,7 @@ class Tagging(Task[TaggedExample]):
             raise InputError("The text has no words, so there is no tag to explain. Give a text with words.")
         word = int(target) if isinstance(target, str) and target.isdecimal() else target
         if word is None:
-            word = next((number for number, tag in enumerate(tags) if tag != "O"), 0)
+            word = next((index for index, tag in enumerate(tags) if tag != "O"), 0)
         if type(word) is not int or not 0 <= word < len(tags):
             raise InputError(f"target must be the number of a word, 0 to {len(tags) - 1}, found {target!r}.")
         row = word
@@ -365,7 +373,9 @@ class Tagging(Task[TaggedExample]):
         examples: Sequence[TaggedExample],
         encoded: Sequence[EncodedExample],
     ) -> list[Prediction]:
-        """words, tags, their confidences, and the entities with their place in words or characters."""
+        """Predictions with words, tags, their confidences, and the entities with their positions in words or
+        characters.
+        """
         lengths = tuple(len(output) for output in outputs)
         emissions = torch.from_numpy(
             np.concatenate([output.reshape(-1, len(self.labels)) for output in outputs])
@@ -381,17 +391,18 @@ class Tagging(Task[TaggedExample]):
             probabilities = self.label_probabilities(emissions.numpy())
         confidence = probabilities[np.arange(len(paths)), paths]
         ends = np.cumsum(lengths)[:-1]
-        rows = [each.decoding for each in encoded] or [None] * len(outputs)
-        found: list[Prediction] = []
-        for example, path, sure, words in zip(
-            examples, np.split(paths, ends), np.split(confidence, ends), rows, strict=True
+        rows_of_words = [example.decoding for example in encoded] or [None] * len(outputs)
+        predictions: list[Prediction] = []
+        for example, path, row_confidence, rows in zip(
+            examples, np.split(paths, ends), np.split(confidence, ends), rows_of_words, strict=True
         ):
-            tags, sure = self._of_words([self.labels[number] for number in path], sure, words)
-            said: dict[str, Any] = {"words": list(example.words), "tags": tags}
-            said["confidence"] = np.round(sure, 6).tolist()
-            said["entities"] = entities_of(example, self.in_iob2(tags)) if self.entity_tags else []
-            found.append(said)
-        return found
+            row_tags = [self.labels[index] for index in path]
+            tags, word_confidence = self._spread_to_words(row_tags, row_confidence, rows)
+            prediction: dict[str, Any] = {"words": list(example.words), "tags": tags}
+            prediction["confidence"] = np.round(word_confidence, 6).tolist()
+            prediction["entities"] = entities_of(example, self.in_iob2(tags)) if self.entity_tags else []
+            predictions.append(prediction)
+        return predictions
 
     def decode_by_folds(
         self,
@@ -401,24 +412,24 @@ class Tagging(Task[TaggedExample]):
         folds: Ints,
         bound: Mapping[int, Bound] = UNBOUND,
     ) -> list[Prediction]:
-        """With a CRF, each fold by the transitions of the model that judged it."""
+        """With a CRF, each fold is decoded with the transitions of the model that judged it."""
         if not self.settings.crf:
             return self.decode(outputs, examples, encoded)
-        found: list[Prediction] = [{}] * len(outputs)
+        predictions: list[Prediction] = [{}] * len(outputs)
         for judge, fold, rows, own, _ in self._judges(folds, outputs, examples, encoded):
             judge._crf = ConditionalRandomField(self.labels)
             if fold in bound:
                 learned = {name: torch.from_numpy(weights) for name, weights in bound[fold].items()}
                 judge._crf.load_state_dict(learned)
-            for row, said in zip(rows, judge.decode(*own), strict=True):
-                found[row] = said
-        return found
+            for row, prediction in zip(rows, judge.decode(*own), strict=True):
+                predictions[row] = prediction
+        return predictions
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TaggedExample]) -> Metrics:
-        """See `tag_metrics`."""
+        """The metrics of `tag_metrics`: for entities precision, recall and F1, for other tags accuracy."""
         gold = [self._legal(example.tags or ()) for example in examples]
-        guessed = [self.in_iob2(prediction["tags"]) for prediction in predictions]
-        return tag_metrics(gold, guessed, self.entity_tags)
+        predicted = [self.in_iob2(prediction["tags"]) for prediction in predictions]
+        return tag_metrics(gold, predicted, self.entity_tags)
 
     def scorer(
         self, predictions: Sequence[Prediction], examples: Sequence[TaggedExample]
@@ -427,8 +438,10 @@ class Tagging(Task[TaggedExample]):
             return super().scorer(predictions, examples)
         counts = np.array(
             [
-                tag_counts(self._legal(example.tags or ()), self.in_iob2(said["tags"]), self.entity_tags)
-                for example, said in zip(examples, predictions)
+                tag_counts(
+                    self._legal(example.tags or ()), self.in_iob2(prediction["tags"]), self.entity_tags
+                )
+                for example, prediction in zip(examples, predictions)
             ]
         )
 
@@ -441,7 +454,7 @@ class Tagging(Task[TaggedExample]):
     def error_analysis(
         self, predictions: Sequence[Prediction], examples: Sequence[TaggedExample]
     ) -> ErrorAnalysis:
-        """Figures and confusion of entity labels, or of tags; the confidence of each word's tag."""
+        """Figures by label and confusion of entities or tags, and the confidence of each word's tag."""
         gold = [self._legal(example.tags or ()) for example in examples]
         tags = [self.in_iob2(prediction["tags"]) for prediction in predictions]
         return tag_errors(
@@ -455,11 +468,15 @@ class Tagging(Task[TaggedExample]):
     def baselines(
         self, train: Sequence[TaggedExample], dev: Sequence[TaggedExample]
     ) -> dict[str, list[Prediction]]:
-        """The most frequent tag for every word, and the most frequent tag of each word."""
+        """The most frequent tag for every word, and each word's own most frequent tag."""
         tags = [self._legal(example.tags or ()) for example in train]
         words = [example.words for example in dev]
-        found = majority_tag(tags, words), frequent_tags([e.words for e in train], tags, words)
-        return {each.name: [{"tags": line} for line in each.predictions] for each in found}
+        train_words = [example.words for example in train]
+        baselines = majority_tag(tags, words), frequent_tags(train_words, tags, words)
+        return {
+            baseline.name: [{"tags": sentence_tags} for sentence_tags in baseline.predictions]
+            for baseline in baselines
+        }
 
     def line(self, example: TaggedExample, prediction: Prediction) -> dict[str, Any]:
         gold = {} if example.tags is None else {"gold": self._legal(example.tags)}
@@ -476,23 +493,23 @@ class Tagging(Task[TaggedExample]):
         task._syllables = require_truth(state.get("syllables", False), "syllables", where)
         return task
 
-    def _of_words(self, tags: list[str], confidence: Any, words: Ints | None) -> tuple[list[str], Any]:
-        """Of the rows' tags and how sure they are: those of the words (W,) that read them. Of words that
-        share a piece the later ones go on with what the first one is.
+    def _spread_to_words(self, tags: list[str], confidence: Any, rows: Ints | None) -> tuple[list[str], Any]:
+        """Tags and confidences of rows -> those of words, given each word's row (W,); None if every word has
+        its own row. If words share a token, the later ones continue the entity of the first.
         """
-        if words is None:
+        if rows is None:
             return tags, confidence
-        of_rows = self.in_iob2(tags)
-        found = [of_rows[row] for row in words.tolist()]
+        row_tags = self.in_iob2(tags)
+        word_tags = [row_tags[row] for row in rows.tolist()]
         if self.entity_tags:
-            shared = np.flatnonzero(np.diff(words) == 0) + 1
+            shared = np.flatnonzero(np.diff(rows) == 0) + 1
             for word in shared.tolist():
-                found[word] = found[word] if found[word] == "O" else f"I{found[word][1:]}"
-        return found, confidence[words]
+                word_tags[word] = word_tags[word] if word_tags[word] == "O" else f"I{word_tags[word][1:]}"
+        return word_tags, confidence[rows]
 
-    def _expressed(self) -> set[str]:
-        """IOB2 tags of the labels' entities: another scheme (IO, IOBES) says them by other letters, and
-        training may have shown entities of one word alone, so that I- tags of longer ones are missed.
+    def _iob2_labels(self) -> set[str]:
+        """The IOB2 tags of the labels' entities. Other schemes (IO, IOBES) write them with other letters, and
+        if training had entities of one word only, the labels lack the I- tags of longer ones.
         """
         if not self.entity_tags:
             return set()
@@ -501,18 +518,20 @@ class Tagging(Task[TaggedExample]):
         return {"O", *(letter + suffix for suffix in suffixes for letter in "BI")}
 
     def in_iob2(self, tags: Sequence[str]) -> list[str]:
-        """The model's tags, if they name entities; others as they are."""
+        """The model's tags in IOB2 if they are entity tags; other tags as they are."""
         return self._scheme.in_iob2(tags)
 
     def _legal(self, tags: Sequence[str]) -> list[str]:
-        """The tags of a labelled example: of entities in IOB2, as files are read; others as they are."""
+        """The tags of a labelled example: entity tags in IOB2, as files are read; other tags as they are."""
         return to_iob2(tags) if self.entity_tags and are_entity_tags(tags) else list(tags)
 
 
-def _tags_of_rows(tags: Sequence[str], words: Ints) -> list[str]:
-    """(W,) -> (R,): an entity that has a word of a piece has the piece."""
-    found = ["O"] * (int(words[-1]) + 1)
-    for tag, row in zip(tags, words.tolist(), strict=True):
-        if found[row] == "O":
-            found[row] = tag
-    return found
+def _row_tags(tags: Sequence[str], rows: Ints) -> list[str]:
+    """Tags of words (W,) -> tags of rows (R,), given each word's row. A row that several words share gets the
+    first tag that isn't O.
+    """
+    row_tags = ["O"] * (int(rows[-1]) + 1)
+    for tag, row in zip(tags, rows.tolist(), strict=True):
+        if row_tags[row] == "O":
+            row_tags[row] = tag
+    return row_tags

@@ -38,7 +38,7 @@ Outputs = npt.NDArray[np.float32]  # of one example: (C,), or (R, C) where the h
 Prediction = Mapping[str, Any]  # what `predict` writes as a line of JSON
 Metrics = dict[str, float]
 Bound = Mapping[str, Outputs]  # weights of a head that decoding needs
-UNBOUND: Mapping[int, Bound] = MappingProxyType({})  # of no fold
+UNBOUND: Mapping[int, Bound] = MappingProxyType({})  # no fold has bound weights
 AnswerNumber = tuple[str, Callable[[Tensor], Tensor]]  # a name, and (S, …) outputs of a head -> (S,)
 E = TypeVar("E", bound="TaskExample")
 
@@ -46,7 +46,7 @@ _SPECIAL_TOKENS = 2  # around a single text
 
 
 class TaskExample(Protocol):
-    """An example: whatever a task makes of a row. `where` is its file and line, for messages."""
+    """An example: whatever a task makes of one row. `where` is the row's file and line, for messages."""
 
     @property
     def where(self) -> str: ...
@@ -56,12 +56,12 @@ Labelled = TaskExample  # the name by which programs have known it
 
 
 class TaskSettings(UserSettings):
-    """What every task lets its user choose; a task adds its own.
+    """Settings that every task has; a task's own class adds more.
 
-    `max_length` counts tokens with special ones. Longer texts are cut, or with `stride` read as windows that
-    overlap by so many tokens. `text`, `text_pair` and `label` are columns: names, or numbers counted from 1.
-    `header`, `format` and `encoding` say how files are read.
-    `of_model` are the settings that a trained model keeps: for another file they can't be changed.
+    `max_length` counts tokens, special ones included. A longer text is cut or, with `stride`, read as windows
+    that overlap by that many tokens. `text`, `text_pair` and `label` are columns: names, or numbers counted
+    from 1. `header`, `format` and `encoding` say how files are read. `of_model` names the settings that
+    belong to a trained model: they can't be changed for another file.
     """
 
     of_model: ClassVar[frozenset[str]] = frozenset({"max_length", "stride"})
@@ -76,7 +76,7 @@ class TaskSettings(UserSettings):
 
     @property
     def stride_problem(self) -> str | None:
-        """What is wrong with a stride that somebody chose; None where nothing is."""
+        """A sentence on what is wrong with the chosen stride; None if it is fine."""
         room = self.max_length - _SPECIAL_TOKENS
         if self.stride is None or self.stride < room:
             return None
@@ -87,18 +87,18 @@ class TaskSettings(UserSettings):
 
 
 class Head(nn.Module):
-    """What turns hidden states into outputs.
+    """Turns hidden states into outputs. R rows read, E examples, T texts, H hidden size, C outputs.
 
-    architecture: which class of transformers has this head, without the family's name; None for a model
-    that is saved as a bare encoder. pooled: reads the pooler's output instead of hidden states.
-    per_row: answers for each row read, else for each example. reads_all: reads every row, whatever the
-    examples were encoded for. joins: how the vectors of a text's parts become the text's, for a head that
-    pools; then a text of any length is computed part by part, as it is by a head `per_row`. per_text: answers
-    for each text of an example, which may have fewer than others.
-    file_names: our module → its name in files; what is not named there has no place in transformers and is
-    saved beside it. graph_outputs: the names of its outputs in an exported graph, a column of `outputs` each
-    where there are several. pooling: how it pools all tokens, to a vector of length 1. text_vectors: pooling
-    of a head that does nothing else, and whether its vectors have length 1.
+    architecture: the class of transformers that has this head, without the family's name; None for a model
+    that is saved as a bare encoder. pooled: the head reads the pooler's output instead of hidden states.
+    per_row: it has an output for each row read, otherwise one for each example. reads_all: it reads every
+    token, whichever rows the examples were encoded for. joins: how a pooling head combines the vectors of a
+    text's parts, so that a text of any length can be computed part by part (as with a head that is
+    `per_row`). per_text: it has an output for each text of an example; examples may have different numbers of
+    texts. file_names: our module → its name in files; a module that isn't listed has no counterpart in
+    transformers and is saved in a file of its own. graph_outputs: the names of the outputs of an exported
+    graph; if there are several, each is a column of `outputs`. pooling: how all tokens are pooled to a vector
+    of length 1. text_vectors: for a head that only pools, its pooling and whether its vectors have length 1.
     """
 
     architecture: str | None = None
@@ -117,21 +117,23 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def features(self, states: Tensor, layout: Layout) -> Tensor:
-        """(R, H) -> (E, F): what the last layer reads; the mean of the states unless said otherwise."""
+        """(R, H) -> (E, F), the input of the last layer. By default the mean of the hidden states."""
         return pool_examples(states, layout, "mean")
 
     def answer_features(self, features: Tensor) -> Tensor | None:
-        """(E, F) -> (E, C), for a head that is linear in its `features`; None for others."""
+        """(E, F) -> (E, C): the outputs for given `features` if the head is linear in them, otherwise
+        None.
+        """
         return None
 
     def outputs(self, states: Tensor) -> Tensor:
-        """(…, H) -> (…, C): what `forward` makes of the states that it reads, or has pooled, of single
-        windows. By torch's own operations alone: a graph is made of it.
+        """(…, H) -> (…, C): the outputs for states of single windows, as `forward` reads or pools them. Only
+        torch's own operations are used, so that the head can be exported as a graph.
         """
         raise NotImplementedError
 
     def refuse_graph(self, task: str) -> None:
-        """Raises ModelError for a head that a graph can't have, with the `task`'s name."""
+        """Raises ModelError, naming `task`, if the head can't be exported as a graph."""
         if type(self).outputs is Head.outputs and self.text_vectors is None:
             raise ModelError(
                 f"The head {type(self).__name__} of the task {task} can't be exported: it doesn't say what "
@@ -139,119 +141,119 @@ class Head(nn.Module):
             )
 
     def pool(self, states: Tensor, layout: Layout) -> Tensor:
-        """(R, H) -> (T, H): each text of the examples by itself, for a head that `joins`."""
+        """(R, H) -> (T, H): one vector for each text of the examples. Only for a head that sets `joins`."""
         raise NotImplementedError
 
     def answer(self, pooled: Tensor, layout: Layout) -> Tensor:
-        """(T, H) -> (E, ...): what `forward` makes of what `pool` gives."""
+        """(T, H) -> (E, ...): the outputs of `forward`, computed from the vectors that `pool` returns."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Called once when training is over, before the head is used and saved."""
+        """Called once after training, before the head is used and saved."""
 
     def taken_over(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """What a student's new head begins with of its teacher's tensors that fit into it."""
+        """Chooses which of its teacher's fitting tensors a student's new head starts from: all of them by
+        default.
+        """
         return tensors
 
 
 class Task(ABC, Generic[E]):
     """One use of BERT. A subclass is found by its module's name, or given as `package.module:Class`.
 
-    What decides a prediction beside the weights (settings, labels, thresholds) is `state`, which a checkpoint
-    keeps; a task made `from_state` decodes as the one that was trained.
+    Whatever decides a prediction besides the weights (settings, labels, thresholds) is the `state`, which a
+    checkpoint keeps: a task made by `from_state` decodes like the one that was trained.
     """
 
     name: ClassVar[str]
-    main_metric: ClassVar[str]  # what chooses the best of several: more is better
+    main_metric: ClassVar[str]  # chooses the best of several models: higher is better
     is_pretokenized: ClassVar[bool] = False  # `texts` are the words of one sentence
-    baselines_learn: ClassVar[bool] = True  # from training examples: without any there are no baselines
-    student_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # that a student always has
-    answers_are_labels: ClassVar[bool] = False  # a model's answer can stand for an example's label
-    has_probabilities: ClassVar[bool] = False  # of each label: `label_probabilities`
-    activation: ClassVar[str | None] = (
-        None  # what makes probabilities of outputs: softmax, sigmoid; None, numbers
-    )
-    decided: ClassVar[tuple[str, ...]] = ()  # keys of a prediction that are a decision, the same or another
-    learns_unlabelled: ClassVar[bool] = False  # from texts without labels too
-    is_linear: ClassVar[bool] = (
-        False  # its head is linear in features: a linear model of frozen ones is a method
-    )
+    baselines_learn: ClassVar[bool] = True  # baselines need training examples
+    student_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # every student has these
+    answers_are_labels: ClassVar[bool] = False  # a model's prediction can serve as an example's label
+    has_probabilities: ClassVar[bool] = False  # `label_probabilities` gives one for each label
+    activation: ClassVar[str | None] = None  # turns outputs into probabilities; None: outputs are numbers
+    decided: ClassVar[tuple[str, ...]] = ()  # keys of a prediction that are decisions, not numbers
+    learns_unlabelled: ClassVar[bool] = False  # can also learn from texts without labels
+    is_linear: ClassVar[bool] = False  # the head is linear in its features, so a linear probe is a method
     needs_training: ClassVar[bool] = False  # training all weights gains far more than a linear model reaches
-    makes_vectors: ClassVar[bool] = False  # its model is one of vectors, for sentence-transformers too
-    teachings: Sequence[str] = ()  # ways to teach the encoder before it has its head: contrastive, cloze
-    columns: Any = None  # what training showed of the columns beside the text, where there are any
+    makes_vectors: ClassVar[bool] = False  # the model embeds texts, for sentence-transformers too
+    teachings: Sequence[str] = ()  # ways to train the encoder before it gets its head: contrastive, cloze
+    columns: Any = None  # the fitted columns beside the text, if there are any
     gives_score: ClassVar[bool] = False  # a prediction's "score" is a number
-    relevance: ClassVar[str | None] = None  # what of a prediction for a pair ranks documents: score, or label
-    bounds: tuple[float, float] | None = None  # of the numbers that it gives; None where nobody knows
-    is_trained = False  # made `from_state`: what divided the training file, another file needn't have
-    named_columns: Mapping[str, str] = MappingProxyType({})  # of those given by number, by their settings
+    relevance: ClassVar[str | None] = None  # the key of a pair's prediction that ranks documents
+    bounds: tuple[float, float] | None = None  # of the predicted numbers; None if unknown
+    is_trained = False  # made by `from_state`: files may lack the group column of the training file
+    named_columns: Mapping[str, str] = MappingProxyType({})  # setting → name of a column given by number
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
 
     def __init__(self, settings: TaskSettings, labels: Sequence[str] = ()) -> None:
         self.settings, self.labels = settings, tuple(labels)
-        self.left_out: list[str] = []  # what reading left out, or may have misread, in sentences for the user
+        self.left_out: list[str] = []  # sentences for the user on rows left out or perhaps misread
 
     @property
     def reads_pairs(self) -> bool | None:
-        """Whether an example is two texts; None where nobody knows."""
+        """Whether an example is two texts; None if that isn't known."""
         return False
 
     @property
     def features(self) -> Sequence[Any]:
-        """The columns of a table that are read beside the text."""
+        """The table columns that are read in addition to the text."""
         return ()
 
     @property
     def temperature(self) -> float:
-        """What outputs are divided by before they become probabilities."""
+        """The number by which outputs are divided before they become probabilities."""
         return 1.0
 
     def probabilities(self, outputs: Outputs) -> Floats | None:
-        """(…, C) -> (…, C) what the outputs say by `activation`; None where they are numbers."""
+        """Probabilities (…, C) of outputs (…, C) by `activation`; None if the outputs are plain numbers."""
         if self.activation is None:
             return None
         return probabilities_of(outputs, self.temperature, multi_label=self.activation == "sigmoid")
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the head tells apart, in the order of its outputs; `label_ids` has their numbers."""
+        """The labels in the order of the head's outputs; `label_ids` maps each to its index."""
         return self._labels
 
     @labels.setter
     def labels(self, names: tuple[str, ...]) -> None:
         self._labels = tuple(names)
-        self.label_ids = {name: number for number, name in enumerate(self._labels)}
+        self.label_ids = {name: index for index, name in enumerate(self._labels)}
         self._by_category = {as_category(name): name for name in self._labels}
 
     # -- data ----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def example(self, text: Any, where: str = "the input") -> E:
-        """An unlabelled example from what Python gives: a text, a pair of texts, words."""
+        """An unlabelled example from a Python value: a text, a pair of texts, or words."""
 
     @abstractmethod
     def read(self, path: Path | str, *, labelled: bool = True) -> list[E]:
-        """Rows of a file as examples. Raises InputError naming file and line."""
+        """Reads the rows of a file as examples. Raises InputError naming file and line."""
 
     def read_files(self, paths: Sequence[Path | str]) -> list[E]:
-        """Labelled rows of several files, as of one."""
+        """Reads the labelled rows of several files as one list."""
         return [example for path in paths for example in self.read(path)]
 
     def fit(self, train: Sequence[E]) -> None:
-        """Sets `labels` from the training examples. Raises InputError when nothing can be learnt of them."""
+        """Sets `labels` from the training examples. Raises InputError if nothing can be learned from them."""
 
     def check(self, examples: Sequence[E]) -> None:
-        """Raises InputError, naming file and line, for a label that training never showed."""
+        """Raises InputError, naming file and line, for a label that the training data doesn't have."""
 
     def as_own_label(self, value: Any, where: str) -> str:
-        """The label that a cell names; one that the model has under another spelling ("true", "1.0"), as
-        models of other libraries may, is the model's. Raises InputError for what is no label.
+        """The label in a cell. If the model has it under another spelling ("true", "1.0"), as models of other
+        libraries may, the model's spelling is returned. Raises InputError for a value that is no label.
         """
         label = as_label(value, where)
         return label if label in self.label_ids else self._by_category.get(label, label)
 
     def require_known(self, label: str, where: str, kind: str = "label") -> None:
-        """Raises InputError for a label, of whatever kind, that training never showed."""
+        """Raises InputError for a label that the training data doesn't have. `kind` is the word for it in the
+        message.
+        """
         if label not in self.label_ids:
             meant = next((name for name in self.labels if look(name) == look(label)), None)
             advice = (
@@ -263,81 +265,83 @@ class Task(ABC, Generic[E]):
             )
 
     def warnings(self, examples: Sequence[E]) -> list[str]:
-        """Sentences on what reading had to change about labelled examples."""
+        """Sentences on what reading had to change in labelled examples."""
         return []
 
     def label_warnings(self, counts: Mapping[str, int]) -> list[str]:
-        """Sentences on labels of the training rows, and how often they occur, that may be no labels of this
-        task.
+        """Sentences on training labels that may not be labels of this task. `counts` is how often each
+        occurs.
         """
         return []
 
     def check_alone(self, train: Sequence[E]) -> None:
-        """Raises RecipeError where rows teach nothing in batches of one."""
+        """Raises RecipeError if rows teach nothing in batches of one."""
 
     def has_text(self, example: E) -> bool:
-        """Whether none of its texts is blank: such an example has no answer."""
+        """Whether none of the example's texts is blank: an example with a blank one gets no prediction."""
         return not any(map(is_blank, self.texts(example)))
 
     def complete(self, examples: list[E], gaps: Sequence[str], path: Path | str) -> list[E]:
-        """The labelled examples of a file without those that have `gaps`: each what it lacks, text or label,
-        and "" where nothing. `left_out` gets a sentence on them. Raises InputError where the settings don't
-        say that they are to be dropped, and where none remains.
+        """Drops the labelled examples of a file that lack something. `gaps` has, for each example, "text" or
+        "label" for what is missing, and "" if nothing is. `left_out` gets a sentence on the dropped rows.
+        Raises InputError if the settings don't allow dropping, or if no row remains.
         """
-        lacking = Counter(filter(None, gaps))
-        if not lacking:
+        gap_counts = Counter(filter(None, gaps))
+        if not gap_counts:
             return examples
         first = {gap: example.where for gap, example in reversed([*zip(gaps, examples, strict=True)]) if gap}
-        for gap, count in lacking.items():
+        for gap, count in gap_counts.items():
             if count == len(examples):
                 raise InputError(f"Every {gap} is empty, from {first[gap]} on. Is --{gap} the right column?")
         counted = " and ".join(
-            f"{count:,} {'has' if count == 1 else 'have'} no {gap} (the first: {place})"
-            for gap, count in lacking.items()
-            for _, _, place in [first[gap].rpartition(", ")]
+            f"{count:,} {'has' if count == 1 else 'have'} no {gap} (the first: {line})"
+            for gap, count in gap_counts.items()
+            for _, _, line in [first[gap].rpartition(", ")]
         )
         sentence = f"{path}: of {len(examples):,} rows {counted}"
         labels = (
-            getattr(each, "label", None) for gap, each in zip(gaps, examples, strict=True) if gap == "label"
+            getattr(example, "label", None)
+            for gap, example in zip(gaps, examples, strict=True)
+            if gap == "label"
         )
         if named := sorted({str(label) for label in labels if label is not None}):
             sentence += f" ({' and '.join(map(repr, named))} says that: a class needs another name)"
         if getattr(self.settings, "missing", "refuse") != "drop":
-            keep = ", or --missing keep to take blank texts as they are" if "text" in lacking else ""
+            keep = ", or --missing keep to take blank texts as they are" if "text" in gap_counts else ""
             raise InputError(f"{sentence}. Mend them, or give --missing drop to leave them out{keep}.")
-        kept = [example for example, gap in zip(examples, gaps, strict=True) if not gap]
-        if not kept:
+        complete_examples = [example for example, gap in zip(examples, gaps, strict=True) if not gap]
+        if not complete_examples:
             raise InputError(
-                f"{sentence}: none remains. Are {' and '.join(f'--{gap}' for gap in lacking)} right?"
+                f"{sentence}: none remains. Are {' and '.join(f'--{gap}' for gap in gap_counts)} right?"
             )
         self.left_out.append(f"{sentence}: they were left out")
-        return kept
+        return complete_examples
 
     def remarks(self) -> dict[str, str]:
-        """How the labelled files were understood, by what is said of them."""
+        """How the labelled files were understood: a heading → what was decided, for the report."""
         return {}
 
     def labels_of(self, example: E) -> Collection[str]:
-        """The labels that a labelled example has, where there are classes or tags: each of them keeps
-        examples to learn from when a dev part is held out.
+        """The labels of a labelled example, for tasks with classes or tags. When a dev part is held out, each
+        label keeps examples in the training part.
         """
         return ()
 
     def group_key(self, example: E) -> Sequence[str]:
-        """Examples that have these texts in common are never divided between train and dev: those of one
-        group, where the file says which, else those of equal texts.
+        """The texts that decide which examples stay together: those with one in common are never divided
+        between train and dev. If the file has groups, the example's group; otherwise its texts.
         """
         group = getattr(example, "group", None)
         return self.texts(example) if group is None else (group,)
 
     @property
     def optional_group(self) -> str | None:
-        """The column of groups, where a file may lack it; None where it must have one, or none is named."""
+        """The group column, if a file may lack it; None if files must have it or no column is named."""
         group = getattr(self.settings, "group", None)
         return group if self.is_trained and isinstance(group, str) and not group.isdecimal() else None
 
     def tell_lost_groups(self, examples: Sequence[E], path: Path | str) -> None:
-        """`left_out` gets a sentence where no labelled example of a file has the optional group."""
+        """Adds a sentence to `left_out` if no labelled example of a file has the optional group."""
         if self.optional_group and all(getattr(example, "group", None) is None for example in examples):
             self.left_out.append(
                 f"{path} has no {self.optional_group!r}, by which rows of one source were kept together in "
@@ -346,66 +350,74 @@ class Task(ABC, Generic[E]):
 
     @abstractmethod
     def texts(self, example: E) -> Sequence[str]:
-        """What is to be tokenised of an example."""
+        """The texts of an example that are to be tokenised."""
 
     @abstractmethod
     def encode(self, example: E, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> EncodedExample:
-        """The tokenised `texts` as windows of at most `max_length` tokens, and the target."""
+        """Encodes the tokenised `texts` as windows of at most `max_length` tokens, with the target."""
 
     # -- model ---------------------------------------------------------------------------------------------
 
     @abstractmethod
     def head(self, config: BertConfig) -> Head:
-        """A new head for an encoder of this shape."""
+        """A new head for an encoder with this config."""
 
     def bind(self, head: Head) -> None:
-        """The head in use, for a task whose loss and decoding need its weights (a CRF's transitions)."""
+        """Takes the head in use, for a task that needs its weights in loss and decoding (a CRF's
+        transitions).
+        """
 
     def bound_weights(self) -> Bound:
-        """What `bind` took of the head for decoding, by name; nothing where the outputs say all."""
+        """The weights that `bind` took from the head for decoding, by name; empty if the outputs suffice."""
         return {}
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
-        """The head's outputs against the examples' targets, summed; the run divides by `count`."""
+        """The loss of the head's outputs against the examples' targets, summed; the training loop divides it
+        by `count`.
+        """
 
     @property
     def needs_global_batch(self) -> bool:
-        """Whether the loss compares the examples of a batch with each other: then `losses` gives it."""
+        """Whether the loss compares the examples of a batch with each other; then `losses` computes it."""
         return False
 
     def losses(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
-        """(E,) each example's part of the summed loss of a whole batch. Outputs (E, C, …) may end in zeros
-        where the examples of another micro-batch have more rows.
+        """Each example's part (E,) of the summed loss of a whole batch. Outputs (E, C, …) may end in padding
+        zeros if examples of another micro-batch have more rows.
         """
         raise NotImplementedError
 
     def make_batches(self, targets: Sequence[Any], order: Ints, batch_size: int) -> list[Ints]:
-        """An epoch's examples, in the `order` drawn for it, as batches; the same for the same order."""
+        """Divides an epoch's examples, in the `order` drawn for it, into batches. The same order gives the
+        same batches.
+        """
         return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
     def count(self, targets: Sequence[Any]) -> float:
-        """What the summed loss of these targets is divided by."""
+        """The number by which the summed loss of these targets is divided."""
         return len(targets)
 
     # -- teacher and student -------------------------------------------------------------------------------
 
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
-        """How far a student's outputs are from its teachers': the squared differences of numbers, unless the
-        task knows better what its outputs say.
+        """The loss of a student's outputs against its teachers': the squared difference of numbers, unless
+        the task overrides it.
         """
         return RowLoss() if head.per_row else DistillationLoss()
 
     def as_teacher(self) -> "Task[E]":
-        """The task with a head whose outputs say most to a student; the weights are the same."""
+        """The task with the head whose outputs teach a student most; the weights are the same."""
         return self
 
     def teach(self, outputs: Sequence[Outputs]) -> list[Outputs]:
-        """What a student learns of a teacher's outputs, each (C,), (R, C) or (T, H), by the bound head."""
+        """What a student learns from a teacher's outputs, each (C,), (R, C) or (T, H), with the bound
+        head.
+        """
         return list(outputs)
 
     def as_student(self, settings: Mapping[str, Any]) -> Self:
-        """The teacher's task with other settings, not yet calibrated."""
+        """The teacher's task with other settings, not calibrated yet."""
         state = self.state()
         state["settings"] = state["settings"] | dict(settings) | dict(self.student_settings)
         uncalibrated = {name: None for name in ("confidence", "threshold") if name in state}
@@ -414,45 +426,48 @@ class Task(ABC, Generic[E]):
     def average(
         self, teachers: Sequence["Task[E]"], outputs: Sequence[Sequence[Outputs]]
     ) -> Sequence[Sequence[Outputs]] | None:
-        """Takes the mean of several teachers' thresholds. Where their `outputs` have to be brought to one
-        scale before their own mean, which is decoded by it: these; None where what is learned is decoded.
+        """Takes the mean of several teachers' thresholds. If the teachers' `outputs` must be brought to one
+        scale before they are averaged, returns them on that scale. Returns None if the averaged answers that
+        the student learns from are decoded as they are.
         """
         return None
 
     def begin_student(self, answers: Sequence[Outputs]) -> None:
-        """What a new head begins with, by the answers: the unit of numbers, how often labels hold."""
+        """Sets what a new head starts from, given the teacher's answers: the unit of numbers, how often each
+        label holds.
+        """
 
     def as_label(self, example: E, prediction: Prediction) -> E:
-        """The example with a model's answer for its label, where `answers_are_labels`."""
+        """The example with a model's prediction as its label, for a task with `answers_are_labels`."""
         raise NotImplementedError
 
     def check_taught(self, labelled: Sequence[E]) -> None:
-        """Raises InputError for labels that can't be learned beside a teacher's answers: those which it can't
-        give, numbers on another scale.
+        """Raises InputError for labels that can't be learned beside a teacher's answers: labels that the
+        teacher can't predict, or numbers on another scale.
         """
 
     def know_labelled(self, labelled: Sequence[E]) -> None:
-        """Sees a student's labelled examples before they are encoded: of which documents each query has, and
-        so are no negatives of it.
+        """Takes note of a student's labelled examples before they are encoded: documents that answer a query
+        are never used as its negatives.
         """
 
     def answer_of(self, probabilities: Sequence[float]) -> Outputs | None:
-        """(C,) what a head would say for these probabilities of the labels, which a file may have; None where
-        the label is all that is learned of it.
+        """The head outputs (C,) that correspond to the given probabilities of the labels, as a file may have
+        them; None if the task learns from labels only.
         """
         return None
 
     def identity(self, example: E) -> Sequence[str]:
-        """The texts that make an unlabelled example another one's copy."""
+        """The texts by which two unlabelled examples are recognised as copies of each other."""
         return self.texts(example)
 
     def spellings(self, text: str) -> Iterator[str]:
-        """Other ways in which the task reads a text, whose pieces a pruned vocabulary has to keep."""
+        """Other forms in which the task reads a text. A pruned vocabulary has to keep their tokens too."""
         return iter(())
 
     def for_file(self, path: Path, columns: Mapping[str, Any]) -> Self:
-        """The task as it reads a file that needn't be laid out as those that it was trained on, from these
-        columns. Raises RecipeError for a name or value that is none.
+        """The task for a file with another layout than the training files, given its columns. Raises
+        RecipeError for an unknown setting or a bad value.
         """
         other = copy(self)
         settings = self.settings.model_dump() | dict(columns)
@@ -461,47 +476,49 @@ class Task(ABC, Generic[E]):
 
     @property
     def compares_vectors(self) -> bool:
-        """Whether the encoder answers without a head that has weights: by the cosine of two texts."""
+        """Whether the encoder answers by the cosine of two texts, without a head that has weights."""
         return False
 
     @property
     def fits_static_table(self) -> bool:
-        """Whether a static table of word vectors with a linear head can stand for the model."""
+        """Whether a static table of word vectors with a linear head can replace the model."""
         return False
 
     # -- rows to label -------------------------------------------------------------------------------------
 
-    separator = ","  # what stands between several labels in a file
+    separator = ","  # between several labels of a cell
 
     def read_partly_labelled(self, path: Path | str, *, needs_label: bool = False) -> list[E]:
-        """Rows of which some have a label. Raises InputError for a task that reads no such files."""
+        """Reads rows of which only some have a label. Raises InputError for a task that doesn't read such
+        files.
+        """
         raise InputError(f"A task that reads rows of texts is needed; {self.name} doesn't.")
 
     def label_probabilities(self, outputs: Outputs) -> Floats:
-        """(E, …) -> (E, C), each label's, where the task `has_probabilities`."""
+        """(E, …) -> (E, C), the probability of each label, for a task with `has_probabilities`."""
         probabilities = self.probabilities(outputs)
         assert probabilities is not None
         return probabilities
 
     def likeliest(self, probabilities: Floats) -> tuple[Floats, Floats]:
-        """(E, C) -> (E, C) 1 for the labels that an example would get, and (E,) how sure they are."""
-        given = np.asarray(np.eye(probabilities.shape[1])[probabilities.argmax(1)])
-        return given, np.asarray(probabilities.max(1))
+        """Probabilities (E, C) -> the predicted labels as ones in (E, C), and their confidence (E,)."""
+        predicted = np.asarray(np.eye(probabilities.shape[1])[probabilities.argmax(1)])
+        return predicted, np.asarray(probabilities.max(1))
 
     # -- as a graph ----------------------------------------------------------------------------------------
 
     def decoding(self, tokenizer: Tokenizer) -> dict[str, Any]:
-        """What a program without Bertsmith needs to decode the outputs of a graph, beside labels and
-        `activation`: the keys of decoding.json.
+        """The keys of decoding.json: what a program without Bertsmith needs to decode a graph's outputs, in
+        addition to labels and `activation`.
         """
         return {}
 
     def outputs_of_vectors(self, vectors: Outputs) -> Outputs:
-        """(T, H), a graph's of each text of an example, which it reads one by one -> the head's outputs."""
+        """The head's outputs for an example, given a graph's vector (T, H) of each of its texts."""
         return vectors
 
     def change_of(self, ours: Outputs, theirs: Outputs, decoding: "Task[E]", spread: float) -> float:
-        """How much a graph's outputs for a window, which `decoding` decodes, differ from the model's: the
+        """How much a graph's outputs for a window, decoded by `decoding`, differ from the model's: the
         largest difference of a probability, or of a number in units of `spread`.
         """
         first, second = self.probabilities(ours), decoding.probabilities(theirs)
@@ -511,13 +528,13 @@ class Task(ABC, Generic[E]):
         return float(np.abs(second - first).max(initial=0.0))
 
     def recalibrated(self, own: Sequence[Outputs], others: Sequence[Outputs]) -> Self:
-        """The task that decodes a graph whose outputs are not quite the model's own: with a temperature that
-        brings its probabilities nearest to the model's.
+        """The task for decoding a graph whose outputs deviate a little from the model's own: its temperature
+        brings the graph's probabilities closest to the model's.
         """
         return self
 
     def calibration_error(self, outputs: Sequence[Outputs], targets: Sequence[Any]) -> float | None:
-        """How far confidence is from the share that is right; None for a task without a confidence."""
+        """The expected calibration error of the confidence; None for a task without a confidence."""
         return None
 
     # -- looking inside ------------------------------------------------------------------------------------
@@ -525,10 +542,10 @@ class Task(ABC, Generic[E]):
     def answer_number(
         self, example: E, encoded: EncodedExample, outputs: Outputs, target: str | int | None
     ) -> AnswerNumber:
-        """What is explained of an answer: its name, and the function that makes of the head's outputs for S
-        copies of the example one number each, which has a gradient: how sure the model is, or the number that
-        it gives. `outputs` are those for the example as it is: (1, C), (1, T, H) or (R, C). `target` names
-        another class, or a word; None is what the model answers. Raises InputError for what isn't there.
+        """What an explanation explains: a name, and a differentiable function from the head's outputs for S
+        copies of the example to (S,), the model's confidence or the number that it predicts. `outputs` are
+        those of the example itself: (1, C), (1, T, H) or (R, C). `target` names another class, or a word;
+        None stands for the model's own answer. Raises InputError for a target that doesn't exist.
         """
         raise InputError(
             f"The answers of a model for {self.name} can't be explained: its task doesn't say which number "
@@ -536,15 +553,15 @@ class Task(ABC, Generic[E]):
         )
 
     def refuse_target(self, target: str | int | None) -> None:
-        """Raises InputError for a target where there is one answer."""
+        """Raises InputError for a target, for a task that answers one thing only."""
         if target is not None:
             raise InputError(
                 f"target: a model for {self.name} answers one thing, found {target!r}. Leave target out."
             )
 
     def label_number(self, outputs: Outputs, target: str | int | None) -> int:
-        """Of the label that `target` names; of the likeliest by outputs (C,) where it is None. Raises
-        InputError for a name of none.
+        """The index of the label that `target` names or, if it is None, of the likeliest by outputs (C,).
+        Raises InputError for an unknown label.
         """
         label = self.labels[int(outputs.argmax())] if target is None else str(target)
         if label not in self.label_ids:
@@ -556,17 +573,17 @@ class Task(ABC, Generic[E]):
     def calibrate(
         self, outputs: Sequence[Outputs], examples: Sequence[E], encoded: Sequence[EncodedExample]
     ) -> Metrics:
-        """Chooses temperature and thresholds on dev; returns the figures of that choice."""
+        """Chooses temperature and thresholds on dev. Returns the figures of that choice."""
         return {}
 
     @abstractmethod
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[E], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
-        """The head's outputs as predictions, one for each example."""
+        """Turns the head's outputs into predictions, one for each example."""
 
     def uncalibrate(self) -> None:
-        """Forgets the confidence that `calibrate` chose: another model's is another."""
+        """Forgets the confidence that `calibrate` chose, when the model is replaced by another."""
 
     def decode_by_folds(
         self,
@@ -576,21 +593,22 @@ class Task(ABC, Generic[E]):
         folds: Ints,
         bound: Mapping[int, Bound] = UNBOUND,
     ) -> list[Prediction]:
-        """The same where the examples judge in turn, each in one of the `folds` (E,). An answer that depends
-        on what `calibrate` chooses is by a choice of the other folds: by its own a score would flatter.
-        `bound` are the `bound_weights` of each fold's model; a fold that has none was judged by a new head's.
+        """Like `decode`, for cross-validation: each example is judged by the model of its fold, `folds` (E,).
+        If an answer depends on what `calibrate` chooses, the choice is made on the other folds, because
+        choosing on an example's own fold would flatter the score. `bound` has the `bound_weights` of each
+        fold's model; a fold that is missing was judged by a new head.
         """
         return self.decode(outputs, examples, encoded)
 
     def _judges(
         self, folds: Ints, *of_examples: Sequence[Any]
     ) -> Iterator[tuple[Self, int, list[int], list[Any], list[Any]]]:
-        """For each fold a copy of the task to judge it, its number, the numbers of its examples, and what
-        `of_examples` has of them and of all others.
+        """For each fold: a copy of the task to judge it, the fold's number, the indices of its examples, and
+        each of `of_examples` restricted to them and to all others.
         """
         for fold in sorted(set(folds.tolist())):
             own, others = np.flatnonzero(folds == fold).tolist(), np.flatnonzero(folds != fold).tolist()
-            parts = [[[example[row] for row in rows] for example in of_examples] for rows in (own, others)]
+            parts = [[[values[row] for row in rows] for values in of_examples] for rows in (own, others)]
             yield copy(self), fold, own, *parts
 
     @abstractmethod
@@ -598,80 +616,81 @@ class Task(ABC, Generic[E]):
         """The field's standard metrics of predictions for labelled examples."""
 
     def scorer(self, predictions: Sequence[Prediction], examples: Sequence[E]) -> Callable[[Ints], float]:
-        """The main metric of some of the examples, given their numbers (n,), which may repeat. A bootstrap
-        asks hundreds of times: a task whose metric follows from counts takes those of each example once.
+        """Returns a function from example indices (n,), which may repeat, to the main metric on those
+        examples. A bootstrap calls it hundreds of times, so a task whose metric follows from counts computes
+        each example's counts once.
         """
 
         def score(rows: Ints) -> float:
-            numbers = rows.tolist()
-            some = [predictions[number] for number in numbers]
-            return self.metrics(some, [examples[number] for number in numbers])[self.main_metric]
+            chosen_rows = rows.tolist()
+            chosen = [predictions[row] for row in chosen_rows]
+            return self.metrics(chosen, [examples[row] for row in chosen_rows])[self.main_metric]
 
         return score
 
     def error_analysis(self, predictions: Sequence[Prediction], examples: Sequence[E]) -> ErrorAnalysis:
-        """What the report shows beside the metrics, of labelled examples: as much as makes sense."""
+        """What the report shows of labelled examples in addition to the metrics."""
         return ErrorAnalysis()
 
     def line(self, example: E, prediction: Prediction) -> dict[str, Any]:
-        """One row of a predictions file: the example, the right answer where it is known, the prediction."""
+        """One row of a predictions file: the example, its label if it has one, and the prediction."""
         return {"where": example.where, **prediction}
 
     def baselines(self, train: Sequence[E], dev: Sequence[E]) -> dict[str, list[Prediction]]:
-        """What is to be beaten: predictions for `dev` by name, the most frequent answer first."""
+        """Predictions of simple baselines for `dev`, by name; the most frequent answer comes first."""
         return {}
 
     # -- state ---------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Everything that decoding needs beside the weights, as JSON. A column has the name that it has in
-        the training files: in others its number may be another's.
+        """Everything that decoding needs besides the weights, as JSON. Columns are stored by their name in
+        the training files, because another file may number them differently.
         """
         settings = self.settings.model_dump(mode="json") | dict(self.named_columns)
         return {"settings": settings, "labels": list(self.labels)}
 
     def write_extra_files(self, folder: Path, config: BertConfig) -> None:
-        """More files for the folder of a saved model, where other tools expect them."""
+        """Writes further files into the folder of a saved model, for other tools that expect them."""
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], where: str) -> Self:
-        """The inverse of `state`. Raises ModelError when the file `where` it comes from was altered."""
+        """The inverse of `state`. Raises ModelError if the file `where` was altered."""
         task = cls(*read_state(state, cls.Settings, where))
         task.is_trained = True
         return task
 
     def config_labels(self) -> dict[str, Any]:
-        """What transformers wants to know of labels, for config.json."""
-        names = {str(number): name for number, name in enumerate(self.labels)}
+        """The keys on labels that transformers reads from config.json."""
+        names = {str(index): name for index, name in enumerate(self.labels)}
         return {"id2label": names, "label2id": dict(self.label_ids)}
 
 
 def fitted_again(task: Task[Any], train: Sequence[Any]) -> Task[Any]:
-    """A copy, as these rows alone teach it: the unit of its numbers, the weights of its classes. What it
-    knows of columns beside the text stays, and all of it where the rows lack one of its labels or teach
-    nothing.
+    """A copy of the task, fitted to these rows alone (the unit of its numbers, the weights of its classes).
+    The fitted columns stay as they are. If the rows lack one of the labels or teach nothing, the copy keeps
+    everything.
     """
-    as_it_is, found = reading_columns(task, {}), reading_columns(task, {})
+    unchanged, refitted = reading_columns(task, {}), reading_columns(task, {})
     try:
-        found.fit(train)
+        refitted.fit(train)
     except InputError:
-        return as_it_is
-    if found.labels != task.labels:
-        return as_it_is
-    found.columns = task.columns
-    return found
+        return unchanged
+    if refitted.labels != task.labels:
+        return unchanged
+    refitted.columns = task.columns
+    return refitted
 
 
 def some_of(labels: Sequence[str]) -> str:
-    """The first few, for messages."""
+    """The first eight labels and how many more there are, for messages."""
     return ", ".join(labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")
 
 
 def reading_columns(task: Task[Any], columns: Mapping[str, Any]) -> Task[Any]:
-    """The task with other columns to read from; None leaves one as it was. Raises RecipeError for a name or
-    value that is none.
+    """A copy of the task that reads other columns; None leaves a column as it was. Raises RecipeError for an
+    unknown setting or a bad value.
     """
-    given = {name: value for name, value in columns.items() if value is not None}
-    settings = check(type(task.settings), task.settings.model_dump() | given, "the given columns")
+    changed = {name: value for name, value in columns.items() if value is not None}
+    settings = check(type(task.settings), task.settings.model_dump() | changed, "the given columns")
     state = task.state() | {"settings": settings.model_dump(mode="json")}
     return type(task).from_state(state, "the given columns")
