@@ -77,10 +77,10 @@ def test_of_several_labels_texts_are_alike_by_the_share_that_both_have() -> None
     expected = float(torch.logsumexp(torch.tensor(others), 0)) - others[0]
     assert float(found[0]) == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert found[2:].tolist() == [0, 0]  # what shares no label, and what has none
-    np.testing.assert_allclose(class_contrast._alikeness(targets)[0], [0, 0.5, 0, 0])
+    np.testing.assert_allclose(class_contrast._label_overlap(targets)[0], [0, 0.5, 0, 0])
     one_each = [np.eye(3, dtype=np.bool_)[label] for label in (0, 2, 2, 1)]
     np.testing.assert_array_equal(
-        class_contrast._alikeness(one_each), class_contrast._alikeness([0, 2, 2, 1])
+        class_contrast._label_overlap(one_each), class_contrast._label_overlap([0, 2, 2, 1])
     )
 
 

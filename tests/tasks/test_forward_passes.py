@@ -51,13 +51,15 @@ def test_every_example_has_the_vector_that_it_has_alone(encoder: Bert, cores: in
         return pool_examples(encoder(batch, layout.rows), layout, "mean")
 
     encoded = examples()
-    alone = {each.numbers[0]: each.found[0] for each in forward_passes(pooled, encoded, CPU, batch_tokens=1)}
+    alone = {
+        batch.numbers[0]: batch.outputs[0] for batch in forward_passes(pooled, encoded, CPU, batch_tokens=1)
+    }
     together = list(forward_passes(pooled, encoded, CPU, TOKENS))
-    assert [each.numbers for each in together] == list(
+    assert [batch.numbers for batch in together] == list(
         batches_by_length([each.tokens for each in encoded], TOKENS)
     )
-    for each in together:
-        for number, vector in zip(each.numbers, each.found, strict=True):
+    for batch in together:
+        for number, vector in zip(batch.numbers, batch.outputs, strict=True):
             np.testing.assert_allclose(vector, alone[number], atol=1e-6)
 
 
@@ -70,7 +72,7 @@ def test_what_is_little_for_all_cores_is_shared_out_evenly(cores: int) -> None:
     def largest(examples: int) -> int:
         tokens = np.zeros(50, np.int64)
         encoded = [EncodedExample((Window(tokens, tokens, tokens),))] * examples
-        return max(int(each.found.max()) for each in forward_passes(compute, encoded, CPU, 2000))
+        return max(int(batch.outputs.max()) for batch in forward_passes(compute, encoded, CPU, 2000))
 
     assert largest(40) == 2000
     assert 240 <= largest(48) <= max(256, 2400 / 4 / cores) + 8  # filled up

@@ -1,6 +1,6 @@
-"""A task's training as the loop sees it: shuffled batches of examples, one loss, metrics on dev.
+"""A task's fine-tuning as the training loop sees it: shuffled batches of examples, one loss, metrics on dev.
 
-The order is a pure function of (seed, epoch), so that a cursor of two numbers names a place in it.
+The order is a pure function of (seed, epoch), so a cursor of two numbers identifies a position in it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ _TEXTS_AT_A_TIME, _CHARACTERS_AT_A_TIME = 1024, 1 << 20
 
 @dataclass(frozen=True)
 class EncodedExamples:
-    """Labelled examples, and the same as sequences."""
+    """Labelled examples, each with its encoding."""
 
     examples: Sequence[Any]
     encoded: Sequence[EncodedExample]
@@ -42,81 +42,93 @@ class EncodedExamples:
         return len(self.examples)
 
     def some(self, rows: Ints) -> "EncodedExamples":
-        """Those of these numbers, in their order."""
+        """The examples with these indices, in their order."""
         numbers = rows.tolist()
         return EncodedExamples(
             [self.examples[row] for row in numbers], [self.encoded[row] for row in numbers]
         )
 
     def of_batch(self, sequences: Sequences) -> list[EncodedExample]:
-        """Those of a batch in its order: windows of one are neighbours and have one key."""
+        """The encoded examples of a batch in its order. Windows of one example are neighbours with
+        one key.
+        """
         keys = sequences.keys.astype(np.int64)
         firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
         return [self.encoded[number] for number in keys[firsts].tolist()]
 
     def piece_counts(self, vocabulary: int) -> Ints:
-        """(V,): how often each piece of a vocabulary is read."""
+        """How often each token of a vocabulary occurs: (V,)."""
         counts = np.zeros(vocabulary, np.int64)
-        for each in self.encoded:
-            for window in each.windows:
+        for example in self.encoded:
+            for window in example.windows:
                 counts += np.bincount(window.token_ids, minlength=vocabulary)
         return counts
 
 
 def encode_examples(task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer) -> EncodedExamples:
-    """Tokenises many examples at a time; of a text that is cut, little more than is read."""
+    """Tokenises and encodes many examples at a time. Of a text that is cut, little more than the part that is
+    read is tokenised.
+    """
     encoded: list[EncodedExample] = []
-    for some in few_at_a_time(task, examples, _TEXTS_AT_A_TIME, _CHARACTERS_AT_A_TIME):
-        pieces = pieces_of(task, some, tokenizer)
-        encoded += [task.encode(*each, tokenizer) for each in zip(some, pieces, strict=True)]
+    for chunk in few_at_a_time(task, examples, _TEXTS_AT_A_TIME, _CHARACTERS_AT_A_TIME):
+        pieces = pieces_of(task, chunk, tokenizer)
+        encoded += [
+            task.encode(example, of_texts, tokenizer) for example, of_texts in zip(chunk, pieces, strict=True)
+        ]
     return EncodedExamples(examples, encoded)
 
 
 def pieces_of(
     task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer, most: int | None = None
 ) -> list[Sequence[Pieces]]:
-    """What `task.encode` reads of each example: the pieces of its texts; of one that is cut, at least one
-    more than is read, and of two that both are, all, for the longer one keeps more; of one that is read in
-    windows, one more than `most`.
+    """The tokens of each example's texts, as `task.encode` takes them. A text that will be cut has at least
+    one token more than is read; if both texts of a pair will be cut, they have all their tokens, because the
+    cut depends on which is longer. A text that is read in windows has one token more than `most`.
     """
     cut = task.settings.stride is None and not task.is_pretokenized
     enough = task.settings.max_length if cut else None if most is None else most + 1
     texts = [task.texts(example) for example in examples]
     blank = " " if task.is_pretokenized and tokenizer.family == "byte-level" else ""  # Ġ begins a word
-    every = [blank + text for each in texts for text in each]
-    ends = accumulate(len(text) for text in texts)
+    all_texts = [blank + text for example_texts in texts for text in example_texts]
+    ends = accumulate(len(example_texts) for example_texts in texts)
     if task.is_pretokenized:
-        words = tokenizer.encode_words(every)
-        return [words[end - len(each) : end] for each, end in zip(texts, ends, strict=True)]
-    distinct = list(dict.fromkeys(every))
-    found = tokenizer.encode_pieces(distinct, enough)
-    if len(distinct) == len(every):
-        pieces = list(found)
-    else:  # as where a query stands before each of many documents
-        shared = dict(zip(distinct, map(SharedPieces, found), strict=True))
-        pieces = [shared[text] for text in every]
-    of_examples: list[Sequence[Pieces]] = [
-        pieces[end - len(each) : end] for each, end in zip(texts, ends, strict=True)
+        words = tokenizer.encode_words(all_texts)
+        return [words[end - len(example_texts) : end] for example_texts, end in zip(texts, ends, strict=True)]
+    distinct = list(dict.fromkeys(all_texts))
+    distinct_pieces = tokenizer.encode_pieces(distinct, enough)
+    if len(distinct) == len(all_texts):
+        pieces = list(distinct_pieces)
+    else:  # for instance one query with many documents
+        shared = dict(zip(distinct, map(SharedPieces, distinct_pieces), strict=True))
+        pieces = [shared[text] for text in all_texts]
+    by_example: list[Sequence[Pieces]] = [
+        pieces[end - len(example_texts) : end] for example_texts, end in zip(texts, ends, strict=True)
     ]
     if not cut:
-        return of_examples
+        return by_example
     return [
-        tokenizer.encode_pieces(each) if _both_are_cut(each, found, task.settings.max_length) else found
-        for each, found in zip(texts, of_examples, strict=True)
+        tokenizer.encode_pieces(example_texts)
+        if _both_are_cut(example_texts, example_pieces, task.settings.max_length)
+        else example_pieces
+        for example_texts, example_pieces in zip(texts, by_example, strict=True)
     ]
 
 
 def _both_are_cut(texts: Sequence[str], pieces: Sequence[Pieces], max_length: int) -> bool:
-    """Whether each of two texts has more tokens than are read, one of them perhaps more than are known."""
+    """Whether each of two texts has more tokens than are read. The tokens of one of them may be
+    incomplete.
+    """
     if len(texts) != 2 or max(map(len, texts)) <= max_length:
         return False
-    return all(len(found.ids) >= max_length for found in pieces)
+    return all(len(text_pieces.ids) >= max_length for text_pieces in pieces)
 
 
 def few_at_a_time(
     task: Task[Any], examples: Sequence[Any], most: int, characters: int
 ) -> Iterator[Sequence[Any]]:
-    """In order, at most so many, which together have at most so many characters; at least one."""
+    """Divides examples, in order, into chunks of at most `most` examples and `characters` in total; at least
+    one example each.
+    """
     start = size = 0
     for end, example in enumerate(examples):
         length = sum(map(len, task.texts(example)))
@@ -129,16 +141,16 @@ def few_at_a_time(
 
 
 def steps_of_epoch(task: Task[Any], train: EncodedExamples, batch_size: int) -> int:
-    """How many batches the task makes of an epoch; where texts must not meet, another order may make a few
-    more or less.
+    """How many batches the task makes of an epoch. If equal texts are kept out of one batch, another order
+    may give a few more or less.
     """
-    targets = [each.target for each in train.encoded]
-    return len(task.make_batches(targets, _order(len(train), 0, 0), batch_size))
+    targets = [example.target for example in train.encoded]
+    return len(task.make_batches(targets, _shuffle(len(train), 0, 0), batch_size))
 
 
 @dataclass
 class FinetuningObjective:
-    """Fulfils `Objective` for a task and its model."""
+    """Implements `Objective` for a task and its model."""
 
     task: Task[Any]
     model: TaskModel
@@ -151,21 +163,23 @@ class FinetuningObjective:
 
     def __post_init__(self) -> None:
         self.task.bind(self.model.head)
-        # Bound to what it needs, and not to this object: held by each other, they would outlive their run.
+        # Bound to its arguments and not to this object: a reference cycle would keep both after the run.
         self._outputs = partial(_outputs, self.model, self.train, self.device)
         self._cache = GradientCache(self._outputs, self.device)
 
     @property
     def needs_global_batch(self) -> bool:
-        """As the task says."""
+        """Whether the task's loss compares the examples of a batch with each other."""
         return self.task.needs_global_batch
 
     def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
-        """Endless, as the task divides each epoch; a cursor's offset counts the epoch's examples so far."""
+        """Endless batches, as the task divides each epoch. A cursor's offset counts the examples of its epoch
+        so far.
+        """
         epoch, done = cursor.epoch, cursor.offset
-        targets = [each.target for each in self.train.encoded]
+        targets = [example.target for example in self.train.encoded]
         while True:
-            order = _order(len(self.train), self.seed, epoch)
+            order = _shuffle(len(self.train), self.seed, epoch)
             parts = self.task.make_batches(targets, order, self.batch_size)
             ends = np.cumsum([len(part) for part in parts]).tolist()
             for part, end in zip(parts, ends, strict=True):
@@ -179,38 +193,44 @@ class FinetuningObjective:
             epoch, done = epoch + 1, 0
 
     def follow(self, cursor: Cursor, decayed: float) -> dict[str, float]:
-        """Nothing changes with the schedule."""
+        """Returns nothing, because nothing changes with the schedule."""
         return {}
 
     def counts(self, sequences: Sequences) -> dict[str, float]:
-        """What the task divides its summed loss by."""
-        return {"task": self.task.count([each.target for each in self.train.of_batch(sequences)])}
+        """The number by which the task divides its summed loss."""
+        return {"task": self.task.count([example.target for example in self.train.of_batch(sequences)])}
 
     def begin_step(self, micro_batches: Sequence[Sequence[Sequences]], rank: int, gather: Gather) -> None:
-        """Where the loss compares a batch's examples and these are divided, a first pass over all of them."""
+        """If the loss compares examples and they are divided into micro-batches, runs the first pass over all
+        of them.
+        """
         if not self.task.needs_global_batch or sum(len(batch) for batch in micro_batches) == 1:
             return
-        every = chain.from_iterable(micro_batches)
-        targets = [each.target for micro_batch in every for each in self.train.of_batch(micro_batch)]
+        targets = [
+            example.target
+            for micro_batch in chain.from_iterable(micro_batches)
+            for example in self.train.of_batch(micro_batch)
+        ]
         self._cache.fill(micro_batches, rank, gather, lambda outputs: self.task.losses(outputs, targets))
 
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
         """The task's summed loss of one micro-batch."""
         loss = self._cache.loss(sequences) if self.task.needs_global_batch else None
         if loss is None:
-            targets = [each.target for each in self.train.of_batch(sequences)]
+            targets = [example.target for example in self.train.of_batch(sequences)]
             loss = self.task.loss(self._outputs(sequences), targets)
         return {"task": loss}
 
     def flops(self, sequences: Sequences) -> float:
-        """The encoder's, backward counted as twice forward; frozen parts need no backward pass."""
-        rows = sum(len(window.rows) for each in self.train.of_batch(sequences) for window in each.windows)
+        """The encoder's operations. The backward pass counts twice; a frozen encoder has none."""
+        examples = self.train.of_batch(sequences)
+        rows = sum(len(window.rows) for example in examples for window in example.windows)
         trained = any(parameter.requires_grad for parameter in self.model.encoder.parameters())
         return (3 if trained else 1) * encoder_flops(self.model.config, sequences.lengths, rows)
 
     def evaluate(self, rank: int, ranks: int, add: Add) -> dict[str, float]:
-        """The task's metrics on dev, calibrated there as the finished model will be, for thresholds may
-        decide which weights are best; every rank measures the same.
+        """The task's metrics on dev, the same on every rank. A copy of the task is calibrated there like the
+        finished model, because thresholds may decide which weights are best.
         """
         if self.dev is None:
             return {}
@@ -225,5 +245,5 @@ def _outputs(model: TaskModel, train: EncodedExamples, device: torch.device, seq
     return outputs
 
 
-def _order(examples: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+def _shuffle(examples: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     return np.random.Generator(np.random.PCG64DXSM([seed, epoch])).permutation(examples)

@@ -1,5 +1,5 @@
-"""Many examples without gradients: sorted by length, packed, a batch for each core. What was computed is
-looked at before anybody believes it, for finite weights can have values that are not.
+"""Forward passes over many examples without gradients: sorted by length, packed, one batch for each core.
+Outputs are checked to be finite, because finite weights can still overflow.
 """
 
 from collections import deque
@@ -21,13 +21,13 @@ from bertsmith.model.cpu.onednn_matmul import FEWEST_TOKENS, fast_products
 from bertsmith.model.cpu.process import one_core_threads
 from bertsmith.tasks.examples.encoding import EncodedExample, Layout, pack_examples
 
-_BATCH_TOKENS = 640  # of a core: 1,024 are one per cent faster and hold 40 MB more
-_BATCHES = 4  # of a core at least, where there is enough for them: else one has more than the others
+_BATCH_TOKENS = 640  # for each core: 1,024 are one per cent faster and need 40 MB more
+_BATCHES = 4  # for each core at least, if there are enough tokens: otherwise cores end at different times
 Compute = Callable[[PackedBatch, Layout], Tensor]
 
 
 def require_finite(values: Tensor) -> Tensor:
-    """The values as they are. Raises NotFinite where one is infinite or NaN."""
+    """Returns the values unchanged. Raises NotFinite if one is infinite or NaN."""
     if not bool(values.isfinite().all()):
         raise NotFinite(
             "The model was expected to give finite values, but they overflow: its weights are too large or "
@@ -38,10 +38,10 @@ def require_finite(values: Tensor) -> Tensor:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode; afterwards, also after an error, in the mode that it was in.
+    """Puts the model in evaluation mode and restores its mode afterwards, also after an error.
 
-    One that is in evaluation mode stays as it is: to walk through its modules takes a tenth of the time of a
-    text that a small model answers alone.
+    A model in evaluation mode is left alone: walking through its modules takes a tenth of the time that a
+    small model needs for one text.
     """
     if not model.training:
         yield
@@ -54,56 +54,58 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 class BatchOutputs(NamedTuple):
-    """What was computed of a batch, on the host, with its examples' numbers and how they lay in it."""
+    """The outputs of one batch on the host, with the indices of its examples and their layout in the
+    batch.
+    """
 
     numbers: list[int]
     layout: Layout
-    found: npt.NDArray[Any]
+    outputs: npt.NDArray[Any]
 
 
 def forward_passes(
     compute: Compute, encoded: Sequence[EncodedExample], device: torch.device, batch_tokens: int | None = None
 ) -> Iterator[BatchOutputs]:
-    """What `compute` makes of each batch, without gradients. Longest examples come first.
+    """Runs `compute` on each batch, without gradients, the longest examples first.
 
-    A batch has examples of at most `batch_tokens` together, at least one: 640 by default, 32,768 on a GPU.
-    On a processor each core gets four or more, unless they would be small, and several threads call `compute`
-    at a time. Which examples a batch has changes the last bits only, by the kernels not even them. Raises
-    NotFinite.
+    A batch has examples of at most `batch_tokens` in total, and at least one example: by default 640 tokens,
+    32,768 on a GPU. On a processor each core gets four batches or more, unless they would become small, and
+    several threads call `compute` at the same time. How examples are divided into batches changes only the
+    last bits, and with our kernels not even those. Raises NotFinite.
     """
     tokens = batch_tokens or usual_forward_tokens(device)
     on_cpu = device.type == "cpu"
-    lengths = [each.tokens for each in encoded]
+    lengths = [example.tokens for example in encoded]
     if on_cpu and (total := sum(lengths)) > tokens:
-        each = total // (_BATCHES * torch.get_num_threads())
-        tokens = min(tokens, max(FEWEST_TOKENS, each))
+        share = total // (_BATCHES * torch.get_num_threads())
+        tokens = min(tokens, max(FEWEST_TOKENS, share))
     batches = list(batches_by_length(lengths, tokens))
     run = partial(_run, compute, encoded, device)
     if not on_cpu:  # a GPU computes a batch while the next one is packed
-        yield from _one_behind(map(run, batches))
+        yield from _fetch_one_behind(map(run, batches))
         return
     cores = torch.get_num_threads()
     with _CALLS.counted() as calls:
         if tokens >= FEWEST_TOKENS and min(cores, len(batches)) > 1:
-            # The setting of products is the process's. Each batch for itself, a small one would have it when
-            # a large one happens to be at work beside it, and so other last bits from call to call.
+            # This setting belongs to the process. If each batch set it, a small batch would run with it
+            # whenever a large one happened to run beside it, and its last bits would vary from call to call.
             with fast_products():
-                yield from _by_threads(run, batches, cores)
-        elif calls > 1:  # callers in several threads: each with all cores, they would wait for one another
-            yield from _by_threads(run, batches, cores)
+                yield from _run_in_threads(run, batches, cores)
+        elif calls > 1:  # several calling threads would wait for one another if each used all cores
+            yield from _run_in_threads(run, batches, cores)
         else:
-            yield from map(_on_host, map(run, batches))
+            yield from map(_fetch, map(run, batches))
 
 
-class _Calls:
-    """How many threads of the process are at `forward_passes`."""
+class _CallCounter:
+    """Counts the threads of this process that are in `forward_passes`."""
 
     def __init__(self) -> None:
         self._lock, self._count = Lock(), 0
 
     @contextmanager
     def counted(self) -> Iterator[int]:
-        """With this one."""
+        """Counts the caller while the block runs, and yields the count with it."""
         with self._lock:
             self._count += 1
             count = self._count
@@ -114,41 +116,41 @@ class _Calls:
                 self._count -= 1
 
 
-_CALLS = _Calls()
+_CALLS = _CallCounter()
 
 
 def usual_forward_tokens(device: torch.device) -> int:
-    """Tokens of a batch where nobody says how many."""
+    """The default number of tokens in a batch."""
     return _BATCH_TOKENS if device.type == "cpu" else usual_batch_tokens(device.type)
 
 
 def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Numbers of examples of so many tokens each, longest first, as many at a time as have at most
-    `batch_tokens`, at least one.
+    """Divides examples of the given numbers of tokens into batches of indices: longest first, at most
+    `batch_tokens` in total, at least one example.
     """
-    held: list[int] = []
+    batch: list[int] = []
     tokens = 0
-    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
-        if held and tokens + lengths[number] > batch_tokens:
-            yield held
-            held, tokens = [], 0
-        held.append(number)
-        tokens += lengths[number]
-    if held:
-        yield held
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if batch and tokens + lengths[index] > batch_tokens:
+            yield batch
+            batch, tokens = [], 0
+        batch.append(index)
+        tokens += lengths[index]
+    if batch:
+        yield batch
 
 
 class _PendingOutputs(NamedTuple):
-    """As `BatchOutputs`, while a GPU may still be at it."""
+    """Like `BatchOutputs`, but a GPU may still be computing them."""
 
     numbers: list[int]
     layout: Layout
-    found: Tensor
+    outputs: Tensor
 
 
 def forward_pass(compute: Compute, encoded: Sequence[EncodedExample], device: torch.device) -> BatchOutputs:
-    """What `compute` makes of one batch, in this thread, without gradients. Raises NotFinite."""
-    return _on_host(_run(compute, encoded, device, list(range(len(encoded)))))
+    """Runs `compute` on one batch, in this thread and without gradients. Raises NotFinite."""
+    return _fetch(_run(compute, encoded, device, list(range(len(encoded)))))
 
 
 def _run(
@@ -163,38 +165,38 @@ def _run(
 def packed_batch(
     encoded: Sequence[EncodedExample], numbers: Sequence[int], device: torch.device
 ) -> PackedBatch:
-    """Examples by their numbers, on the device."""
-    multiple = ROWS if device.type == "cpu" else 1  # else each packed product fills its rows up, by a copy
+    """Packs the examples into one batch on the device; `numbers` become its keys."""
+    multiple = ROWS if device.type == "cpu" else 1  # otherwise each packed product would copy to pad rows
     return PackedBatch.of(pack_examples(encoded, numbers), device, multiple)
 
 
-def _by_threads(
+def _run_in_threads(
     run: Callable[[list[int]], _PendingOutputs], batches: Sequence[list[int]], cores: int
 ) -> Iterator[BatchOutputs]:
-    """In order, a batch a core at a time, and one more for each that is done early."""
-    threads, begun = one_core_threads(cores), deque[Future[_PendingOutputs]]()
+    """Yields outputs in order. One batch a core is computed at a time, with one more queued for each."""
+    threads, running = one_core_threads(cores), deque[Future[_PendingOutputs]]()
     try:
         for numbers in batches:
-            begun.append(threads.submit(run, numbers))
-            if len(begun) > 2 * cores:
-                yield _on_host(begun.popleft().result())
-        while begun:
-            yield _on_host(begun.popleft().result())
-    finally:  # after Ctrl-C or an error, and where nobody asks for the rest
-        for each in begun:
-            each.cancel()
+            running.append(threads.submit(run, numbers))
+            if len(running) > 2 * cores:
+                yield _fetch(running.popleft().result())
+        while running:
+            yield _fetch(running.popleft().result())
+    finally:  # after Ctrl-C or an error, or if the caller stops early
+        for future in running:
+            future.cancel()
 
 
-def _one_behind(computing: Iterable[_PendingOutputs]) -> Iterator[BatchOutputs]:
-    """Each is fetched when the next one is under way."""
-    before = None
-    for each in computing:
-        if before is not None:
-            yield _on_host(before)
-        before = each
-    if before is not None:
-        yield _on_host(before)
+def _fetch_one_behind(pending_batches: Iterable[_PendingOutputs]) -> Iterator[BatchOutputs]:
+    """Fetches each batch's outputs after the next batch has been started."""
+    previous = None
+    for pending in pending_batches:
+        if previous is not None:
+            yield _fetch(previous)
+        previous = pending
+    if previous is not None:
+        yield _fetch(previous)
 
 
-def _on_host(computed: _PendingOutputs) -> BatchOutputs:
-    return BatchOutputs(computed.numbers, computed.layout, require_finite(computed.found.cpu()).numpy())
+def _fetch(pending: _PendingOutputs) -> BatchOutputs:
+    return BatchOutputs(pending.numbers, pending.layout, require_finite(pending.outputs.cpu()).numpy())

@@ -1,6 +1,6 @@
-"""An encoder with a task's head, and what it gives for many examples.
+"""An encoder with a task's head, and its outputs for many examples.
 
-N tokens in the packed batch, E examples, R rows that the head reads, H hidden size.
+N tokens in the packed batch, E examples, R rows that the head reads, T texts, H hidden size.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,13 +18,14 @@ from bertsmith.tasks.forward_passes import evaluating, forward_passes, require_f
 from bertsmith.tasks.heads.pooling import join_pooled
 from bertsmith.tasks.task import Head, Outputs
 
-LONGEST = 1 << 13  # tokens of an example that are computed at once
+LONGEST = 1 << 13  # tokens of one example that are computed at once
 
 
 class TaskModel(nn.Module):
-    """What is fine-tuned and saved. A pooler that no head reads is left out: nothing would train it.
+    """The encoder and head that are fine-tuned and saved. If the head doesn't read the pooler, it is left
+    out, because nothing would train it.
 
-    `new_pooler`: the encoder came without one that the head reads, and has one of random weights now.
+    `new_pooler`: the head reads a pooler, and the encoder came without one, so it has random weights.
     """
 
     def __init__(self, encoder: Bert, head: Head) -> None:
@@ -41,12 +42,12 @@ class TaskModel(nn.Module):
             initialise(encoder.pooler, encoder.config.initializer_range)
 
     def forward(self, batch: PackedBatch, layout: Layout) -> Tensor:
-        """-> (E, ...), or (R, ...) where the head answers for each row."""
+        """The head's outputs (E, ...), or (R, ...) if it is `per_row`."""
         outputs: Tensor = self.head(self.states(batch, layout), layout)
         return outputs
 
     def states(self, batch: PackedBatch, layout: Layout) -> Tensor:
-        """What the head reads of the encoder."""
+        """The hidden states that the head reads: of the layout's rows, all tokens, or the pooler."""
         states: Tensor = self.encoder(batch, None if self.head.reads_all else layout.rows)
         return self.encoder.pool(states) if self.head.pooled else states
 
@@ -57,17 +58,17 @@ def outputs_of(
     batch_tokens: int | None = None,
     progress: Progress | None = None,
 ) -> list[Outputs]:
-    """The head's outputs for each example, on the host: (C,), or (R, C) if it answers per row. In float32, or
-    in float64 where the head does.
+    """The head's outputs for each example, on the host: (C,), or (R, C) if it is `per_row`. In float32, or in
+    float64 if the head uses that.
 
-    Computed where the model is, in batches of `batch_tokens` as `forward_passes` has them. Of an example of
-    more than `LONGEST` tokens as many are computed at a time. Progress is in tokens.
+    They are computed on the model's device, in batches of `batch_tokens` as in `forward_passes`. An example
+    of more than `LONGEST` tokens is computed in parts. Progress counts tokens.
     """
     results: list[Outputs | None] = [None] * len(encoded)
     divides = model.head.per_row or model.head.joins is not None
-    long = [number for number, each in enumerate(encoded) if divides and each.tokens > LONGEST]
+    long = [index for index, example in enumerate(encoded) if divides and example.tokens > LONGEST]
     short = sorted({*range(len(encoded))}.difference(long))
-    done, total = 0, sum(each.tokens for each in encoded)
+    done, total = 0, sum(example.tokens for example in encoded)
 
     def count(tokens: int) -> None:
         nonlocal done
@@ -76,48 +77,48 @@ def outputs_of(
             progress(done, total, "tokens")
 
     with evaluating(model):
-        for places, output in _outputs(model, [encoded[number] for number in short], batch_tokens, count):
-            for place, piece in zip(places, output, strict=True):
-                results[short[place]] = piece
-        for number in long:
-            results[number] = _long_output(model, encoded[number], batch_tokens, count)
+        for indices, outputs in _batch_outputs(model, [encoded[n] for n in short], batch_tokens, count):
+            for index, output in zip(indices, outputs, strict=True):
+                results[short[index]] = output
+        for index in long:
+            results[index] = _long_output(model, encoded[index], batch_tokens, count)
     return [result for result in results if result is not None]
 
 
-def _outputs(
+def _batch_outputs(
     model: TaskModel,
     encoded: Sequence[EncodedExample],
     batch_tokens: int | None,
     count: Callable[[int], None],
 ) -> Iterator[tuple[list[int], Sequence[Outputs]]]:
-    """Batch by batch, with the examples' places."""
+    """Yields, for each batch, the indices of its examples and their outputs."""
 
     def compute(batch: PackedBatch, layout: Layout) -> Tensor:
-        found: Tensor = model(batch, layout)
-        return at_least_float32(found)
+        outputs: Tensor = model(batch, layout)
+        return at_least_float32(outputs)
 
     device = next(model.parameters()).device
-    for places, layout, found in forward_passes(compute, encoded, device, batch_tokens):
+    for indices, layout, outputs in forward_passes(compute, encoded, device, batch_tokens):
         ends = np.cumsum(layout.rows_of_example)[:-1] if model.head.per_row else None
-        yield places, list(found) if ends is None else np.split(found, ends)
-        count(sum(each.tokens for each in layout.encoded))
+        yield indices, list(outputs) if ends is None else np.split(outputs, ends)
+        count(sum(example.tokens for example in layout.encoded))
 
 
 def _long_output(
     model: TaskModel, encoded: EncodedExample, batch_tokens: int | None, count: Callable[[int], None]
 ) -> Outputs:
-    """Of one example, part by part: rows stand for themselves, and of pooled vectors the head `joins` those
-    of a text.
+    """The outputs of one long example, part by part. Rows are independent of each other; pooled vectors of a
+    text's parts are combined as the head `joins` them.
     """
     parts = encoded.parts(LONGEST)
     if model.head.per_row:
         ends = np.cumsum([sum(len(window.rows) for window in part.windows) for part in parts])
-        joined: Outputs | None = None  # at once: pieces kept between batches would hold freed memory apart
-        for places, outputs in _outputs(model, parts, batch_tokens, count):
-            for place, piece in zip(places, outputs, strict=True):
+        joined: Outputs | None = None  # one array: small ones kept between batches would fragment memory
+        for indices, outputs in _batch_outputs(model, parts, batch_tokens, count):
+            for index, output in zip(indices, outputs, strict=True):
                 if joined is None:
-                    joined = np.empty((ends[-1], *piece.shape[1:]), piece.dtype)
-                joined[ends[place] - len(piece) : ends[place]] = piece
+                    joined = np.empty((ends[-1], *output.shape[1:]), output.dtype)
+                joined[ends[index] - len(output) : ends[index]] = output
         assert joined is not None  # a text has a window at least
         return joined
     device = next(model.parameters()).device
@@ -126,10 +127,10 @@ def _long_output(
     def compute(batch: PackedBatch, layout: Layout) -> Tensor:
         return model.head.pool(model.states(batch, layout), layout).float()
 
-    for places, layout, found in forward_passes(compute, parts, device, batch_tokens):
-        vectors[places] = found
-        count(sum(each.tokens for each in layout.encoded))
-    assert model.head.joins is not None  # whoever has parts of a text joins them
+    for indices, layout, pooled_parts in forward_passes(compute, parts, device, batch_tokens):
+        vectors[indices] = pooled_parts
+        count(sum(part.tokens for part in layout.encoded))
+    assert model.head.joins is not None  # `outputs_of` divides examples for such heads only
     texts = np.array([part.windows[0].text for part in parts])
     by_tokens = model.head.joins == "mean"
     sizes = np.array([part.tokens if by_tokens else len(part.windows) for part in parts])
@@ -139,6 +140,6 @@ def _long_output(
     return np.asarray(require_finite(output.cpu()).numpy())
 
 
-def at_least_float32(found: Tensor) -> Tensor:
-    """What a head gives on the host: its own precision, where that is float64."""
-    return found.to(torch.promote_types(found.dtype, torch.float32))
+def at_least_float32(outputs: Tensor) -> Tensor:
+    """Converts lower precisions to float32; float64 stays as it is."""
+    return outputs.to(torch.promote_types(outputs.dtype, torch.float32))

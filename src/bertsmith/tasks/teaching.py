@@ -1,5 +1,5 @@
-"""An encoder taught before it has its head, by a loss of another kind on the same labelled examples: by pairs
-of one label (contrast), or by saying a label's word in a gap (cloze).
+"""Auxiliary tasks that train an encoder before it gets its head, on the same labelled examples: by
+contrasting texts of equal and different labels, or by filling a gap with a label's words (cloze).
 """
 
 import re
@@ -29,13 +29,15 @@ from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 
-FEWEST_A_BATCH = 4  # two texts of each of two labels: of fewer none has both its like and another
+FEWEST_A_BATCH = 4  # two texts of two labels: in fewer, no text meets its own label and another one
 _TEMPERATURE = 0.1
 _BETWEEN_WORDS = re.compile(r"[\W_]+|(?<=[a-z])(?=[A-Z])")
 
 
 class AuxiliaryTask(Task[Any]):
-    """A subclass has a head and a loss of its own; all else is the task's."""
+    """A task with a head and loss of its own; everything else is delegated to the task that it
+    prepares for.
+    """
 
     main_metric = "accuracy"
 
@@ -44,7 +46,7 @@ class AuxiliaryTask(Task[Any]):
         self._task, self.name = task, task.name  # type: ignore[misc]
 
     def examples(self, train: EncodedExamples) -> EncodedExamples:
-        """The task's examples as they are taught by."""
+        """The training examples in the form that the auxiliary loss needs."""
         return train
 
     def example(self, text: Any, where: str = "the input") -> Any:
@@ -62,7 +64,7 @@ class AuxiliaryTask(Task[Any]):
     def calibrate(
         self, outputs: Sequence[Outputs], examples: Sequence[Any], encoded: Sequence[EncodedExample]
     ) -> Metrics:
-        """As the task does, in a copy: the task itself may be held elsewhere, and stays as it is."""
+        """Calibrates a copy of the task, because others may hold the task itself."""
         self._task = copy(self._task)
         return self._task.calibrate(outputs, examples, encoded)
 
@@ -76,20 +78,20 @@ class AuxiliaryTask(Task[Any]):
 
 
 class FeatureHead(PooledHead):
-    """What a linear head would read, and no layer of its own."""
+    """The features that a linear head would read, without a layer of its own."""
 
     def __init__(self, config: BertConfig, pooling: Any) -> None:
         super().__init__(config, 1, pooling)
         del self.out
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
-        """-> (E, F), of length 1."""
+        """Features (E, F) of length 1."""
         return self.features(states, layout)
 
 
 class ClassContrast(AuxiliaryTask):
-    """A loss between the texts of a batch in place of one on their labels. Targets are a class each, or
-    (C,) which labels a text has: two are then alike by the share of their labels that both have.
+    """Supervised contrastive learning on the texts of a batch. Targets are a class each, or truth values (C,)
+    of labels: two texts are then positives to the degree that they share labels.
     """
 
     @property
@@ -103,91 +105,97 @@ class ClassContrast(AuxiliaryTask):
         return self.losses(outputs, targets).sum()
 
     def losses(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
-        """(E, F) -> (E,); 0 for a text that shares no label with another of the batch."""
-        alike = to_device(_alikeness(targets), outputs.device)
-        itself = torch.eye(len(targets), dtype=torch.bool, device=outputs.device)
-        near = (outputs.float() @ outputs.float().T / _TEMPERATURE).masked_fill(itself, -torch.inf)
-        shares = F.log_softmax(near, 1).masked_fill(itself, 0.0)
-        total = alike.sum(1)
-        return -(alike * shares).sum(1) / total.where(total > 0, 1.0)
+        """(E, F) -> (E,); 0 for a text that shares no label with another text of the batch."""
+        overlap = to_device(_label_overlap(targets), outputs.device)
+        is_self = torch.eye(len(targets), dtype=torch.bool, device=outputs.device)
+        similarities = (outputs.float() @ outputs.float().T / _TEMPERATURE).masked_fill(is_self, -torch.inf)
+        log_probabilities = F.log_softmax(similarities, 1).masked_fill(is_self, 0.0)
+        total = overlap.sum(1)
+        return -(overlap * log_probabilities).sum(1) / total.where(total > 0, 1.0)
 
     def make_batches(self, targets: Sequence[Any], order: Ints, batch_size: int) -> list[Ints]:
-        """Batches of several texts a label, as many labels as fit: each text meets some of its own label. A
-        text of several labels is counted as one of the rarest. `batch_size` is FEWEST_A_BATCH or more.
+        """Batches with several texts of each label, and as many labels as fit, so that each text meets others
+        of its label. A text of several labels counts as one of its rarest. `batch_size` is at least
+        FEWEST_A_BATCH.
         """
-        labels = _rarest(targets)[order]
-        drawn = {label: place for place, label in enumerate(dict.fromkeys(labels.tolist()))}
-        several = max(batch_size // len(drawn), min(4, batch_size // 2))
-        seen = dict.fromkeys(drawn, 0)
-        turn = np.zeros(len(order), np.int64)
-        for place, label in enumerate(labels.tolist()):
-            turn[place] = seen[label] // several
-            seen[label] += 1
-        of_label = np.array([drawn[label] for label in labels.tolist()], np.int64)
-        by_turn = np.lexsort((of_label, turn))
-        ordered = order[by_turn]
+        labels = _rarest_labels(targets)[order]
+        label_rank = {label: rank for rank, label in enumerate(dict.fromkeys(labels.tolist()))}
+        per_round = max(batch_size // len(label_rank), min(4, batch_size // 2))  # texts of a label
+        counts = dict.fromkeys(label_rank, 0)
+        rounds = np.zeros(len(order), np.int64)
+        for position, label in enumerate(labels.tolist()):
+            rounds[position] = counts[label] // per_round
+            counts[label] += 1
+        ranks = np.array([label_rank[label] for label in labels.tolist()], np.int64)
+        ordered = order[np.lexsort((ranks, rounds))]
         starts = list(range(0, len(ordered), batch_size))
-        if len(starts) > 1:  # the last two share their texts: a few left over would meet hardly any others
+        if len(starts) > 1:  # divide the last two evenly: a few left over would meet hardly any others
             starts[-1] = (starts[-2] + len(ordered) + 1) // 2
         return np.split(ordered, starts[1:])
 
 
-def _alikeness(targets: Sequence[Any]) -> npt.NDArray[np.float32]:
-    """(E, E) in 0 … 1, 0 of each with itself: Jaccard's index of two sets of labels."""
+def _label_overlap(targets: Sequence[Any]) -> npt.NDArray[np.float32]:
+    """Jaccard's index (E, E) of the label sets of two texts, in 0 … 1; 0 of a text with itself."""
     sets = np.array(targets)
     if sets.ndim == 1:
         sets = sets[:, None] == np.unique(sets)
     sets = sets.astype(np.float32)
-    both, sizes = sets @ sets.T, sets.sum(1)
-    alike: npt.NDArray[np.float32] = both / np.maximum(sizes[:, None] + sizes - both, 1)
-    np.fill_diagonal(alike, 0.0)
-    return alike
+    shared, sizes = sets @ sets.T, sets.sum(1)
+    overlap: npt.NDArray[np.float32] = shared / np.maximum(sizes[:, None] + sizes - shared, 1)
+    np.fill_diagonal(overlap, 0.0)
+    return overlap
 
 
-def _rarest(targets: Sequence[Any]) -> Ints:
-    """(E,) each text's label, or the rarest of several; -1 where there is none."""
-    given = np.array(targets)
-    if given.ndim == 1:
-        return given.astype(np.int64)
-    times = np.where(given, given.sum(0), len(given) + 1)
-    return np.where(given.any(1), times.argmin(1), -1).astype(np.int64)
+def _rarest_labels(targets: Sequence[Any]) -> Ints:
+    """(E,): each text's label, or the rarest of several; -1 if it has none."""
+    labels = np.array(targets)
+    if labels.ndim == 1:
+        return labels.astype(np.int64)
+    frequency = np.where(labels, labels.sum(0), len(labels) + 1)
+    return np.where(labels.any(1), frequency.argmin(1), -1).astype(np.int64)
 
 
 class GapHead(Head):
-    """The masked-language head, and of the vocabulary the labels' words alone."""
+    """The masked-language head, with the labels' words in place of the whole vocabulary."""
 
-    def __init__(self, known: MaskedLanguageHead, words: Tensor, biases: Tensor) -> None:
-        """`words` (C, H) and `biases` (C,) are what the vocabulary's own are for each label."""
+    def __init__(self, masked_language: MaskedLanguageHead, word_vectors: Tensor, biases: Tensor) -> None:
+        """`word_vectors` (C, H) and `biases` (C,) take the place of the vocabulary's, one for each label."""
         super().__init__()
-        self.transform = nn.Sequential(known.dense, known.activation, known.norm)
-        self.out = nn.Linear(words.shape[1], words.shape[0])
+        self.transform = nn.Sequential(
+            masked_language.dense, masked_language.activation, masked_language.norm
+        )
+        self.out = nn.Linear(word_vectors.shape[1], word_vectors.shape[0])
         with torch.no_grad():
-            self.out.weight.copy_(words)
+            self.out.weight.copy_(word_vectors)
             self.out.bias.copy_(biases)
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
-        """(R, H) of the gaps -> (E, C)."""
+        """Hidden states (R, H) of the gaps -> logits (E, C)."""
         outputs: Tensor = self.out(self.transform(states))
         return pool_examples(outputs, layout, "mean")
 
 
 class Cloze(AuxiliaryTask):
-    """A label is as likely as its words are in the gap."""
+    """A label is as likely as its words are in the gap (pattern-exploiting training, Schick and Schütze
+    2021).
+    """
 
     def __init__(self, task: Task[Any], source: Path, tokenizer: Tokenizer) -> None:
-        """`source` is a folder with a masked-language head, as `can_be_gapped` says."""
+        """`source` is a folder with a masked-language head, see `can_be_gapped`."""
         super().__init__(task)
         self._source, self._tokenizer = source, tokenizer
 
     def head(self, config: BertConfig) -> Head:
-        """As pre-training left it: a word of several pieces, and a label of several words, is their mean."""
+        """The pre-trained head. A word of several tokens, or a label of several words, is represented by
+        their mean.
+        """
         model, _ = load_pretraining_model(self._source)
-        pieces = [torch.tensor(words) for words in words_of(self.labels, self._tokenizer)]
+        label_tokens = [torch.tensor(tokens) for tokens in words_of(self.labels, self._tokenizer)]
         with torch.no_grad():
             table, bias = model.encoder.embeddings.token.weight, model.masked_language.bias
-            words = torch.stack([table[piece].mean(0) for piece in pieces])
-            biases = torch.stack([bias[piece].mean() for piece in pieces])
-        return GapHead(model.masked_language, words, biases)
+            word_vectors = torch.stack([table[tokens].mean(0) for tokens in label_tokens])
+            biases = torch.stack([bias[tokens].mean() for tokens in label_tokens])
+        return GapHead(model.masked_language, word_vectors, biases)
 
     def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
         return self._task.loss(outputs, targets)
@@ -196,13 +204,14 @@ class Cloze(AuxiliaryTask):
         return self._task.count(targets)
 
     def examples(self, train: EncodedExamples) -> EncodedExamples:
-        """Each window with a gap behind its text, which the head reads."""
+        """The examples with a gap after the text of each window; the head reads the gap."""
         gapped = [
-            EncodedExample(tuple(map(self._with_gap, each.windows)), each.target) for each in train.encoded
+            EncodedExample(tuple(map(self._add_gap, example.windows)), example.target)
+            for example in train.encoded
         ]
         return EncodedExamples(train.examples, gapped)
 
-    def _with_gap(self, window: Window) -> Window:
+    def _add_gap(self, window: Window) -> Window:
         ids, segments = window.token_ids, window.segment_ids
         end = len(ids) - len(self._tokenizer.template.behind)
         text = min(end, self.settings.max_length - len(self._tokenizer.template.behind) - 1)
@@ -212,7 +221,7 @@ class Cloze(AuxiliaryTask):
 
 
 def can_be_gapped(task: Task[Any], source: Path, tokenizer: Tokenizer) -> bool:
-    """Whether every label has words, and the folder a masked-language head to say them."""
+    """Whether every label has words, and the folder has a masked-language head to predict them."""
     if isinstance(tokenizer, ValueTokenizer) or not all(words_of(task.labels, tokenizer)):
         return False
     try:
@@ -223,13 +232,12 @@ def can_be_gapped(task: Task[Any], source: Path, tokenizer: Tokenizer) -> bool:
 
 
 def words_of(labels: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    """The pieces of each label's words: 'card_arrival' has those of 'card arrival'. None of a label without
-    letters, or whose words the vocabulary doesn't know.
+    """The token ids of each label's words: 'card_arrival' has those of 'card arrival'. Empty for a label
+    without letters, or with words that the vocabulary doesn't know.
     """
     blank = " " if tokenizer.family == "byte-level" else ""  # Ġ begins a word
     texts = [blank + " ".join(filter(None, _BETWEEN_WORDS.split(label))) for label in labels]
-    found = tokenizer.encode_pieces(texts)
     return [
-        [piece for piece in each.ids if piece != tokenizer.unk_id] if any(map(str.isalpha, text)) else []
-        for text, each in zip(texts, found, strict=True)
+        [token for token in pieces.ids if token != tokenizer.unk_id] if any(map(str.isalpha, text)) else []
+        for text, pieces in zip(texts, tokenizer.encode_pieces(texts), strict=True)
     ]

@@ -89,7 +89,7 @@ class ExplainedModel(ABC):
 
     def outputs(self, encoded: EncodedExample, compute: Any) -> Any:
         """Of the input as it is, on the host."""
-        return forward_pass(compute, [encoded], self.device).found
+        return forward_pass(compute, [encoded], self.device).outputs
 
 
 class _ExplainedTaskModel(ExplainedModel):

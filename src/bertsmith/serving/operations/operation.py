@@ -35,9 +35,9 @@ class Pass:
         """Of each example. Raises NotFinite."""
         computed = forward_pass(self.compute, encoded, self.device)
         if not self.per_row:
-            return list(computed.found)
+            return list(computed.outputs)
         ends = np.cumsum(computed.layout.rows_of_example)[:-1]
-        return list(np.split(computed.found, ends))
+        return list(np.split(computed.outputs, ends))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""What a teacher's outputs teach: how those of several teachers become one, and how far a student's are from
-them. A task names its loss; a head of one's own is taught by its numbers unless it does.
+"""Distillation losses: how several teachers' outputs are averaged, and how far a student's outputs are from
+them. Each task names its loss; a task of your own gets the squared difference of numbers by default.
 
 E examples, R rows that a head answers for, W windows, C outputs, T texts of an example, H hidden size, and D
 documents of a batch.
@@ -17,14 +17,14 @@ from torch.nn import functional as F
 from bertsmith.arrays import Float32s, Ints
 from bertsmith.data.batch import to_device
 
-_LEAST = 1e-7  # of a probability: what is impossible to a teacher has no infinite price
+_LEAST = 1e-7  # the smallest probability: an event that the teacher excludes has no infinite loss
 
 
 @dataclass(frozen=True)
 class DistillationTarget:
-    """The target of an example that has a teacher. `gold` is the task's own target, None where it needs a
-    label and there is none; `answer` the teacher's, (C,), (R, C) or (T, H), None where a label is all there
-    is; `rows` how many rows the head reads of each window; `labelled` whether `gold` is to be learned.
+    """The target of an example that a teacher has answered. `gold` is the task's own target, None if the
+    example has no label; `answer` is the teacher's, (C,), (R, C) or (T, H), None if there is only a label;
+    `rows` has how many rows the head reads of each window; `labelled` says whether `gold` is to be learned.
     """
 
     gold: Any
@@ -34,8 +34,8 @@ class DistillationTarget:
 
 
 class DistillationLoss:
-    """By squares: numbers, scores and cosines, in units of `deviation`, by default the standard deviation of
-    the answers that are learned from.
+    """Squared differences of numbers, scores or cosines, in units of `deviation`: by default the standard
+    deviation of the answers that are learned from.
     """
 
     needs_global_batch = False
@@ -44,47 +44,47 @@ class DistillationLoss:
         self.deviation = deviation
 
     def begin(self, answers: Sequence[Float32s]) -> None:
-        """Sees all answers that will be learned from."""
+        """Sees all answers that will be learned from, before training starts."""
         if self.deviation is None:
             self.deviation = float(np.concatenate([answer.reshape(-1) for answer in answers]).std()) or 1.0
 
     def answer(self, output: Float32s) -> Float32s:
-        """One teacher's output of an example as it can be averaged."""
+        """One teacher's output for an example, in the form in which outputs are averaged."""
         return output
 
     def together(self, answers: Sequence[Float32s]) -> Float32s:
-        """Several teachers' answers to one example as one."""
+        """Averages several teachers' answers to one example."""
         return answers[0] if len(answers) == 1 else np.mean(answers, axis=0, dtype=np.float64)
 
-    def count(self, taught: Sequence[DistillationTarget]) -> float:
-        """What the summed loss is divided by."""
-        return len(taught)
+    def count(self, targets: Sequence[DistillationTarget]) -> float:
+        """The number by which the summed loss is divided."""
+        return len(targets)
 
-    def losses(self, outputs: Tensor, taught: Sequence[DistillationTarget]) -> Tensor:
-        """(E, …) -> (E,), each example's part of the summed loss."""
+    def losses(self, outputs: Tensor, targets: Sequence[DistillationTarget]) -> Tensor:
+        """(E, …) -> (E,): each example's part of the summed loss."""
         assert self.deviation is not None
-        answers = _stacked(taught, outputs.device)
+        answers = _stack_answers(targets, outputs.device)
         return ((outputs.double() - answers) / self.deviation).square().flatten(1).mean(1)
 
 
 class RowLoss(DistillationLoss):
-    """The same of a head that answers for each row. The teacher's answers are (R, …)."""
+    """Squared differences for a head that answers for each row. The teacher's answers are (R, …)."""
 
-    def count(self, taught: Sequence[DistillationTarget]) -> float:
-        return max(sum(sum(each.rows) for each in taught), 1)
+    def count(self, targets: Sequence[DistillationTarget]) -> float:
+        return max(sum(sum(target.rows) for target in targets), 1)
 
-    def losses(self, outputs: Tensor, taught: Sequence[DistillationTarget]) -> Tensor:
-        """(R, …) -> (E,)."""
+    def losses(self, outputs: Tensor, targets: Sequence[DistillationTarget]) -> Tensor:
+        """Outputs (R, …) of all examples -> each example's part (E,) of the summed loss."""
         assert self.deviation is not None
-        answers = to_device(np.concatenate(_answers(taught)), outputs.device)
+        answers = to_device(np.concatenate(_answers(targets)), outputs.device)
         squares = ((outputs.double() - answers) / self.deviation).square()
-        sizes = np.array([sum(each.rows) for each in taught])
-        return _summed(squares.reshape(len(squares), -1).mean(1), sizes)
+        sizes = np.array([sum(target.rows) for target in targets])
+        return _sum_rows(squares.reshape(len(squares), -1).mean(1), sizes)
 
 
 class ClassLoss(DistillationLoss):
-    """Cross-entropy of the softened probabilities, less the teacher's own entropy: the divergence of Hinton
-    et al. 2015, times the square of the temperature (section 2). Answers are log-probabilities.
+    """Kullback-Leibler divergence of the softened probabilities from the teacher's, times the square of the
+    temperature (Hinton et al. 2015, section 2). Answers are log-probabilities.
     """
 
     def __init__(self, temperature: float) -> None:
@@ -92,30 +92,30 @@ class ClassLoss(DistillationLoss):
         self.temperature = temperature
 
     def begin(self, answers: Sequence[Float32s]) -> None:
-        """Nothing to be learned."""
+        """Does nothing: the loss has no unit to learn."""
 
     def answer(self, output: Float32s) -> Float32s:
         return _log_softmax(output)
 
     def together(self, answers: Sequence[Float32s]) -> Float32s:
-        """The log of the mean probability."""
+        """The logarithm of the mean probability."""
         if len(answers) == 1:
             return answers[0]
         mean = np.mean(np.exp(np.asarray(answers, np.float64)), axis=0)
         return np.asarray(np.log(mean + _LEAST), np.float32)
 
-    def losses(self, outputs: Tensor, taught: Sequence[DistillationTarget]) -> Tensor:
-        return self.divergence(outputs, _stacked(taught, outputs.device))
+    def losses(self, outputs: Tensor, targets: Sequence[DistillationTarget]) -> Tensor:
+        return self.divergence(outputs, _stack_answers(targets, outputs.device))
 
     def divergence(self, outputs: Tensor, answers: Tensor) -> Tensor:
-        """(…, C) logits and log-probabilities -> (…)."""
+        """Logits and log-probabilities, (…, C) each -> (…)."""
         ours = F.log_softmax(outputs.float() / self.temperature, -1)
         theirs = F.log_softmax(answers.float() / self.temperature, -1)
         return (theirs.exp() * (theirs - ours)).sum(-1) * self.temperature**2
 
 
 class LabelLoss(ClassLoss):
-    """The same of each label by itself, the mean over labels. Answers are log-odds."""
+    """The divergence of each label by itself, averaged over labels. Answers are log-odds."""
 
     def answer(self, output: Float32s) -> Float32s:
         return output
@@ -127,56 +127,56 @@ class LabelLoss(ClassLoss):
         mean = np.mean(1 / (1 + np.exp(-np.asarray(answers, np.float64))), axis=0).clip(_LEAST, 1 - _LEAST)
         return np.asarray(np.log(mean / (1 - mean)), np.float32)
 
-    def losses(self, outputs: Tensor, taught: Sequence[DistillationTarget]) -> Tensor:
-        answers = _stacked(taught, outputs.device).float()
-        either = [torch.stack([each, torch.zeros_like(each)], -1) for each in (outputs.float(), answers)]
-        return self.divergence(*either).mean(-1)
+    def losses(self, outputs: Tensor, targets: Sequence[DistillationTarget]) -> Tensor:
+        answers = _stack_answers(targets, outputs.device).float()
+        two_classes = [torch.stack([odds, torch.zeros_like(odds)], -1) for odds in (outputs.float(), answers)]
+        return self.divergence(*two_classes).mean(-1)
 
 
 class WordLoss(ClassLoss):
-    """The same of each word. The teacher's answers are (R, C), R the words."""
+    """The divergence of each word. The teacher's answers are (R, C), one row for each word."""
 
-    def count(self, taught: Sequence[DistillationTarget]) -> float:
-        return max(sum(sum(each.rows) for each in taught), 1)
+    def count(self, targets: Sequence[DistillationTarget]) -> float:
+        return max(sum(sum(target.rows) for target in targets), 1)
 
-    def losses(self, outputs: Tensor, taught: Sequence[DistillationTarget]) -> Tensor:
-        answers = to_device(np.concatenate(_answers(taught)), outputs.device)
-        sizes = np.array([sum(each.rows) for each in taught])
-        return _summed(self.divergence(outputs, answers), sizes)
+    def losses(self, outputs: Tensor, targets: Sequence[DistillationTarget]) -> Tensor:
+        answers = to_device(np.concatenate(_answers(targets)), outputs.device)
+        sizes = np.array([sum(target.rows) for target in targets])
+        return _sum_rows(self.divergence(outputs, answers), sizes)
 
 
 class SpanLoss(ClassLoss):
-    """The same of where an answer starts, and of where it ends, over the rows of each window: half of either.
-    The teacher's answers are logits (R, 2).
+    """The divergence of the answer's start and of its end over the rows of each window, half of either. The
+    teacher's answers are logits (R, 2).
     """
 
     def answer(self, output: Float32s) -> Float32s:
         return output
 
     def together(self, answers: Sequence[Float32s]) -> Float32s:
-        """The mean of the logits."""
+        """The mean of the teachers' logits, not of their probabilities."""
         return DistillationLoss.together(self, answers)
 
-    def count(self, taught: Sequence[DistillationTarget]) -> float:
-        return sum(len(each.rows) for each in taught)
+    def count(self, targets: Sequence[DistillationTarget]) -> float:
+        return sum(len(target.rows) for target in targets)
 
-    def losses(self, outputs: Tensor, taught: Sequence[DistillationTarget]) -> Tensor:
-        """(R, 2) -> (E,)."""
-        answers = to_device(np.concatenate(_answers(taught)), outputs.device).float()
-        sizes = np.array([rows for each in taught for rows in each.rows])
+    def losses(self, outputs: Tensor, targets: Sequence[DistillationTarget]) -> Tensor:
+        """Logits (R, 2) of all examples -> each example's part (E,) of the summed loss."""
+        answers = to_device(np.concatenate(_answers(targets)), outputs.device).float()
+        sizes = np.array([rows for target in targets for rows in target.rows])
         window = to_device(np.repeat(np.arange(len(sizes)), sizes), outputs.device)
         ours, theirs = (
-            _log_softmax_of_groups(each / self.temperature, window, len(sizes))
-            for each in (outputs.float(), answers)
+            _log_softmax_of_groups(logits / self.temperature, window, len(sizes))
+            for logits in (outputs.float(), answers)
         )
         parts = (theirs.exp() * (theirs - ours)).sum(1) / 2 * self.temperature**2
-        return _summed(parts, np.array([sum(each.rows) for each in taught]))
+        return _sum_rows(parts, np.array([sum(target.rows) for target in targets]))
 
 
 class VectorLoss(DistillationLoss):
-    """How a query's vector stands to the documents of the batch: the divergence between the softmax of the
-    student's similarities and that of the teacher's, over the same documents, each multiplied by `scale`.
-    Vectors may have any size: the two sides need not have the same. Answers are (T, H).
+    """The divergence between the student's and the teacher's softmax of a query's similarities to the
+    documents of the batch, each multiplied by `scale`. The vectors of the two sides may have different sizes.
+    Answers are (T, H).
     """
 
     needs_global_batch = True
@@ -186,60 +186,70 @@ class VectorLoss(DistillationLoss):
         self.scale = scale
 
     def begin(self, answers: Sequence[Float32s]) -> None:
-        """Nothing to be learned."""
+        """Does nothing: similarities have no unit to learn."""
 
     def together(self, answers: Sequence[Float32s]) -> Float32s:
-        """End to end: their products are the mean of the teachers'."""
+        """Concatenates the teachers' vectors, scaled so that products are the mean of the teachers'
+        products.
+        """
         return np.asarray(np.concatenate(answers, -1) / np.sqrt(len(answers)), np.float32)
 
-    def losses(self, outputs: Tensor, taught: Sequence[DistillationTarget]) -> Tensor:
-        """(E, T, H) -> (E,)."""
-        answers = _answers(taught)
+    def losses(self, outputs: Tensor, targets: Sequence[DistillationTarget]) -> Tensor:
+        """Vectors (E, T, H), each query's before those of its documents -> (E,)."""
+        answers = _answers(targets)
         counts = np.array([len(answer) - 1 for answer in answers])
         present = np.arange(outputs.shape[1] - 1) < counts[:, None]  # (E, T - 1)
         rows = to_device(np.flatnonzero(present), outputs.device)
-        documents = outputs[:, 1:].flatten(0, 1).index_select(0, rows).float()  # (D, H)
+        own_documents = outputs[:, 1:].flatten(0, 1).index_select(0, rows).float()  # (D, H)
         queries = to_device(np.stack([answer[0] for answer in answers]), outputs.device).float()
-        their = to_device(np.concatenate([answer[1:] for answer in answers]), outputs.device).float()
+        teacher_documents = to_device(
+            np.concatenate([answer[1:] for answer in answers]), outputs.device
+        ).float()
         with torch.autocast(outputs.device.type, enabled=False):
-            ours = F.log_softmax(self.scale * outputs[:, 0].float() @ documents.T, 1)
-            theirs = F.log_softmax(self.scale * queries @ their.T, 1)
+            ours = F.log_softmax(self.scale * outputs[:, 0].float() @ own_documents.T, 1)
+            theirs = F.log_softmax(self.scale * queries @ teacher_documents.T, 1)
         return (theirs.exp() * (theirs - ours)).sum(1)
 
 
 class CosineLoss(DistillationLoss):
-    """The squared error of the cosines of all texts of a batch with each other: of an example's own pair, and
-    the mean over the pairs that its texts make with other examples' (relational distillation: Park et al.
-    2019). A few thousand pairs so teach a hundred times as many. Answers are vectors (2, H), of any size.
+    """The squared error of the cosines between all texts of a batch: of an example's own pair, plus the mean
+    over the pairs that its texts form with those of other examples (relational distillation, Park et al.
+    2019). A few thousand labelled pairs thus give a hundred times as many to learn from. Answers are vectors
+    (2, H) of any size.
     """
 
     needs_global_batch = True
 
     def begin(self, answers: Sequence[Float32s]) -> None:
-        """Nothing to be learned."""
+        """Does nothing: cosines have no unit to learn."""
 
     def together(self, answers: Sequence[Float32s]) -> Float32s:
-        """End to end: their cosines are the mean of the teachers'."""
+        """Concatenates the teachers' vectors, scaled so that cosines are the mean of the teachers'
+        cosines.
+        """
         return np.asarray(np.concatenate(answers, -1) / np.sqrt(len(answers)), np.float32)
 
-    def losses(self, outputs: Tensor, taught: Sequence[DistillationTarget]) -> Tensor:
-        """(E, 2, H) -> (E,)."""
-        ours, theirs = outputs.float().flatten(0, 1), _stacked(taught, outputs.device).float().flatten(0, 1)
+    def losses(self, outputs: Tensor, targets: Sequence[DistillationTarget]) -> Tensor:
+        """Vectors (E, 2, H) of each example's two texts -> (E,)."""
+        ours, theirs = (
+            outputs.float().flatten(0, 1),
+            _stack_answers(targets, outputs.device).float().flatten(0, 1),
+        )
         with torch.autocast(outputs.device.type, enabled=False):
             squares = (ours @ ours.T - theirs @ theirs.T).square()  # (2 E, 2 E)
-        count = len(taught)
+        count = len(targets)
         blocks = squares.view(count, 2, count, 2).sum((1, 3))  # of each example's texts with each other's
         own = squares.view(count, 2, count, 2).diagonal(dim1=0, dim2=2)[0, 1]
         others = (blocks.sum(1) - blocks.diagonal()) / (4 * max(count - 1, 1))
         return own + others
 
 
-def _answers(taught: Sequence[DistillationTarget]) -> list[Float32s]:
-    return [each.answer for each in taught if each.answer is not None]
+def _answers(targets: Sequence[DistillationTarget]) -> list[Float32s]:
+    return [target.answer for target in targets if target.answer is not None]
 
 
-def _stacked(taught: Sequence[DistillationTarget], device: torch.device) -> Tensor:
-    return to_device(np.stack(_answers(taught)), device)
+def _stack_answers(targets: Sequence[DistillationTarget], device: torch.device) -> Tensor:
+    return to_device(np.stack(_answers(targets)), device)
 
 
 def _log_softmax(outputs: Float32s) -> Float32s:
@@ -247,14 +257,14 @@ def _log_softmax(outputs: Float32s) -> Float32s:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
 
 
-def _summed(values: Tensor, sizes: Ints) -> Tensor:
-    """(R,) -> (E,): sums of so many rows each."""
+def _sum_rows(values: Tensor, sizes: Ints) -> Tensor:
+    """Sums (R,) -> (E,): `sizes` is how many rows each example has."""
     example = to_device(np.repeat(np.arange(len(sizes)), sizes), values.device)
     return values.new_zeros(len(sizes)).index_add(0, example, values)
 
 
 def _log_softmax_of_groups(values: Tensor, group: Tensor, groups: int) -> Tensor:
-    """(R, K), each column normalised over the rows of a group (R,)."""
+    """(R, K): each column is normalised over the rows of one group, given each row's group (R,)."""
     index = group[:, None].expand_as(values)
     highest = torch.full((groups, values.shape[1]), -torch.inf, device=values.device)
     highest = highest.scatter_reduce(0, index, values.detach(), "amax")
