@@ -36,7 +36,7 @@ FieldLabel = Mapping[str, float] | tuple[str, ...]  # shares of classes, or labe
 
 
 class FieldOutputs(BaseModel):
-    """What a field tells apart: `one` class of these labels, or `any` of them."""
+    """A field and its labels. `kind`: "one" class out of the labels, or "any" number of them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -46,17 +46,17 @@ class FieldOutputs(BaseModel):
 
 
 class Fields(TextTask):
-    """Fulfils the contract for fields that share an encoder."""
+    """Several fields of a text, each a class or a set of labels, predicted by one encoder and head."""
 
     name = "fields"
     main_metric = "mean_accuracy"
     Settings: ClassVar[type[TaskSettings]] = PooledSettings
     settings: PooledSettings
     fields: tuple[FieldOutputs, ...] = ()
-    _log_odds: Floats | None = None  # (C,) of labels among the training texts, 0 for classes
+    _log_odds: Floats | None = None  # (C,) of the labels' frequency in training, 0 for classes
 
     def as_target(self, value: Any, where: str) -> dict[str, FieldLabel]:
-        """Raises InputError naming file and line."""
+        """Parses an object of fields. Raises InputError naming file and line."""
         if isinstance(value, str):
             try:
                 value = json.loads(value)
@@ -64,10 +64,10 @@ class Fields(TextTask):
                 raise InputError(f"{where}: expected an object of fields, found {shown(value)}.") from None
         if not isinstance(value, Mapping) or not value:
             raise InputError(f"{where}: expected an object of fields, found {shown(value)}.")
-        return {str(name): _field_label(each, f"{where}: {name}") for name, each in value.items()}
+        return {str(name): _read_field(label, f"{where}: {name}") for name, label in value.items()}
 
     def fit(self, train: Sequence[TextExample]) -> None:
-        """Fields and labels in the order of their names, numbers by value."""
+        """Takes fields and labels, sorted by name, numbers by value."""
         kinds: dict[str, str] = {}
         labels: dict[str, set[str]] = {}
         for example in train:
@@ -79,9 +79,9 @@ class Fields(TextTask):
                         "other rows. Give one or the other everywhere."
                     )
                 labels.setdefault(name, set()).update(label)
-        self._set(
-            FieldOutputs(name=name, kind=kinds[name], labels=tuple(sorted(labels[name], key=_natural)))
-            for name in sorted(kinds, key=_natural)
+        self._set_fields(
+            FieldOutputs(name=name, kind=kinds[name], labels=tuple(sorted(labels[name], key=_sort_key)))
+            for name in sorted(kinds, key=_sort_key)
             if labels[name]
         )
         if sum(len(field.labels) - (field.kind == "one") for field in self.fields) < 1:
@@ -89,29 +89,31 @@ class Fields(TextTask):
                 f"All {len(train):,} training texts have the same labels, from {train[0].where} on: there is "
                 "nothing to tell apart."
             )
-        targets = np.stack([self.target(example.label) for example in train])  # as multi_label.py begins
-        held = np.nansum(targets, axis=0) + 0.5
-        odds = np.log(held / (len(train) + 1 - np.minimum(held, len(train))))
+        targets = np.stack([self.target(example.label) for example in train])  # biases as in multi_label.py
+        frequencies = np.nansum(targets, axis=0) + 0.5
+        odds = np.log(frequencies / (len(train) + 1 - np.minimum(frequencies, len(train))))
         is_any = np.concatenate([np.full(len(field.labels), field.kind == "any") for field in self.fields])
         self._log_odds = np.where(is_any, odds, 0.0)
 
-    def _set(self, fields: Any) -> None:
+    def _set_fields(self, fields: Any) -> None:
         self.fields = tuple(fields)
         self.labels = tuple(f"{field.name}={label}" for field in self.fields for label in field.labels)
 
     def check(self, examples: Sequence[TextExample]) -> None:
-        """Labels that training never showed can't be predicted: they count as missed, and are no error."""
+        """Does nothing: labels that the training data doesn't have can't be predicted, and count as
+        missed.
+        """
 
     def labels_of(self, example: TextExample) -> tuple[str, ...]:
-        """The likeliest class of each field, and all labels."""
-        found = []
+        """The likeliest class of each field with a class, and all labels of the others."""
+        field_labels = []
         for name, label in example.label.items():
             names = label if isinstance(label, tuple) else (max(label, key=label.__getitem__),)
-            found += [f"{name}={each}" for each in names]
-        return tuple(found)
+            field_labels += [f"{name}={value}" for value in names]
+        return tuple(field_labels)
 
     def target(self, label: Mapping[str, FieldLabel]) -> Floats:
-        """(C,) shares of classes and truth values of labels; NaN for a field that teaches nothing."""
+        """Probabilities of classes and truth values of labels (C,); NaN for a field that teaches nothing."""
         return np.concatenate([_target(field, label.get(field.name)) for field in self.fields]).astype(
             np.float32
         )
@@ -123,39 +125,39 @@ class Fields(TextTask):
         return head
 
     def loss(self, outputs: Tensor, targets: Sequence[Floats]) -> Tensor:
-        """Cross-entropy of each field, the mean over fields and the sum over examples."""
+        """Cross-entropy of each field, averaged over fields and summed over examples."""
         gold = to_device(np.stack(targets).astype(np.float32), outputs.device)
         total = outputs.new_zeros((), dtype=torch.float32)
-        for each, (start, end) in zip(self.fields, self._ranges(), strict=True):
-            own, wanted = outputs[:, start:end].float(), gold[:, start:end]
-            taught = ~wanted.isnan()
-            wanted = wanted.nan_to_num()
-            if each.kind == "one":
-                total = total - (wanted * F.log_softmax(own, dim=1)).sum()
+        for field, (start, end) in zip(self.fields, self._ranges(), strict=True):
+            logits, target = outputs[:, start:end].float(), gold[:, start:end]
+            is_known = ~target.isnan()
+            target = target.nan_to_num()
+            if field.kind == "one":
+                total = total - (target * F.log_softmax(logits, dim=1)).sum()
             else:
-                losses = F.binary_cross_entropy_with_logits(own, wanted, reduction="none")
-                total = total + (losses * taught).sum() / len(each.labels)
+                losses = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
+                total = total + (losses * is_known).sum() / len(field.labels)
         return total / len(self.fields)
 
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
-        """fields, and the confidence of each."""
-        whole = np.stack(outputs)
-        found: list[dict[str, Any]] = [{"fields": {}, "confidence": {}} for _ in examples]
-        for each, (start, end) in zip(self.fields, self._ranges(), strict=True):
-            is_any = each.kind == "any"
-            shares = probabilities_of(whole[:, start:end], multi_label=is_any)
-            sure = confidence_of(shares, np.full(len(each.labels), 0.5) if is_any else None)
-            for prediction, row, confidence in zip(found, shares, sure, strict=True):
-                labels = [label for label, share in zip(each.labels, row, strict=True) if share >= 0.5]
-                prediction["fields"][each.name] = labels if is_any else each.labels[int(row.argmax())]
-                prediction["confidence"][each.name] = round(float(confidence), 6)
-        return list(found)
+        """Predictions with the value of each field and its confidence."""
+        logits = np.stack(outputs)
+        predictions: list[dict[str, Any]] = [{"fields": {}, "confidence": {}} for _ in examples]
+        for field, (start, end) in zip(self.fields, self._ranges(), strict=True):
+            is_any = field.kind == "any"
+            probabilities = probabilities_of(logits[:, start:end], multi_label=is_any)
+            confidences = confidence_of(probabilities, np.full(len(field.labels), 0.5) if is_any else None)
+            for prediction, row, confidence in zip(predictions, probabilities, confidences, strict=True):
+                labels = [label for label, share in zip(field.labels, row, strict=True) if share >= 0.5]
+                prediction["fields"][field.name] = labels if is_any else field.labels[int(row.argmax())]
+                prediction["confidence"][field.name] = round(float(confidence), 6)
+        return list(predictions)
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
-        """The share of a field's texts with the right value, the mean over fields; and the share of texts
-        with all fields right. What a text leaves out counts for nothing.
+        """The share of a field's texts with the right value, averaged over fields; and the share of texts
+        with all fields right. A field that a text leaves out doesn't count.
         """
         right = np.array(
             [
@@ -174,35 +176,34 @@ class Fields(TextTask):
         self, train: Sequence[TextExample], dev: Sequence[TextExample]
     ) -> dict[str, list[Prediction]]:
         """Each field's most frequent value, and logistic regression over TF-IDF."""
-        texts = [as_text_or_pair(each) for each in train], [as_text_or_pair(each) for each in dev]
-        found: dict[str, list[dict[str, Any]]] = {
+        train_texts = [as_text_or_pair(example) for example in train]
+        dev_texts = [as_text_or_pair(example) for example in dev]
+        baselines: dict[str, list[dict[str, Any]]] = {
             name: [{"fields": {}} for _ in dev] for name in ("majority", "TF-IDF + logistic regression")
         }
-        wanted = np.stack([self.target(example.label) for example in train])
-        for each, (start, end) in zip(self.fields, self._ranges(), strict=True):
-            known = ~np.isnan(wanted[:, start])
-            own, some = (
-                wanted[known, start:end],
-                [text for text, is_known in zip(texts[0], known) if is_known],
-            )
-            values: tuple[Any, Any]
-            if each.kind == "one":
-                gold = own.argmax(axis=1)
-                values = (
+        targets = np.stack([self.target(example.label) for example in train])
+        for field, (start, end) in zip(self.fields, self._ranges(), strict=True):
+            has_field = ~np.isnan(targets[:, start])
+            field_targets = targets[has_field, start:end]
+            field_texts = [text for text, is_known in zip(train_texts, has_field) if is_known]
+            predicted: tuple[Any, Any]
+            if field.kind == "one":
+                gold = field_targets.argmax(axis=1)
+                predicted = (
                     majority_class(gold, len(dev)).predictions,
-                    tfidf_classes(some, gold, texts[1]).predictions,
+                    tfidf_classes(field_texts, gold, dev_texts).predictions,
                 )
-                names = [[each.labels[number] for number in of] for of in values]
+                values = [[field.labels[index] for index in indices] for indices in predicted]
             else:
-                values = (
-                    majority_labels(own > 0.5, len(dev)).predictions,
-                    tfidf_labels(some, own > 0.5, texts[1]).predictions,
+                predicted = (
+                    majority_labels(field_targets > 0.5, len(dev)).predictions,
+                    tfidf_labels(field_texts, field_targets > 0.5, dev_texts).predictions,
                 )
-                names = [[np.array(each.labels)[row].tolist() for row in of] for of in values]
-            for predictions, of in zip(found.values(), names, strict=True):
-                for prediction, value in zip(predictions, of, strict=True):
-                    prediction["fields"][each.name] = value
-        return {name: list(predictions) for name, predictions in found.items()}
+                values = [[np.array(field.labels)[row].tolist() for row in rows] for rows in predicted]
+            for predictions, field_values in zip(baselines.values(), values, strict=True):
+                for prediction, value in zip(predictions, field_values, strict=True):
+                    prediction["fields"][field.name] = value
+        return {name: list(predictions) for name, predictions in baselines.items()}
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"fields": [field.model_dump(mode="json") for field in self.fields]}
@@ -211,19 +212,21 @@ class Fields(TextTask):
     def from_state(cls, state: Mapping[str, Any], where: str) -> Self:
         task = super().from_state(state, where)
         try:
-            task._set(FieldOutputs.model_validate(each) for each in state["fields"])
+            task._set_fields(FieldOutputs.model_validate(field) for field in state["fields"])
         except (KeyError, TypeError, ValidationError) as error:
-            told = first_problem(error, FieldOutputs) if isinstance(error, ValidationError) else str(error)
-            raise ModelError(f"{where}: fields: {told} Take the file from a copy, or train again.") from error
+            problem = first_problem(error, FieldOutputs) if isinstance(error, ValidationError) else str(error)
+            raise ModelError(
+                f"{where}: fields: {problem} Take the file from a copy, or train again."
+            ) from error
         return task
 
     def _ranges(self) -> list[tuple[int, int]]:
-        """Where each field's outputs begin and end."""
+        """(start, end) of each field's outputs."""
         ends = np.cumsum([0, *(len(field.labels) for field in self.fields)]).tolist()
         return list(pairwise(ends))
 
 
-def _field_label(value: Any, where: str) -> FieldLabel:
+def _read_field(value: Any, where: str) -> FieldLabel:
     if isinstance(value, list | tuple):
         return tuple(dict.fromkeys(_name(label, where) for label in value))
     if not isinstance(value, Mapping):
@@ -236,7 +239,7 @@ def _field_label(value: Any, where: str) -> FieldLabel:
 
 
 def _name(value: Any, where: str) -> str:
-    """A schema's "true" is another value than true: text is a name as it stands."""
+    """A label's name. Text stays as it stands, because a schema's "true" is another value than true."""
     return value.strip() if isinstance(value, str) and value.strip() else as_label(value, where)
 
 
@@ -245,18 +248,22 @@ def _target(field: FieldOutputs, label: FieldLabel | None) -> Floats:
         return np.full(len(field.labels), np.nan)
     if isinstance(label, tuple):
         return np.isin(field.labels, label).astype(np.float64)
-    row = np.array([label.get(each, 0.0) for each in field.labels])
+    row = np.array([label.get(name, 0.0) for name in field.labels])
     return row / row.sum() if row.sum() > 0 else np.full(len(field.labels), np.nan)
 
 
-def _is_right(said: Any, label: FieldLabel | None) -> float:
+def _is_right(predicted: Any, label: FieldLabel | None) -> float:
     """1 or 0; NaN for a field that the row leaves out."""
     if label is None:
         return np.nan
-    right = set(said) == set(label) if isinstance(label, tuple) else said == max(label, key=label.__getitem__)
+    right = (
+        set(predicted) == set(label)
+        if isinstance(label, tuple)
+        else predicted == max(label, key=label.__getitem__)
+    )
     return float(right)
 
 
-def _natural(label: str) -> tuple[int, int, str]:
-    """Whole numbers before words, by value: 2 before 10."""
+def _sort_key(label: str) -> tuple[int, int, str]:
+    """Sorts whole numbers before words, and by value: 2 before 10."""
     return (0, int(label), label) if label.isdecimal() else (1, 0, label)

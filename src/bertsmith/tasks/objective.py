@@ -1,4 +1,4 @@
-"""What the training loop asks of whatever it trains: pre-training, or the fine-tuning of a task."""
+"""The interface between the training loop and what it trains: pre-training, or the fine-tuning of a task."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -15,13 +15,13 @@ Gather = Callable[[Tensor], list[Tensor]]
 class Objective(Protocol):
     """Batches in a replayable order, a loss that is one number, and the field's metrics.
 
-    The loop divides each summed loss by its count over the whole global batch, so that neither accumulation
-    nor the number of ranks changes the value.
+    The loop divides each summed loss by its count over the whole global batch, so neither accumulation nor
+    the number of ranks changes the value.
     """
 
     @property
     def model(self) -> nn.Module:
-        """Encoder and head: what is trained and saved."""
+        """Encoder and head, which are trained and saved."""
         ...
 
     @property
@@ -30,12 +30,12 @@ class Objective(Protocol):
         ...
 
     def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
-        """Global batches from `cursor` on; `cursor.phase` says which phase of the run."""
+        """Global batches from `cursor` on; `cursor.phase` is the phase of the run."""
         ...
 
     def follow(self, cursor: Cursor, decayed: float) -> dict[str, float]:
-        """Before each step: where its batch begins, and how much of the learning rate's decay is over, in
-        [0, 1]. Returns, for the log, what the task changes with it.
+        """Called before each step with the position of its batch, and how much of the learning rate's decay
+        is over, in [0, 1]. Returns what the objective changes with it, for the log.
         """
         ...
 
@@ -44,8 +44,9 @@ class Objective(Protocol):
         ...
 
     def begin_step(self, micro_batches: Sequence[Sequence[Sequences]], rank: int, gather: Gather) -> None:
-        """Before the losses of a step, for what must see the whole global batch: the micro-batches of every
-        rank, of which `rank` is this one; `gather` brings the ranks' tensors together, in their order.
+        """Called before the losses of a step, for an objective that must see the whole global batch. Takes
+        the micro-batches of every rank; `rank` is this one. `gather` collects a tensor of each rank, in the
+        order of ranks.
         """
         ...
 
@@ -54,8 +55,8 @@ class Objective(Protocol):
         ...
 
     def flops(self, sequences: Sequences) -> float:
-        """Floating-point operations of one training step on these sequences that no implementation can
-        avoid.
+        """Floating-point operations of one training step on these sequences that no implementation
+        can avoid.
         """
         ...
 

@@ -43,13 +43,14 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 _QUESTION_PIECES = 64  # as in BERT's published script
 _LEAST_ROOM = 8  # for the passage, however long the question is
 LONGEST_ANSWER = 30  # tokens, as in BERT's published script
-N_BEST = 20  # as there
-_HELD = 50  # times as many candidates of a passage, however long it is
+N_BEST = 20  # as in BERT's published script
+_CANDIDATES = 50  # times n_best: how many a passage of any length keeps at a time
 
 
 class AnswerSettings(TaskSettings):
-    """As in BERT's published script, but for the stride, which here is the overlap of two windows. `group` is
-    a key, in SQuAD's JSON `title`: questions that have it in common are never divided between train and dev.
+    """As in BERT's published script, except for the stride, which here is the overlap of two windows. `group`
+    is a key (`title` in SQuAD's JSON): questions that share its value are never divided between train and
+    dev.
     """
 
     of_model: ClassVar[frozenset[str]] = TaskSettings.of_model | {"longest_answer"}
@@ -61,7 +62,9 @@ class AnswerSettings(TaskSettings):
 
 @dataclass(frozen=True, slots=True)
 class PassagePieces:
-    """Of one window: where its pieces stand in the passage (T, 2), and which are its to read (T,)."""
+    """The passage's tokens in one window: their character offsets (T, 2), and whether this window owns them
+    (T,).
+    """
 
     offsets: Int32s
     owned: Bools
@@ -78,7 +81,7 @@ class SpanHead(RowHead):
 
 
 class QuestionAnswering(Task[Question]):
-    """Fulfils the contract for SQuAD's files, v1.1 and v2.0."""
+    """Questions about passages, in SQuAD's files v1.1 and v2.0."""
 
     name = "question-answering"
     main_metric = "f1"
@@ -95,7 +98,7 @@ class QuestionAnswering(Task[Question]):
         return True
 
     def read(self, path: Path | str, *, labelled: bool = True) -> list[Question]:
-        """SQuAD's JSON, or JSON lines with the keys that --text, --text-pair and --label name."""
+        """Reads SQuAD's JSON, or JSON lines with the keys that --text, --text-pair and --label name."""
         settings = self.settings
         is_optional = self.optional_group is not None
         keys = Keys(settings.text, settings.text_pair, settings.label, settings.group, not is_optional)
@@ -107,11 +110,11 @@ class QuestionAnswering(Task[Question]):
         return questions
 
     def example(self, text: Sequence[str], where: str = "the input") -> Question:
-        """From (question, passage)."""
+        """An example from a question and a passage."""
         return Question.of_input(text, where)
 
     def warnings(self, examples: Sequence[Question]) -> list[str]:
-        """Answers that did not stand where the file said."""
+        """Warns of answers that weren't found at the file's offsets."""
         moved = [example for example in examples if example.moved]
         if not moved:
             return []
@@ -121,44 +124,44 @@ class QuestionAnswering(Task[Question]):
         ]
 
     def group_key(self, example: Question) -> Sequence[str]:
-        """All questions about a passage: its answers would be known from train."""
+        """The passage: if its questions were divided, its answers would be known from train."""
         return (example.passage,) if example.group is None else super().group_key(example)
 
     def texts(self, example: Question) -> Sequence[str]:
         return example.question, example.passage
 
     def encode(self, example: Question, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> EncodedExample:
-        """Windows over the passage, the question before each, cut so that it leaves eight pieces for them;
-        the target is a row's number, 0 for [CLS].
+        """Windows over the passage, each after the question, which is cut to leave room for at least eight
+        tokens. The target is the row of the answer's start and of its end in each window; 0 is [CLS].
         """
-        both = self.settings.max_length - special_tokens(tokenizer, 2)
-        asked = pieces[0].ids[: min(_QUESTION_PIECES, both - _LEAST_ROOM)]
-        room = both - len(asked)
+        total_room = self.settings.max_length - special_tokens(tokenizer, 2)
+        question_ids = pieces[0].ids[: min(_QUESTION_PIECES, total_room - _LEAST_ROOM)]
+        room = total_room - len(question_ids)
         ids, offsets = pieces[1].ids, np.asarray(pieces[1].offsets, np.int32).reshape(-1, 2)
         stride = self.settings.stride
-        if stride is not None and stride >= room:  # by room - 1 each piece would have a window of its own
+        if stride is not None and stride >= room:  # room - 1 would give each token a window of its own
             stride = room // 2
         ranges = windows(ids, room, stride, tokenizer.truncation)
         owners = owner(ranges)
-        made, targets, shown = [], [], []
+        encoded_windows, targets, window_pieces = [], [], []
         segments, rows = np.zeros(0, np.int64), np.zeros(0, np.int64)
         for number, (start, end) in enumerate(ranges):
-            token_ids, segment_ids = join_segments(tokenizer, asked, ids[start:end])
-            if len(token_ids) != len(segments):  # all but the last have those of the first
+            token_ids, segment_ids = join_segments(tokenizer, question_ids, ids[start:end])
+            if len(token_ids) != len(segments):  # all windows but the last are equally long, and share them
                 first = len(token_ids) - len(tokenizer.template.behind) - (end - start)
                 segments, rows = segment_ids, np.concatenate([[0], np.arange(first, first + end - start)])
-            made.append(Window(token_ids, segments, rows))
-            targets.append(self._target(example, offsets, (start, end)))
-            shown.append(PassagePieces(offsets[start:end], owners[start:end] == number))
+            encoded_windows.append(Window(token_ids, segments, rows))
+            targets.append(self._find_target(example, offsets, (start, end)))
+            window_pieces.append(PassagePieces(offsets[start:end], owners[start:end] == number))
         target = targets if example.answers or example.impossible else None
-        return EncodedExample(tuple(made), target, tuple(shown))
+        return EncodedExample(tuple(encoded_windows), target, tuple(window_pieces))
 
     def head(self, config: BertConfig) -> Head:
         return SpanHead(config)
 
     def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
-        """Cross-entropy of start and end over each window's rows, half of either."""
-        flat = [target for each in targets for target in each]
+        """Cross-entropy of start and of end over each window's rows, half of either."""
+        flat = [window_target for target in targets for window_target in target]
         sizes = [size for size, _, _ in flat]
         padded = nn.utils.rnn.pad_sequence(
             list(outputs.float().split(sizes)), batch_first=True, padding_value=-torch.inf
@@ -170,14 +173,14 @@ class QuestionAnswering(Task[Question]):
         return loss
 
     def count(self, targets: Sequence[Any]) -> float:
-        """Windows."""
+        """The number of windows."""
         return sum(len(target) for target in targets)
 
     def distillation_loss(self, temperature: float, head: Head) -> DistillationLoss:
         return SpanLoss(temperature)
 
     def probabilities(self, outputs: Outputs) -> Floats | None:
-        """(R, 2) of a window -> (2, R)."""
+        """Logits (R, 2) of a window -> probabilities (2, R)."""
         return super().probabilities(outputs.T)
 
     def decoding(self, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -189,9 +192,9 @@ class QuestionAnswering(Task[Question]):
         }
 
     def average(self, teachers: Sequence[Task[Question]], outputs: Sequence[Sequence[Outputs]]) -> None:
-        own = [teacher for teacher in teachers if isinstance(teacher, QuestionAnswering)]
-        chosen = [teacher.threshold for teacher in own if teacher.threshold is not None]
-        self.threshold = float(np.mean(chosen)) if chosen else None
+        own_teachers = [teacher for teacher in teachers if isinstance(teacher, QuestionAnswering)]
+        thresholds = [teacher.threshold for teacher in own_teachers if teacher.threshold is not None]
+        self.threshold = float(np.mean(thresholds)) if thresholds else None
 
     def as_label(self, example: Question, prediction: Prediction) -> Question:
         is_answered = prediction["start"] is not None
@@ -201,14 +204,16 @@ class QuestionAnswering(Task[Question]):
     def calibrate(
         self, outputs: Sequence[Outputs], examples: Sequence[Question], encoded: Sequence[EncodedExample]
     ) -> Metrics:
-        """How sure "no answer" must be, by the F1 on dev, where dev has questions without one."""
+        """Chooses the odds from which "no answer" is given, by the F1 on dev, if dev has questions without an
+        answer.
+        """
         self.threshold = None
         if not any(example.impossible for example in examples):
             return {}
-        guesses = self.decode(outputs, examples, encoded)
+        predictions = self.decode(outputs, examples, encoded)
         golds = [[text for text, _ in example.answers] for example in examples]
-        _, f1 = question_scores([str(guess["answer"]) for guess in guesses], golds)
-        odds = np.array([guess["null_odds"] for guess in guesses])
+        _, f1 = question_scores([str(prediction["answer"]) for prediction in predictions], golds)
+        odds = np.array([prediction["null_odds"] for prediction in predictions])
         answerable = np.array([not example.impossible for example in examples])
         self.threshold = no_answer_threshold(odds, f1, answerable)
         return {"null_threshold": self.threshold}
@@ -216,8 +221,8 @@ class QuestionAnswering(Task[Question]):
     def answer_number(
         self, example: Question, encoded: EncodedExample, outputs: Outputs, target: str | int | None
     ) -> AnswerNumber:
-        """The probability of both ends of the answer, or of none: row 0 is [CLS], which means that there is
-        none, the others are the passage's tokens.
+        """The probability of both ends of the answer or, if there is none, of row 0, which is [CLS]. The
+        other rows are the passage's tokens.
         """
         self.refuse_target(target)
         (prediction,) = self.decode([outputs], [example], [encoded])
@@ -228,46 +233,51 @@ class QuestionAnswering(Task[Question]):
             end = 1 + int(np.flatnonzero(offsets[:, 0] < prediction["end"])[-1])
 
         def both_ends(scores: Tensor) -> Tensor:
-            """(S, R, 2) -> (S,)."""
-            both = scores.softmax(1)
-            return torch.mul(both[:, start, 0], both[:, end, 1])
+            """Logits (S, R, 2) -> the product (S,) of the two probabilities."""
+            probabilities = scores.softmax(1)
+            return torch.mul(probabilities[:, start, 0], probabilities[:, end, 1])
 
         return prediction["answer"] or "no answer", both_ends
 
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[Question], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
-        """answer ("" for none), its place in characters, confidence, and the odds of no answer."""
-        return [self._prediction(*each) for each in zip(outputs, examples, encoded, strict=True)]
+        """Predictions with the answer ("" for none), its offsets in characters, its confidence, and the odds
+        of no answer.
+        """
+        return [
+            self._predict(output, example, windows)
+            for output, example, windows in zip(outputs, examples, encoded, strict=True)
+        ]
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[Question]) -> Metrics:
         """Exact match and F1 by the official rules, as shares."""
         golds = [[text for text, _ in example.answers] for example in examples]
         exact, f1 = question_scores([str(prediction["answer"]) for prediction in predictions], golds)
-        found = {"f1": float(f1.mean()), "exact_match": float(exact.mean())}
+        metrics = {"f1": float(f1.mean()), "exact_match": float(exact.mean())}
         impossible = np.array([example.impossible for example in examples])
         if impossible.any() and not impossible.all():
-            found |= {
+            metrics |= {
                 "f1_answerable": float(f1[~impossible].mean()),
                 "f1_unanswerable": float(f1[impossible].mean()),
             }
-        return found
+        return metrics
 
     def error_analysis(
         self, predictions: Sequence[Prediction], examples: Sequence[Question]
     ) -> ErrorAnalysis:
-        """Each question's answers and their F1; the confidence of answers given."""
+        """Each question's answers and their F1, and the confidence of predicted answers."""
         golds = [[text for text, _ in example.answers] for example in examples]
-        given = [str(prediction["answer"]) for prediction in predictions]
+        predicted = [str(prediction["answer"]) for prediction in predictions]
         confidence = [prediction["confidence"] for prediction in predictions]
-        return span_errors(golds, given, confidence, *question_scores(given, golds))
+        return span_errors(golds, predicted, confidence, *question_scores(predicted, golds))
 
     def baselines(self, train: Sequence[Question], dev: Sequence[Question]) -> dict[str, list[Prediction]]:
         """Never an answer, and a span of the sentence that shares most words with the question."""
-        found = lexical_answers([(each.question, each.passage) for each in dev])
+        lexical = lexical_answers([(example.question, example.passage) for example in dev])
         return {
             "no answer": [{"answer": ""} for _ in dev],
-            found.name: [{"answer": answer} for answer in found.predictions],
+            lexical.name: [{"answer": answer} for answer in lexical.predictions],
         }
 
     def line(self, example: Question, prediction: Prediction) -> dict[str, Any]:
@@ -289,8 +299,12 @@ class QuestionAnswering(Task[Question]):
     def config_labels(self) -> dict[str, Any]:
         return {}
 
-    def _target(self, example: Question, offsets: Int32s, window: tuple[int, int]) -> tuple[int, int, int]:
-        """(rows, start, end) of the first answer in this window, or of [CLS] when it isn't there."""
+    def _find_target(
+        self, example: Question, offsets: Int32s, window: tuple[int, int]
+    ) -> tuple[int, int, int]:
+        """(rows, start, end) of the first answer in this window, or of [CLS] if the window doesn't
+        hold it.
+        """
         rows = 1 + window[1] - window[0]
         if not example.answers:
             return rows, 0, 0
@@ -298,15 +312,15 @@ class QuestionAnswering(Task[Question]):
         span = gold_span(offsets, at, at + len(text), window)
         return (rows, 0, 0) if span is None else (rows, span[0] + 1, span[1] + 1)
 
-    def _prediction(self, output: Outputs, example: Question, encoded: EncodedExample) -> Prediction:
+    def _predict(self, output: Outputs, example: Question, encoded: EncodedExample) -> Prediction:
         sizes = np.cumsum([len(window.rows) for window in encoded.windows])[:-1]
         scores = (
-            WindowScores(part[1:, 0], part[1:, 1], shown.offsets, part[0, 0], part[0, 1], shown.owned)
-            for part, shown in zip(np.split(output, sizes), encoded.decoding, strict=True)
+            WindowScores(part[1:, 0], part[1:, 1], pieces.offsets, part[0, 0], part[0, 1], pieces.owned)
+            for part, pieces in zip(np.split(output, sizes), encoded.decoding, strict=True)
         )
-        found = decode(example.passage, scores, longest=self.settings.longest_answer)
-        answer = found.choose(self.threshold)
-        odds = float(min(found.null_odds, 1e9))
+        ranked = decode(example.passage, scores, longest=self.settings.longest_answer)
+        answer = ranked.choose(self.threshold)
+        odds = float(min(ranked.null_odds, 1e9))
         if answer is None:
             return {"answer": "", "start": None, "end": None, "confidence": None, "null_odds": odds}
         return {
@@ -320,12 +334,12 @@ class QuestionAnswering(Task[Question]):
 
 @dataclass(frozen=True)
 class WindowScores:
-    """What a model says about one window: its scores before any softmax.
+    """A model's scores for one window, before any softmax.
 
-    start (T,), end (T,) of the passage's tokens; offsets (T, 2) their first character in the passage and the
-    one after their last; null_start and null_end those of [CLS], which mean that this window holds no answer.
-    With several windows, `owned` (T,) says which tokens are this window's to read (windows.owner): only there
-    an answer may start, so that each is judged once, where most of its surroundings are seen.
+    start (T,), end (T,): of the passage's tokens; offsets (T, 2): the first character of each in the passage,
+    and one past its last; null_start and null_end: of [CLS], for "no answer in this window". With several
+    windows, `owned` (T,) says which tokens belong to this window (see `owner`): an answer may start only
+    there, so that each is judged once, where most of its context is seen.
     """
 
     start: Floats | Float32s
@@ -338,7 +352,7 @@ class WindowScores:
 
 @dataclass(frozen=True)
 class AnswerSpan:
-    """passage[start:end], its score, and the softmax probability of its first and of its last token."""
+    """passage[start:end], its score, and the softmax probabilities of its first and of its last token."""
 
     text: str
     start: int
@@ -349,65 +363,67 @@ class AnswerSpan:
 
     @property
     def confidence(self) -> float:
-        """How probable the model holds both ends to be; not calibrated."""
+        """The product of both ends' probabilities; not calibrated."""
         return self.start_probability * self.end_probability
 
 
 @dataclass(frozen=True)
 class RankedAnswers:
-    """The best answers of a question, best first, and what speaks against the first.
+    """The best answers to a question, best first, and the odds of no answer.
 
-    `null_odds` is the score of "no answer" (the lowest of the windows') less that of the best answer, and
-    infinite when the passage has no token that could answer.
+    `null_odds` is the score of "no answer" (the lowest of all windows) minus that of the best answer. It is
+    infinite if the passage has no token that could be an answer.
     """
 
     answers: tuple[AnswerSpan, ...]
     null_odds: float
 
     def choose(self, threshold: float | None = None) -> AnswerSpan | None:
-        """The best answer, or None when null_odds exceed the threshold; without one (v1.1) never for that."""
-        withheld = threshold is not None and self.null_odds > threshold
-        return None if withheld or not self.answers else self.answers[0]
+        """The best answer, or None if `null_odds` exceeds the threshold. Without a threshold (v1.1) an answer
+        is given whenever there is one.
+        """
+        is_unanswerable = threshold is not None and self.null_odds > threshold
+        return None if is_unanswerable or not self.answers else self.answers[0]
 
 
 def decode(
     passage: str, windows: Iterable[WindowScores], *, n_best: int = N_BEST, longest: int = LONGEST_ANSWER
 ) -> RankedAnswers:
-    """The up to `n_best` best answers over all windows of a question, no two of them the same characters.
+    """Ranks up to `n_best` answers over all windows of a question, no two with the same characters.
 
-    Of equal scores the earlier and shorter comes first. Raises ValueError when there is no window, a shape is
+    Of equal scores the earlier and shorter comes first. Raises ValueError if there is no window, a shape is
     wrong or a score isn't finite.
     """
     if n_best < 1 or longest < 1:
         raise ValueError(f"expected n_best and longest of at least 1, found {n_best} and {longest}")
-    found: dict[tuple[int, int], AnswerSpan] = {}
+    candidates: dict[tuple[int, int], AnswerSpan] = {}
     null = float("inf")
     for window in windows:
-        _check(window)
+        _require_scores(window)
         null = min(null, window.null_start + window.null_end)
-        if len(found) > _HELD * n_best:
-            found = {(each.start, each.end): each for each in _best(found, n_best)}
-        for answer in _answers(passage, window, n_best, longest):
-            place = answer.start, answer.end
-            if place not in found or answer.score > found[place].score:
-                found[place] = answer
-    answers = _best(found, n_best)
+        if len(candidates) > _CANDIDATES * n_best:
+            candidates = {(answer.start, answer.end): answer for answer in _best(candidates, n_best)}
+        for answer in _window_answers(passage, window, n_best, longest):
+            span = answer.start, answer.end
+            if span not in candidates or answer.score > candidates[span].score:
+                candidates[span] = answer
+    answers = _best(candidates, n_best)
     if not np.isfinite(null):
         raise ValueError("expected a window at least")
     return RankedAnswers(tuple(answers), null - answers[0].score if answers else float("inf"))
 
 
-def _best(found: dict[tuple[int, int], AnswerSpan], n_best: int) -> list[AnswerSpan]:
-    return sorted(found.values(), key=lambda answer: (-answer.score, answer.start, answer.end))[:n_best]
+def _best(candidates: dict[tuple[int, int], AnswerSpan], n_best: int) -> list[AnswerSpan]:
+    return sorted(candidates.values(), key=lambda answer: (-answer.score, answer.start, answer.end))[:n_best]
 
 
 def best_pairs(
     start: Floats | Float32s, end: Floats | Float32s, longest: int, count: int
 ) -> list[tuple[int, int, float]]:
-    """The `count` best (i, j, start[i] + end[j]) with i ≤ j < i + longest, all pairs considered.
+    """The `count` best (i, j, start[i] + end[j]) with i ≤ j < i + longest, out of all such pairs.
 
-    The published script considers only pairs of the 20 best starts and the 20 best ends. Here the pairs are a
-    band of T × L sums, a few thousand numbers.
+    The published script considers only pairs of the 20 best starts and the 20 best ends. Here all pairs are
+    scored: a band of T × L sums, a few thousand numbers.
     """
     tokens = len(start)
     width = min(longest, tokens)
@@ -425,10 +441,10 @@ def best_pairs(
 
 
 def gold_span(offsets: Int32s | Ints, start: int, end: int, window: TokenRange) -> tuple[int, int] | None:
-    """The first and the last token of passage[start:end], counted from the window's first.
+    """The first and last token of passage[start:end], counted from the window's first token.
 
-    `offsets` (P, 2) are those of the whole passage's tokens. A token that lies only partly in the answer
-    belongs to it. None when the window doesn't hold all of the answer, or no token covers any of it.
+    `offsets` (P, 2) are those of the whole passage's tokens. A token that is only partly in the answer
+    belongs to it. None if the window doesn't hold the whole answer, or no token covers any of it.
     """
     first = int(np.searchsorted(offsets[:, 1], start, side="right"))
     last = int(np.searchsorted(offsets[:, 0], end, side="left")) - 1
@@ -437,32 +453,34 @@ def gold_span(offsets: Int32s | Ints, start: int, end: int, window: TokenRange) 
     return first - window[0], last - window[0]
 
 
-def _answers(passage: str, window: WindowScores, n_best: int, longest: int) -> list[AnswerSpan]:
+def _window_answers(passage: str, window: WindowScores, n_best: int, longest: int) -> list[AnswerSpan]:
     start = window.start if window.owned is None else np.where(window.owned, window.start, -np.inf)
     pairs = best_pairs(start, window.end, longest, n_best)
     start_probability = _softmax(window.start, window.null_start)
     end_probability = _softmax(window.end, window.null_end)
     answers = []
     for first, last, score in pairs:
-        at, until = _whole_characters(passage, int(window.offsets[first, 0]), int(window.offsets[last, 1]))
-        if at < until:  # else a token of nothing but blanks
+        begin, stop = _align_to_characters(
+            passage, int(window.offsets[first, 0]), int(window.offsets[last, 1])
+        )
+        if begin < stop:  # otherwise the token is nothing but blanks
             probabilities = float(start_probability[first]), float(end_probability[last])
-            answers.append(AnswerSpan(passage[at:until], at, until, score, *probabilities))
+            answers.append(AnswerSpan(passage[begin:stop], begin, stop, score, *probabilities))
     return answers
 
 
 def _softmax(scores: Floats | Float32s, null: float) -> Floats:
-    """(T,) the probabilities of the passage's tokens, [CLS] being one more choice, as in training."""
+    """Probabilities (T,) of the passage's tokens, with [CLS] as one more choice, as in training."""
     highest = float(scores.max(initial=null))
     weights: Floats = np.exp(scores.astype(np.float64) - highest)
     return np.asarray(weights / (weights.sum() + np.exp(null - highest)))
 
 
-def _whole_characters(passage: str, start: int, end: int) -> tuple[int, int]:
-    """Without the blanks that belong to byte-level tokens; with the marks that belong to the last letter.
+def _align_to_characters(passage: str, start: int, end: int) -> tuple[int, int]:
+    """Drops blanks that belong to byte-level tokens, and adds marks that belong to the last letter.
 
-    An uncased tokenizer drops combining accents, variation selectors and the tags of flags: it ends its token
-    before them, and the reader would see "cafe" for "café".
+    An uncased tokenizer drops combining accents, variation selectors and the tags of flags. Its tokens end
+    before them, and the answer would read "cafe" for "café".
     """
     while start < end and passage[start].isspace():
         start += 1
@@ -476,7 +494,7 @@ def _whole_characters(passage: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
-def _check(window: WindowScores) -> None:
+def _require_scores(window: WindowScores) -> None:
     tokens = len(window.start)
     owned = tokens if window.owned is None else len(window.owned)
     if not (len(window.end) == owned == tokens and window.offsets.shape == (tokens, 2)):

@@ -20,24 +20,24 @@ TASKS = {
 
 
 def find_task(name: str) -> type[Task[Any]]:
-    """The class of a task. Raises InputError when there is none of that name.
+    """The class of a task. Raises InputError if there is none of that name.
 
-    A name with a colon imports code, also from the current folder: it may come from the user, never from a
-    file.
+    A name with a colon imports code, also from the current folder, so it may come from the user but never
+    from a file.
     """
-    found: type[Task[Any]]
+    task_class: type[Task[Any]]
     if name in TASKS:
-        found = getattr(import_module(f"bertsmith.tasks.{name.replace('-', '_')}"), TASKS[name])
-        return found
+        task_class = getattr(import_module(f"bertsmith.tasks.{name.replace('-', '_')}"), TASKS[name])
+        return task_class
     if ":" in name:
-        found = own_class(name, Task, "task")
-        return found
+        task_class = own_class(name, Task, "task")
+        return task_class
     raise InputError(
         f"There is no task {name!r}.{did_you_mean(name, TASKS)} There are: {', '.join(TASKS)}, or your own "
         "as package.module:Class."
     )
 
 
-def is_ours(kind: type[Task[Any]]) -> bool:
-    """Whether a model of this kind is opened without being told its class."""
-    return kind.name in TASKS
+def is_ours(task_class: type[Task[Any]]) -> bool:
+    """Whether a model of this task is opened without being told its class."""
+    return task_class.name in TASKS

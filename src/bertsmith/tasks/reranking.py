@@ -1,8 +1,8 @@
-"""Cross-encoders: a query and a document read together, and how relevant the one is to the other (Nogueira
-and Cho 2019). Rows of one query are its candidates, from which the relevant ones are to come first. They are
-labelled one by one, or stand together as `bertsmith mine` writes them: a query, its document, its negatives.
+"""Cross-encoders: the relevance of a document to a query, both read together (Nogueira and Cho 2019).
 
-E examples, a candidate each.
+The rows of one query are its candidates, of which the relevant ones should come first. Each row is labelled,
+or holds a query, its document and its negatives, as `bertsmith mine` writes them. E examples, one candidate
+each.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,8 +40,8 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 class RerankingSettings(RowSettings):
-    """`loss`: each candidate by itself, or those of a query against each other. `positive_weight` is what
-    the relevant part of a pointwise loss weighs.
+    """Settings of re-ranking. `loss`: each candidate by itself (pointwise), or the candidates of a query
+    against each other (listwise). `positive_weight` is the weight of relevant candidates in a pointwise loss.
     """
 
     of_model: ClassVar[frozenset[str]] = RowSettings.of_model | {"loss", "positive_weight"}
@@ -51,7 +51,7 @@ class RerankingSettings(RowSettings):
 
 @dataclass(frozen=True)
 class RelevanceTarget:
-    """The query by number, and the document's relevance in [0, 1]."""
+    """The query's number (`text_number`), and the document's relevance in [0, 1]."""
 
     query: int
     relevance: float
@@ -59,11 +59,11 @@ class RelevanceTarget:
 
 @dataclass(frozen=True)
 class MinedExample(TextExample):
-    """A candidate of a row that names a query's answer and others."""
+    """A candidate from a row of a query, its answer and its negatives."""
 
 
 class Reranking(TextTask):
-    """Fulfils the contract for scores of relevance in [0, 1]."""
+    """Relevance scores in [0, 1]."""
 
     name = "reranking"
     main_metric = "map"
@@ -81,7 +81,7 @@ class Reranking(TextTask):
     # -- data ----------------------------------------------------------------------------------------------
 
     def read(self, path: Path | str, *, labelled: bool = True) -> list[TextExample]:
-        """One example a row with a label; of a row with negatives one for each of its documents."""
+        """One example for each labelled row, or for each document of a row with negatives."""
         settings, columns = self.settings, None
         layout = settings.model_dump(include={"format", "header", "encoding"})
         if labelled and settings.label is None and settings.header and str(path) != "-":
@@ -91,17 +91,17 @@ class Reranking(TextTask):
         rows = read_query_documents(
             path, columns, **layout, group=settings.group, optional_group=self.optional_group
         )
-        examples = _each_once(
-            MinedExample(row.query, document, 0.0 if place else 1.0, row.where, group=row.group)
+        examples = _drop_duplicates(
+            MinedExample(row.query, document, 0.0 if index else 1.0, row.where, group=row.group)
             for row in rows
-            for place, document in enumerate(row.documents)
+            for index, document in enumerate(row.documents)
         )
         self.tell_lost_groups(examples, path)
         return self.complete(examples, self.gaps(examples), path)
 
     def read_files(self, paths: Sequence[Path | str]) -> list[TextExample]:
-        """A mined negative may be the query's answer in another file."""
-        return _each_once(super().read_files(paths))
+        """Reads several files; a mined negative may be the query's answer in another file."""
+        return _drop_duplicates(super().read_files(paths))
 
     @property
     def reads_pairs(self) -> bool:
@@ -116,7 +116,7 @@ class Reranking(TextTask):
         return grade
 
     def fit(self, train: Sequence[TextExample]) -> None:
-        """The highest relevance, which becomes 1."""
+        """Takes the highest relevance, which becomes 1."""
         grades = [example.label for example in train]
         if min(grades) == max(grades):
             raise InputError(
@@ -138,7 +138,7 @@ class Reranking(TextTask):
             )
 
     def group_key(self, example: TextExample) -> Sequence[str]:
-        """All candidates of a query."""
+        """The query, so that all its candidates stay together."""
         return (example.text,) if example.group is None else super().group_key(example)
 
     def encode(self, example: TextExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> EncodedExample:
@@ -149,8 +149,8 @@ class Reranking(TextTask):
         return EncodedExample(encoded.windows, target)
 
     def make_batches(self, targets: Sequence[RelevanceTarget], order: Ints, batch_size: int) -> list[Ints]:
-        """For a listwise loss all candidates of a query stand in one batch. Queries without a relevant one
-        are left out, for nothing is to be learnt of them.
+        """For a listwise loss, batches that hold all candidates of each query. Queries without a relevant
+        candidate are left out, because they teach nothing.
         """
         if not self.needs_global_batch:
             return super().make_batches(targets, order, batch_size)
@@ -165,14 +165,14 @@ class Reranking(TextTask):
 
     @property
     def needs_global_batch(self) -> bool:
-        """With a listwise loss."""
+        """True with a listwise loss, which compares the candidates of a query."""
         return self.settings.loss == "listwise"
 
     def loss(self, outputs: Tensor, targets: Sequence[RelevanceTarget]) -> Tensor:
         return self.losses(outputs, targets).sum()
 
     def losses(self, outputs: Tensor, targets: Sequence[RelevanceTarget]) -> Tensor:
-        """(E, 1) -> (E,)."""
+        """Logits (E, 1) -> each candidate's part (E,) of the summed loss."""
         scores = outputs.float().squeeze(1)
         relevance = to_device(np.array([target.relevance for target in targets], np.float32), scores.device)
         if not self.needs_global_batch:
@@ -183,7 +183,9 @@ class Reranking(TextTask):
         return contrastive.listwise(scores, relevance / total.where(total > 0, 1.0), query)
 
     def count(self, targets: Sequence[RelevanceTarget]) -> float:
-        """Candidates; for a listwise loss queries of which something is to be learnt, at least one."""
+        """The number of candidates; for a listwise loss that of queries with a relevant candidate, at least
+        one.
+        """
         if not self.needs_global_batch:
             return len(targets)
         return max(len({target.query for target in targets if target.relevance > 0}), 1)
@@ -199,20 +201,20 @@ class Reranking(TextTask):
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
-        """score, in [0, 1]."""
+        """Predictions with a score in [0, 1] each."""
         logits = np.array([output[0] for output in outputs], np.float64)
         return [{"score": score} for score in np.exp(-np.logaddexp(0, -logits)).tolist()]
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
-        """MAP and MRR over the queries that have a relevant candidate; NaN if none has."""
+        """MAP and MRR over the queries that have a relevant candidate; NaN if there is none."""
         rows: dict[str, list[int]] = {}
         for row, example in enumerate(examples):
             rows.setdefault(example.text, []).append(row)
         values = []
-        for mine in rows.values():
-            relevant = [examples[row].label > 0 for row in mine]
+        for candidate_rows in rows.values():
+            relevant = [examples[row].label > 0 for row in candidate_rows]
             if any(relevant):
-                scores = [predictions[row]["score"] for row in mine]
+                scores = [predictions[row]["score"] for row in candidate_rows]
                 values.append(
                     (tied_average_precision(scores, relevant), tied_reciprocal_rank(scores, relevant))
                 )
@@ -222,18 +224,24 @@ class Reranking(TextTask):
     def error_analysis(
         self, predictions: Sequence[Prediction], examples: Sequence[TextExample]
     ) -> ErrorAnalysis:
-        """Right and predicted relevance side by side."""
+        """True and predicted relevance, candidate by candidate."""
         gold = [min(example.label / self.highest, 1.0) for example in examples]
         return number_errors(gold, [prediction["score"] for prediction in predictions])
 
     def baselines(
         self, train: Sequence[TextExample], dev: Sequence[TextExample]
     ) -> dict[str, list[Prediction]]:
-        """One score for all, which is worth the mean of all orders; and the cosine of TF-IDF vectors."""
-        pairs = [[(e.text, e.text_pair or "") for e in examples] for examples in (train, dev)]
-        cosine = tfidf_cosine(pairs[0], pairs[1])
-        scores = {"random order": np.zeros(len(dev)), cosine.name: cosine.predictions}
-        return {name: [{"score": score} for score in found.tolist()] for name, found in scores.items()}
+        """One score for all candidates, which is worth the mean over all orders; and the cosine of TF-IDF
+        vectors.
+        """
+        train_pairs, dev_pairs = (
+            [(example.text, example.text_pair or "") for example in examples] for examples in (train, dev)
+        )
+        cosine = tfidf_cosine(train_pairs, dev_pairs)
+        scores_by_name = {"random order": np.zeros(len(dev)), cosine.name: cosine.predictions}
+        return {
+            name: [{"score": score} for score in scores.tolist()] for name, scores in scores_by_name.items()
+        }
 
     # -- state ---------------------------------------------------------------------------------------------
 
@@ -252,14 +260,14 @@ class Reranking(TextTask):
         return {"id2label": {"0": "score"}, "label2id": {"score": 0}}
 
 
-def _each_once(examples: Iterable[TextExample]) -> list[TextExample]:
-    """Of a query's mined candidates that are the same text one: an answer, if one of them is."""
-    found: dict[int | tuple[int, int], TextExample] = {}
-    for number, example in enumerate(examples):
-        key: int | tuple[int, int] = number
+def _drop_duplicates(examples: Iterable[TextExample]) -> list[TextExample]:
+    """Keeps one of a query's mined candidates with the same text: an answer, if one of them is."""
+    unique: dict[int | tuple[int, int], TextExample] = {}
+    for index, example in enumerate(examples):
+        key: int | tuple[int, int] = index
         if isinstance(example, MinedExample):
             key = text_number(example.text), text_number(example.text_pair or "")
-        known = found.get(key)
+        known = unique.get(key)
         if known is None or known.label < example.label:
-            found[key] = example
-    return list(found.values())
+            unique[key] = example
+    return list(unique.values())
