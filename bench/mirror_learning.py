@@ -37,7 +37,7 @@ from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.metrics.guarantees.learn_then_test import certify, threshold_sequence
 from bertsmith.mirror.call import Call, ChatMessage, Completion, CompletionRequest
 from bertsmith.mirror.exchange import make_call
-from bertsmith.mirror.learning.learned_calls import part_of
+from bertsmith.mirror.learning.learned_calls import hash_fraction
 from bertsmith.mirror.learning.settings import LearnSettings
 from bertsmith.mirror.learning.train import train_student
 from bertsmith.mirror.redaction import Redactor
@@ -174,7 +174,7 @@ def frozen(calls: Rows, texts: list[str], seed: int) -> Answers:
     settings = LearnSettings()
     count = round(settings.calibration_share * len(calls))
     features, labels = vectors([text for text, _ in calls]), np.array([label for _, label in calls])
-    is_dev = np.array([part_of(text, seed) < settings.dev_share for text, _ in calls])
+    is_dev = np.array([hash_fraction(text, seed) < settings.dev_share for text, _ in calls])
     is_dev[-count:] = False
     is_train = ~is_dev
     is_train[-count:] = False

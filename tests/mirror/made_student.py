@@ -10,7 +10,7 @@ import numpy as np
 
 from bertsmith.files import write_json
 from bertsmith.mirror.answering.stage_store import StageStore
-from bertsmith.mirror.answering.stages import Stage, Student, in_mode
+from bertsmith.mirror.answering.stages import Stage, StudentRecord, set_mode
 from bertsmith.mirror.answering.training_process import read_student
 from bertsmith.mirror.call import SYSTEM_ROLES, Call
 from bertsmith.mirror.fields import AnswerShape, Field, FieldHead
@@ -113,13 +113,13 @@ def _weights(field: Field, said: Sequence[Mapping[str, Any]], usual: Mapping[str
     return np.array(rows, np.float32)
 
 
-def put_in_mode(stages: StageStore, folder: Path, call: Call, mode: str, share: float = 0.5) -> Student:
+def put_in_mode(stages: StageStore, folder: Path, call: Call, mode: str, share: float = 0.5) -> StudentRecord:
     """As if by hand."""
     student = read_student(folder, call.version)
     assert student is not None
     stages.add_student(student)
     stage = stages.stages()[call.version]
-    after = in_mode(replace(stage, student=student.id), mode, share)
+    after = set_mode(replace(stage, student=student.id), mode, share)
     assert stages.change(stage, after, "hand", "a test")
     return student
 

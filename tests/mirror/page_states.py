@@ -9,13 +9,13 @@ from made_student import make_student, put_in_mode
 from running_mirror import RunningMirror, wait_until
 
 from bertsmith.metrics.guarantees.power_law import fit_power_law
-from bertsmith.mirror.answering.stage_store import keep_learned
-from bertsmith.mirror.answering.stages import Batch, Comparison, Student, in_mode
+from bertsmith.mirror.answering.stage_store import save_findings
+from bertsmith.mirror.answering.stages import EvidenceBatch, StudentComparison, StudentRecord, set_mode
 from bertsmith.mirror.answering.training_process import read_student
 from bertsmith.mirror.call import Call, ChatMessage, Completion, CompletionRequest
 from bertsmith.mirror.exchange import make_call
 from bertsmith.mirror.learning.limits import CallCurve
-from bertsmith.mirror.learning.report import curve_found
+from bertsmith.mirror.learning.report import summarise_curve
 from bertsmith.mirror.redaction import Redactor
 
 INTENTS = ("card_arrival", "lost_or_stolen_card", "transfer_failed", "exchange_rate")
@@ -57,7 +57,7 @@ def record(mirror: RunningMirror, count: int, **more: object) -> list[Call]:
     return calls
 
 
-def serve(mirror: RunningMirror, folder: Path, call: Call, mode: str, share: float = 0.1) -> Student:
+def serve(mirror: RunningMirror, folder: Path, call: Call, mode: str, share: float = 0.1) -> StudentRecord:
     """A student in this mode, opened."""
     words = {
         word: {"intent": intent, "urgent": word == "stolen"}
@@ -68,15 +68,17 @@ def serve(mirror: RunningMirror, folder: Path, call: Call, mode: str, share: flo
     return student
 
 
-def compare(mirror: RunningMirror, student: Student, count: int, differing: float, seed: int = 0) -> None:
+def compare(
+    mirror: RunningMirror, student: StudentRecord, count: int, differing: float, seed: int = 0
+) -> None:
     """That many comparisons, in parts."""
     draw = random.Random(seed)
     for _ in range(count // 10):
-        batch = [Comparison(draw.random() < differing, 1.0, 1.0) for _ in range(10)]
-        mirror.stages.fold(student, Batch(batch))
+        batch = [StudentComparison(draw.random() < differing, 1.0, 1.0) for _ in range(10)]
+        mirror.stages.fold(student, EvidenceBatch(batch))
 
 
-def answer(mirror: RunningMirror, call: Call, student: Student, answered: int, unsure: int) -> None:
+def answer(mirror: RunningMirror, call: Call, student: StudentRecord, answered: int, unsure: int) -> None:
     """Tallies of a student that answers."""
     one = call.version, student.id
     mirror.stages.tally(
@@ -95,7 +97,7 @@ def learn(mirror: RunningMirror, call: Call, student: str) -> None:
     found = {
         "tier": "tf-idf", "created": "now", "coverage": 0.62, "agreement": 0.915, "of": "calibration",
         "claim": "The answers it gives differ from the LLM's in at most 5 %.",
-        "why_not": None, "calls": 400, "trained_on": 480, "curve": curve_found(curve, 0.95),
+        "why_not": None, "calls": 400, "trained_on": 480, "curve": summarise_curve(curve, 0.95),
         "ceiling": "Asked again, the LLM contradicts itself in 7 of 200 inputs.",
         "different_confusions": 8,
         "confusions": [
@@ -104,15 +106,17 @@ def learn(mirror: RunningMirror, call: Call, student: str) -> None:
             for number in range(8)
         ],
     }  # fmt: skip
-    keep_learned(mirror.store, student, call.version, found)
+    save_findings(mirror.store, student, call.version, found)
 
 
 def to_mode(mirror: RunningMirror, call: Call, mode: str, share: float = 0.1) -> None:
     stage = mirror.stages.stages()[call.version]
-    assert mirror.stages.change(stage, in_mode(replace(stage), mode, share), "evidence", "2.0% of 100 differ")
+    assert mirror.stages.change(
+        stage, set_mode(replace(stage), mode, share), "evidence", "2.0% of 100 differ"
+    )
 
 
-def candidate(mirror: RunningMirror, folder: Path, call: Call) -> Student:
+def candidate(mirror: RunningMirror, folder: Path, call: Call) -> StudentRecord:
     """Another student that may take the place of the present one."""
     words = {word: {"intent": intent, "urgent": False} for word, intent in zip(WORDS, INTENTS, strict=True)}
     student = read_student(make_student(folder, call, words, {}, created="later"), call.version)

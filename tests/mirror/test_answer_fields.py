@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, SpanForm
-from bertsmith.mirror.learning.schema_fields import Observation, shape_of
+from bertsmith.mirror.learning.schema_fields import AnswerObservation, infer_shape
 
 
 def of(properties: dict[str, Any], required: list[str] | None = None, **more: Any) -> dict[str, Any]:
@@ -24,10 +24,10 @@ def of(properties: dict[str, Any], required: list[str] | None = None, **more: An
 def field_of(schema: dict[str, Any], values: list[Any], texts: list[str] | None = None, **more: Any) -> Any:
     """The one field of a schema, or why it is refused."""
     seen = [
-        Observation({"x": value} if value is not ABSENT else {}, text)
+        AnswerObservation({"x": value} if value is not ABSENT else {}, text)
         for value, text in zip(values, texts or [""] * len(values), strict=True)
     ]
-    shape = shape_of(of({"x": schema}, **more), seen)
+    shape = infer_shape(of({"x": schema}, **more), seen)
     return shape.fields[0] if shape.fields else shape.refused[0].why
 
 
@@ -82,13 +82,14 @@ def test_an_odd_kind_beside_a_quote_is_passed_over_and_fits_nothing(odd: Any) ->
     items = of({"name": {"type": "string"}, "role": {"type": "string"}})
     usual = [{"x": [{"name": f"anna{n}", "role": ["host", "guest"][n % 2]}]} for n in range(40)]
     answers = [*usual, *[{"x": [{"name": "ben", "role": odd}]}] * 10]
-    shape = shape_of(
-        of({"x": {"type": "array", "items": items}}), [Observation(each, "anna ben") for each in answers]
+    shape = infer_shape(
+        of({"x": {"type": "array", "items": items}}),
+        [AnswerObservation(each, "anna ben") for each in answers],
     )
     assert not shape.fields  # the names aren't in the text
     texts = [f"anna{n}" for n in range(40)] + ["ben"] * 10
-    seen = [Observation(each, text) for each, text in zip(answers, texts, strict=True)]
-    shape = shape_of(of({"x": {"type": "array", "items": items}}), seen)
+    seen = [AnswerObservation(each, text) for each, text in zip(answers, texts, strict=True)]
+    shape = infer_shape(of({"x": {"type": "array", "items": items}}), seen)
     assert shape.field("$.x").values == ("guest", "host")
     assert [shape.holds(shape.read(each)) for each in answers] == [True] * 40 + [False] * 10
     assert all(shape.differing(shape.read(answers[0]), shape.read(each)) for each in answers[40:])
@@ -110,7 +111,7 @@ def test_an_odd_answer_is_told_from_one_that_fits(
     schema: dict[str, Any], good: list[Any], odd: list[Any]
 ) -> None:
     answers = [{} if value is ABSENT else {"x": value} for value in (*good * 20, *odd)]
-    shape = shape_of(of({"x": schema}), [Observation(each, "") for each in answers])
+    shape = infer_shape(of({"x": schema}), [AnswerObservation(each, "") for each in answers])
     held = [shape.holds(shape.read(each)) for each in answers]
     assert held == [True] * (len(good) * 20) + [False] * len(odd)
 
@@ -138,7 +139,7 @@ def test_a_whole_number_is_the_same_with_its_point_and_without(
 
 
 def test_a_constant_number_is_the_same_with_its_point_and_without() -> None:
-    shape = shape_of(of({"x": {"const": 1.0}, "y": {"type": "boolean"}}), [])
+    shape = infer_shape(of({"x": {"const": 1.0}, "y": {"type": "boolean"}}), [])
     assert shape.read({"x": 1, "y": True}) == {"$.y": True}
 
 
@@ -154,7 +155,7 @@ def test_a_constant_number_is_the_same_with_its_point_and_without() -> None:
     ],
 )
 def test_a_schema_that_is_none_has_fields_or_is_refused(odd: dict[str, Any]) -> None:
-    shape = shape_of(odd, [Observation({"x": "a"}, "")] * 20)
+    shape = infer_shape(odd, [AnswerObservation({"x": "a"}, "")] * 20)
     assert {each.path for each in (*shape.fields, *shape.refused)} == {"$.x"}
 
 
@@ -170,7 +171,7 @@ def test_a_schema_that_is_none_has_fields_or_is_refused(odd: dict[str, Any]) -> 
 def test_what_cannot_be_learned_is_said_with_its_path(
     schema: dict[str, Any], values: list[Any], why: str
 ) -> None:
-    shape = shape_of(of({"x": schema}), [Observation({"x": value}, "") for value in values])
+    shape = infer_shape(of({"x": schema}), [AnswerObservation({"x": value}, "") for value in values])
     assert not shape.is_mirrorable
     assert shape.why_not.startswith("$.x: ") and why in shape.why_not
 
@@ -236,7 +237,7 @@ def test_references_nested_objects_and_constants() -> None:
         **{"$defs": {"Order": of({"kind": {"$ref": "#/$defs/Kind"}}), "Kind": {"enum": ["new", "old"]}}},
     )
     answer = {"version": 2, "order": {"kind": "new"}}
-    shape = shape_of(schema, [Observation(answer, "")])
+    shape = infer_shape(schema, [AnswerObservation(answer, "")])
     assert [field.path for field in shape.fields] == ["$.order.kind"]
     assert shape.read(answer) == {"$.order.kind": "new"}
     assert shape.compose({"$.order.kind": "old"}) == {"version": 2, "order": {"kind": "old"}}
@@ -244,27 +245,30 @@ def test_references_nested_objects_and_constants() -> None:
 
 def test_a_reference_that_leads_to_itself_is_refused() -> None:
     node = of({"kind": {"enum": ["a", "b"]}, "next": {"$ref": "#/$defs/Node"}})
-    shape = shape_of({**of({"node": {"$ref": "#/$defs/Node"}}), "$defs": {"Node": node}}, [])
+    shape = infer_shape({**of({"node": {"$ref": "#/$defs/Node"}}), "$defs": {"Node": node}}, [])
     assert not shape.is_mirrorable
 
 
 def test_json_objects_without_a_schema_have_the_fields_of_their_answers() -> None:
     answers = [{"urgent": True, "intent": "card"}, {"urgent": False, "intent": "other"}] * 20
-    shape = shape_of({"type": "object"}, [Observation(each, "") for each in answers])
+    shape = infer_shape({"type": "object"}, [AnswerObservation(each, "") for each in answers])
     assert {field.path: field.kind for field in shape.fields} == {"$.urgent": "boolean", "$.intent": "enum"}
     assert list(shape.compose({"$.intent": "card", "$.urgent": True})) == ["urgent", "intent"]
 
 
 def test_keys_come_in_the_order_in_which_the_teacher_writes_them() -> None:
     schema = of({"a": {"enum": ["x", "y"]}, "b": {"type": "boolean"}})
-    shape = shape_of(schema, [Observation({"b": True, "a": "x"}, "")] * 3)
+    shape = infer_shape(schema, [AnswerObservation({"b": True, "a": "x"}, "")] * 3)
     assert list(shape.compose({"$.a": "x", "$.b": False})) == ["b", "a"]
 
 
 def test_an_optional_free_text_is_left_out_and_an_answer_that_has_it_differs() -> None:
     schema = of({"a": {"enum": ["x", "y"]}, "note": {"type": "string"}}, required=["a"])
-    seen = [Observation({"a": "x"}, ""), *(Observation({"a": "x", "note": f"n{n}"}, "") for n in range(30))]
-    shape = shape_of(schema, seen)
+    seen = [
+        AnswerObservation({"a": "x"}, ""),
+        *(AnswerObservation({"a": "x", "note": f"n{n}"}, "") for n in range(30)),
+    ]
+    shape = infer_shape(schema, seen)
     assert shape.is_mirrorable and shape.compose({"$.a": "x"}) == {"a": "x"}
     assert shape.differing({"$.a": "x"}, shape.read({"a": "x", "note": "why"})) == {"$.note"}
     assert not shape.differing({"$.a": "x"}, shape.read({"a": "x"}))
@@ -277,7 +281,7 @@ def test_an_object_is_there_though_all_that_it_may_hold_is_left_out() -> None:
     full = {"a": True, "filters": {"colour": "red"}, "meta": {}}
     bare = {"a": True, "filters": {}, "meta": {}}
     noted = [{"a": True, "filters": {}, "meta": {"note": f"because {n}"}} for n in range(30)]
-    shape = shape_of(schema, [Observation(each, "") for each in [full, bare, *noted]])
+    shape = infer_shape(schema, [AnswerObservation(each, "") for each in [full, bare, *noted]])
     assert shape.is_mirrorable
     for answer in (full, bare):
         assert shape.compose(shape.read(answer)) == answer
@@ -293,14 +297,16 @@ def test_an_object_is_there_though_all_that_it_may_hold_is_left_out() -> None:
 def test_keys_that_are_written_alike_are_refused(other: dict[str, Any]) -> None:
     """A field of one would have been answered with the value of the other, and counted as agreeing."""
     schema = of({"a.b": other, "a": of({"b": {"type": "boolean"}, "c": {"type": "boolean"}})})
-    shape = shape_of(schema, [Observation({"a.b": True, "a": {"b": False, "c": True}}, "")] * 20)
+    shape = infer_shape(schema, [AnswerObservation({"a.b": True, "a": {"b": False, "c": True}}, "")] * 20)
     assert not shape.is_mirrorable
     assert "$.a.b: several keys that are written alike" in shape.why_not
     assert "$.a.c" not in shape.why_not
 
 
 def test_a_key_beside_the_fields_that_is_written_like_one_of_them_differs() -> None:
-    shape = shape_of(of({"a": of({"b": {"type": "boolean"}})}), [Observation({"a": {"b": True}}, "")])
+    shape = infer_shape(
+        of({"a": of({"b": {"type": "boolean"}})}), [AnswerObservation({"a": {"b": True}}, "")]
+    )
     ours, taught = {"a": {"b": True}}, {"a": {"b": False}, "a.b": True}
     assert shape.differing(shape.read(ours), shape.read(taught)) == {"$.a.b", "$.a.b (another)"}
 
@@ -366,7 +372,7 @@ def test_a_shape_read_from_random_answers_reads_each_of_them() -> None:
     answers = [
         {"a": draw.choice(["x", "y"]), "n": draw.random(), "t": draw.random() < 0.5} for _ in range(60)
     ]
-    shape = shape_of({"type": "object"}, [Observation(each, "") for each in answers])
+    shape = infer_shape({"type": "object"}, [AnswerObservation(each, "") for each in answers])
     assert shape.is_mirrorable
     for answer in answers:
         assert shape.compose(shape.read(answer)) == answer

@@ -18,19 +18,19 @@ from bertsmith.mirror.call import AGAIN
 from bertsmith.mirror.learning import asking
 from bertsmith.mirror.learning.asking import (
     Budget,
-    Question,
+    LabellingPrompt,
     ask_again,
+    choose_version,
+    find_other_version,
     label_texts,
-    learned_apart,
     read_schema,
-    version_to_ask,
 )
 from bertsmith.mirror.learning.asking import Upstream as Asked
 from bertsmith.mirror.learning.understand import CallRecords, understand
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store
 
-QUESTION = Question("llm", "Which intent?", llm_answers.SCHEMA)
+QUESTION = LabellingPrompt("llm", "Which intent?", llm_answers.SCHEMA)
 KEY = "sk-secret-of-a-test"
 TEXTS = [f"{word} {n}" for n in range(10) for word in ("card", "transfer", "cash")]
 
@@ -243,7 +243,7 @@ def test_texts_that_are_the_same_once_redacted_are_asked_once(llm: Upstream, sto
 def test_labelled_texts_are_a_version_of_their_own_until_it_is_merged(llm: Upstream, tmp_path: Path) -> None:
     def apart() -> tuple[str, str] | None:
         with asked(llm) as upstream:
-            return learned_apart(QUESTION, upstream, store, NOTHING, "desk")
+            return find_other_version(QUESTION, upstream, store, NOTHING, "desk")
 
     with store_of(tmp_path, [replace(each, site="desk") for each in calls_of(30)]) as store:
         ((traffic,),) = CallRecords(store).groups()
@@ -260,7 +260,7 @@ def test_labelled_texts_are_a_version_of_their_own_until_it_is_merged(llm: Upstr
 
 
 def test_a_prompt_with_a_gap_is_the_message(llm: Upstream) -> None:
-    body = Question("llm", "Sort {text} now", {"properties": {}}).body("it")
+    body = LabellingPrompt("llm", "Sort {text} now", {"properties": {}}).body("it")
     assert body["messages"] == [{"role": "user", "content": "Sort it now"}]
 
 
@@ -271,7 +271,7 @@ def test_recorded_inputs_are_asked_again_as_they_were(protocol: str, llm: Upstre
         calls = [replace(each, request=replace(each.request, protocol=protocol)) for each in calls]
     with store_of(tmp_path, calls) as store:
         group = CallRecords(store).group(None)
-        version = version_to_ask(store, group).version
+        version = choose_version(store, group).version
         with asked(llm, protocol) as upstream:
             with pytest.raises(InputError, match="count must be 1 or more inputs to ask again, found -3"):
                 ask_again(store, version, upstream, -3, NOTHING, Budget())
@@ -306,11 +306,11 @@ def test_the_traffic_is_asked_again_and_not_the_labelled_file_that_was_merged_wi
         (labelled,) = {each.version for each in store.versions()} - {traffic.version}
         merged = CallRecords(store).merge("desk", [traffic.version, labelled])
         assert max(merged, key=lambda each: each.ended).version == labelled
-        assert version_to_ask(store, merged).version == traffic.version
-        assert version_to_ask(store, merged, labelled).version == labelled
+        assert choose_version(store, merged).version == traffic.version
+        assert choose_version(store, merged, labelled).version == labelled
         with asked(llm) as upstream:
             ask_again(store, labelled, upstream, 5, NOTHING, Budget())
-        assert version_to_ask(store, CallRecords(store).group("desk")).version == traffic.version
+        assert choose_version(store, CallRecords(store).group("desk")).version == traffic.version
 
 
 def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:

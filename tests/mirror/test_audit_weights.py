@@ -21,13 +21,13 @@ from test_stages import ask, begin
 
 from bertsmith.mirror.answering.ledger import Ledger
 from bertsmith.mirror.answering.open_students import OpenStudents, StudentThread, VersionStudents
-from bertsmith.mirror.answering.service import Service
+from bertsmith.mirror.answering.service import MirrorService
 from bertsmith.mirror.answering.stage_store import VersionFacts
-from bertsmith.mirror.answering.stages import Stage, first_evidence, in_mode
+from bertsmith.mirror.answering.stages import Stage, empty_evidence, set_mode
 from bertsmith.mirror.call import Call, CallOutcome, CallRouting, ChatMessage, CompletionRequest
 from bertsmith.mirror.exchange import make_call
 from bertsmith.mirror.fields import AnswerShape, Field
-from bertsmith.mirror.learning.learned_calls import LearnedCall, as_they_came, read_calls
+from bertsmith.mirror.learning.learned_calls import LearnedCall, read_calls, sample_like_traffic
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.settings import read_settings
 from bertsmith.mirror.store import Store, VersionCount
@@ -94,7 +94,7 @@ class Traffic:
         self.draw = random.Random(seed)
         self.open = SimpleNamespace(open_students=OpenStudents())
         settings = read_settings(None, {"upstream": "http://localhost", "seed": seed}, {})
-        self.service = Service(settings, self.open, Redactor((), {}))  # type: ignore[arg-type]
+        self.service = MirrorService(settings, self.open, Redactor((), {}))  # type: ignore[arg-type]
         self.service.keys.note({}, 200)
         self.seen: list[tuple[Time, CallOutcome]] = []
 
@@ -139,7 +139,7 @@ def learned(number: int, outcome: CallOutcome) -> LearnedCall:
 
 def test_calls_that_prove_are_like_the_traffic_in_each_mode_and_over_all_changes(traffic: Traffic) -> None:
     calls = [learned(number, outcome) for number, (_, outcome) in enumerate(traffic.seen)]
-    kept = as_they_came(calls, 0)
+    kept = sample_like_traffic(calls, 0)
     when = {call.id: time for call, (time, _) in zip(calls, traffic.seen, strict=True)}
     for time in (*TIMES, None):
         some = [call for call in kept if time is None or when[call.id] == time]
@@ -187,7 +187,7 @@ def test_calls_of_versions_that_are_merged_later_prove_as_often_as_they_come(
 
     def kept(*of: VersionCount) -> list[LearnedCall]:
         understood = SimpleNamespace(versions=of, templates=templates, shape=SHAPE)
-        return as_they_came(read_calls(store, understood).calls, 0)  # type: ignore[arg-type]
+        return sample_like_traffic(read_calls(store, understood).calls, 0)  # type: ignore[arg-type]
 
     merged = kept(*versions)
     assert {each.version for each in merged} == {of.version for of in versions}
@@ -212,7 +212,7 @@ def test_calls_of_versions_that_are_merged_later_prove_as_often_as_they_come(
 
 def test_audits_of_the_student_and_of_a_candidate_find_the_known_share(traffic: Traffic) -> None:
     """Of the student over its sure calls, of a candidate, who is sure of all, over all of them."""
-    ledger, found = Ledger(), {"x": first_evidence(0.05, 0.05), "y": first_evidence(0.05, 0.05)}
+    ledger, found = Ledger(), {"x": empty_evidence(0.05, 0.05), "y": empty_evidence(0.05, 0.05)}
     weights: dict[str, list[float]] = {"x": [], "y": []}
     student, candidate = (
         StudentThread("x", lambda: Says(of_all=False)),
@@ -253,7 +253,7 @@ def test_a_recorded_call_keeps_its_weight_whatever_the_mode_becomes(
         student = begin(mirror, tmp_path, "canary", 0.2)
         ask(mirror, "who knows")  # the student doesn't
         stage = stage_of(mirror.stages, student.version)
-        live = in_mode(stage, "live", 0.0)
+        live = set_mode(stage, "live", 0.0)
         assert mirror.stages.change(stage, live, "hand", "a test")
         wait_until(
             lambda: mirror.app.reconciler.open_students.by_version[student.version].stage.mode == "live"

@@ -389,7 +389,7 @@ def _every_other(odd: Sequence[str]) -> Iterator[str]:
 def test_every_call_is_in_one_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertsmith.mirror.learning.report._pictures", lambda *given: [])
+    monkeypatch.setattr("bertsmith.mirror.learning.report._draw_pictures", lambda *given: [])
     life = LifeHere(tmp_path, 1, "openai-chat", lambda: capsys.readouterr().out)
     play(life, before=130, recorded=15, served=13)
 

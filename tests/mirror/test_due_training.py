@@ -12,9 +12,16 @@ from scripted_upstream import Upstream
 from test_call_store import call_of
 
 from bertsmith.mirror.answering.open_students import OpenStudents, VersionStudents
-from bertsmith.mirror.answering.reconciler import due_trainings
+from bertsmith.mirror.answering.reconciler import find_due_trainings
 from bertsmith.mirror.answering.stage_store import StageStore
-from bertsmith.mirror.answering.stages import Batch, Comparison, Stage, Student, dismissed, in_mode
+from bertsmith.mirror.answering.stages import (
+    EvidenceBatch,
+    Stage,
+    StudentComparison,
+    StudentRecord,
+    dismiss_student,
+    set_mode,
+)
 from bertsmith.mirror.call import AGAIN, Call, ChatMessage
 from bertsmith.mirror.learning.understand import CallRecords
 from bertsmith.mirror.store import Store
@@ -41,7 +48,7 @@ def recorded(stages: StageStore, prompt: str, count: int, first: float = 1.0) ->
 
 
 def due(stages: StageStore, students: OpenStudents | None = None) -> list[tuple[str, int]]:
-    found = due_trainings(stages, students or OpenStudents(), 20)
+    found = find_due_trainings(stages, students or OpenStudents(), 20)
     return sorted((stage.version, calls) for stage, calls in found)
 
 
@@ -78,8 +85,8 @@ def served(stages: StageStore) -> tuple[Call, Call, Stage, OpenStudents]:
     assert stages.begin_training(one.version, 24, "here", 60)
     stages.end_training(one.version, "here", "student x")
     stage = stages.stages()[one.version]
-    stages.add_student(Student("x", one.version, "folder", 0.05, 0.05))
-    assert stages.change(stage, in_mode(replace(stage, student="x"), "live", 1.0), "hand", "a test")
+    stages.add_student(StudentRecord("x", one.version, "folder", 0.05, 0.05))
+    assert stages.change(stage, set_mode(replace(stage, student="x"), "live", 1.0), "hand", "a test")
     stage = stages.stages()[one.version]
     opened = VersionStudents(stage)
     return one, two, stage, OpenStudents({one.version: opened, two.version: opened})
@@ -100,12 +107,12 @@ def test_drift_and_a_dismissal_count_merged_calls_too(stages: StageStore) -> Non
     recorded(stages, "Two.", 10, time.time() + 1)  # half of what the first one takes
     assert due(stages, students) == []
     evidence = stages.fold(
-        Student("x", one.version, "folder", 0.05, 0.05),
-        Batch([Comparison(False, 1.0, 1.0)], [n / 200 for n in range(200)] + [0.001] * 400),
+        StudentRecord("x", one.version, "folder", 0.05, 0.05),
+        EvidenceBatch([StudentComparison(False, 1.0, 1.0)], [n / 200 for n in range(200)] + [0.001] * 400),
     )
     assert evidence.has_drifted
     assert due(stages, students) == [(one.version, 34)]
-    assert stages.change(stage, dismissed(stage), "evidence", "a test")
+    assert stages.change(stage, dismiss_student(stage), "evidence", "a test")
     assert due(stages) == [(one.version, 34)]
 
 

@@ -21,7 +21,7 @@ from mirrored_calls import (
 
 from bertsmith.mirror.learning import tiers as encoder_tier
 from bertsmith.mirror.learning.settings import LearnSettings
-from bertsmith.mirror.learning.train import Learned, train_student
+from bertsmith.mirror.learning.train import LearningResult, train_student
 from bertsmith.mirror.student import MirrorStudent
 from bertsmith.training.finetuning import finetune
 
@@ -41,7 +41,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertsmith.training.machine.matmul_flops", lambda *given, **named: 1e9)
-        patch.setattr("bertsmith.mirror.learning.report._pictures", lambda *given: [])
+        patch.setattr("bertsmith.mirror.learning.report._draw_pictures", lambda *given: [])
         patch.setattr(encoder_tier, "_FEW", 0)  # no cross-validation
         patch.setattr(finetune, "write_finetune_report", lambda *given: None)
         yield
@@ -49,7 +49,7 @@ def _quick() -> Iterator[None]:
 
 def trained(
     folder: Path, encoder: Path, teacher: Teacher, schema: dict[str, Any], count: int = 240, **more: Any
-) -> tuple[Learned, MirrorStudent]:
+) -> tuple[LearningResult, MirrorStudent]:
     settings = LearnSettings(tiers=("encoder",), model=str(encoder), overrides=RUN, **more)
     with store_of(folder, calls_of(count, teacher, schema=schema)) as store:
         learned = train_student(store, folder / "student", settings=settings)
@@ -122,12 +122,15 @@ def test_doubts_of_the_teacher_make_soft_targets() -> None:
     """The plain task has none: then the task of several fields is taken for one."""
     from bertsmith.mirror.fields import AnswerShape, Field
     from bertsmith.mirror.learning.learned_calls import LearnedCall
-    from bertsmith.mirror.learning.targets import heads_of
+    from bertsmith.mirror.learning.targets import build_heads
 
     shape = AnswerShape(fields=(Field(keys=("x",), kind="enum", values=("a", "b")),), order=(("x",),))
     sure = [LearnedCall(f"{n}", 0.0, "relay", f"t{n}", {"$.x": "ab"[n % 2]}, {}) for n in range(4)]
     doubtful = [*sure, LearnedCall("9", 0.0, "relay", "t9", {"$.x": "a"}, {"$.x": [("a", 0.7), ("b", 0.3)]})]
-    found = [encoder_tier._fields_rows(heads_of(shape, each), shape, (each, [])) for each in (sure, doubtful)]
+    found = [
+        encoder_tier._build_task_rows(build_heads(shape, each), shape, (each, []))
+        for each in (sure, doubtful)
+    ]
     assert [task for task, _ in found] == ["classification", "bertsmith.tasks.fields:Fields"]
     (plain, _), (soft, _) = (rows for _, rows in found)
     assert plain[1] == {"text": "t1", "label": "1"}
@@ -137,21 +140,21 @@ def test_doubts_of_the_teacher_make_soft_targets() -> None:
 def test_a_doubt_among_very_many_values_is_still_a_label() -> None:
     from bertsmith.mirror.fields import AnswerShape, Field
     from bertsmith.mirror.learning.learned_calls import LearnedCall
-    from bertsmith.mirror.learning.targets import heads_of
+    from bertsmith.mirror.learning.targets import build_heads
 
     values = tuple(f"v{number}" for number in range(80))
     shape = AnswerShape(fields=(Field(keys=("x",), kind="enum", values=values),), order=(("x",),))
     flat = {"$.x": [(value, 1 / 80) for value in values]}
     calls = [LearnedCall(value, 0.0, "relay", value, {"$.x": value}, {}) for value in values]
     calls.append(LearnedCall("9", 0.0, "relay", "unsure", {"$.x": "v0"}, flat))
-    _, (rows, _) = encoder_tier._fields_rows(heads_of(shape, calls), shape, (calls, []))
+    _, (rows, _) = encoder_tier._build_task_rows(build_heads(shape, calls), shape, (calls, []))
     assert len(json.loads(rows[-1]["label"])["0"]) == 80
 
 
 def test_the_cheaper_tier_is_taken_where_it_is_enough(
     tmp_path: Path, encoder: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("bertsmith.mirror.learning.train.train_encoder", _never)
+    monkeypatch.setattr("bertsmith.mirror.learning.train.train_encoder_candidate", _never)
     with store_of(tmp_path, calls_of(900)) as store:
         learned = train_student(store, tmp_path / "student", settings=LearnSettings(model=str(encoder)))
     assert learned.file.tier == "tf-idf" and list(learned.tiers) == ["tf-idf"]
@@ -175,14 +178,16 @@ def test_an_encoder_that_is_not_there_leaves_the_words(tmp_path: Path) -> None:
 def test_quotes_that_are_not_found_or_overlap_leave_a_call_out() -> None:
     from bertsmith.mirror.fields import AnswerShape, Field, SpanForm
     from bertsmith.mirror.learning.learned_calls import LearnedCall
-    from bertsmith.mirror.learning.targets import quoted_rows, tags_of
+    from bertsmith.mirror.learning.targets import build_tagging_rows, build_tags
 
     field = Field(keys=("x",), kind="spans", values=("",), spans=SpanForm(form="texts"))
     shape = AnswerShape(fields=(field,), order=(("x",),))
 
     def spans_of(text: str, *quotes: str) -> Any:
         value = tuple(("", quote) for quote in quotes)
-        rows = quoted_rows([LearnedCall("1", 0.0, "relay", text, {"$.x": value}, {})], shape, tags_of(shape))
+        rows = build_tagging_rows(
+            [LearnedCall("1", 0.0, "relay", text, {"$.x": value}, {})], shape, build_tags(shape)
+        )
         return [(each["start"], each["end"]) for each in rows[0]["spans"]] if rows else None
 
     assert spans_of("ab cd ab", "ab", "ab") == [(0, 2), (6, 8)]
@@ -205,14 +210,14 @@ def test_quotes_that_are_not_found_or_overlap_leave_a_call_out() -> None:
 def test_an_answer_of_another_form_teaches_no_quotes_and_not_that_there_are_none(answer: Any) -> None:
     from bertsmith.mirror.fields import AnswerShape, Field, SpanForm
     from bertsmith.mirror.learning.learned_calls import LearnedCall
-    from bertsmith.mirror.learning.targets import quoted_rows, tags_of
+    from bertsmith.mirror.learning.targets import build_tagging_rows, build_tags
 
     field = Field(keys=("x",), kind="spans", values=("",), spans=SpanForm(form="texts"), nullable=True)
     shape = AnswerShape(fields=(field,), order=(("x",),))
     calls = [
         LearnedCall("1", 0.0, "relay", "ab cd", shape.read({"x": value}), {}) for value in (answer, None)
     ]
-    assert quoted_rows(calls, shape, tags_of(shape)) == [{"text": "ab cd", "spans": []}]
+    assert build_tagging_rows(calls, shape, build_tags(shape)) == [{"text": "ab cd", "spans": []}]
 
 
 def test_labels_that_no_answer_had_need_no_outputs(tmp_path: Path, encoder: Path) -> None:

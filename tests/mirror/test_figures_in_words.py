@@ -5,9 +5,9 @@ import pytest
 from bertsmith.metrics.guarantees.power_law import fit_power_law
 from bertsmith.mirror.fields import AnswerShape, Field, UnsupportedPart
 from bertsmith.mirror.learning.learned_calls import LearnedCall
-from bertsmith.mirror.learning.limits import CallCurve, teacher_ceiling
-from bertsmith.mirror.learning.proving import claim_sentence, percent, percent_at_most
-from bertsmith.mirror.learning.schema_fields import Observation, shape_of
+from bertsmith.mirror.learning.limits import CallCurve, estimate_teacher_ceiling
+from bertsmith.mirror.learning.proving import describe_claims, format_percent, format_upper_percent
+from bertsmith.mirror.learning.schema_fields import AnswerObservation, infer_shape
 from bertsmith.mirror.student_file import Claim, Claims
 
 
@@ -37,7 +37,7 @@ def test_a_claim_is_said_with_all_its_digits(epsilon: float, delta: float, said:
         risk=0.0,
         coverage_interval=(0.5, 1.0),
     )
-    assert claim_sentence(Claims(epsilon=epsilon, delta=delta, whole=claim)).startswith(said)
+    assert describe_claims(Claims(epsilon=epsilon, delta=delta, whole=claim)).startswith(said)
 
 
 def test_a_forecast_is_of_calls_though_the_curve_is_of_the_texts_learned_from() -> None:
@@ -58,18 +58,18 @@ def test_a_claim_says_that_calls_beside_the_template_are_in_none_of_its_shares()
         threshold=0.5, epsilon=0.05, delta=0.05, calls=10, answered=9, risk=0.0, coverage_interval=(0.5, 1.0)
     )
     claims = Claims(epsilon=0.05, delta=0.05, whole=claim)
-    assert "It answers 90 % of the calls (" in claim_sentence(claims)
-    said = claim_sentence(claims, 1200)
+    assert "It answers 90 % of the calls (" in describe_claims(claims)
+    said = describe_claims(claims, 1200)
     assert "It answers 90 % of the calls that fit the template (" in said
     assert said.endswith(" 1,200 recorded calls don't fit it: the LLM answers such calls.")
 
 
 def test_a_bound_is_never_rounded_down_and_a_share_never_to_none_or_all() -> None:
-    assert percent_at_most(0.75 * 0.002 / 0.7) == "0.2143 %"
+    assert format_upper_percent(0.75 * 0.002 / 0.7) == "0.2143 %"
     for thousandths in range(1, 1000):
         share = thousandths / 1000 + 1.23456e-5
-        assert float(percent_at_most(share).removesuffix(" %")) >= 100 * share
-    assert [percent(each) for each in (0, 3e-4, 0.923, 0.9997, 1)] == [
+        assert float(format_upper_percent(share).removesuffix(" %")) >= 100 * share
+    assert [format_percent(each) for each in (0, 3e-4, 0.923, 0.9997, 1)] == [
         "0 %",
         "0.03 %",
         "92.3 %",
@@ -91,9 +91,9 @@ def asked_twice(
 def test_two_numbers_that_one_of_ours_agrees_with_set_no_ceiling() -> None:
     """A tolerance of 1 and answers 0 and 2: whoever says 1 always agrees."""
     shape = AnswerShape(fields=(Field(keys=("n",), kind="number", tolerance=1.0),), order=(("n",),))
-    found = teacher_ceiling(*asked_twice(shape, {"n": 0}, {"n": 2}), shape, 0.05)
+    found = estimate_teacher_ceiling(*asked_twice(shape, {"n": 0}, {"n": 2}), shape, 0.05)
     assert found is not None and found.differing == 30 and found.high == 1.0
-    found = teacher_ceiling(*asked_twice(shape, {"n": 0}, {"n": 3}), shape, 0.05)
+    found = estimate_teacher_ceiling(*asked_twice(shape, {"n": 0}, {"n": 3}), shape, 0.05)
     assert found is not None and found.differing == 30 and found.high < 0.6
 
 
@@ -103,14 +103,14 @@ def test_what_stands_in_both_answers_beside_the_fields_is_no_contradiction() -> 
     shape = AnswerShape(fields=(field,), refused=(note,), order=(("intent",),))
     for other, differing in (("as it was", 0), ("another", 30)):
         calls = asked_twice(shape, {"intent": "card", "note": "as it was"}, {"intent": "card", "note": other})
-        found = teacher_ceiling(*calls, shape, 0.05)
+        found = estimate_teacher_ceiling(*calls, shape, 0.05)
         assert found is not None and found.differing == differing
 
 
 def test_numbers_far_below_the_schema_s_end_are_told_apart() -> None:
     """Amounts up to 400 of a million: a twentieth of the million would make all of them the same."""
-    seen = [Observation({"n": n % 401}, "text") for n in range(2000)]
+    seen = [AnswerObservation({"n": n % 401}, "text") for n in range(2000)]
     for end, wanted in ((1_000_000, 0.05 * 0.9 * 400), (100, 5.0)):
         schema = {"properties": {"n": {"type": "number", "minimum": 0, "maximum": end}}, "required": ["n"]}
-        (field,) = shape_of(schema, seen).fields
+        (field,) = infer_shape(schema, seen).fields
         assert field.kind == "number" and field.tolerance == pytest.approx(wanted, rel=0.02)

@@ -9,12 +9,12 @@ import pytest
 from mirrored_calls import by_rule, calls_of, store_of
 
 from bertsmith.files import sha256
-from bertsmith.mirror.answering.stage_store import learned
+from bertsmith.mirror.answering.stage_store import read_findings
 from bertsmith.mirror.fields import AnswerShape, Field, UnsupportedPart
 from bertsmith.mirror.learning.learned_calls import LearnedCall
-from bertsmith.mirror.learning.report import confusions_of, without_texts
+from bertsmith.mirror.learning.report import find_confusions, summarise_confusions
 from bertsmith.mirror.learning.settings import LearnSettings
-from bertsmith.mirror.learning.tiers import Judged
+from bertsmith.mirror.learning.tiers import TeacherComparison
 from bertsmith.mirror.learning.train import train_student
 from bertsmith.mirror.student_file import FILE
 
@@ -28,11 +28,11 @@ def often_wrong(text: str, draw: random.Random) -> dict[str, str]:
 def test_a_training_leaves_its_curve_and_confusions_in_the_store_and_no_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertsmith.mirror.learning.report._pictures", lambda *given: [])
+    monkeypatch.setattr("bertsmith.mirror.learning.report._draw_pictures", lambda *given: [])
     with store_of(tmp_path, calls_of(900, often_wrong)) as store:
         trained = train_student(store, tmp_path / "student", settings=LearnSettings(tiers=("tf-idf",)))
         (version,) = store.versions()
-        found = learned(store)[version.version]
+        found = read_findings(store)[version.version]
         judged = trained.calibration or trained.dev
         assert found["student"] == sha256(tmp_path / "student" / FILE)[:12]
         assert found["agreement"] == pytest.approx(judged.agreement)
@@ -49,7 +49,7 @@ def test_a_training_leaves_its_curve_and_confusions_in_the_store_and_no_text(
         texts = [call.request.inputs[-1].parts[0] for call in store.calls(version.version)]
         assert not any(text in str(found) for text in texts)
         again = train_student(store, tmp_path / "student-2", settings=LearnSettings(tiers=("tf-idf",)))
-        assert learned(store)[version.version]["student"] == sha256(again.folder / FILE)[:12]
+        assert read_findings(store)[version.version]["student"] == sha256(again.folder / FILE)[:12]
 
 
 def found_of(shape: AnswerShape, taught: list[dict[str, Any]], ours: list[dict[str, Any]]) -> Any:
@@ -58,8 +58,8 @@ def found_of(shape: AnswerShape, taught: list[dict[str, Any]], ours: list[dict[s
         LearnedCall(f"{number}", 0.0, "relay", "a text", values, {}) for number, values in enumerate(taught)
     ]
     differs = [bool(shape.differing(*both)) for both in zip(ours, taught, strict=True)]
-    judged = Judged(np.arange(1, len(calls) + 1) / 10, np.array(differs), {}, ours)
-    return without_texts(shape, confusions_of(shape, judged, calls))
+    judged = TeacherComparison(np.arange(1, len(calls) + 1) / 10, np.array(differs), {}, ours)
+    return summarise_confusions(shape, find_confusions(shape, judged, calls))
 
 
 def test_quotes_are_counted_and_not_kept() -> None:

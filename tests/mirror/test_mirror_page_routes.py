@@ -15,9 +15,9 @@ from scripted_upstream import Upstream
 
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
-from bertsmith.mirror.answering.judging import moved
+from bertsmith.mirror.answering.judging import apply_move
 from bertsmith.mirror.answering.stage_store import StageStore
-from bertsmith.mirror.answering.stages import Batch, Comparison
+from bertsmith.mirror.answering.stages import EvidenceBatch, StudentComparison
 from bertsmith.mirror.call import AGAIN, Completion
 from bertsmith.mirror.learning.understand import CallRecords
 from bertsmith.mirror.page.state import StateReader, seen_values
@@ -184,10 +184,10 @@ def test_a_candidate_that_the_evidence_is_against_is_not_approved(tmp_path: Path
     store.add([call])
     stages = StageStore(store)
     student = put_in_mode(stages, make_student(tmp_path / "made", call, {"card": {}}, {}), call, "live")
-    stages.fold(student, Batch([Comparison(True, 1.0, 1.0)] * 60))
+    stages.fold(student, EvidenceBatch([StudentComparison(True, 1.0, 1.0)] * 60))
     stage = replace(stage_of(stages, call.version), candidate=student.id)
     with pytest.raises(InputError, match="The evidence is against student"):
-        moved(stages, stage, "approve", 0.1)
+        apply_move(stages, stage, "approve", 0.1)
     store.close()
 
 

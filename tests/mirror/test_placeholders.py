@@ -10,13 +10,13 @@ from mirrored_calls import call_of
 from bertsmith.mirror.call import ChatMessage
 from bertsmith.mirror.fields import AnswerShape, Field, Guess
 from bertsmith.mirror.learning.learned_calls import LearnedCall
-from bertsmith.mirror.learning.proving import hopeful, prove
+from bertsmith.mirror.learning.proving import estimate_coverage, prove
 from bertsmith.mirror.learning.settings import LearnSettings
-from bertsmith.mirror.learning.tiers import Candidate, judge
+from bertsmith.mirror.learning.tiers import StudentCandidate, compare_with_teacher
 from bertsmith.mirror.student import MirrorStudent
 
 SHAPE = AnswerShape(fields=(Field(keys=("to",), kind="enum", values=("[EMAIL_1]", "us")),), order=(("to",),))
-ECHO = Candidate(
+ECHO = StudentCandidate(
     "tf-idf",
     (),
     lambda texts: {"$.to": [Guess(text, 0.99) for text in texts]},
@@ -42,10 +42,10 @@ def test_a_student_is_not_sure_of_a_placeholder(tmp_path: Path) -> None:
 
 def test_placeholders_count_as_calls_and_never_as_answered() -> None:
     """Though the teacher's recorded answer is the same."""
-    dev = judge(ECHO, calls("[EMAIL_1]", 300) + calls("us", 300), SHAPE)
+    dev = compare_with_teacher(ECHO, calls("[EMAIL_1]", 300) + calls("us", 300), SHAPE)
     assert dev.agreement == 1
-    assert hopeful(dev.confidence, dev.differs, 0.05) == 0.5
-    calibration = judge(ECHO, calls("[EMAIL_1]", 200) + calls("us", 600), SHAPE)
+    assert estimate_coverage(dev.confidence, dev.differs, 0.05) == 0.5
+    calibration = compare_with_teacher(ECHO, calls("[EMAIL_1]", 200) + calls("us", 600), SHAPE)
     (claim,) = [prove([ECHO], [dev], [calibration], LearnSettings()).claims.whole]
     assert claim is not None
     assert (claim.calls, claim.answered) == (800, 600)

@@ -9,40 +9,46 @@ from scipy.stats import binomtest
 from bertsmith.errors import RecipeError
 from bertsmith.metrics.guarantees.learn_then_test import STARTS
 from bertsmith.metrics.guarantees.sample_size import fewest_calls
-from bertsmith.mirror.learning.proving import calls_needed, epsilon_of, hopeful, prove, why_not_yet
+from bertsmith.mirror.learning.proving import (
+    estimate_calls_needed,
+    estimate_coverage,
+    explain_postponement,
+    prove,
+    target_epsilon,
+)
 from bertsmith.mirror.learning.settings import LearnSettings
-from bertsmith.mirror.learning.tiers import Candidate, Judged
+from bertsmith.mirror.learning.tiers import StudentCandidate, TeacherComparison
 from bertsmith.mirror.student_file import Claims
 
 SETTINGS = LearnSettings(epsilon=0.05, delta=0.05)
 Draw = np.random.Generator
 
 
-def candidate(tier: str = "tf-idf") -> Candidate:
-    return Candidate(tier, (), lambda texts: {}, lambda folder: None, {})  # type: ignore[arg-type]
+def candidate(tier: str = "tf-idf") -> StudentCandidate:
+    return StudentCandidate(tier, (), lambda texts: {}, lambda folder: None, {})  # type: ignore[arg-type]
 
 
-def judged(confidence: np.ndarray, differs: np.ndarray, fields: int = 1) -> Judged:
+def judged(confidence: np.ndarray, differs: np.ndarray, fields: int = 1) -> TeacherComparison:
     """Each field errs where the whole answer does, the first of them."""
     none = np.zeros(len(differs), bool)
     of = {f"$.f{n}": (confidence ** (1 / fields), differs if n == 0 else none) for n in range(fields)}
     answers = [{"$.f0": ("a", "b")[n % 2]} for n in range(len(confidence))]
-    return Judged(confidence, differs, of, answers)
+    return TeacherComparison(confidence, differs, of, answers)
 
 
-def falling_risk(draw: Draw, count: int) -> Judged:
+def falling_risk(draw: Draw, count: int) -> TeacherComparison:
     """Sure ones err less."""
     confidence = draw.random(count)
     return judged(confidence, draw.random(count) < 0.4 * (1 - confidence) ** 3)
 
 
-def at_the_border(draw: Draw, count: int) -> Judged:
+def at_the_border(draw: Draw, count: int) -> TeacherComparison:
     """Whatever the confidence, just above one answer in twenty differs."""
     return judged(draw.random(count), draw.random(count) < 0.0501)
 
 
 def proven(
-    make: Callable[[Draw, int], Judged], draw: Draw, settings: LearnSettings, tiers: int = 1
+    make: Callable[[Draw, int], TeacherComparison], draw: Draw, settings: LearnSettings, tiers: int = 1
 ) -> Claims:
     devs, calibrations = ([make(draw, count) for _ in range(tiers)] for count in (400, 1000))
     return prove([candidate() for _ in range(tiers)], devs, calibrations, settings).claims
@@ -76,10 +82,10 @@ def test_claims_at_the_border_are_as_rare_as_they_say_in_a_thousand_runs(
 
 
 def test_nothing_is_ever_proven_of_what_can_not_be_learned() -> None:
-    def by_chance(draw: Draw, count: int) -> Judged:
+    def by_chance(draw: Draw, count: int) -> TeacherComparison:
         return judged(draw.random(count), draw.random(count) < 2 / 3)
 
-    def always_wrong(draw: Draw, count: int) -> Judged:
+    def always_wrong(draw: Draw, count: int) -> TeacherComparison:
         return judged(draw.random(count), np.ones(count, bool))
 
     for make in (by_chance, always_wrong):
@@ -103,7 +109,7 @@ def test_fields_are_proven_beside_the_whole_answer() -> None:
 
 
 def test_each_class_has_its_threshold_and_a_hard_one_has_no_claim() -> None:
-    def make(draw: Draw, count: int) -> Judged:
+    def make(draw: Draw, count: int) -> TeacherComparison:
         confidence, is_a = draw.random(count), np.arange(count) % 2 == 0
         return judged(confidence, draw.random(count) < np.where(is_a, 0.01, 0.4))
 
@@ -124,7 +130,7 @@ def test_prices_choose_the_risk() -> None:
 
 
 def test_the_cheapest_that_is_enough_wins_and_else_the_one_that_answers_most() -> None:
-    def sure(draw: Draw, count: int) -> Judged:
+    def sure(draw: Draw, count: int) -> TeacherComparison:
         return judged(draw.random(count), np.zeros(count, bool))
 
     draw = np.random.default_rng(0)
@@ -138,15 +144,15 @@ def test_the_cheapest_that_is_enough_wins_and_else_the_one_that_answers_most() -
 def test_calibration_calls_are_kept_where_they_could_prove_nothing() -> None:
     draw = np.random.default_rng(0)
     good, bad = falling_risk(draw, 600), judged(draw.random(600), draw.random(600) < 0.5)
-    assert "it takes at least" in why_not_yet([good], 40, SETTINGS)
-    assert "however sure" in why_not_yet([bad], 5000, SETTINGS)
-    assert "it takes about" in why_not_yet([good], 110, SETTINGS)
-    assert why_not_yet([good], 1000, SETTINGS) == ""
+    assert "it takes at least" in explain_postponement([good], 40, SETTINGS)
+    assert "however sure" in explain_postponement([bad], 5000, SETTINGS)
+    assert "it takes about" in explain_postponement([good], 110, SETTINGS)
+    assert explain_postponement([good], 1000, SETTINGS) == ""
     assert (
-        hopeful(bad.confidence, bad.differs, 0.05) == 0
-        and 0.6 < hopeful(good.confidence, good.differs, 0.05) < 0.95
+        estimate_coverage(bad.confidence, bad.differs, 0.05) == 0
+        and 0.6 < estimate_coverage(good.confidence, good.differs, 0.05) < 0.95
     )
-    assert calls_needed(bad.confidence, bad.differs, 600, 0.05, 0.05) == np.inf
+    assert estimate_calls_needed(bad.confidence, bad.differs, 600, 0.05, 0.05) == np.inf
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
@@ -161,8 +167,8 @@ def test_by_prices_it_takes_as_many_calls_as_all_its_claims_do() -> None:
     draw = np.random.default_rng(0)
     good = judged(draw.random(600), np.zeros(600, bool))
     prices = LearnSettings(call_price=0.01, error_price=0.1, delta=0.05)  # half of the break-even: 5 %
-    assert epsilon_of(prices) == pytest.approx(0.05)
+    assert target_epsilon(prices) == pytest.approx(0.05)
     one, four = (fewest_calls(0.05, 0.05 / claims / STARTS) for claims in (1, 4))
     assert one < four
-    assert f"at least {four:,} to prove" in why_not_yet([good], four - 1, prices)
-    assert "it takes at least" not in why_not_yet([good], four, prices)
+    assert f"at least {four:,} to prove" in explain_postponement([good], four - 1, prices)
+    assert "it takes at least" not in explain_postponement([good], four, prices)

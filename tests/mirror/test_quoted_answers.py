@@ -15,7 +15,7 @@ from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, SpanForm
 from bertsmith.mirror.learning import tiers as encoder_tier
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.settings import LearnSettings
-from bertsmith.mirror.learning.tiers import NEVER, Candidate, judge
+from bertsmith.mirror.learning.tiers import NEVER, StudentCandidate, compare_with_teacher
 from bertsmith.mirror.student import MirrorStudent, span_guesses
 from bertsmith.mirror.student import _load_outputs as load_outputs
 from bertsmith.mirror.student_file import Claims, read_student_file
@@ -73,13 +73,13 @@ def test_a_field_that_always_has_one_answer_needs_no_encoder_beside_quotes(
     calls = [
         LearnedCall(text, 0.0, "relay", text, values, {}) for text, values in zip(TEXTS, taught, strict=True)
     ]
-    monkeypatch.setattr(encoder_tier, "_trained", lambda *given: tmp_path)
-    monkeypatch.setattr(encoder_tier, "tags_of", lambda shape: TAGS)
-    monkeypatch.setattr(encoder_tier, "quoted_rows", lambda *given: [])
+    monkeypatch.setattr(encoder_tier, "_finetune_model", lambda *given: tmp_path)
+    monkeypatch.setattr(encoder_tier, "build_tags", lambda shape: TAGS)
+    monkeypatch.setattr(encoder_tier, "build_tagging_rows", lambda *given: [])
     monkeypatch.setattr(encoder_tier, "load_predictor", lambda folder: TAGGER)
-    candidate = encoder_tier.train_encoder(calls, calls, shape, LearnSettings(), tmp_path)
+    candidate = encoder_tier.train_encoder_candidate(calls, calls, shape, LearnSettings(), tmp_path)
     assert candidate is not None
-    judged = judge(candidate, calls, shape)
+    judged = compare_with_teacher(candidate, calls, shape)
     assert not judged.differs.any() and judged.confidence == pytest.approx([0.9, 0.9])
     call = call_of(1)
     call = replace(call, request=replace(call.request, schema={"properties": {"x": {"enum": ["a", "b"]}}}))
@@ -103,7 +103,7 @@ def test_an_answer_without_a_text_that_it_needs_is_never_given(tmp_path: Path) -
     found, missing = student.answer(TEXTS)
     assert (found.answer, found.is_sure) == ({"who": "anna"}, True)
     assert (missing.is_sure, missing.reason) == (False, "low-confidence")
-    candidate = Candidate("encoder", (), student.guesses, lambda _: None, TAGS)
+    candidate = StudentCandidate("encoder", (), student.guesses, lambda _: None, TAGS)
     calls = [LearnedCall(text, 0.0, "relay", text, {"$.who": (("", "anna"),)}, {}) for text in TEXTS]
-    judged = judge(candidate, calls, shape_of())
+    judged = compare_with_teacher(candidate, calls, shape_of())
     np.testing.assert_allclose(judged.confidence, [0.9, NEVER])

@@ -16,12 +16,12 @@ from sqlalchemy import update
 from test_call_store import call_of
 from test_stages import USUAL, WORDS, ask
 
-from bertsmith.mirror.answering.audits import Audits
-from bertsmith.mirror.answering.ledger import Ledger, compared_again
+from bertsmith.mirror.answering.audits import AuditRunner
+from bertsmith.mirror.answering.ledger import Ledger, compare_stored_call
 from bertsmith.mirror.answering.open_students import OpenStudents, StudentThread, VersionStudents
 from bertsmith.mirror.answering.reconciler import Pace
 from bertsmith.mirror.answering.stage_store import StageStore
-from bertsmith.mirror.answering.stages import VOID, Stage, Student, in_mode
+from bertsmith.mirror.answering.stages import VOID, Stage, StudentRecord, set_mode
 from bertsmith.mirror.answering.training_process import read_student
 from bertsmith.mirror.call import CallOutcome, CallRouting, CompletionRequest
 from bertsmith.mirror.store import Store
@@ -46,7 +46,7 @@ def test_a_folder_that_holds_another_student_by_now_is_not_opened(
     assert student is not None
     mirror.stages.add_student(replace(student, folder=str(other)))
     stage = mirror.stages.stages()[call.version]
-    live = in_mode(replace(stage, student=student.id), "live", 0.5)
+    live = set_mode(replace(stage, student=student.id), "live", 0.5)
     assert mirror.stages.change(stage, live, "hand", "a test")
     wait_until(lambda: mirror.app.reconciler.open_students.answers)
     assert ask(mirror, "a card").endswith(f"student={student.id}; reason=student-failed")
@@ -114,7 +114,7 @@ def test_audits_that_say_nothing_of_the_student_are_void(tmp_path: Path) -> None
     outcomes = {name: [each.outcome for each in batch.comparisons] for name, batch in folded.batches.items()}
     assert outcomes == {"former": [VOID], "x": [VOID], "y": [VOID]}
     store = Store(str(tmp_path / "calls.sqlite"))
-    stages, student = StageStore(store), Student("x", "v", "folder", 0.05, 0.05)
+    stages, student = StageStore(store), StudentRecord("x", "v", "folder", 0.05, 0.05)
     stages.draw("a", "v", "x", 0.05, 0.05)
     assert stages.fold(student, folded.batches["x"]).audits.count == 0
     assert stages.audit_outcomes() == {("x", VOID): 1}
@@ -155,7 +155,7 @@ def test_an_audit_that_is_being_written_when_the_mirror_stops_is_written_before_
 
     async def stop() -> None:
         parts: list[Any] = [Slow(), None, None, Told(), None]
-        audits = Audits(*parts)
+        audits = AuditRunner(*parts)
         given: Any = SimpleNamespace(routing=CallRouting("v", "x", audit="drawn"), content=b"")
         audits.begin(given)
         await asyncio.sleep(0.1)
@@ -187,7 +187,7 @@ def test_one_fault_does_not_keep_a_demotion_from_the_panel(
         raise RuntimeError("a text of a call")
 
     monkeypatch.setattr(mirror.app.reconciler.trainer, "poll", broken)
-    monkeypatch.setattr("bertsmith.mirror.answering.reconciler.judged", broken)
+    monkeypatch.setattr("bertsmith.mirror.answering.reconciler.judge_stage", broken)
     stage = stage_of(mirror.stages, call.version)
     assert mirror.stages.change(stage, replace(stage, mode="record", share=0.0), "hand", "a test")
     wait_until(lambda: not mirror.app.reconciler.open_students.answers, 10)
@@ -220,7 +220,7 @@ def test_a_student_that_could_not_be_opened_is_tried_again(upstream: Upstream, t
         assert ask(mirror, "a card").startswith("answered")
 
 
-def left_open(mirror: RunningMirror, tmp_path: Path, *texts: str) -> Student:
+def left_open(mirror: RunningMirror, tmp_path: Path, *texts: str) -> StudentRecord:
     """Audits as a mirror leaves them that is killed between storing what the LLM said and comparing it."""
     ask(mirror, "my card")
     call = mirror.calls()[-1]
@@ -269,9 +269,9 @@ def test_stored_answers_to_a_student_that_was_replaced_or_cannot_compare(
     (call,) = mirror.store.calls_named([audit.id]).values()
     opened = reconciler.open_students.by_version[student.version].student
     assert opened is not None
-    again = compared_again(audit, call, opened)
+    again = compare_stored_call(audit, call, opened)
     assert (again.differs, again.probability, again.least, again.outcome) == (False, 1.0, 1.0, "agrees")
-    strange = compared_again(audit, replace(call, version="another"), opened)
+    strange = compare_stored_call(audit, replace(call, version="another"), opened)
     assert (strange.differs, strange.audit, strange.outcome) == (True, audit.id, "failed")
     assert "an answer could not be compared: ValueError" in caplog.messages
     stage = stage_of(mirror.stages, student.version)

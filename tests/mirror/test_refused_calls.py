@@ -15,7 +15,7 @@ from test_mirrored_clients import JSON_SCHEMA, messages
 from test_stages import begin, compared
 
 from bertsmith.cli.main import main
-from bertsmith.mirror.answering.accounts import accounts
+from bertsmith.mirror.answering.accounts import read_accounts
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.training_process import read_student
 from bertsmith.mirror.settings import PriceSettings
@@ -44,7 +44,7 @@ def answer_with(upstream: Upstream, reply: Reply) -> Any:
 
 def account(mirror: RunningMirror) -> Any:
     mirror.follow()
-    (found,) = accounts(mirror.stages, PriceSettings())
+    (found,) = read_accounts(mirror.stages, PriceSettings())
     return found
 
 
@@ -146,7 +146,7 @@ def test_a_mirror_that_stops_does_not_wait_for_an_llm_that_is_away(
     assert time.monotonic() - began < 10  # drain_seconds are 30
     stages = StageStore(Store(str(mirror.path)))
     assert stages.audit_outcomes() == {(student.id, "void"): 1}
-    (found,) = accounts(stages, PriceSettings())
+    (found,) = read_accounts(stages, PriceSettings())
     assert found.void == {"status-503": 1}
 
 

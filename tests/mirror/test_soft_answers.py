@@ -7,7 +7,7 @@ import pytest
 
 from bertsmith.mirror.call import Completion
 from bertsmith.mirror.fields import AnswerShape, Field
-from bertsmith.mirror.learning.learned_calls import spreads_of
+from bertsmith.mirror.learning.learned_calls import read_value_shares
 
 SHAPE = AnswerShape(
     fields=(
@@ -25,13 +25,13 @@ def token(text: str, share: float = 1.0, **others: float) -> list[Any]:
 
 def test_given_probabilities_are_taken_as_they_are() -> None:
     given = {"$.intent": [("card", 0.6), ("cash", 0.2), ("strange", 0.2)], "$.topics": [("a", 1.0)]}
-    found = spreads_of(Completion({}, probabilities=given), SHAPE)
+    found = read_value_shares(Completion({}, probabilities=given), SHAPE)
     assert found == {"$.intent": [("card", pytest.approx(0.75)), ("cash", pytest.approx(0.25))]}
 
 
 def test_probabilities_of_which_most_are_no_value_tell_nothing() -> None:
     given = {"$.intent": [("strange", 0.9), ("card", 0.1)]}
-    assert spreads_of(Completion({}, probabilities=given), SHAPE) == {}
+    assert read_value_shares(Completion({}, probabilities=given), SHAPE) == {}
 
 
 @pytest.mark.parametrize("odd", [None, "none", [1], {}])
@@ -41,7 +41,7 @@ def test_tokens_without_a_number_tell_nothing_and_end_no_training(odd: Any) -> N
         [begun, ["card", odd, []], token('"}')],
         [begun, ["card", -0.1, [["cash", odd]]], token('"}')],
     ):
-        assert spreads_of(Completion({}, logprobs=tokens), SHAPE) == {}
+        assert read_value_shares(Completion({}, logprobs=tokens), SHAPE) == {}
 
 
 def test_null_is_told_apart_from_texts_by_the_mark_before_them() -> None:
@@ -52,11 +52,11 @@ def test_null_is_told_apart_from_texts_by_the_mark_before_them() -> None:
     shape = AnswerShape(fields=(field,), order=(("intent",),))
     begun = token('{"intent":')
     named = [begun, token(' "', 0.6, **{" null": 0.4}), token("card"), token('"}')]
-    (found,) = spreads_of(Completion({}, logprobs=named), shape).values()
+    (found,) = read_value_shares(Completion({}, logprobs=named), shape).values()
     assert dict(found) == {"card": pytest.approx(0.6), None: pytest.approx(0.4)}
     for rival, wanted in ((' "', {"card": 0.2, "": 0.2}), (' "card', {"card": 0.4}), (' ""', {"": 0.4})):
         empty = [begun, token(" null", 0.6, **{rival: 0.4}), token("}")]
-        (found,) = spreads_of(Completion({}, logprobs=empty), shape).values()
+        (found,) = read_value_shares(Completion({}, logprobs=empty), shape).values()
         assert dict(found) == {None: pytest.approx(0.6)} | {k: pytest.approx(v) for k, v in wanted.items()}
 
 
@@ -66,7 +66,8 @@ def test_tokens_tell_of_the_values_that_begin_like_them() -> None:
         token('ent":'), token(" true", 0.9, **{" false": 0.1}), token('}, "topics": ["a", "b"]}'),
     ]  # fmt: skip
     found = {
-        path: dict(spread) for path, spread in spreads_of(Completion({}, logprobs=tokens), SHAPE).items()
+        path: dict(spread)
+        for path, spread in read_value_shares(Completion({}, logprobs=tokens), SHAPE).items()
     }
     assert found["$.intent"] == {
         "transfer": pytest.approx(0.7 / 0.9),
@@ -85,7 +86,7 @@ def test_values_that_share_their_first_tokens_are_told_apart_by_the_later_ones()
         token('{"intent": "'), token("card", 0.9, cash=0.1), token("_", 0.7, **{'"': 0.3}),
         token("arr", 0.8, lost=0.2), token("ival"), token('"}'),
     ]  # fmt: skip
-    (found,) = spreads_of(Completion({}, logprobs=tokens), shape).values()
+    (found,) = read_value_shares(Completion({}, logprobs=tokens), shape).values()
     assert dict(found) == {
         "card": pytest.approx(0.9 * 0.3),
         "card_arrival": pytest.approx(0.9 * 0.7 * 0.8),
@@ -93,14 +94,14 @@ def test_values_that_share_their_first_tokens_are_told_apart_by_the_later_ones()
         "cash": pytest.approx(0.1),
     }
     sure = [token('{"intent": "'), token("card"), token('"'), token("}")]
-    assert dict(spreads_of(Completion({}, logprobs=sure), shape)["$.intent"]) == {"card": 1.0}
+    assert dict(read_value_shares(Completion({}, logprobs=sure), shape)["$.intent"]) == {"card": 1.0}
 
 
 def test_a_number_that_begins_like_another_is_itself() -> None:
     shape = AnswerShape(fields=(Field(keys=("n",), kind="ordinal", values=(1, 10, 100)),), order=(("n",),))
     for digits, value in ((["1"], 1), (["10"], 10), (["1", "0"], 10), (["1", "00"], 100)):
         tokens = [token('{"n": '), *map(token, digits), token("}")]
-        assert dict(spreads_of(Completion({}, logprobs=tokens), shape)["$.n"]) == {value: 1.0}
+        assert dict(read_value_shares(Completion({}, logprobs=tokens), shape)["$.n"]) == {value: 1.0}
 
 
 @pytest.mark.parametrize(
@@ -117,10 +118,10 @@ def test_a_number_that_begins_like_another_is_itself() -> None:
     ],
 )
 def test_tokens_that_are_no_answer_tell_nothing(texts: list[str]) -> None:
-    found = spreads_of(Completion({}, logprobs=[token(text) for text in texts]), SHAPE)
+    found = read_value_shares(Completion({}, logprobs=[token(text) for text in texts]), SHAPE)
     assert "$.order.urgent" not in found and found.get("$.intent", []) in ([], [("card", 1.0)])
 
 
 def test_tokens_of_which_most_are_no_value_tell_nothing() -> None:
     tokens = [token('{"intent": "'), token("transfer", 0.3, xyz=0.6), token('"}')]
-    assert spreads_of(Completion({}, logprobs=tokens), SHAPE) == {}
+    assert read_value_shares(Completion({}, logprobs=tokens), SHAPE) == {}

@@ -15,10 +15,10 @@ from made_student import DELTA, EPSILON, make_student
 from test_call_store import call_of
 
 from bertsmith.cli.main import main
-from bertsmith.mirror.answering.accounts import accounts
+from bertsmith.mirror.answering.accounts import read_accounts
 from bertsmith.mirror.answering.judging import check_guarantees
 from bertsmith.mirror.answering.stage_store import StageStore
-from bertsmith.mirror.answering.stages import Batch, Comparison, Student
+from bertsmith.mirror.answering.stages import EvidenceBatch, StudentComparison, StudentRecord
 from bertsmith.mirror.learning.understand import CallRecords
 from bertsmith.mirror.settings import PriceSettings
 from bertsmith.mirror.store import Store
@@ -41,7 +41,7 @@ class Site:
         return main(["mirror", command, *map(str, arguments), "--store", self.address])
 
     @property
-    def student(self) -> Student:
+    def student(self) -> StudentRecord:
         (found,) = self.stages.students().values()
         return found
 
@@ -139,8 +139,10 @@ def answered(site: Site, count: int, differing: int) -> None:
     for number in range(count):
         site.stages.draw(f"a{number}", version, student.id, 0.5, 0.5)
         differs = number < differing
-        comparisons.append(Comparison(differs, 0.5, 0.5, f"a{number}", "differs" if differs else "agrees"))
-    site.stages.fold(student, Batch(comparisons))
+        comparisons.append(
+            StudentComparison(differs, 0.5, 0.5, f"a{number}", "differs" if differs else "agrees")
+        )
+    site.stages.fold(student, EvidenceBatch(comparisons))
 
 
 def test_status_says_who_answers_and_what_it_saves(
@@ -174,7 +176,7 @@ def test_status_says_who_answers_and_what_it_saves(
 def test_what_a_student_that_was_taken_back_saved_and_cost_stays_in_the_account(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from bertsmith.mirror.answering.stages import dismissed
+    from bertsmith.mirror.answering.stages import dismiss_student
 
     site.run("promote", site.call.site, "--student", site.folder, "--to", "live")
     answered(site, 40, 1)
@@ -186,7 +188,7 @@ def test_what_a_student_that_was_taken_back_saved_and_cost_stays_in_the_account(
         assert site.run("status", "--config", config, "--json") == 0
         accounts += json.loads(capsys.readouterr().out)["answering"]
         stage = site.stages.stages()[site.call.version]
-        assert site.stages.change(stage, dismissed(stage), "evidence", "9.0% differ")
+        assert site.stages.change(stage, dismiss_student(stage), "evidence", "9.0% differ")
     before, after = accounts
     assert after["stage"]["student"] == ""
     for name in ("answered", "calls_avoided", "audits", "money", "seconds_saved"):
@@ -209,11 +211,11 @@ def test_check_exits_with_1_where_something_does_not_hold(
     answered(site, 30, 0)
     assert findings() == []
     draw = random.Random(1)
-    site.stages.fold(site.student, Batch(confidences=[draw.uniform(0.5, 0.9) for _ in range(300)]))
+    site.stages.fold(site.student, EvidenceBatch(confidences=[draw.uniform(0.5, 0.9) for _ in range(300)]))
     assert findings() == []
-    site.stages.fold(site.student, Batch(confidences=[0.95] * 100))
+    site.stages.fold(site.student, EvidenceBatch(confidences=[0.95] * 100))
     assert findings() == ["the calls have changed since the student was first compared"]
-    site.stages.fold(site.student, Batch([Comparison(True, 1.0, 1.0)] * 30))
+    site.stages.fold(site.student, EvidenceBatch([StudentComparison(True, 1.0, 1.0)] * 30))
     assert any("may differ" in each for each in findings())
     assert site.run("demote", site.call.site) == 0
     assert site.run("promote", site.call.site) == 2
@@ -227,11 +229,11 @@ def test_check_exits_with_1_where_something_does_not_hold(
 def test_what_the_evidence_took_back_stays_broken_until_somebody_acts(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from bertsmith.mirror.answering.stages import dismissed
+    from bertsmith.mirror.answering.stages import dismiss_student
 
     site.run("promote", site.call.site, "--student", site.folder, "--to", "live")
     stage = site.stages.stages()[site.call.version]
-    assert site.stages.change(stage, dismissed(stage), "evidence", "9.0% differ")
+    assert site.stages.change(stage, dismiss_student(stage), "evidence", "9.0% differ")
     capsys.readouterr()
     assert site.run("check") == 1
     assert "demoted from live to record: 9.0% differ" in " ".join(capsys.readouterr().out.split())
@@ -417,7 +419,7 @@ def test_a_student_fails_where_it_was_asked_and_every_call_failed(
     site.run("promote", site.call.site, "--student", site.folder, "--to", "canary")
     site.stages.tally({(site.call.version, site.student.id, each): (3, 0.0) for each in outcomes})
     for _ in range(2):
-        (found,) = accounts(site.stages, PriceSettings())
+        (found,) = read_accounts(site.stages, PriceSettings())
         assert found.fails == fails
         assert found.as_json()["fails"] == fails
         site.stages.tally({(site.call.version, "the one before", "answered"): (9, 0.1)})
@@ -454,7 +456,7 @@ def test_audits_of_a_student_at_another_version_are_not_this_ones(site: Site) ->
         site.stages.tally({(call.version, student, "answered"): (100, 1.0)})
         for number in range(count):
             site.stages.draw(f"{call.version}-{number}", call.version, student, 0.5, 0.5)
-    found = {each.stage.version: each for each in accounts(site.stages, PriceSettings(call=2))}
+    found = {each.stage.version: each for each in read_accounts(site.stages, PriceSettings(call=2))}
     assert (found[site.call.version].calls_avoided, found[other.version].calls_avoided) == (97, 50)
     money = found[site.call.version].money
     assert money is not None and (money.saved, money.audits) == (200, 6)
@@ -482,7 +484,7 @@ def test_a_price_of_tokens_that_nobody_counted_is_unknown(
     stage = stages.stages()[call.version]
     stages.change(stage, replace(stage, mode="live", share=1.0, student="x"), "hand", "a test")
     stages.tally({(call.version, "x", "answered"): (10, 0.1)})
-    (found,) = accounts(stages, PriceSettings(**prices))
+    (found,) = read_accounts(stages, PriceSettings(**prices))
     assert found.call_price == (None if price is None else pytest.approx(price))
     assert (found.money is None) == (price is None)
     store.close()
@@ -493,8 +495,8 @@ def test_calls_that_have_changed_are_said_where_the_student_is_sure_of_none(
 ) -> None:
     site.run("promote", site.call.site, "--student", site.folder, "--to", "live")
     draw = random.Random(1)
-    site.stages.fold(site.student, Batch(confidences=[draw.uniform(0.5, 0.9) for _ in range(300)]))
-    site.stages.fold(site.student, Batch(confidences=[0.1] * 100))
+    site.stages.fold(site.student, EvidenceBatch(confidences=[draw.uniform(0.5, 0.9) for _ in range(300)]))
+    site.stages.fold(site.student, EvidenceBatch(confidences=[0.1] * 100))
     capsys.readouterr()
     assert site.run("check", "--json") == 1
     broken = [each["what"] for each in json.loads(capsys.readouterr().out)["findings"] if not each["holds"]]
@@ -506,7 +508,9 @@ def test_calls_that_have_changed_are_said_where_the_student_is_sure_of_none(
 )
 def test_the_share_that_may_differ_is_said_as_it_is(epsilon: float, said: str, site: Site) -> None:
     site.run("promote", site.call.site, "--student", site.folder, "--to", "live")
-    site.stages.fold(replace(site.student, epsilon=epsilon), Batch([Comparison(False, 1.0, 1.0)]))
+    site.stages.fold(
+        replace(site.student, epsilon=epsilon), EvidenceBatch([StudentComparison(False, 1.0, 1.0)])
+    )
     (found,) = check_guarantees(site.stages)
     assert found.what.endswith(f"at most {said} may differ")
 

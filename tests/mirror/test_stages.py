@@ -21,27 +21,27 @@ from test_call_store import call_of
 from test_mirrored_clients import JSON_SCHEMA, messages
 
 from bertsmith.errors import InputError
-from bertsmith.mirror.answering.judging import Rules, judged
-from bertsmith.mirror.answering.open_students import VersionStudents, with_merged
+from bertsmith.mirror.answering.judging import PromotionRules, judge_stage
+from bertsmith.mirror.answering.open_students import VersionStudents, add_merged_versions
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import (
-    Batch,
-    Comparison,
+    EvidenceBatch,
     Stage,
-    Student,
-    demoted,
-    dismissed,
-    in_mode,
-    promoted,
-    rolled_back,
+    StudentComparison,
+    StudentRecord,
+    demote_stage,
+    dismiss_student,
+    promote_stage,
+    roll_back_stage,
+    set_mode,
 )
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.tables import AUDITS, META
 
 WORDS = {"card": {"intent": "card"}, "transfer": {"intent": "transfer"}, "hello": {"intent": "other"}}
 USUAL = {"urgent": False}
-AGREES, DIFFERS = Comparison(False, 1.0, 1.0), Comparison(True, 1.0, 1.0)
-RULES = Rules(is_automatic=True, canary_share=0.2, shadow_calls=10, canary_calls=10)
+AGREES, DIFFERS = StudentComparison(False, 1.0, 1.0), StudentComparison(True, 1.0, 1.0)
+RULES = PromotionRules(is_automatic=True, canary_share=0.2, shadow_calls=10, canary_calls=10)
 
 
 @pytest.fixture
@@ -54,20 +54,20 @@ def store(address: str) -> Iterator[Store]:
 def test_modes_go_up_and_down_one_by_one() -> None:
     stage = Stage("v", "s", student="x")
     for mode, share in (("shadow", 0.0), ("canary", 0.2), ("live", 1.0)):
-        stage = promoted(stage, 0.2)
+        stage = promote_stage(stage, 0.2)
         assert (stage.mode, stage.share) == (mode, share)
     with pytest.raises(InputError, match="is in mode live and can't be promoted"):
-        promoted(stage, 0.2)
+        promote_stage(stage, 0.2)
     for mode in ("canary", "shadow", "record"):
-        stage = demoted(stage, 0.2)
+        stage = demote_stage(stage, 0.2)
         assert stage.mode == mode
     with pytest.raises(InputError, match="is in mode record and can't be demoted"):
-        demoted(stage, 0.2)
+        demote_stage(stage, 0.2)
     with pytest.raises(InputError, match="has no student that could answer"):
-        promoted(Stage("v", "s"), 0.2)
-    assert rolled_back(Stage("v", "s", "live", 1.0, "new", "old")).student == "old"
+        promote_stage(Stage("v", "s"), 0.2)
+    assert roll_back_stage(Stage("v", "s", "live", 1.0, "new", "old")).student == "old"
     with pytest.raises(InputError, match="no former student"):
-        rolled_back(stage)
+        roll_back_stage(stage)
 
 
 def test_the_llm_is_asked_with_the_probability_that_is_said() -> None:
@@ -99,16 +99,16 @@ def test_of_two_that_change_a_stage_one_does(store: Store) -> None:
 
 def test_two_that_add_evidence_lose_none(store: Store) -> None:
     stages = StageStore(store)
-    student = Student("x", "v", "folder", EPSILON, DELTA)
+    student = StudentRecord("x", "v", "folder", EPSILON, DELTA)
     stages.add_student(student)
     stages.draw("one", "v", "x", 0.05, 0.05)
-    audit = Comparison(True, 0.05, 0.05, "one", "differs")
+    audit = StudentComparison(True, 0.05, 0.05, "one", "differs")
 
     def add() -> None:
         for number in range(20):
-            StageStore(store).fold(student, Batch([AGREES], [number / 20]))
+            StageStore(store).fold(student, EvidenceBatch([AGREES], [number / 20]))
             StageStore(store).tally({("v", "x", "answered"): (1, 0.5)})
-        StageStore(store).fold(student, Batch([audit]))  # in both, and counted once
+        StageStore(store).fold(student, EvidenceBatch([audit]))  # in both, and counted once
 
     threads = [threading.Thread(target=add) for _ in range(3)]
     for each in threads:
@@ -136,52 +136,52 @@ def test_one_trains_a_version_at_a_time(store: Store) -> None:
     assert stages.trainings()["v"].owner == "three"
 
 
-def evidence_of(stages: StageStore, comparisons: list[Comparison], number: str = "x") -> Any:
-    student = Student(number, "v", "folder", EPSILON, DELTA)
-    stages.fold(student, Batch(comparisons))
+def evidence_of(stages: StageStore, comparisons: list[StudentComparison], number: str = "x") -> Any:
+    student = StudentRecord(number, "v", "folder", EPSILON, DELTA)
+    stages.fold(student, EvidenceBatch(comparisons))
     return stages.evidence()
 
 
 def test_evidence_promotes_and_demotes(store: Store) -> None:
     stages = StageStore(store)
     shadow = Stage("v", "s", "shadow", student="x", former="w")
-    assert judged(shadow, {}, RULES) is None
+    assert judge_stage(shadow, {}, RULES) is None
     some = evidence_of(stages, [DIFFERS] + [AGREES] * 10)
-    assert judged(shadow, some, RULES) is None  # 9.1 % of 11
+    assert judge_stage(shadow, some, RULES) is None  # 9.1 % of 11
     good = evidence_of(stages, [AGREES] * 9)
-    canary, why = judged(shadow, good, RULES) or (shadow, "")
+    canary, why = judge_stage(shadow, good, RULES) or (shadow, "")
     assert (canary.mode, canary.share) == ("canary", 0.2)
     assert why.startswith("5.0% of 20 compared answers differ (0.")
-    assert judged(shadow, good, replace(RULES, is_automatic=False)) is None
-    assert judged(shadow, good, replace(RULES, shadow_calls=21)) is None
-    assert (judged(canary, good, RULES) or (canary,))[0].mode == "live"
-    assert judged(canary, good, replace(RULES, canary_calls=21)) is None
+    assert judge_stage(shadow, good, replace(RULES, is_automatic=False)) is None
+    assert judge_stage(shadow, good, replace(RULES, shadow_calls=21)) is None
+    assert (judge_stage(canary, good, RULES) or (canary,))[0].mode == "live"
+    assert judge_stage(canary, good, replace(RULES, canary_calls=21)) is None
     bad = evidence_of(stages, [DIFFERS] * 40)
     for mode in ("shadow", "canary", "live"):
         for rules in (RULES, replace(RULES, is_automatic=False)):
-            after, _ = judged(replace(shadow, mode=mode), bad, rules) or (shadow, "")
+            after, _ = judge_stage(replace(shadow, mode=mode), bad, rules) or (shadow, "")
             assert (after.mode, after.student, after.former) == ("shadow", "w", "")
-    assert dismissed(Stage("v", "s", "live", 1.0, "x")).mode == "record"
+    assert dismiss_student(Stage("v", "s", "live", 1.0, "x")).mode == "record"
 
 
 def test_what_a_hand_demotes_rises_by_a_hand_only(store: Store) -> None:
     store.add([call_of(1)])
     stages = StageStore(store)
     (stage,) = stages.stages().values()
-    live = in_mode(replace(stage, student="x"), "live", 1.0)
+    live = set_mode(replace(stage, student="x"), "live", 1.0)
     assert stages.change(stage, live, "evidence", "")
     for to in ("canary", "shadow", "record"):
         (before,) = stages.stages().values()
-        assert stages.change(before, demoted(before, 0.2, to), "hand", "")
+        assert stages.change(before, demote_stage(before, 0.2, to), "hand", "")
         (held,) = stages.stages().values()
         assert held.is_held
         known = evidence_of(stages, [AGREES] * 30)
-        assert judged(replace(held, candidate="y"), {**known, "y": known["x"]}, RULES) is None
+        assert judge_stage(replace(held, candidate="y"), {**known, "y": known["x"]}, RULES) is None
     (held,) = stages.stages().values()
-    assert stages.change(held, promoted(held, 0.2), "hand", "")
+    assert stages.change(held, promote_stage(held, 0.2), "hand", "")
     (shadow,) = stages.stages().values()
     assert (shadow.mode, shadow.is_held) == ("shadow", False)
-    after, _ = judged(shadow, evidence_of(stages, [AGREES] * 30), RULES) or (shadow, "")
+    after, _ = judge_stage(shadow, evidence_of(stages, [AGREES] * 30), RULES) or (shadow, "")
     assert after.mode == "canary"
 
 
@@ -190,12 +190,12 @@ def test_a_student_is_no_candidate_beside_itself(store: Store) -> None:
     store.add([call_of(1)])
     stages = StageStore(store)
     (stage,) = stages.stages().values()
-    both = in_mode(replace(stage, student="x", former="w", candidate="w"), "live", 1.0)
+    both = set_mode(replace(stage, student="x", former="w", candidate="w"), "live", 1.0)
     for move, student in (
-        (rolled_back, "w"),
-        (dismissed, "w"),
+        (roll_back_stage, "w"),
+        (dismiss_student, "w"),
         (lambda before: replace(before, candidate="x"), "x"),  # trained, and promoted by hand meanwhile
-        (lambda before: promoted(replace(before, mode="record", student=""), 0.2), "w"),
+        (lambda before: promote_stage(replace(before, mode="record", student=""), 0.2), "w"),
     ):
         (before,) = stages.stages().values()
         assert stages.change(before, replace(both, revision=before.revision), "hand", "")
@@ -213,25 +213,25 @@ def test_a_change_of_the_stage_begins_a_new_count(store: Store) -> None:
     assert stages.change(first, replace(first, mode="shadow", student="x"), "hand", "")
     known = evidence_of(stages, [AGREES] * 30)
     (before,) = stages.stages().values()
-    after, why = judged(before, known, RULES) or (before, "")
+    after, why = judge_stage(before, known, RULES) or (before, "")
     assert stages.change(before, after, "evidence", why)
     (canary,) = stages.stages().values()
     assert canary.mode == "canary"
-    assert judged(canary, stages.evidence(), RULES) is None
-    assert (judged(canary, evidence_of(stages, [AGREES] * 10), RULES) or (canary,))[0].mode == "live"
+    assert judge_stage(canary, stages.evidence(), RULES) is None
+    assert (judge_stage(canary, evidence_of(stages, [AGREES] * 10), RULES) or (canary,))[0].mode == "live"
 
 
 def test_a_candidate_takes_its_turn_or_is_let_go(store: Store) -> None:
     stages = StageStore(store)
     live = Stage("v", "s", "live", 1.0, "x", candidate="y")
-    assert judged(live, {}, RULES) is None
+    assert judge_stage(live, {}, RULES) is None
     good = evidence_of(stages, [AGREES] * 10, "y")
-    after, _ = judged(live, good, RULES) or (live, "")
+    after, _ = judge_stage(live, good, RULES) or (live, "")
     assert (after.mode, after.student, after.former, after.candidate) == ("live", "y", "x", "")
     bad = evidence_of(stages, [DIFFERS] * 60, "y")
-    after, _ = judged(live, bad, RULES) or (live, "")
+    after, _ = judge_stage(live, bad, RULES) or (live, "")
     assert (after.mode, after.student, after.candidate) == ("live", "x", "")
-    begun, _ = judged(Stage("v", "s", candidate="y"), {}, RULES) or (live, "")
+    begun, _ = judge_stage(Stage("v", "s", candidate="y"), {}, RULES) or (live, "")
     assert (begun.mode, begun.student) == ("shadow", "y")
 
 
@@ -274,7 +274,9 @@ def calm(upstream: Upstream, tmp_path: Path) -> Iterator[RunningMirror]:
         yield mirror
 
 
-def begin(mirror: RunningMirror, tmp_path: Path, mode: str, share: float = 0.5, words: Any = None) -> Student:
+def begin(
+    mirror: RunningMirror, tmp_path: Path, mode: str, share: float = 0.5, words: Any = None
+) -> StudentRecord:
     ask(mirror, "my card")
     call = mirror.calls()[-1]
     folder = make_student(tmp_path / "made", call, words or WORDS, USUAL)
@@ -283,7 +285,7 @@ def begin(mirror: RunningMirror, tmp_path: Path, mode: str, share: float = 0.5, 
     return student
 
 
-def compared(mirror: RunningMirror, student: Student, count: int) -> Any:
+def compared(mirror: RunningMirror, student: StudentRecord, count: int) -> Any:
     """Its evidence, once there is so much of it."""
 
     def enough() -> Any:
@@ -437,7 +439,7 @@ def test_a_candidate_takes_no_version_from_a_student_that_answers_it() -> None:
         "c": VersionStudents(Stage("c", "s", "live", 1.0), trained_on("b", "c")),
     }
     for order in ("ac", "ca"):
-        found = with_merged({version: both[version] for version in order})
+        found = add_merged_versions({version: both[version] for version in order})
         assert {version: each.stage.version for version, each in found.items()} == {
             "a": "a", "b": "c", "c": "c", "d": "a",
         }  # fmt: skip

@@ -7,9 +7,9 @@ import pytest
 from mirrored_calls import calls_of, store_of
 
 from bertsmith.mirror.answering.stage_store import StageStore
-from bertsmith.mirror.answering.stages import Student
+from bertsmith.mirror.answering.stages import StudentRecord
 from bertsmith.mirror.learning.settings import LearnSettings
-from bertsmith.mirror.learning.train import free_folder, train_student
+from bertsmith.mirror.learning.train import find_free_folder, train_student
 from bertsmith.mirror.student import MirrorStudent
 
 
@@ -18,12 +18,12 @@ def test_a_folder_is_numbered_while_a_stage_names_its_student(tmp_path: Path) ->
         stages = StageStore(store)
         (stage,) = stages.stages().values()
         for number, name in (("one", "out"), ("two", "out-2"), ("three", "out-3")):
-            stages.add_student(Student(number, stage.version, str(tmp_path / name), 0.05, 0.05))
-        assert free_folder(store, tmp_path / "out") == tmp_path / "out"
+            stages.add_student(StudentRecord(number, stage.version, str(tmp_path / name), 0.05, 0.05))
+        assert find_free_folder(store, tmp_path / "out") == tmp_path / "out"
         named = replace(stage, student="one", former="two")
         assert stages.change(stage, named, "hand", "a test")
-        assert free_folder(store, tmp_path / "out") == tmp_path / "out-3"
-        assert free_folder(store, tmp_path / "another") == tmp_path / "another"
+        assert find_free_folder(store, tmp_path / "out") == tmp_path / "out-3"
+        assert find_free_folder(store, tmp_path / "another") == tmp_path / "another"
 
 
 @pytest.mark.slow
@@ -31,7 +31,7 @@ def test_a_proven_student_is_replaced_by_none_of_which_less_is_proven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same command once more has no calls left to prove by; with more calls, it has."""
-    monkeypatch.setattr("bertsmith.mirror.learning.report._pictures", lambda *given: [])
+    monkeypatch.setattr("bertsmith.mirror.learning.report._draw_pictures", lambda *given: [])
     settings = LearnSettings(tiers=("tf-idf",))
     with store_of(tmp_path, calls_of(900)) as store:
         first = train_student(store, tmp_path / "out", settings=settings)
@@ -50,14 +50,14 @@ def test_a_proven_student_is_replaced_by_none_of_which_less_is_proven(
 
 
 def test_a_training_leaves_the_student_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertsmith.mirror.learning.report._pictures", lambda *given: [])
+    monkeypatch.setattr("bertsmith.mirror.learning.report._draw_pictures", lambda *given: [])
     said = list[str]()
     with store_of(tmp_path, calls_of(400)) as store:
         settings = LearnSettings(tiers=("tf-idf",))
         first = train_student(store, tmp_path / "out", settings=settings)
         stages = StageStore(store)
         (stage,) = stages.stages().values()
-        stages.add_student(Student("one", stage.version, str(first.folder), 0.05, 0.05))
+        stages.add_student(StudentRecord("one", stage.version, str(first.folder), 0.05, 0.05))
         assert stages.change(stage, replace(stage, mode="shadow", student="one"), "hand", "a test")
         second = train_student(store, tmp_path / "out", settings=settings, say=said.append)
     assert second.folder == tmp_path / "out-2"

@@ -20,7 +20,7 @@ from mirrored_calls import (
 
 from bertsmith.errors import InputError, ModelError
 from bertsmith.mirror.answering.stage_store import StageStore
-from bertsmith.mirror.answering.stage_store import learned as latest_findings
+from bertsmith.mirror.answering.stage_store import read_findings as latest_findings
 from bertsmith.mirror.call import AGAIN, ChatMessage
 from bertsmith.mirror.learning import train as training
 from bertsmith.mirror.learning.learned_calls import read_calls
@@ -37,7 +37,7 @@ WORDS = LearnSettings(tiers=("tf-idf",))
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take longer than a training here; test_report.py looks at them."""
-    monkeypatch.setattr("bertsmith.mirror.learning.report._pictures", lambda *given: [])
+    monkeypatch.setattr("bertsmith.mirror.learning.report._draw_pictures", lambda *given: [])
 
 
 def test_a_student_of_recorded_calls_answers_as_its_teacher_did(tmp_path: Path) -> None:
@@ -195,14 +195,14 @@ def test_calls_that_another_training_proved_by_meanwhile_prove_nothing(
     calls = calls_of(900)
     theirs = {call.id for call in calls[-taken:]}
     with store_of(tmp_path, calls) as store:
-        divide = training.divide
+        split_calls = training.split_calls
 
         def meanwhile(*given: Any) -> Any:
-            parts = divide(*given)
+            parts = split_calls(*given)
             CallRecords(store).record("another", {"calibration": theirs})
             return parts
 
-        monkeypatch.setattr(training, "divide", meanwhile)
+        monkeypatch.setattr(training, "split_calls", meanwhile)
         learned = train_student(store, tmp_path / "student", settings=WORDS)
         uses = CallRecords(store).uses_of("another")
     assert len(learned.parts.calibration) == 270 - taken

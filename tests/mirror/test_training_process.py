@@ -15,7 +15,7 @@ from running_mirror import wait_until
 from test_call_store import call_of
 
 from bertsmith.mirror.answering import training_process
-from bertsmith.mirror.answering.judging import wants_training
+from bertsmith.mirror.answering.judging import is_training_due
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.stages import Stage
 from bertsmith.mirror.answering.training_process import Trainer, train_command
@@ -149,10 +149,10 @@ def test_a_training_ends_where_processes_have_no_groups(
 
 
 def test_when_another_training_is_due() -> None:
-    assert [wants_training(new, 0, 500, is_urgent=False) for new in (499, 500)] == [False, True]
-    assert [wants_training(new, 500, 500, is_urgent=False) for new in (249, 250)] == [False, True]
-    assert [wants_training(new, 4000, 500, is_urgent=False) for new in (1999, 2000)] == [False, True]
-    assert [wants_training(new, 4000, 500, is_urgent=True) for new in (249, 250)] == [False, True]
+    assert [is_training_due(new, 0, 500, is_urgent=False) for new in (499, 500)] == [False, True]
+    assert [is_training_due(new, 500, 500, is_urgent=False) for new in (249, 250)] == [False, True]
+    assert [is_training_due(new, 4000, 500, is_urgent=False) for new in (1999, 2000)] == [False, True]
+    assert [is_training_due(new, 4000, 500, is_urgent=True) for new in (249, 250)] == [False, True]
 
 
 def test_a_process_that_cannot_be_begun_is_no_training(settings: MirrorSettings, stages: StageStore) -> None:

@@ -12,9 +12,9 @@ from sklearn.linear_model import LogisticRegression
 from bertsmith.errors import ModelError
 from bertsmith.metrics.baselines import TOKEN
 from bertsmith.mirror.fields import AnswerShape, Field
-from bertsmith.mirror.learning.learned_calls import LearnedCall, once_each
-from bertsmith.mirror.learning.targets import heads_of, targets_of
-from bertsmith.mirror.learning.tiers import fit_words, train_words
+from bertsmith.mirror.learning.learned_calls import LearnedCall, join_by_text
+from bertsmith.mirror.learning.targets import build_heads, build_targets
+from bertsmith.mirror.learning.tiers import fit_word_model, train_word_candidate
 from bertsmith.mirror.student import WordModel
 
 INTENTS = ("card", "transfer", "other")
@@ -33,8 +33,8 @@ CALLS = [learned(text, intent_of(text), number) for number, text in enumerate(TE
 
 
 def test_logits_are_those_of_scikit_learn() -> None:
-    heads = heads_of(SHAPE, CALLS)
-    model = fit_words(CALLS, heads, SHAPE)
+    heads = build_heads(SHAPE, CALLS)
+    model = fit_word_model(CALLS, heads, SHAPE)
     assert model is not None
     vectoriser = TfidfVectorizer(ngram_range=(1, 2), token_pattern=TOKEN, sublinear_tf=True, dtype=np.float32)
     features = vectoriser.fit_transform(TEXTS)
@@ -51,7 +51,7 @@ def test_two_classes_and_labels_are_those_of_scikit_learn() -> None:
         learned(text, tuple(each for each in ("visa", "now") if each in text), n, "$.topics")
         for n, text in enumerate(TEXTS)
     ]
-    model = fit_words(calls, heads_of(shape, calls), shape)
+    model = fit_word_model(calls, build_heads(shape, calls), shape)
     assert model is not None
     vectoriser = TfidfVectorizer(ngram_range=(1, 2), token_pattern=TOKEN, sublinear_tf=True, dtype=np.float32)
     features = vectoriser.fit_transform(TEXTS)
@@ -70,7 +70,7 @@ def test_doubts_of_the_teacher_are_learned() -> None:
     ]
     shares = []
     for calls in (sure, doubtful):
-        candidate = train_words(calls, calls[:20], SHAPE)
+        candidate = train_word_candidate(calls, calls[:20], SHAPE)
         assert candidate is not None
         (guess,) = candidate.guesses(["b y"])["$.intent"]
         assert guess.value == "card"
@@ -80,15 +80,15 @@ def test_doubts_of_the_teacher_are_learned() -> None:
 
 def test_values_that_training_never_showed_teach_nothing_and_are_never_said() -> None:
     calls = [learned(text, "card" if "visa" in text else "other", n) for n, text in enumerate(TEXTS)]
-    heads = heads_of(SHAPE, calls)
+    heads = build_heads(SHAPE, calls)
     assert heads[0].classes == (0, 2)
     strange = [learned("visa", "transfer")]
-    assert np.isnan(targets_of(heads[0], SHAPE.fields[0], strange)).all()
+    assert np.isnan(build_targets(heads[0], SHAPE.fields[0], strange)).all()
     doubtful = [
         learned("visa", "transfer", transfer=0.9, card=0.1),
         learned("visa", "card", card=0.9, transfer=0.1),
     ]
-    assert np.isnan(targets_of(heads[0], SHAPE.fields[0], doubtful)).all(axis=1).tolist() == [True, False]
+    assert np.isnan(build_targets(heads[0], SHAPE.fields[0], doubtful)).all(axis=1).tolist() == [True, False]
 
 
 def test_a_field_of_one_answer_gets_it_though_the_teacher_gave_others_a_thousandth() -> None:
@@ -103,7 +103,7 @@ def test_a_field_of_one_answer_gets_it_though_the_teacher_gave_others_a_thousand
         calls,
         [*calls, replace(calls[0], values={"$.urgent": True})],
     ):  # one was drawn all the same
-        candidate = train_words(given, calls, shape)
+        candidate = train_word_candidate(given, calls, shape)
         assert candidate is not None
         assert [guess.value for guess in candidate.guesses(["a", "c"])["$.urgent"]] == [False, False]
 
@@ -117,7 +117,7 @@ def test_a_number_is_answered_within_its_tolerance() -> None:
         for n in range(60)
         for place, word in enumerate(("low", "middle", "high"))
     ]
-    candidate = train_words(calls, calls[:30], shape)
+    candidate = train_word_candidate(calls, calls[:30], shape)
     assert candidate is not None
     for word, wanted in (("low", 0.5), ("middle", 10.5), ("high", 20.5)):
         (guess,) = candidate.guesses([f"{word} bano"])["$.n"]
@@ -125,7 +125,7 @@ def test_a_number_is_answered_within_its_tolerance() -> None:
 
 
 def test_the_file_of_words_gives_the_same_numbers(tmp_path: Path) -> None:
-    model = fit_words(CALLS, heads_of(SHAPE, CALLS), SHAPE)
+    model = fit_word_model(CALLS, build_heads(SHAPE, CALLS), SHAPE)
     assert model is not None
     model.save(tmp_path)
     again = WordModel.load(tmp_path)
@@ -140,7 +140,7 @@ def test_the_file_of_words_gives_the_same_numbers(tmp_path: Path) -> None:
 
 def test_marks_belong_to_words_but_not_in_students_of_before(tmp_path: Path) -> None:
     calls = [learned(text, "card" if n % 2 else "other", n) for n, text in enumerate(["कि", "के"] * 20)]
-    model = fit_words(calls, heads_of(SHAPE, calls), SHAPE)
+    model = fit_word_model(calls, build_heads(SHAPE, calls), SHAPE)
     assert model is not None and set(model.places) == {"कि", "के"}
     model.save(tmp_path)
     assert WordModel.load(tmp_path).places == model.places
@@ -154,7 +154,7 @@ def test_a_number_that_is_answered_is_one_that_the_teacher_has_said() -> None:
     shape = AnswerShape(fields=(Field(keys=("n",), kind="number"),), order=(("n",),))
     said = [3 * number for number in range(90)]
     calls = [learned("a text", number, number, "$.n") for number in said]
-    (head,) = heads_of(shape, calls)
+    (head,) = build_heads(shape, calls)
     assert len(head.centres) == 24
     assert set(head.centres) <= set(said)
     answers = [guess.value for guess in head.guesses(shape.fields[0], 30 * np.eye(24))]
@@ -162,12 +162,12 @@ def test_a_number_that_is_answered_is_one_that_the_teacher_has_said() -> None:
 
 
 def test_texts_without_words_and_quotes_are_not_for_this_tier() -> None:
-    assert train_words([learned(" ", "card")] * 60, CALLS[:5], SHAPE) is None
+    assert train_word_candidate([learned(" ", "card")] * 60, CALLS[:5], SHAPE) is None
 
 
 def test_a_text_that_came_often_is_learned_once_by_what_was_said_most() -> None:
     calls = [learned("a", value, n) for n, value in enumerate(["card", "other", "card", "card"])]
-    (one,) = once_each(calls, SHAPE)
+    (one,) = join_by_text(calls, SHAPE)
     assert one.values == {"$.intent": "card"}
     assert dict(one.spreads["$.intent"]) == {"card": pytest.approx(0.75), "other": pytest.approx(0.25)}
-    assert once_each(calls[:1], SHAPE) == calls[:1]
+    assert join_by_text(calls[:1], SHAPE) == calls[:1]

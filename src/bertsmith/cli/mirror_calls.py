@@ -16,7 +16,7 @@ from bertsmith.cli.screen import console, print_facts, print_note, print_table, 
 from bertsmith.errors import BertsmithError, InputError, require
 
 if TYPE_CHECKING:
-    from bertsmith.mirror.learning.asking import Asking, Budget
+    from bertsmith.mirror.learning.asking import AskingResult, Budget
     from bertsmith.mirror.settings import MirrorSettings
     from bertsmith.mirror.store import Store
 
@@ -215,10 +215,10 @@ def label(
     settings = mirror_settings(where)
     from bertsmith.mirror.identity import require_name
     from bertsmith.mirror.learning.asking import (
-        Question,
+        LabellingPrompt,
         Upstream,
+        find_other_version,
         label_texts,
-        learned_apart,
         read_schema,
     )
     from bertsmith.mirror.student import MirrorStudent
@@ -230,7 +230,7 @@ def label(
     texts = list(dict.fromkeys(stream_texts(file, text, **given(layout))))  # each once
     for sentence in quoting_warnings(file, texts, None if layout is None else layout.format):
         print_warning(sentence)
-    question = Question(model, _prompt(prompt), read_schema(schema))
+    question = LabellingPrompt(model, _prompt(prompt), read_schema(schema))
     budget, asked = limits.budget, Upstream(upstream, key_from=key_from)
     if student is not None:
         texts = MirrorStudent.open(student).unsure_first(texts)
@@ -250,7 +250,7 @@ def label(
             at_once=limits.at_once,
             progress=progress,
         )
-        apart = learned_apart(question, asked, opened, settings.redactor, site)
+        apart = find_other_version(question, asked, opened, settings.redactor, site)
     _print_asking("Labelled", found)
     if apart is not None:
         print_note(
@@ -301,11 +301,11 @@ def relabel(
     """
     settings = mirror_settings(where)
     with opened_store(where) as opened:
-        from bertsmith.mirror.learning.asking import Upstream, ask_again, version_to_ask
+        from bertsmith.mirror.learning.asking import Upstream, ask_again, choose_version
         from bertsmith.mirror.learning.understand import CallRecords
 
         limits = limits or BudgetOptions()
-        drawn = version_to_ask(opened, CallRecords(opened).group(site, version), version)
+        drawn = choose_version(opened, CallRecords(opened).group(site, version), version)
         asked = Upstream(upstream, drawn.protocol, key_from, formats=settings.formats)
         with asked, progress_bar("Asking again") as progress:
             found = ask_again(
@@ -344,7 +344,7 @@ def _prompt(given: str) -> str:
     return given
 
 
-def _print_asking(title: str, found: "Asking") -> None:
+def _print_asking(title: str, found: "AskingResult") -> None:
     facts = {"new calls": f"{found.asked:,}", "known before": f"{found.known:,}"}
     if found.money:
         facts["cost"] = f"{found.money:,.4f}"

@@ -11,8 +11,8 @@ from bertsmith.cli.options import Flag, finetune_setting_names, given, goes_on_a
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_paths, print_table
 
 if TYPE_CHECKING:
-    from bertsmith.mirror.learning.train import Learned
-    from bertsmith.mirror.learning.understand import Understood
+    from bertsmith.mirror.learning.train import LearningResult
+    from bertsmith.mirror.learning.understand import SiteProfile
 
 _SHOWN = 12  # values of a field
 
@@ -204,7 +204,7 @@ def train(
         _print_learned(learned)
 
 
-def _print_understood(found: "Understood") -> None:
+def _print_understood(found: "SiteProfile") -> None:
     latest = found.latest
     facts = {
         "site": found.site,
@@ -238,7 +238,7 @@ def _traits(field: Any) -> dict[str, bool]:
     return {"nullable": field.nullable, "optional": field.optional, "values as seen": field.is_observed}
 
 
-def _as_json(found: "Understood") -> dict[str, Any]:
+def _as_json(found: "SiteProfile") -> dict[str, Any]:
     return {
         "site": found.site,
         "versions": [each.version for each in found.versions],
@@ -257,12 +257,12 @@ def _as_json(found: "Understood") -> dict[str, Any]:
     }
 
 
-def _print_learned(learned: "Learned") -> None:
+def _print_learned(learned: "LearningResult") -> None:
     from bertsmith.mirror.learning.proving import (
-        agreement_row,
-        ceiling_sentence,
-        claim_rows,
-        claim_sentence,
+        describe_ceiling,
+        describe_claims,
+        format_agreement_row,
+        format_claim_rows,
     )
 
     file, parts = learned.file, learned.parts
@@ -275,15 +275,15 @@ def _print_learned(learned: "Learned") -> None:
     if learned.strange:
         facts["left to the LLM"] = f"{learned.strange:,} calls that don't fit the template"
     print_facts("Learned", facts)
-    rows = [agreement_row(name, judged) for name, judged in learned.tiers.items()]
+    rows = [format_agreement_row(name, judged) for name, judged in learned.tiers.items()]
     print_table(("tier", "agrees with the LLM", "calls"), rows, "On the calls that choose")
     if not learned.why:
         header = ("of", "from confidence", "answers", "of them differ", "claim")
-        print_table(header, claim_rows(file.claims), "Proven")
-    console.print(claim_sentence(file.claims, learned.strange), markup=False)
+        print_table(header, format_claim_rows(file.claims), "Proven")
+    console.print(describe_claims(file.claims, learned.strange), markup=False)
     if learned.why:
         print_note(f"Not proven: {learned.why}.")
-    for sentence in (ceiling_sentence(file.ceiling), *learned.notes):
+    for sentence in (describe_ceiling(file.ceiling), *learned.notes):
         if sentence:
             print_note(sentence)
     if learned.curve is not None:

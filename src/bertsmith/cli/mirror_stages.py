@@ -17,7 +17,7 @@ from bertsmith.errors import InputError
 if TYPE_CHECKING:
     from bertsmith.mirror.answering.accounts import Account
     from bertsmith.mirror.answering.stage_store import StageStore
-    from bertsmith.mirror.answering.stages import Stage, Student
+    from bertsmith.mirror.answering.stages import Stage, StudentRecord
     from bertsmith.mirror.store import VersionCount
 
 Mode = Literal["record", "shadow", "canary", "live"]
@@ -42,7 +42,7 @@ def status(*, where: StoreOptions = ANY_STORE, json: Flag = False) -> None:
 
     bertsmith mirror status --store calls.sqlite --json
     """
-    from bertsmith.mirror.answering.accounts import accounts
+    from bertsmith.mirror.answering.accounts import read_accounts
     from bertsmith.mirror.page.state import StateReader
 
     settings = mirror_settings(where)
@@ -52,7 +52,7 @@ def status(*, where: StoreOptions = ANY_STORE, json: Flag = False) -> None:
             print_json(StateReader(opened, settings).state())
             return
         versions, passed, calls = opened.versions(), opened.passed(), opened.count()
-        answering = accounts(stages, settings.prices)
+        answering = read_accounts(stages, settings.prices)
         facts = {"calls": f"{calls:,}", "sites": f"{len({each.site for each in versions}):,}"}
         print_facts("Recorded", facts)
         if versions:
@@ -195,7 +195,7 @@ def promote(
 
     bertsmith mirror promote b1a8c286578d --candidate
     """
-    from bertsmith.mirror.answering.judging import moved
+    from bertsmith.mirror.answering.judging import apply_move
 
     if candidate and (to is not None or student is not None):
         raise InputError(
@@ -218,7 +218,7 @@ def promote(
         # A candidate is compared; it takes its turn when that has proven it.
         if named is None or to is not None or not before.student:
             move = "approve" if candidate else "promote"
-            after = moved(stages, after, move, settings.canary_share, to or "")
+            after = apply_move(stages, after, move, settings.canary_share, to or "")
         if share is not None and after.share != share:
             raise InputError(
                 f"--share is for a promotion to canary, and version {before.version} goes from {before.mode} "
@@ -257,7 +257,7 @@ def demote(
 
     bertsmith mirror demote b1a8c286578d --former
     """
-    from bertsmith.mirror.answering.judging import moved
+    from bertsmith.mirror.answering.judging import apply_move
 
     if former and to is not None:
         raise InputError("--former keeps the mode. Leave out --to, or demote in a second step.")
@@ -265,11 +265,11 @@ def demote(
     with _stages(where) as stages:
         before = stages.find(site)
         move = "roll-back" if former else "demote"
-        after = moved(stages, before, move, settings.canary_share, to or "")
+        after = apply_move(stages, before, move, settings.canary_share, to or "")
         _change(stages, before, after)
 
 
-def _student_in(folder: Path, before: "Stage") -> "Student":
+def _student_in(folder: Path, before: "Stage") -> "StudentRecord":
     """One that may answer this version. Raises InputError for another."""
     from bertsmith.mirror.answering.training_process import read_student
     from bertsmith.mirror.student_file import read_student_file
@@ -290,10 +290,10 @@ def _student_in(folder: Path, before: "Stage") -> "Student":
 
 
 def _change(stages: "StageStore", before: "Stage", after: "Stage") -> None:
-    from bertsmith.mirror.answering.judging import change
+    from bertsmith.mirror.answering.judging import change_stage
 
     if after != before:
-        change(stages, before, after, "by command")
+        change_stage(stages, before, after, "by command")
     said = f"{before.version}: {before.mode} → {after.mode}"
     if after.candidate and after.candidate != before.candidate:
         said += f", candidate {after.candidate}"

@@ -10,8 +10,8 @@ import time
 
 from starlette.types import Receive, Scope, Send
 
-from bertsmith.mirror.answering.reconciler import OpenStudent, Pace, Reconciler, open_student
-from bertsmith.mirror.answering.service import Service
+from bertsmith.mirror.answering.reconciler import Pace, Reconciler, StudentOpener, open_student
+from bertsmith.mirror.answering.service import MirrorService
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.answering.training_process import Command, Trainer, train_command
 from bertsmith.mirror.database import shown
@@ -38,7 +38,7 @@ class MirrorApp(RelayApp):
         self,
         settings: MirrorSettings,
         store: Store,
-        opening: OpenStudent = open_student,
+        opening: StudentOpener = open_student,
         train: Command = train_command,
         pace: Pace | None = None,
     ) -> None:
@@ -53,7 +53,7 @@ class MirrorApp(RelayApp):
             settings.retention_days,
             self.reconciler.ledger.outcome,
         )
-        service = Service(settings, self.reconciler, settings.redactor)
+        service = MirrorService(settings, self.reconciler, settings.redactor)
         self.relay = Relay(settings, self.recorder, service, stages)
         self.page = MirrorPage(settings, StateReader(store, settings), self.facts)
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from bertsmith.mirror.answering.audits import Audits, Request
+from bertsmith.mirror.answering.audits import AuditRequest, AuditRunner
 from bertsmith.mirror.answering.ledger import Ledger
-from bertsmith.mirror.answering.service import Service
+from bertsmith.mirror.answering.service import MirrorService
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.call import (
     QUEUE_FULL,
@@ -208,7 +208,7 @@ class Relay:
         self,
         settings: MirrorSettings,
         recorder: Recorder,
-        service: Service,
+        service: MirrorService,
         stages: StageStore,
     ) -> None:
         self.settings, self.recorder, self.service = settings, recorder, service
@@ -217,7 +217,7 @@ class Relay:
         self.under_way = 0  # requests
         # No client, which would add headers of its own, keep cookies and follow redirects.
         self.connections = Connections(_CONNECT_SECONDS, settings.upstream_timeout_seconds)
-        self.audits = Audits(stages, self.connections, recorder, self.ledger, service.keys)
+        self.audits = AuditRunner(stages, self.connections, recorder, self.ledger, service.keys)
 
     @property
     def ledger(self) -> Ledger:
@@ -349,7 +349,7 @@ class Relay:
             headers = [(name, value) for name, value in headers if name not in framing]
             headers.append((b"content-length", str(len(content)).encode()))
         self.audits.begin(
-            Request(
+            AuditRequest(
                 form,
                 request,
                 routing,

@@ -7,13 +7,19 @@ from typing import Any
 
 from bertsmith.metrics.scores import Interval
 from bertsmith.mirror.answering.ledger import REFUSED, VOIDED
-from bertsmith.mirror.answering.stage_store import Means, StageStore, Tallies
+from bertsmith.mirror.answering.stage_store import CallMeans, StageStore, Tallies
 from bertsmith.mirror.answering.stages import Evidence, Stage
 from bertsmith.mirror.settings import PriceSettings
 
 _FAILED = ("student-failed", "student-slow", "student-busy", "mirror-error")  # of calls that it was asked
 _NOT_ASKED = ("new-key", "new-template")
-_SECRET = ("audit-", "shadow-", "canary-", "live-", "candidate-")  # outcomes of comparisons, not of calls
+_COMPARISON_PREFIXES = (
+    "audit-",
+    "shadow-",
+    "canary-",
+    "live-",
+    "candidate-",
+)  # outcomes of comparisons, not of calls
 
 
 @dataclass(frozen=True)
@@ -85,25 +91,25 @@ class Account:
         return found
 
 
-def accounts(store: StageStore, prices: PriceSettings) -> list[Account]:
+def read_accounts(store: StageStore, prices: PriceSettings) -> list[Account]:
     """Of the versions that have a stage of their own, by site."""
     tallies, evidence, means = store.tallies(), store.evidence(), store.means()
     stages = [each for each in store.stages().values() if each.revision]
     found = []
     for stage in sorted(stages, key=lambda each: (each.site, each.version)):
-        counted = _counted(stage, tallies)
+        counted = _count_outcomes(stage, tallies)
         of_students = Counter[str]()
         for (student, outcome), count in store.audit_outcomes(stage.version).items():
             if student == stage.student or student in counted.own:
                 of_students[outcome] += count
         found.append(
-            _account(stage, counted, dict(of_students), evidence, means.get(stage.version), prices)
+            _build_account(stage, counted, dict(of_students), evidence, means.get(stage.version), prices)
         )  # fmt: skip
     return found
 
 
 @dataclass
-class _Counted:
+class _OutcomeCounts:
     """Of one stage: calls answered by each student, and `seconds` of these together; those relayed, those
     that the LLM refused, and audits that are void, each by reason. `outcomes` are those of its student.
     """
@@ -116,10 +122,10 @@ class _Counted:
     seconds: float = 0.0
 
 
-def _counted(stage: Stage, tallies: Tallies) -> _Counted:
-    found = _Counted()
+def _count_outcomes(stage: Stage, tallies: Tallies) -> _OutcomeCounts:
+    found = _OutcomeCounts()
     for (version, student, outcome), (calls, took) in tallies.items():
-        if version != stage.version or outcome.startswith(_SECRET):
+        if version != stage.version or outcome.startswith(_COMPARISON_PREFIXES):
             continue
         if student == stage.student:
             found.outcomes.add(outcome)
@@ -135,27 +141,27 @@ def _counted(stage: Stage, tallies: Tallies) -> _Counted:
     return found
 
 
-def _account(
+def _build_account(
     stage: Stage,
-    counted: _Counted,
+    counted: _OutcomeCounts,
     audits: dict[str, int],
     known: Mapping[str, Evidence],
-    means: Means | None,
+    means: CallMeans | None,
     prices: PriceSettings,
 ) -> Account:
-    means = means or Means(None, None, None)
-    llm_seconds, price = means.seconds, _call_price(prices, means)
+    means = means or CallMeans(None, None, None)
+    llm_seconds, price = means.seconds, _estimate_call_price(prices, means)
     own, seconds = counted.own, counted.seconds
     answered, evidence = sum(own.values()), known.get(stage.student)
     compared = 0 if evidence is None else evidence.audits.count
-    interval = _interval(evidence)
+    interval = _difference_interval(evidence)
     outcomes = counted.outcomes
     has_failed = not outcomes.isdisjoint(_FAILED) and outcomes <= {*_FAILED, *_NOT_ASKED}
     money = None
     if price is not None:
         errors = None
         if prices.error is not None:
-            of_each = [(calls, _interval(known.get(student))) for student, calls in own.items()]
+            of_each = [(calls, _difference_interval(known.get(student))) for student, calls in own.items()]
             low, high = (sum(calls * each[end] for calls, each in of_each) for end in (0, 1))
             errors = low * prices.error, high * prices.error
         money = Money(answered * price, sum(audits.values()) * price, errors)
@@ -179,7 +185,7 @@ def _account(
     )
 
 
-def _call_price(prices: PriceSettings, means: Means) -> float | None:
+def _estimate_call_price(prices: PriceSettings, means: CallMeans) -> float | None:
     """None where there is no price, or no answer said how many tokens it had, as streams often don't."""
     if prices.call is not None:
         return prices.call
@@ -196,5 +202,5 @@ def _call_price(prices: PriceSettings, means: Means) -> float | None:
     return sum(price * (tokens or 0.0) for price, tokens in parts) / 1_000_000
 
 
-def _interval(evidence: Evidence | None) -> Interval:
+def _difference_interval(evidence: Evidence | None) -> Interval:
     return Interval(0.0, 1.0) if evidence is None else evidence.audits.interval()

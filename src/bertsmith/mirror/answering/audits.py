@@ -43,7 +43,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds before the LLM or the store is
 _AWAY, _STOPPED, _OWN_FAULT = "no-connection", "mirror-stopped", "mirror-error"
 
 
-class _NoAnswer(Exception):
+class _UnansweredRequest(Exception):
     """To this try, with this status."""
 
     def __init__(self, status: int) -> None:
@@ -52,7 +52,7 @@ class _NoAnswer(Exception):
 
 
 @dataclass(frozen=True)
-class Request:
+class AuditRequest:
     """What the client sent; its headers stay in memory only."""
 
     form: WireFormat
@@ -68,7 +68,7 @@ class Request:
     query: bytes = b""
 
 
-class Audits:
+class AuditRunner:
     """In the event loop. `waiting` are those not yet settled or given to the recorder."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Audits:
         """For one more."""
         return self.waiting < _MOST_WAITING and self._bytes < _MOST_BYTES
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: AuditRequest) -> None:
         """Returns at once."""
         self.waiting += 1
         self._bytes += len(request.content)
@@ -112,7 +112,7 @@ class Audits:
             each.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _audit(self, request: Request) -> None:
+    async def _audit(self, request: AuditRequest) -> None:
         routing = replace(request.routing, audit=uuid.uuid4().hex)
         try:
             async with self._slots:
@@ -151,14 +151,14 @@ class Audits:
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, _LONGEST_WAIT)
 
-    async def _answer(self, request: Request) -> Exchange | str:
+    async def _answer(self, request: AuditRequest) -> Exchange | str:
         """Or why the LLM was away for too long, or knows the caller no more: then the audit is void."""
         began, wait = time.monotonic(), _FIRST_WAIT
         while True:
             try:
                 async with asyncio.timeout(began + _TRYING * AUDIT_PATIENCE - time.monotonic()):
                     return await self._once(request)
-            except _NoAnswer as found:
+            except _UnansweredRequest as found:
                 cause, may_come = status_reason(found.status), may_answer_later(found.status)
             except (TimeoutError, *FAILED):
                 cause, may_come = _AWAY, True
@@ -169,7 +169,7 @@ class Audits:
                 await asyncio.wait_for(self._closing.wait(), wait)
             wait = min(2 * wait, _LONGEST_WAIT)
 
-    async def _once(self, request: Request) -> Exchange:
+    async def _once(self, request: AuditRequest) -> Exchange:
         began, clock = time.time(), time.perf_counter()
         answer = await self.connections.ask(
             request.method, request.target.url, request.headers, request.content
@@ -181,7 +181,7 @@ class Audits:
             if refuses_the_call(answer.status):
                 refusal = status_reason(answer.status)
             elif answer.status != 200:
-                raise _NoAnswer(answer.status)
+                raise _UnansweredRequest(answer.status)
             elif is_students(answer):
                 refusal = STUDENT_ANSWER
             else:

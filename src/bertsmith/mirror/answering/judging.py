@@ -25,13 +25,13 @@ from bertsmith.mirror.answering.stages import (
     VOID,
     Evidence,
     Stage,
-    Student,
-    demoted,
-    dismissed,
-    in_mode,
-    promoted,
-    replaced,
-    rolled_back,
+    StudentRecord,
+    demote_stage,
+    dismiss_student,
+    promote_candidate,
+    promote_stage,
+    roll_back_stage,
+    set_mode,
 )
 
 MOVES = ("promote", "demote", "roll-back", "approve")
@@ -40,7 +40,7 @@ _MOST_FAILED = 0.1  # of the audits
 
 
 @dataclass(frozen=True)
-class Rules:
+class PromotionRules:
     """`is_automatic`: modes may rise without a hand. `shadow_calls` and `canary_calls` are the comparisons
     that a mode takes at least.
     """
@@ -51,26 +51,30 @@ class Rules:
     canary_calls: int
 
 
-def judged(stage: Stage, known: Mapping[str, Evidence], rules: Rules) -> tuple[Stage, str] | None:
+def judge_stage(
+    stage: Stage, known: Mapping[str, Evidence], rules: PromotionRules
+) -> tuple[Stage, str] | None:
     """The next stage and why, None where it stays. Evidence against a student is always followed: it never
     needs a hand.
     """
     student, candidate = known.get(stage.student), known.get(stage.candidate)
     if student is not None and student.decision == "demote":
-        return dismissed(stage), said(student)
+        return dismiss_student(stage), describe_evidence(student)
     if candidate is not None and candidate.decision == "demote":
-        return replace(stage, candidate=""), f"the candidate {stage.candidate}: {said(candidate)}"
+        return replace(
+            stage, candidate=""
+        ), f"the candidate {stage.candidate}: {describe_evidence(candidate)}"
     if not rules.is_automatic or stage.is_held:
         return None
     if stage.mode == RECORD and stage.candidate and not stage.student:
-        begun = in_mode(replace(stage, student=stage.candidate, candidate=""), SHADOW, 0.0)
+        begun = set_mode(replace(stage, student=stage.candidate, candidate=""), SHADOW, 0.0)
         return begun, "a student is trained and proven on calibration calls"
     if stage.student and _agrees(candidate, rules.shadow_calls):
-        return replaced(stage), f"the candidate {stage.candidate}: {said(candidate)}"
+        return promote_candidate(stage), f"the candidate {stage.candidate}: {describe_evidence(candidate)}"
     if stage.mode == SHADOW and _agrees(student, rules.shadow_calls):
-        return in_mode(stage, CANARY, rules.canary_share), said(student)
+        return set_mode(stage, CANARY, rules.canary_share), describe_evidence(student)
     if stage.mode == CANARY and _agrees(student, rules.canary_calls):
-        return in_mode(stage, LIVE, 1.0), said(student)
+        return set_mode(stage, LIVE, 1.0), describe_evidence(student)
     return None
 
 
@@ -81,7 +85,7 @@ def _agrees(evidence: Evidence | None, calls: int) -> TypeGuard[Evidence]:
     return evidence.audits.rate() <= evidence.audits.epsilon
 
 
-def said(evidence: Evidence) -> str:
+def describe_evidence(evidence: Evidence) -> str:
     """4.1% of 312 compared answers differ (2.0% to 7.3%)"""
     found = evidence.audits.interval()
     rate = evidence.audits.rate()
@@ -91,7 +95,7 @@ def said(evidence: Evidence) -> str:
     )
 
 
-def wants_training(new: int, before: int, wanted: int, *, is_urgent: bool) -> bool:
+def is_training_due(new: int, before: int, wanted: int, *, is_urgent: bool) -> bool:
     """With `new` calls since the last training, which had `before`: the first at `wanted`, another with half
     as many again; if `is_urgent`, for the traffic has changed, with half of `wanted`.
     """
@@ -100,37 +104,39 @@ def wants_training(new: int, before: int, wanted: int, *, is_urgent: bool) -> bo
     return new >= (wanted / 2 if is_urgent else max(wanted, before) / 2)
 
 
-def moved(store: StageStore, stage: Stage, move: str, canary_share: float, to: str = "") -> Stage:
+def apply_move(store: StageStore, stage: Stage, move: str, canary_share: float, to: str = "") -> Stage:
     """The stage after one of `MOVES`; nothing is stored. Raises InputError where it can't be made, and where
     the evidence is against the student that would do more.
     """
     if move == "demote":
-        return demoted(stage, canary_share, to)
+        return demote_stage(stage, canary_share, to)
     if move == "roll-back":
-        after = rolled_back(stage)
+        after = roll_back_stage(stage)
     elif move == "approve":
-        after = approved(stage)
+        after = approve_candidate(stage)
     else:
-        after = promoted(stage, canary_share, to)
+        after = promote_stage(stage, canary_share, to)
     known = store.evidence().get(after.student)
     if known is not None and known.decision == "demote":  # it would be demoted at once
         raise InputError(
-            f"The evidence is against student {after.student}: {said(known)}, and "
+            f"The evidence is against student {after.student}: {describe_evidence(known)}, and "
             f"{100 * known.audits.epsilon:g}% may. Train another."
         )
     return after
 
 
-def approved(stage: Stage) -> Stage:
+def approve_candidate(stage: Stage) -> Stage:
     """The candidate in the student's place, in the same mode, without waiting for more comparisons. Raises
     InputError without one.
     """
     if not stage.candidate:
         raise InputError(f"Version {stage.version} has no candidate that could take the student's place.")
-    return replaced(stage) if stage.student else replace(stage, student=stage.candidate, candidate="")
+    return (
+        promote_candidate(stage) if stage.student else replace(stage, student=stage.candidate, candidate="")
+    )
 
 
-def change(store: StageStore, before: Stage, after: Stage, why: str) -> None:
+def change_stage(store: StageStore, before: Stage, after: Stage, why: str) -> None:
     """By hand. Raises InputError where somebody else has changed the stage meanwhile."""
     if not store.change(before, after, "hand", why):
         raise InputError(
@@ -140,7 +146,7 @@ def change(store: StageStore, before: Stage, after: Stage, why: str) -> None:
 
 
 @dataclass(frozen=True)
-class Finding:
+class GuaranteeCheck:
     """`what` holds, or not, of a version."""
 
     site: str
@@ -150,17 +156,17 @@ class Finding:
     what: str
 
 
-def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[Finding]:
+def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[GuaranteeCheck]:
     """Of each version that has or had a student. Without `looks_at_files` the folders of students may be on
     other machines.
     """
     stages = [each for each in store.stages().values() if each.revision]
     students, evidence, changes = store.students(), store.evidence(), store.changes()
-    found: list[Finding] = []
+    found: list[GuaranteeCheck] = []
     for stage in sorted(stages, key=lambda each: (each.site, each.version)):
 
         def say(holds: bool, what: str, stage: Stage = stage) -> None:
-            found.append(Finding(stage.site, stage.version, stage.mode, holds, what))
+            found.append(GuaranteeCheck(stage.site, stage.version, stage.mode, holds, what))
 
         # By its number: the clocks of two replicas may differ.
         last = max(
@@ -175,7 +181,7 @@ def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[
             say(True, "no answer compared yet; what was proven before it served stands")
         else:
             most = f"at most {100 * known.audits.epsilon:g}% may differ"
-            say(known.decision != "demote", f"{said(known)}; {most}")
+            say(known.decision != "demote", f"{describe_evidence(known)}; {most}")
         if known is not None and known.has_drifted:  # perhaps so that it is sure of nothing any more
             say(False, "the calls have changed since the student was first compared")
         if stage.answers:
@@ -190,12 +196,12 @@ def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[
                     f"{without}: {failed:,} count as disagreements, {void:,} are void; "
                     "`bertsmith mirror status` says why",
                 )
-        if looks_at_files and (problem := _problem(student, stage.student)):
+        if looks_at_files and (problem := _find_file_problem(student, stage.student)):
             say(False, problem)
     return found
 
 
-def _problem(student: Student | None, number: str) -> str:
+def _find_file_problem(student: StudentRecord | None, number: str) -> str:
     """With a student's files, in a sentence; empty where there is none."""
     from bertsmith.mirror.student_file import read_student_file, require_student
 

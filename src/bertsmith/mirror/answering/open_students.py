@@ -27,7 +27,7 @@ _TOGETHER = 32  # texts
 _MOST_WAITING = 256  # texts
 
 
-class CantAnswer(Exception):
+class StudentUnavailable(Exception):
     """Why the LLM has to: student-busy, student-slow, student-failed."""
 
     def __init__(self, reason: str) -> None:
@@ -68,19 +68,19 @@ class StudentThread:
         self._thread.submit(self._work)
 
     async def answer(self, text: str, seconds: float) -> "StudentAnswer":
-        """Raises CantAnswer, after `seconds` at the latest."""
+        """Raises StudentUnavailable, after `seconds` at the latest."""
         future: Future[StudentAnswer] = Future()
         with self._changed:
             if len(self._waiting) >= _MOST_WAITING or self._is_ending:
-                raise CantAnswer("student-busy")
+                raise StudentUnavailable("student-busy")
             self._waiting.append((text, future))
             self._changed.notify()
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
         except TimeoutError:
-            raise CantAnswer("student-slow") from None
+            raise StudentUnavailable("student-slow") from None
         except Exception:
-            raise CantAnswer("student-failed") from None
+            raise StudentUnavailable("student-failed") from None
 
     def differs(self, values: Any, taught: Json) -> bool:
         """Whether the LLM's answer says anything else."""
@@ -173,7 +173,7 @@ class OpenStudents:
         return "new-model" if all(each.model != asked.model for each in known) else "new-prompt"
 
 
-def with_merged(students: Mapping[str, VersionStudents]) -> dict[str, VersionStudents]:
+def add_merged_versions(students: Mapping[str, VersionStudents]) -> dict[str, VersionStudents]:
     """And versions that were merged with one of these (`bertsmith mirror merge`): a student trained on all of
     them answers all. Its stage is that of the version which it was trained for. A candidate, which answers
     nobody yet, takes no version from another one's student.

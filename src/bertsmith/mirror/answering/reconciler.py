@@ -18,24 +18,31 @@ from typing import Any, NamedTuple
 from sqlalchemy.exc import DBAPIError
 
 from bertsmith.errors import BertsmithError
-from bertsmith.mirror.answering.judging import Rules, judged, wants_training
-from bertsmith.mirror.answering.ledger import REPLACED, VOIDED, Folded, Ledger, compared_again
+from bertsmith.mirror.answering.judging import PromotionRules, is_training_due, judge_stage
+from bertsmith.mirror.answering.ledger import REPLACED, VOIDED, Ledger, LedgerUpdate, compare_stored_call
 from bertsmith.mirror.answering.open_students import (
     OpenStudents,
     StudentLike,
     StudentThread,
     VersionStudents,
-    with_merged,
+    add_merged_versions,
 )
 from bertsmith.mirror.answering.stage_store import StageStore, VersionFacts
-from bertsmith.mirror.answering.stages import VOID, Batch, Comparison, Evidence, Stage, Student
+from bertsmith.mirror.answering.stages import (
+    VOID,
+    Evidence,
+    EvidenceBatch,
+    Stage,
+    StudentComparison,
+    StudentRecord,
+)
 from bertsmith.mirror.answering.training_process import Trainer
 from bertsmith.mirror.settings import MirrorSettings
 from bertsmith.mirror.student_file import require_student
 from bertsmith.serving import LOG
 
 AUDIT_PATIENCE = 900.0  # seconds after which an audit of which nothing is known has failed
-OpenStudent = Callable[[Path], StudentLike]
+StudentOpener = Callable[[Path], StudentLike]
 
 
 class Pace(NamedTuple):
@@ -66,19 +73,21 @@ class Reconciler:
         settings: MirrorSettings,
         store: StageStore,
         trainer: Trainer,
-        opening: OpenStudent = open_student,
+        opening: StudentOpener = open_student,
         pace: Pace | None = None,
     ) -> None:
         self.settings, self.store, self.trainer, self.opening = settings, store, trainer, opening
-        self.rules = Rules(settings.auto, settings.canary_share, settings.shadow_calls, settings.canary_calls)
+        self.rules = PromotionRules(
+            settings.auto, settings.canary_share, settings.shadow_calls, settings.canary_calls
+        )
         self.open_students, self.ledger, self.pace, self.looks = OpenStudents(), Ledger(), pace or Pace(), 0
         self._open: dict[str, StudentThread | None] = {}
-        self._students: dict[str, Student] = {}
-        self._pending: Folded | None = None
+        self._students: dict[str, StudentRecord] = {}
+        self._pending: LedgerUpdate | None = None
         self._looked = self._counted = 0.0
         self._problems: dict[str, str] = {}
         self._failed: dict[str, float] = {}  # students that could not be opened, and when
-        self._found: tuple[Stage, Student] | None = None  # trained, and no candidate yet
+        self._found: tuple[Stage, StudentRecord] | None = None  # trained, and no candidate yet
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="reconciler", daemon=True)
 
@@ -166,7 +175,7 @@ class Reconciler:
             self._for_one(stage.version, partial(self._follow, stage, evidence))
 
     def _follow(self, stage: Stage, evidence: Mapping[str, Evidence]) -> None:
-        found = judged(stage, evidence, self.rules)
+        found = judge_stage(stage, evidence, self.rules)
         if found is not None and self.store.change(stage, found[0], "evidence", found[1]):
             after, why = found
             LOG.warning("version %s: %s → %s; %s", stage.version, stage.mode, after.mode, why)
@@ -195,7 +204,7 @@ class Reconciler:
                 failed = self._failed.get(number)
                 if failed is None or time.monotonic() - failed >= self.pace.between_openings:
                     self._open[number] = self._opened(number)
-        students = with_merged(
+        students = add_merged_versions(
             {
                 version: VersionStudents(
                     stage, self._open.get(stage.student), self._open.get(stage.candidate)
@@ -245,13 +254,13 @@ class Reconciler:
             if call is None or student is None:
                 continue
             if (opened := self._open.get(row.student)) is not None:
-                found = compared_again(row, call, opened)
+                found = compare_stored_call(row, call, opened)
             elif row.student not in self._open:  # no stage names it
-                found = Comparison(True, row.probability, row.least, row.id, VOID)
+                found = StudentComparison(True, row.probability, row.least, row.id, VOID)
                 self.store.tally({(row.version, "", VOIDED + REPLACED): (1, 0.0)})
             else:
                 continue
-            self.store.fold(student, Batch([found]))
+            self.store.fold(student, EvidenceBatch([found]))
             done.add(row.id)
         return done
 
@@ -261,8 +270,8 @@ class Reconciler:
         done = self._compare_again(late)
         for row in late:
             if row.id not in done and (student := self._students.get(row.student)) is not None:
-                failed = Comparison(True, row.probability, row.least, row.id, "failed")
-                self.store.fold(student, Batch([failed]))
+                failed = StudentComparison(True, row.probability, row.least, row.id, "failed")
+                self.store.fold(student, EvidenceBatch([failed]))
 
     def _train(self) -> None:
         if self._found is None:
@@ -279,13 +288,13 @@ class Reconciler:
         self._found = self.trainer.adopt(self.store.stages(), self.store.trainings())
         if self._found is not None:
             return
-        due = due_trainings(self.store, self.open_students, self.settings.train_after)
+        due = find_due_trainings(self.store, self.open_students, self.settings.train_after)
         for stage, calls in due:
             if self.trainer.begin(stage, calls):
                 return
 
 
-def due_trainings(
+def find_due_trainings(
     store: StageStore, open_students: OpenStudents, train_after: int
 ) -> Iterator[tuple[Stage, int]]:
     """The stages that a training is to be begun for, each with how many calls there are."""
@@ -311,7 +320,7 @@ def due_trainings(
         # Of the version that all are answered by, the calls may be deleted. Another's student may answer them
         # that was trained on both, though nobody merged them here.
         answering = {open_students.stage_version(each) for each in some} & group
-        stage = _trained([stages[each] for each in answering if each in stages], trainings, new)
+        stage = _choose_trained_stage([stages[each] for each in answering if each in stages], trainings, new)
         if stage is None:
             continue
         is_answered = any(each.student for each in known)
@@ -319,11 +328,13 @@ def due_trainings(
         students = [evidence[each.student] for each in known if each.student in evidence]
         is_urgent = was_dismissed or any(each.has_drifted for each in students)
         before = 0 if last is None else last.calls
-        if wants_training(sum(new.values()), before, train_after, is_urgent=is_urgent):
+        if is_training_due(sum(new.values()), before, train_after, is_urgent=is_urgent):
             yield stage, sum(counts[version] for version in some)
 
 
-def _trained(stages: list[Stage], trainings: dict[str, object], new: dict[str, int]) -> Stage | None:
+def _choose_trained_stage(
+    stages: list[Stage], trainings: dict[str, object], new: dict[str, int]
+) -> Stage | None:
     """Which of them the student is to be of: the one that has a student already, or a training that may be
     gone on with; of several, the one with the most new calls.
     """

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bertsmith.mirror.answering.open_students import CantAnswer, VersionStudents
+from bertsmith.mirror.answering.open_students import StudentUnavailable, VersionStudents
 from bertsmith.mirror.answering.reconciler import Reconciler
 from bertsmith.mirror.call import CallRouting, CompletionRequest
 from bertsmith.mirror.identity import version_of
@@ -56,7 +56,7 @@ class KnownKeys:
         return hashlib.blake2b(parts, key=self._salt, digest_size=16).digest()
 
 
-class Service:
+class MirrorService:
     """`seed` makes its draws repeatable, where one client asks one call after the other."""
 
     def __init__(self, settings: MirrorSettings, reconciler: Reconciler, redactor: Redactor) -> None:
@@ -118,7 +118,7 @@ class Service:
             return replace(routing, reason="new-template")
         try:
             answer = await student.answer(text, self.settings.answer_seconds)
-        except CantAnswer as found:
+        except StudentUnavailable as found:
             return replace(routing, reason=found.reason)
         return replace(
             routing,

@@ -30,13 +30,13 @@ from bertsmith.errors import InputError
 from bertsmith.metrics.guarantees.audit import Audits
 from bertsmith.mirror.answering.stages import (
     VOID,
-    Batch,
-    Comparison,
     Evidence,
+    EvidenceBatch,
     Stage,
-    Student,
-    evidence_of_row,
-    first_evidence,
+    StudentComparison,
+    StudentRecord,
+    empty_evidence,
+    read_evidence_row,
 )
 from bertsmith.mirror.call import AGAIN, LABELLED
 from bertsmith.mirror.database import READING, is_sqlite
@@ -72,7 +72,7 @@ class VersionFacts(NamedTuple):
     began: float
 
 
-class Change(NamedTuple):
+class StageChange(NamedTuple):
     """One change of a stage."""
 
     version: str
@@ -85,7 +85,7 @@ class Change(NamedTuple):
     why: str
 
 
-class Means(NamedTuple):
+class CallMeans(NamedTuple):
     """Of calls; None where none of them says it."""
 
     seconds: float | None
@@ -186,13 +186,13 @@ class StageStore:
                 connection.execute(fresh.values(in_stage=0))
         return True
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[StageChange]:
         """The oldest first."""
         with self._reading() as connection:
             rows = connection.execute(select(CHANGES).order_by(CHANGES.c.changed, CHANGES.c.revision))
-            return [Change(*row) for row in rows]
+            return [StageChange(*row) for row in rows]
 
-    def add_student(self, student: Student) -> bool:
+    def add_student(self, student: StudentRecord) -> bool:
         """False where it is there: then it is in this folder from now on."""
         row = vars(student) | {"added": student.added or time.time()}
         inserting = self._insertion(STUDENTS).values(**row).on_conflict_do_nothing()
@@ -203,22 +203,22 @@ class StageStore:
                 connection.execute(update(STUDENTS).where(mine).values(folder=student.folder))
         return is_new
 
-    def students(self) -> dict[str, Student]:
+    def students(self) -> dict[str, StudentRecord]:
         """By id."""
         with self._reading() as connection:
-            return {row.id: Student(*row) for row in connection.execute(select(STUDENTS))}
+            return {row.id: StudentRecord(*row) for row in connection.execute(select(STUDENTS))}
 
-    def fold(self, student: Student, batch: Batch) -> Evidence:
+    def fold(self, student: StudentRecord, batch: EvidenceBatch) -> Evidence:
         """Adds to the student's evidence, whoever else does so too. An audit that is settled counts once, one
         that is void not at all.
         """
         with self.engine.begin() as connection:
-            first = first_evidence(student.epsilon, student.delta).row()
+            first = empty_evidence(student.epsilon, student.delta).row()
             inserting = self._insertion(EVIDENCE).values(student=student.id, **first)
             connection.execute(inserting.on_conflict_do_nothing())
             mine = EVIDENCE.c.student == student.id
             row = connection.execute(select(EVIDENCE).where(mine).with_for_update()).one()
-            counted = list[Comparison]()
+            counted = list[StudentComparison]()
             for each in batch.comparisons:
                 is_open = and_(AUDITS.c.id == each.audit, AUDITS.c.outcome.is_(None))
                 settling = update(AUDITS).where(is_open).values(outcome=each.outcome)
@@ -226,16 +226,16 @@ class StageStore:
                     continue
                 if each.outcome != VOID:
                     counted.append(each)
-            evidence = evidence_of_row(row).after(counted, batch.confidences)
+            evidence = read_evidence_row(row).after(counted, batch.confidences)
             connection.execute(update(EVIDENCE).where(mine).values(**evidence.row()))
             if counted:
-                keep_point(connection, student.id, evidence.audits)
+                save_point_if_due(connection, student.id, evidence.audits)
         return evidence
 
     def evidence(self) -> dict[str, Evidence]:
         """Of each student that there is any of."""
         with self._reading() as connection:
-            return {row.student: evidence_of_row(row) for row in connection.execute(select(EVIDENCE))}
+            return {row.student: read_evidence_row(row) for row in connection.execute(select(EVIDENCE))}
 
     def tally(self, tallies: Tallies) -> None:
         """Adds these up with those that are there."""
@@ -353,7 +353,7 @@ class StageStore:
         with self._reading() as connection:
             return connection.execute(select(func.count()).select_from(CALLS).where(later)).scalar_one()
 
-    def means(self) -> dict[str, Means]:
+    def means(self) -> dict[str, CallMeans]:
         """Of each version's recorded calls; of merged versions, which one student answers, of all of theirs.
         The seconds are those that clients waited: calls of ours wait for a busy LLM, and ask it again.
         """
@@ -375,7 +375,7 @@ class StageStore:
         )
         with self._reading() as connection:
             found = {
-                row[0]: Means(*(None if each is None else float(each) for each in row[1:]))
+                row[0]: CallMeans(*(None if each is None else float(each) for each in row[1:]))
                 for row in connection.execute(asking)
             }
         return found | {version: found[target] for version, target in into.items() if target in found}
@@ -390,7 +390,7 @@ def _has_merged(connection: Connection) -> bool:
     return inspect(connection).has_table(MERGED.name)
 
 
-class Point(NamedTuple):
+class AgreementPoint(NamedTuple):
     """After `compared` comparisons, of which `differing` differed, the share that differs was `rate`, and
     lay between `low` and `high`. `at`: seconds since 1970.
     """
@@ -403,7 +403,7 @@ class Point(NamedTuple):
     high: float
 
 
-def keep_point(connection: Connection, student: str, audits: Audits) -> None:
+def save_point_if_due(connection: Connection, student: str, audits: Audits) -> None:
     """If it is due; `connection` is in the transaction that changes the evidence."""
     last = connection.execute(
         select(func.coalesce(func.max(AGREEMENT.c.compared), 0)).where(AGREEMENT.c.student == student)
@@ -411,21 +411,21 @@ def keep_point(connection: Connection, student: str, audits: Audits) -> None:
     if audits.count - last < max(_FEWEST, last // _SHARE):
         return
     low, high = audits.interval()
-    point = Point(audits.count, time.time(), audits.disagreements(), audits.rate(), low, high)
+    point = AgreementPoint(audits.count, time.time(), audits.disagreements(), audits.rate(), low, high)
     connection.execute(AGREEMENT.insert().values(student=student, **point._asdict()))
 
 
-def points(store: Store) -> dict[str, list[Point]]:
+def read_agreement_points(store: Store) -> dict[str, list[AgreementPoint]]:
     """By student, the first one first."""
     asking = select(AGREEMENT).order_by(AGREEMENT.c.student, AGREEMENT.c.compared)
-    found: dict[str, list[Point]] = {}
+    found: dict[str, list[AgreementPoint]] = {}
     with store.engine.connect().execution_options(**READING) as connection:
         for student, *rest in connection.execute(asking):
-            found.setdefault(student, []).append(Point(*rest))
+            found.setdefault(student, []).append(AgreementPoint(*rest))
     return found
 
 
-def keep_learned(store: Store, student: str, version: str, found: dict[str, Any]) -> None:
+def save_findings(store: Store, student: str, version: str, found: dict[str, Any]) -> None:
     """What a training found of a version; the same student trained again takes the former's place."""
     row = {"student": student, "version": version, "at": time.time(), "found": orjson.dumps(found).decode()}
     with store.engine.begin() as connection:
@@ -433,7 +433,7 @@ def keep_learned(store: Store, student: str, version: str, found: dict[str, Any]
         connection.execute(LEARNED.insert().values(**row))
 
 
-def learned(store: Store) -> dict[str, dict[str, Any]]:
+def read_findings(store: Store) -> dict[str, dict[str, Any]]:
     """Of each version what its latest training found, with the student's id and the time. One of merged
     versions is of each of them.
     """

@@ -52,7 +52,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Student:
+class StudentRecord:
     """A trained one: `epsilon` and `delta` are what was proven of it before it served."""
 
     id: str
@@ -63,7 +63,7 @@ class Student:
     added: float = 0.0
 
 
-def promoted(stage: Stage, canary_share: float, to: str = "") -> Stage:
+def promote_stage(stage: Stage, canary_share: float, to: str = "") -> Stage:
     """One mode up, or up `to` one. Raises InputError where there is nothing to answer, or no way up."""
     at = MODES.index(stage.mode)
     wanted = to or MODES[min(at + 1, len(MODES) - 1)]
@@ -78,10 +78,10 @@ def promoted(stage: Stage, canary_share: float, to: str = "") -> Stage:
             f"Version {stage.version} of site {stage.site} has no student that could answer. "
             f"Train one: bertsmith mirror train --site {stage.site}"
         )
-    return in_mode(replace(stage, student=student, is_held=False), wanted, canary_share)
+    return set_mode(replace(stage, student=student, is_held=False), wanted, canary_share)
 
 
-def demoted(stage: Stage, canary_share: float, to: str = "") -> Stage:
+def demote_stage(stage: Stage, canary_share: float, to: str = "") -> Stage:
     """One mode down, or down `to` one. Raises InputError where there is no way down."""
     at = MODES.index(stage.mode)
     wanted = to or MODES[max(at - 1, 0)]
@@ -90,22 +90,22 @@ def demoted(stage: Stage, canary_share: float, to: str = "") -> Stage:
             f"Version {stage.version} is in mode {stage.mode} and can't be demoted to {wanted}. "
             "Choose an earlier one of record, shadow, canary, live."
         )
-    return in_mode(replace(stage, is_held=True), wanted, canary_share)
+    return set_mode(replace(stage, is_held=True), wanted, canary_share)
 
 
-def rolled_back(stage: Stage) -> Stage:
+def roll_back_stage(stage: Stage) -> Stage:
     """The former student in the present one's place, in the same mode. Raises InputError without one."""
     if not stage.former:
         raise InputError(f"Version {stage.version} has no former student to go back to.")
     return replace(stage, student=stage.former, former=stage.student)
 
 
-def replaced(stage: Stage) -> Stage:
+def promote_candidate(stage: Stage) -> Stage:
     """The candidate in the student's place, in the same mode."""
     return replace(stage, student=stage.candidate, former=stage.student, candidate="")
 
 
-def dismissed(stage: Stage) -> Stage:
+def dismiss_student(stage: Stage) -> Stage:
     """What is left when the evidence is against the student: the former one is compared anew, unheard, or
     calls are recorded only.
     """
@@ -113,13 +113,13 @@ def dismissed(stage: Stage) -> Stage:
     return replace(stage, mode=mode, share=0.0, student=stage.former, former="")
 
 
-def in_mode(stage: Stage, mode: str, canary_share: float) -> Stage:
+def set_mode(stage: Stage, mode: str, canary_share: float) -> Stage:
     """With the share that the mode has."""
     return replace(stage, mode=mode, share={CANARY: canary_share, LIVE: 1.0}.get(mode, 0.0))
 
 
 @dataclass(frozen=True)
-class Comparison:
+class StudentComparison:
     """One call that the student was sure of and the LLM answered too. The probabilities are those of
     `Audits.record`. `audit` is its row, where the student's answer was the one given.
     """
@@ -150,7 +150,7 @@ class Evidence:
         """Stays true for the student once it is."""
         return self.drift is not None and self.drift.alarm
 
-    def after(self, comparisons: Iterable[Comparison], confidences: Iterable[float]) -> "Evidence":
+    def after(self, comparisons: Iterable[StudentComparison], confidences: Iterable[float]) -> "Evidence":
         """With these; the audits are the same object."""
         count = 0
         for each in comparisons:
@@ -181,12 +181,12 @@ class Evidence:
         }
 
 
-def first_evidence(epsilon: float, delta: float) -> Evidence:
+def empty_evidence(epsilon: float, delta: float) -> Evidence:
     """None yet."""
     return Evidence(Audits(epsilon, delta))
 
 
-def evidence_of_row(row: Any) -> Evidence:
+def read_evidence_row(row: Any) -> Evidence:
     """As `row` wrote it."""
     drift = json.loads(row.drift)
     return Evidence(
@@ -198,8 +198,8 @@ def evidence_of_row(row: Any) -> Evidence:
 
 
 @dataclass
-class Batch:
+class EvidenceBatch:
     """What came in of one student since the last time."""
 
-    comparisons: list[Comparison] = field(default_factory=list)
+    comparisons: list[StudentComparison] = field(default_factory=list)
     confidences: list[float] = field(default_factory=list)

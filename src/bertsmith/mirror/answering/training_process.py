@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from bertsmith.files import locked_folder
 from bertsmith.mirror.answering.stage_store import UNDER_WAY, StageStore
-from bertsmith.mirror.answering.stages import Stage, Student
+from bertsmith.mirror.answering.stages import Stage, StudentRecord
 from bertsmith.mirror.settings import ENVIRONMENT, MirrorSettings
 from bertsmith.mirror.student_file import FILE
 from bertsmith.serving import LOG
@@ -37,7 +37,7 @@ def train_command(stage: Stage, out: Path, settings: MirrorSettings) -> list[str
     ]  # fmt: skip
 
 
-class _Running(NamedTuple):
+class _TrainingProcess(NamedTuple):
     stage: Stage
     out: Path
     began: float
@@ -50,7 +50,7 @@ class Trainer:
     def __init__(self, settings: MirrorSettings, store: StageStore, command: Command = train_command) -> None:
         self.settings, self.store, self.command = settings, store, command
         self.owner = f"{socket.gethostname()}-{os.getpid()}"
-        self._running: _Running | None = None
+        self._running: _TrainingProcess | None = None
         self._kept = 0.0
 
     @property
@@ -70,7 +70,7 @@ class Trainer:
         except Exception:
             self.store.end_training(stage.version, self.owner, "could not be begun", is_undone=True)
             raise
-        self._running, self._kept = _Running(stage, out, began, process), time.monotonic()
+        self._running, self._kept = _TrainingProcess(stage, out, began, process), time.monotonic()
         LOG.info("training a student for version %s on %d calls", stage.version, calls)
         return True
 
@@ -89,7 +89,7 @@ class Trainer:
 
     def adopt(
         self, stages: Mapping[str, Stage], trainings: Mapping[str, Any]
-    ) -> tuple[Stage, Student] | None:
+    ) -> tuple[Stage, StudentRecord] | None:
         """A student whose training outlived the mirror that began it, which was killed. A training that was
         killed too counts as none, and is begun again; `trainings` are the last ones by version.
         """
@@ -111,7 +111,7 @@ class Trainer:
                 return stages[version], student
         return None
 
-    def poll(self) -> tuple[Stage, Student] | None:
+    def poll(self) -> tuple[Stage, StudentRecord] | None:
         """A student that is trained and of which something is proven."""
         if self._running is None:
             return None
@@ -133,11 +133,11 @@ class Trainer:
         if self._running is None:
             return
         stage, _, _, process = self._running
-        _end(process)
+        _terminate(process)
         try:
             process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
-            _end(process, at_once=True)
+            _terminate(process, at_once=True)
             process.wait()
         self.store.end_training(stage.version, self.owner, "ended with the mirror", is_undone=True)
         self._running = None
@@ -148,7 +148,9 @@ class Trainer:
         number = 1 + sum(each.version == stage.version for each in self.store.students().values())
         return Path(self.settings.students).absolute() / f"{site}-{stage.version}-{number}"
 
-    def _outcome(self, stage: Stage, out: Path, status: int, began: float) -> tuple[Student | None, str]:
+    def _outcome(
+        self, stage: Stage, out: Path, status: int, began: float
+    ) -> tuple[StudentRecord | None, str]:
         from bertsmith.errors import BertsmithError
 
         if status != 0:
@@ -164,7 +166,7 @@ class Trainer:
         return student, f"student {student.id}"
 
 
-def _end(process: "subprocess.Popen[bytes]", *, at_once: bool = False) -> None:
+def _terminate(process: "subprocess.Popen[bytes]", *, at_once: bool = False) -> None:
     """With the processes that it began, but on Windows: processes have no groups there."""
     if hasattr(os, "killpg"):
         with suppress(ProcessLookupError):
@@ -189,13 +191,13 @@ def _is_at_work(out: Path) -> bool:
         return not is_free
 
 
-def read_student(folder: Path, version: str) -> Student | None:
+def read_student(folder: Path, version: str) -> StudentRecord | None:
     """What is to be known of a student's folder; None where nothing is proven of it. Raises ModelError."""
     from bertsmith.mirror.student_file import read_student_file, student_id
 
     file = read_student_file(folder)
     if not file.claims.coverage:
         return None
-    return Student(
+    return StudentRecord(
         student_id(folder), version, str(folder.absolute()), file.claims.epsilon, file.claims.delta
     )

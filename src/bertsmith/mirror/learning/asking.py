@@ -40,7 +40,7 @@ from bertsmith.mirror.exchange import make_call, read_completion, read_request
 from bertsmith.mirror.formats.registry import FORMATS, USUAL
 from bertsmith.mirror.formats.wire_format import Tokens, WireFormat
 from bertsmith.mirror.identity import site_of, version_of
-from bertsmith.mirror.learning.learned_calls import is_drawn, part_of
+from bertsmith.mirror.learning.learned_calls import hash_fraction, is_drawn
 from bertsmith.mirror.learning.understand import CallRecords
 from bertsmith.mirror.redaction import Redactor
 from bertsmith.mirror.store import Store, VersionCount
@@ -50,7 +50,7 @@ from bertsmith.progress import Progress
 _ATTEMPTS, _LONGEST_WAIT = 6, 60.0  # seconds
 _BUSY = (408, 409, 429, 500, 502, 503, 504, 529)
 _TIMEOUT = 120.0  # seconds
-AsCall = Callable[[CompletionRequest, Completion, float, float], Call]  # asked, answered, began, seconds
+CallMaker = Callable[[CompletionRequest, Completion, float, float], Call]  # asked, answered, began, seconds
 GAP = "{text}"
 _NAME = "labels"
 
@@ -144,8 +144,8 @@ class Upstream:
                     return response
                 found = f"status {response.status_code}"
                 if response.status_code not in _BUSY:
-                    raise InputError(f"{self._url} refuses: {found}, {_told(response)}.")
-                wait = min(_seconds(response.headers.get("retry-after"), wait), _LONGEST_WAIT)
+                    raise InputError(f"{self._url} refuses: {found}, {_error_message(response)}.")
+                wait = min(_parse_retry_after(response.headers.get("retry-after"), wait), _LONGEST_WAIT)
             if attempt + 1 < _ATTEMPTS:
                 time.sleep(wait)
         raise InputError(
@@ -154,7 +154,7 @@ class Upstream:
         )
 
 
-def _told(response: httpx.Response) -> str:
+def _error_message(response: httpx.Response) -> str:
     """The first words of its own message."""
     try:
         said = response.json()["error"]["message"]
@@ -163,7 +163,7 @@ def _told(response: httpx.Response) -> str:
     return " ".join(str(said).split())[:200] or "without a reason"
 
 
-def _seconds(header: str | None, usual: float) -> float:
+def _parse_retry_after(header: str | None, usual: float) -> float:
     try:
         seconds = float(header or usual)
     except ValueError:  # a date
@@ -196,7 +196,7 @@ class Budget:
 
 
 @dataclass
-class Asking:
+class AskingResult:
     """What came of it: `asked` calls were answered and stored, `known` had been before, `left` the budget
     didn't reach. `passed` counts answers that nothing can be learned from, by their reason.
     """
@@ -209,7 +209,7 @@ class Asking:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _UpstreamAnswer:
     """`failure` where the LLM refused the request, or was away. `tokens` are paid for, whatever was said."""
 
     asked: CompletionRequest
@@ -225,31 +225,31 @@ def ask_all(
     questions: Sequence[CompletionRequest],
     upstream: Upstream,
     store: Store,
-    as_call: AsCall,
+    as_call: CallMaker,
     budget: Budget,
     at_once: int = 4,
     progress: Progress | None = None,
-) -> Asking:
+) -> AskingResult:
     """In their order, `at_once` at a time, those last that got no answer when they were asked before. Raises
     InputError where the LLM refuses; what was answered, or was being asked then, is stored.
     """
     if at_once < 1:
         raise InputError(f"at_once must be 1 or more, found {at_once:,}: nothing would be asked.")
-    found, records = Asking(), CallRecords(store)
+    found, records = AskingResult(), CallRecords(store)
     unanswered = records.unanswered()
     questions = sorted(questions, key=lambda each: _fingerprint(store, each) in unanswered)
     total = len(questions) if budget.calls is None else min(len(questions), budget.calls)
     waiting = deque(questions[:total])
     with ThreadPoolExecutor(at_once) as pool:
-        running: set[Future[_Answer]] = set()
+        running: set[Future[_UpstreamAnswer]] = set()
         try:
             while True:
                 while waiting and len(running) < at_once:
-                    running.add(pool.submit(_ask, upstream, waiting.popleft()))
+                    running.add(pool.submit(_ask_upstream, upstream, waiting.popleft()))
                 if not running:
                     break
                 done, running = wait(running, return_when=FIRST_COMPLETED)
-                _take(done, records, as_call, budget, found)
+                _store_answers(done, records, as_call, budget, found)
                 if progress is not None:
                     progress(found.asked + found.passed.total(), total, "calls")
                 if budget.money is not None and found.money >= budget.money:
@@ -258,23 +258,23 @@ def ask_all(
             for each in running:
                 each.cancel()
             with suppress(InputError):  # as the one before
-                _take(wait(running).done, records, as_call, budget, found)
+                _store_answers(wait(running).done, records, as_call, budget, found)
     found.left = len(questions) - found.asked - found.passed.total()
     return found
 
 
-def _ask(upstream: Upstream, asked: CompletionRequest) -> _Answer:
+def _ask_upstream(upstream: Upstream, asked: CompletionRequest) -> _UpstreamAnswer:
     began, clock = time.time(), time.monotonic()
     try:
         answered = upstream.ask(asked)
     except UnusableAnswer as found:
-        return _Answer(asked, None, found.reason, began, time.monotonic() - clock, found.tokens)
+        return _UpstreamAnswer(asked, None, found.reason, began, time.monotonic() - clock, found.tokens)
     except NotMirrored as found:
-        return _Answer(asked, None, found.reason, began, time.monotonic() - clock)
+        return _UpstreamAnswer(asked, None, found.reason, began, time.monotonic() - clock)
     except InputError as failure:
-        return _Answer(asked, None, "", began, time.monotonic() - clock, failure=failure)
+        return _UpstreamAnswer(asked, None, "", began, time.monotonic() - clock, failure=failure)
     tokens = answered.input_tokens, answered.output_tokens
-    return _Answer(asked, answered, "", began, time.monotonic() - clock, tokens)
+    return _UpstreamAnswer(asked, answered, "", began, time.monotonic() - clock, tokens)
 
 
 def _fingerprint(store: Store, asked: CompletionRequest) -> str:
@@ -284,8 +284,12 @@ def _fingerprint(store: Store, asked: CompletionRequest) -> str:
     return store.fingerprint(json.dumps(question, sort_keys=True))
 
 
-def _take(
-    done: Iterable["Future[_Answer]"], records: CallRecords, as_call: AsCall, budget: Budget, found: Asking
+def _store_answers(
+    done: Iterable["Future[_UpstreamAnswer]"],
+    records: CallRecords,
+    as_call: CallMaker,
+    budget: Budget,
+    found: AskingResult,
 ) -> None:
     """Stores what was answered, and which questions weren't. Raises the first error."""
     calls, unanswered, failures = list[Call](), list[CompletionRequest](), list[BaseException]()
@@ -312,7 +316,7 @@ def _take(
 
 
 @dataclass(frozen=True)
-class Question:
+class LabellingPrompt:
     """How each text is asked. `prompt` is what the system is told, or where it has {text} in it, the user's
     message.
     """
@@ -345,7 +349,7 @@ def read_schema(path: Path) -> dict[str, Json]:
 
 def label_texts(
     texts: Sequence[str],
-    question: Question,
+    question: LabellingPrompt,
     upstream: Upstream,
     store: Store,
     redactor: Redactor,
@@ -354,15 +358,15 @@ def label_texts(
     site: str = "",
     at_once: int = 4,
     progress: Progress | None = None,
-) -> Asking:
+) -> AskingResult:
     """Asks for those that the store doesn't have under this prompt, schema and model. The LLM reads a text
     as the store will have it: redacted; texts that are the same then are one. Raises InputError as `ask_all`.
     """
     redacted = (redactor.begin().redact_request(upstream.asked(question.body(text))) for text in texts)
-    asked = list({_inputs(each): each for each in redacted}.values())
+    asked = list({_input_parts(each): each for each in redacted}.values())
     versions = {version_of(each, site_of(each, site)) for each in asked[:1]}  # they are all of one
-    known = {_inputs(call.request) for version in versions for call in store.calls(version)}
-    new = [each for each in asked if _inputs(each) not in known]
+    known = {_input_parts(call.request) for version in versions for call in store.calls(version)}
+    new = [each for each in asked if _input_parts(each) not in known]
 
     def as_call(each: CompletionRequest, answered: Completion, began: float, seconds: float) -> Call:
         return make_call(each, answered, redactor, source=LABELLED, began=began, named=site, seconds=seconds)
@@ -371,8 +375,8 @@ def label_texts(
     return replace(found, known=len(asked) - len(new))
 
 
-def learned_apart(
-    question: Question, upstream: Upstream, store: Store, redactor: Redactor, site: str
+def find_other_version(
+    question: LabellingPrompt, upstream: Upstream, store: Store, redactor: Redactor, site: str
 ) -> tuple[str, str] | None:
     """The latest other version of the site, and the one that these calls are of: a student learns from them
     apart. None where they were merged, or there is no other.
@@ -385,7 +389,7 @@ def learned_apart(
     return max(others[-1], key=lambda each: each.ended).version, own
 
 
-def version_to_ask(store: Store, group: Sequence[VersionCount], named: str | None = None) -> VersionCount:
+def choose_version(store: Store, group: Sequence[VersionCount], named: str | None = None) -> VersionCount:
     """Of versions that count as one, the one whose inputs are asked again: the one that was `named`, else the
     one with the latest call of the traffic, or of a labelled file where there is no traffic.
     """
@@ -409,7 +413,7 @@ def ask_again(
     seed: int = 0,
     at_once: int = 4,
     progress: Progress | None = None,
-) -> Asking:
+) -> AskingResult:
     """`count` recorded inputs of a version once more, drawn by their ids, as they came in the traffic; those
     asked again before are among them. Raises InputError as `ask_all`.
     """
@@ -419,12 +423,12 @@ def ask_again(
     again: set[tuple[tuple[str, ...], ...]] = set()
     for call in store.calls(version):
         if call.source == AGAIN:
-            again.add(_inputs(call.request))
+            again.add(_input_parts(call.request))
         elif is_drawn(call, seed):  # as in proving
-            first.setdefault(_inputs(call.request), call)
-    drawn = sorted(first.values(), key=lambda call: part_of(call.id, seed))[:count]
+            first.setdefault(_input_parts(call.request), call)
+    drawn = sorted(first.values(), key=lambda call: hash_fraction(call.id, seed))[:count]
     calls = {id(call.request): call for call in drawn}
-    wanted = [call.request for call in drawn if _inputs(call.request) not in again]
+    wanted = [call.request for call in drawn if _input_parts(call.request) not in again]
 
     def as_call(each: CompletionRequest, answered: Completion, began: float, seconds: float) -> Call:
         """Of its site and version."""
@@ -435,5 +439,5 @@ def ask_again(
     return replace(found, known=len(drawn) - len(wanted))
 
 
-def _inputs(asked: CompletionRequest) -> tuple[tuple[str, ...], ...]:
+def _input_parts(asked: CompletionRequest) -> tuple[tuple[str, ...], ...]:
     return tuple(each.parts for each in asked.inputs)

@@ -32,55 +32,59 @@ from bertsmith.errors import InputError
 from bertsmith.mirror.call import AGAIN, LABELLED, UNDATED, Call, Completion, Json
 from bertsmith.mirror.fields import AnswerShape, Field, Values, path_of, written
 from bertsmith.mirror.learning.settings import LearnSettings
-from bertsmith.mirror.learning.understand import Understood
+from bertsmith.mirror.learning.understand import SiteProfile
 from bertsmith.mirror.store import Store
 
-Spread = list[tuple[Any, float]]  # values with probabilities that add up to 1
+ValueShares = list[tuple[Any, float]]  # values with probabilities that add up to 1
 _LIKELY = 0.5  # of all probability has to be that of the field's values
 _BLANKS = " \t\n\r"
 _LAST = 20  # calls of a version, by which its pace is told
-FEWEST = 50  # calls to learn from
+MIN_TEXTS = 50  # calls to learn from
 AUDIT = "audit"  # the source of calls that a student answered, and the LLM too
 
 
-def spreads_of(answered: Completion, shape: AnswerShape) -> dict[str, Spread]:
+def read_value_shares(answered: Completion, shape: AnswerShape) -> dict[str, ValueShares]:
     """By path, for fields of one value of several; empty where the teacher said nothing of it."""
     single = [each for each in shape.fields if each.kind in ("enum", "boolean", "ordinal")]
     if answered.probabilities:
-        return _given(answered.probabilities, single)
+        return _shares_from_probabilities(answered.probabilities, single)
     if answered.logprobs:
-        return _of_tokens(answered.logprobs, single)
+        return _shares_from_tokens(answered.logprobs, single)
     return {}
 
 
-def _given(probabilities: Mapping[str, list[tuple[Json, float]]], fields: list[Field]) -> dict[str, Spread]:
+def _shares_from_probabilities(
+    probabilities: Mapping[str, list[tuple[Json, float]]], fields: list[Field]
+) -> dict[str, ValueShares]:
     found = {}
     for field in fields:
         given = probabilities.get(field.path, ())
         known = {written(value) for value in field.classes}
         shares = [(value, share) for value, share in given if written(value) in known]
         is_likely = sum(share for _, share in shares) >= _LIKELY * sum(share for _, share in given)
-        if is_likely and (spread := _normalised(shares)):
+        if is_likely and (spread := _normalise(shares)):
             found[field.path] = spread
     return found
 
 
-def _of_tokens(logprobs: list[Json], fields: list[Field]) -> dict[str, Spread]:
+def _shares_from_tokens(logprobs: list[Json], fields: list[Field]) -> dict[str, ValueShares]:
     """Where the tokens' texts are the answer's JSON, and each has a number."""
     text = "".join(str(token) for token, *_ in logprobs)
     try:
-        places = dict(_values(text, _skipped(text, 0), ())[0])  # by path, each value's first letter
+        places = dict(
+            _locate_values(text, _skip_blanks(text, 0), ())[0]
+        )  # by path, each value's first letter
         shares = {
-            field.path: _shares(field, text, places[field.path], logprobs)
+            field.path: _share_token_probability(field, text, places[field.path], logprobs)
             for field in fields
             if field.path in places
         }
     except (JSONDecodeError, IndexError, RecursionError, TypeError, ValueError):
         return {}
-    return {path: spread for path, each in shares.items() if (spread := _normalised(each))}
+    return {path: spread for path, each in shares.items() if (spread := _normalise(each))}
 
 
-def _shares(field: Field, text: str, place: int, logprobs: list[Json]) -> Spread:
+def _share_token_probability(field: Field, text: str, place: int, logprobs: list[Json]) -> ValueShares:
     """Along the tokens of the value that was answered, by the chain rule: at each what its rivals had is that
     of the values which they go on to, until one value alone begins like the answer.
 
@@ -97,9 +101,9 @@ def _shares(field: Field, text: str, place: int, logprobs: list[Json]) -> Spread
     answered, left = "", 1.0  # letters of the value so far, and their probability
 
     def add(letters: str, share: float) -> None:
-        values = _beginning(contents, letters)
+        values = _match_prefix(contents, letters)
         for value in values:
-            _add(sums, value, share / len(values))
+            _add_share(sums, value, share / len(values))
 
     for number in range(bisect_right(starts, place) - 1, len(logprobs)):
         token, logprob, others = logprobs[number]
@@ -109,19 +113,19 @@ def _shares(field: Field, text: str, place: int, logprobs: list[Json]) -> Spread
                 add(answered + str(other)[len(before) :], left * math.exp(min(float(own), 0.0)))
         answered += str(token)[len(before) :]
         left *= math.exp(min(float(logprob), 0.0))
-        if len(_beginning(contents, answered)) < 2:
+        if len(_match_prefix(contents, answered)) < 2:
             break
     add(answered, left)
     return list(sums.values()) if sum(share for _, share in sums.values()) >= _LIKELY else []
 
 
-def _add(sums: dict[bytes, tuple[Any, float]], value: Any, share: float) -> None:
+def _add_share(sums: dict[bytes, tuple[Any, float]], value: Any, share: float) -> None:
     """To what the value has so far."""
     key = written(value)
     sums[key] = value, sums.get(key, (value, 0.0))[1] + share
 
 
-def _beginning(contents: Sequence[tuple[Any, str]], letters: str) -> list[Any]:
+def _match_prefix(contents: Sequence[tuple[Any, str]], letters: str) -> list[Any]:
     """The values that begin with these letters; where letters go beyond a value, the longest such."""
     if values := [value for value, content in contents if content.startswith(letters)]:
         return values
@@ -129,20 +133,20 @@ def _beginning(contents: Sequence[tuple[Any, str]], letters: str) -> list[Any]:
     return [max(ended, key=lambda pair: pair[0])[1]] if ended else []
 
 
-def _normalised(shares: Spread) -> Spread:
+def _normalise(shares: ValueShares) -> ValueShares:
     total = sum(share for _, share in shares)
     return [(value, share / total) for value, share in shares] if total > 0 else []
 
 
-def _values(text: str, at: int, keys: tuple[str, ...]) -> tuple[list[tuple[str, int]], int]:
+def _locate_values(text: str, at: int, keys: tuple[str, ...]) -> tuple[list[tuple[str, int]], int]:
     """Those of the value at this place, and where it ends. Raises IndexError and JSONDecodeError."""
     if text[at] == '"':
         _, end = scanstring(text, at + 1, True)
         return [(path_of(keys), at)], end
     if text[at] == "{":
-        return _object(text, _skipped(text, at + 1), keys)
+        return _locate_object_values(text, _skip_blanks(text, at + 1), keys)
     if text[at] == "[":
-        end = _end_of_list(text, at)
+        end = _find_list_end(text, at)
         return [], end
     end = at
     while end < len(text) and text[end] not in ",}]" + _BLANKS:
@@ -150,20 +154,20 @@ def _values(text: str, at: int, keys: tuple[str, ...]) -> tuple[list[tuple[str, 
     return [(path_of(keys), at)], end
 
 
-def _object(text: str, at: int, keys: tuple[str, ...]) -> tuple[list[tuple[str, int]], int]:
+def _locate_object_values(text: str, at: int, keys: tuple[str, ...]) -> tuple[list[tuple[str, int]], int]:
     found: list[tuple[str, int]] = []
     while text[at] != "}":
         name, at = scanstring(text, at + 1, True)
-        at = _skipped(text, _skipped(text, at) + 1)
-        inner, at = _values(text, at, (*keys, name))
+        at = _skip_blanks(text, _skip_blanks(text, at) + 1)
+        inner, at = _locate_values(text, at, (*keys, name))
         found += inner
-        at = _skipped(text, at)
+        at = _skip_blanks(text, at)
         if text[at] == ",":
-            at = _skipped(text, at + 1)
+            at = _skip_blanks(text, at + 1)
     return found, at + 1
 
 
-def _end_of_list(text: str, at: int) -> int:
+def _find_list_end(text: str, at: int) -> int:
     depth = 0
     while True:
         if text[at] == '"':
@@ -175,7 +179,7 @@ def _end_of_list(text: str, at: int) -> int:
             return at
 
 
-def _skipped(text: str, at: int) -> int:
+def _skip_blanks(text: str, at: int) -> int:
     while text[at] in _BLANKS:
         at += 1
     return at
@@ -194,13 +198,13 @@ class LearnedCall:
     source: str
     text: str
     values: Values
-    spreads: Mapping[str, Spread]
+    spreads: Mapping[str, ValueShares]
     weight: float | None = None
     version: str = ""
 
 
 @dataclass(frozen=True)
-class ReadCalls:
+class LoadedCalls:
     """`calls` by time. `strange` more stand in no template, and the LLM goes on answering their like. `again`
     were asked once more to see whether the teacher answers alike.
     """
@@ -210,7 +214,7 @@ class ReadCalls:
     again: list[LearnedCall]
 
 
-def read_calls(store: Store, understood: Understood) -> ReadCalls:
+def read_calls(store: Store, understood: SiteProfile) -> LoadedCalls:
     """All calls of these versions."""
     calls, again, strange = list[LearnedCall](), list[LearnedCall](), 0
     shape = understood.shape
@@ -240,26 +244,26 @@ def read_calls(store: Store, understood: Understood) -> ReadCalls:
                 call.source,
                 text,
                 shape.read(answered.value),
-                spreads_of(answered, shape),
+                read_value_shares(answered, shape),
                 weight,
                 version.version,
             )
             (again if call.source == AGAIN else calls).append(learned)
-    return ReadCalls(sorted(calls, key=lambda each: (each.began, each.id)), strange, again)
+    return LoadedCalls(sorted(calls, key=lambda each: (each.began, each.id)), strange, again)
 
 
-def once_each(calls: Iterable[LearnedCall], shape: AnswerShape) -> list[LearnedCall]:
+def join_by_text(calls: Iterable[LearnedCall], shape: AnswerShape) -> list[LearnedCall]:
     """One a text, in the order in which texts came first. Where its calls were answered differently, the
     value is the one given most, of equals the latest, and the spread says how often each was.
     """
     by_text: dict[str, list[LearnedCall]] = {}
     for call in calls:
         by_text.setdefault(call.text, []).append(call)
-    return [_joined(same, shape) if len(same) > 1 else same[0] for same in by_text.values()]
+    return [_join_calls(same, shape) if len(same) > 1 else same[0] for same in by_text.values()]
 
 
-def _joined(same: Sequence[LearnedCall], shape: AnswerShape) -> LearnedCall:
-    values, spreads = dict(same[-1].values), dict[str, Spread]()
+def _join_calls(same: Sequence[LearnedCall], shape: AnswerShape) -> LearnedCall:
+    values, spreads = dict(same[-1].values), dict[str, ValueShares]()
     for field in shape.fields:
         given = [call.values[field.path] for call in same]
         counts = Counter(written(value) for value in given)
@@ -269,19 +273,19 @@ def _joined(same: Sequence[LearnedCall], shape: AnswerShape) -> LearnedCall:
             sums: dict[bytes, tuple[Any, float]] = {}
             for call in same:
                 for value, share in call.spreads.get(field.path) or [(call.values[field.path], 1.0)]:
-                    _add(sums, value, share / len(same))
+                    _add_share(sums, value, share / len(same))
             spreads[field.path] = list(sums.values())
     return replace(same[-1], values=values, spreads=spreads)
 
 
-def part_of(text: str, seed: int) -> float:
+def hash_fraction(text: str, seed: int) -> float:
     """A number from 0 to 1 that a text always gets: which part it falls into."""
     digest = hashlib.sha256(f"{seed}\0{text}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
 @dataclass(frozen=True)
-class Parts:
+class CallSplit:
     """`train` and `dev` have each text once; `learned` are the calls that they come of, and `judging` the ids
     of those in dev.
     """
@@ -293,22 +297,22 @@ class Parts:
     judging: frozenset[str]
 
 
-def divide(
+def split_calls(
     calls: Sequence[LearnedCall], used: Collection[str], shape: AnswerShape, settings: LearnSettings
-) -> Parts:
+) -> CallSplit:
     """`calls` by time, `used` the ids of those that earlier trainings had. Raises InputError for too few."""
     fresh = [call for call in calls if call.id not in used]
-    fresh = _beside_others(as_they_came(fresh, settings.seed), calls, used, settings.seed)
+    fresh = _exclude_shared_periods(sample_like_traffic(fresh, settings.seed), calls, used, settings.seed)
     dated = [call for call in fresh if call.source != UNDATED]  # the others may be older than what was used
     traffic = [call for call in dated if call.source != LABELLED]
     if all(call.source in (LABELLED, UNDATED) for call in calls):
-        traffic = sorted(dated, key=lambda call: part_of(call.id, settings.seed + 3))
+        traffic = sorted(dated, key=lambda call: hash_fraction(call.id, settings.seed + 3))
     wanted = min(round(settings.calibration_share * len(calls)), settings.most_calibration)
     calibration = traffic[-wanted:] if wanted else []
-    return by_ids(calls, {call.id for call in calibration}, shape, settings)
+    return split_by_ids(calls, {call.id for call in calibration}, shape, settings)
 
 
-def _beside_others(
+def _exclude_shared_periods(
     fresh: Sequence[LearnedCall], calls: Sequence[LearnedCall], used: Collection[str], seed: int
 ) -> list[LearnedCall]:
     """Without calls of times at which another version came whose calls are used: versions that were merged
@@ -318,7 +322,7 @@ def _beside_others(
     first, last = dict[str, float](), dict[str, float]()
     for call in traffic:
         first[call.version] = min(call.began, first.get(call.version, math.inf))
-    for call in as_they_came([call for call in traffic if call.id in used], seed):
+    for call in sample_like_traffic([call for call in traffic if call.id in used], seed):
         last[call.version] = max(call.began, last.get(call.version, -math.inf))
 
     def is_alone(call: LearnedCall) -> bool:
@@ -329,7 +333,7 @@ def _beside_others(
     return [call for call in fresh if not is_alone(call)]
 
 
-def as_they_came(calls: Sequence[LearnedCall], seed: int) -> list[LearnedCall]:
+def sample_like_traffic(calls: Sequence[LearnedCall], seed: int) -> list[LearnedCall]:
     """Calls that are like the traffic. While a student answers, of its calls only audits are recorded, and of
     the LLM's all: these would be too many. Each call therefore stays with the probability `weight`, which was
     settled when it was answered, whatever became of the mode, the share and the audits later. What an earlier
@@ -346,34 +350,34 @@ def as_they_came(calls: Sequence[LearnedCall], seed: int) -> list[LearnedCall]:
 
 def is_drawn(call: LearnedCall | Call, seed: int) -> bool:
     """Whether a call stays, by chance, among those that are like the traffic."""
-    return call.weight is None or part_of(call.id, seed + 2) < call.weight
+    return call.weight is None or hash_fraction(call.id, seed + 2) < call.weight
 
 
-def by_ids(
+def split_by_ids(
     calls: Sequence[LearnedCall], calibration: Collection[str], shape: AnswerShape, settings: LearnSettings
-) -> Parts:
+) -> CallSplit:
     """The same with the ids of the calibration calls given, as a training that goes on has them."""
     calibration = set(calibration)
     learned = [call for call in calls if call.id not in calibration]
-    dev = [call for call in learned if part_of(call.text, settings.seed) < settings.dev_share]
+    dev = [call for call in learned if hash_fraction(call.text, settings.seed) < settings.dev_share]
     judging = frozenset(call.id for call in dev)
-    parts = Parts(
-        once_each([call for call in learned if call.id not in judging], shape),
-        once_each(dev, shape),
+    parts = CallSplit(
+        join_by_text([call for call in learned if call.id not in judging], shape),
+        join_by_text(dev, shape),
         [call for call in calls if call.id in calibration],
         learned,
         judging,
     )
-    if len(parts.train) < FEWEST or not parts.dev:
+    if len(parts.train) < MIN_TEXTS or not parts.dev:
         raise InputError(
             f"There are {len(calls):,} calls with {len(parts.train) + len(parts.dev):,} different texts to "
-            f"learn from; a training needs at least {FEWEST} texts beside those that it proves with. Record "
-            "more calls, or have a file labelled by bertsmith mirror label."
+            f"learn from; a training needs at least {MIN_TEXTS} texts beside those that it proves with. "
+            "Record more calls, or have a file labelled by bertsmith mirror label."
         )
     return parts
 
 
-def uses(parts: Parts) -> Mapping[str, list[str]]:
+def group_ids_by_use(parts: CallSplit) -> Mapping[str, list[str]]:
     """Ids by what their calls are for."""
     return {
         "train": [call.id for call in parts.learned if call.id not in parts.judging],

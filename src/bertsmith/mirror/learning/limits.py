@@ -19,10 +19,10 @@ from bertsmith.metrics.scores import Interval
 from bertsmith.mirror.answering.ledger import REFUSED
 from bertsmith.mirror.answering.stage_store import StageStore
 from bertsmith.mirror.fields import ABSENT, AnswerShape, written
-from bertsmith.mirror.learning.learned_calls import LearnedCall, part_of
-from bertsmith.mirror.learning.targets import heads_of
-from bertsmith.mirror.learning.tiers import Judged, fit_words
-from bertsmith.mirror.learning.understand import Understood
+from bertsmith.mirror.learning.learned_calls import LearnedCall, hash_fraction
+from bertsmith.mirror.learning.targets import build_heads
+from bertsmith.mirror.learning.tiers import TeacherComparison, fit_word_model
+from bertsmith.mirror.learning.understand import SiteProfile
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.student_file import TeacherCeiling
 
@@ -31,7 +31,7 @@ _SHARES = (0.125, 0.25, 0.5)
 _SMALLEST_PART = 20  # texts of the smallest part
 
 
-def teacher_ceiling(
+def estimate_teacher_ceiling(
     calls: Sequence[LearnedCall], again: Sequence[LearnedCall], shape: AnswerShape, delta: float
 ) -> TeacherCeiling | None:
     """From `again`, the inputs that were asked once more for this purpose; else from texts that came twice by
@@ -71,7 +71,7 @@ def _contradicts(shape: AnswerShape, one: LearnedCall, other: LearnedCall) -> bo
     )
 
 
-def refusals(store: Store, understood: Understood) -> str:
+def describe_refusals(store: Store, understood: SiteProfile) -> str:
     """How often it gave no answer with the schema, in a sentence; empty where it always did. Such calls are
     not recorded, and so in no claim.
     """
@@ -112,11 +112,11 @@ class CallCurve:
         return replace(texts, have=self.recorded, rows=needed, interval=Interval(low, high)).as_sentence()
 
 
-def draw_curve(
+def fit_call_curve(
     train: Sequence[LearnedCall],
     dev: Sequence[LearnedCall],
     shape: AnswerShape,
-    reached: Judged,
+    reached: TeacherComparison,
     tier: str,
     floor: float,
     seed: int,
@@ -127,9 +127,9 @@ def draw_curve(
     """
     if len(train) * _SHARES[0] < _SMALLEST_PART or any(field.kind == "spans" for field in shape.fields):
         return None
-    order = sorted(train, key=lambda call: part_of(call.text, seed + 1))
+    order = sorted(train, key=lambda call: hash_fraction(call.text, seed + 1))
     rows = [round(share * len(train)) for share in (*_SHARES, 1.0)]
-    wrong = [_disagreements(order[:count], dev, shape) for count in rows]
+    wrong = [_count_disagreements(order[:count], dev, shape) for count in rows]
     if any(each is None for each in wrong):
         return None
     counts = [each for each in wrong if each is not None]
@@ -144,14 +144,14 @@ def draw_curve(
     return CallCurve(tuple(rows), agreements, len(dev), tier, reached.agreement, law, recorded)
 
 
-def _disagreements(
+def _count_disagreements(
     train: Sequence[LearnedCall], dev: Sequence[LearnedCall], shape: AnswerShape
 ) -> int | None:
     try:
-        heads = heads_of(shape, train)
+        heads = build_heads(shape, train)
     except InputError:  # so few may hold none of a field's values
         return None
-    model = fit_words(train, heads, shape)
+    model = fit_word_model(train, heads, shape)
     if model is None:
         return None
     logits = model.logits([call.text for call in dev])

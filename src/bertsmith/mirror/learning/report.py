@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, as_text, is_number, written
-from bertsmith.mirror.learning.learned_calls import LearnedCall, Parts
+from bertsmith.mirror.learning.learned_calls import CallSplit, LearnedCall
 from bertsmith.mirror.learning.limits import CallCurve
 from bertsmith.mirror.learning.proving import (
-    agreement_row,
-    ceiling_sentence,
-    claim_rows,
-    claim_sentence,
-    percent,
+    describe_ceiling,
+    describe_claims,
+    format_agreement_row,
+    format_claim_rows,
+    format_percent,
 )
-from bertsmith.mirror.learning.tiers import Judged
+from bertsmith.mirror.learning.tiers import TeacherComparison
 from bertsmith.mirror.student_file import CallsUsed, StudentFile
 from bertsmith.reporting.charts import FIRST, MUTED, SECOND, picture
 from bertsmith.reporting.page import as_markup, render_page
@@ -44,23 +44,23 @@ _FORECAST = 4  # times the texts learned from, that a curve is drawn on to
 
 
 @dataclass(frozen=True)
-class ReportParts:
+class StudentReport:
     """What the page is made of; `calibration` is None where the calls weren't looked at, `why` says why
     nothing is proven, `strange` calls don't fit the template.
     """
 
     file: StudentFile
-    parts: Parts
+    parts: CallSplit
     shape: AnswerShape
-    dev: Judged
-    calibration: Judged | None
-    tiers: Mapping[str, Judged]
+    dev: TeacherComparison
+    calibration: TeacherComparison | None
+    tiers: Mapping[str, TeacherComparison]
     curve: CallCurve | None
     why: str
     strange: int = 0
 
 
-def render_report(report: ReportParts) -> str:
+def render_report(report: StudentReport) -> str:
     """The page as text; texts and values are escaped."""
     file, judged = report.file, report.calibration or report.dev
     calls = report.parts.calibration if report.calibration is not None else report.parts.dev
@@ -71,67 +71,72 @@ def render_report(report: ReportParts) -> str:
         title=f"Student of {file.teacher} · {file.site}",
         status=f"{file.tier}, {file.created}",
         headline=[
-            (f"{fitting} it may answer", percent(file.claims.coverage) if file.claims.coverage else "none"),
-            ("of all its answers agree", percent(judged.agreement)),
+            (
+                f"{fitting} it may answer",
+                format_percent(file.claims.coverage) if file.claims.coverage else "none",
+            ),
+            ("of all its answers agree", format_percent(judged.agreement)),
             ("calls learned from", f"{file.trained_on.calls:,}"),
             ("calls to prove with", f"{file.calibration.calls:,}"),
         ],
         warnings=[f"Nothing is proven: {report.why}."] if report.why else [],
-        claim=claim_sentence(file.claims, report.strange),
+        claim=describe_claims(file.claims, report.strange),
         claims=Table(
-            "", ["of", "from confidence", "answers", "of them differ", "claim"], claim_rows(file.claims)
+            "",
+            ["of", "from confidence", "answers", "of them differ", "claim"],
+            format_claim_rows(file.claims),
         ),
         tiers=Table(
             "On the calls that choose",
             ["tier", "agrees", "calls"],
-            [agreement_row(name, each) for name, each in report.tiers.items()],
+            [format_agreement_row(name, each) for name, each in report.tiers.items()],
         ),
-        pictures=_pictures(report, judged, of),
+        pictures=_draw_pictures(report, judged, of),
         curve=report.curve.forecast(1 - file.claims.epsilon) if report.curve is not None else "",
-        ceiling=ceiling_sentence(file.ceiling),
-        confusions=_confusions(report.shape, judged, calls),
+        ceiling=describe_ceiling(file.ceiling),
+        confusions=_build_confusion_table(report.shape, judged, calls),
         of=of,
         templates=list(dict.fromkeys(each.shown() for each in file.templates.values())),
-        facts=_facts(report),
+        facts=_list_facts(report),
     )
 
 
-def _facts(report: ReportParts) -> list[tuple[str, str]]:
+def _list_facts(report: StudentReport) -> list[tuple[str, str]]:
     file = report.file
     found = [
         ("site", file.site),
         ("teacher", file.teacher),
         ("versions", ", ".join(file.templates)),
-        ("learned from", _span(file.trained_on)),
+        ("learned from", _describe_calls(file.trained_on)),
     ]
-    return [*found, ("proven with", _span(file.calibration))] if file.calibration.calls else found
+    return [*found, ("proven with", _describe_calls(file.calibration))] if file.calibration.calls else found
 
 
-def _span(used: CallsUsed) -> str:
+def _describe_calls(used: CallsUsed) -> str:
     began, ended = (
         datetime.fromtimestamp(each, UTC).strftime("%Y-%m-%d") for each in (used.began, used.ended)
     )
     return f"{used.calls:,} calls, {used.texts:,} texts, {began} to {ended}"
 
 
-def _pictures(report: ReportParts, judged: Judged, of: str) -> list[tuple[str, Any]]:
+def _draw_pictures(report: StudentReport, judged: TeacherComparison, of: str) -> list[tuple[str, Any]]:
     found = [
         (
             f"Answers by how many are answered ({of})",
-            as_markup(picture("Share of answers that differ, by share answered", _risk(report, judged))),
+            as_markup(picture("Share of answers that differ, by share answered", _plot_risk(report, judged))),
         )
     ]
     if report.curve is not None:
         found.append(
             (
                 "Agreement by texts learned from (dev)",
-                as_markup(picture("Learning curve", _curve(report.curve))),
+                as_markup(picture("Learning curve", _plot_curve(report.curve))),
             )
         )
     return found
 
 
-def _risk(report: ReportParts, judged: Judged) -> Any:
+def _plot_risk(report: StudentReport, judged: TeacherComparison) -> Any:
     calls, given = len(judged.confidence), int((judged.confidence >= 0).sum())
     order = np.argsort(-judged.confidence, kind="stable")[:given]
     answered = np.arange(1, len(order) + 1)
@@ -154,7 +159,7 @@ def _risk(report: ReportParts, judged: Judged) -> Any:
     return paint
 
 
-def _curve(curve: CallCurve) -> Any:
+def _plot_curve(curve: CallCurve) -> Any:
     def paint(axes: "Axes") -> None:
         from matplotlib.ticker import PercentFormatter
 
@@ -181,15 +186,17 @@ def _curve(curve: CallCurve) -> Any:
     return paint
 
 
-def _confusions(shape: AnswerShape, judged: Judged, calls: Sequence[LearnedCall]) -> Table:
+def _build_confusion_table(
+    shape: AnswerShape, judged: TeacherComparison, calls: Sequence[LearnedCall]
+) -> Table:
     """The most frequent differences, each with a text, the surest of its kind."""
-    found = confusions_of(shape, judged, calls)
+    found = find_confusions(shape, judged, calls)
     rows = [
         [
-            *map(_short, (each.path, each.taught, each.ours)),
+            *map(_shorten, (each.path, each.taught, each.ours)),
             f"{each.calls:,}",
             f"{each.confidence:.2f}",
-            _short(each.example.text),
+            _shorten(each.example.text),
         ]
         for each in found[:_CONFUSIONS]
     ]
@@ -200,12 +207,12 @@ def _confusions(shape: AnswerShape, judged: Judged, calls: Sequence[LearnedCall]
     return Table("", ["field", *columns], rows, more, frozenset({0, 1, 2, 5}))
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 @dataclass(frozen=True)
-class Confusion:
+class FieldConfusion:
     """Of the field at `path` the teacher said `taught` and the student `ours` in `calls` calls; `example` is
     the one that the student was surest of, and `values` are the two as they were read there.
     """
@@ -219,7 +226,9 @@ class Confusion:
     values: tuple[Any, Any]
 
 
-def confusions_of(shape: AnswerShape, judged: Judged, calls: Sequence[LearnedCall]) -> list[Confusion]:
+def find_confusions(
+    shape: AnswerShape, judged: TeacherComparison, calls: Sequence[LearnedCall]
+) -> list[FieldConfusion]:
     """The most frequent first."""
     counts: Counter[tuple[str, str, str]] = Counter()
     surest: dict[tuple[str, str, str], tuple[float, LearnedCall, tuple[Any, Any]]] = {}
@@ -230,33 +239,33 @@ def confusions_of(shape: AnswerShape, judged: Judged, calls: Sequence[LearnedCal
             counts[key] += 1
             if key not in surest or confidence > surest[key][0]:
                 surest[key] = max(float(confidence), 0.0), call, values
-    return [Confusion(*key, count, *surest[key]) for key, count in counts.most_common()]
+    return [FieldConfusion(*key, count, *surest[key]) for key, count in counts.most_common()]
 
 
-def findings(report: ReportParts) -> dict[str, Any]:
+def summarise_findings(report: StudentReport) -> dict[str, Any]:
     """JSON."""
     file, judged = report.file, report.calibration or report.dev
     calls = report.parts.calibration if report.calibration is not None else report.parts.dev
-    confusions = without_texts(report.shape, confusions_of(report.shape, judged, calls))
+    confusions = summarise_confusions(report.shape, find_confusions(report.shape, judged, calls))
     return {
         "versions": sorted(file.templates),
         "tier": file.tier,
         "created": file.created,
-        "claim": claim_sentence(file.claims, report.strange),
+        "claim": describe_claims(file.claims, report.strange),
         "why_not": report.why or None,
         "coverage": file.claims.coverage,
         "agreement": judged.agreement,
         "of": "calibration" if report.calibration is not None else "dev",
         "calls": len(calls),
         "trained_on": file.trained_on.calls,
-        "ceiling": ceiling_sentence(file.ceiling) or None,
-        "curve": None if report.curve is None else curve_found(report.curve, 1 - file.claims.epsilon),
+        "ceiling": describe_ceiling(file.ceiling) or None,
+        "curve": None if report.curve is None else summarise_curve(report.curve, 1 - file.claims.epsilon),
         "different_confusions": len(confusions),
         "confusions": confusions[:_MOST_PAIRS],
     }
 
 
-def without_texts(shape: AnswerShape, confusions: Sequence[Confusion]) -> list[dict[str, Any]]:
+def summarise_confusions(shape: AnswerShape, confusions: Sequence[FieldConfusion]) -> list[dict[str, Any]]:
     """As JSON, the most frequent first; those that differ in their texts alone are one."""
     fields = {field.path: field for field in shape.fields}
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
@@ -290,7 +299,7 @@ def _is_known(field: Field | None, value: Any) -> bool:
     return written(value) in known
 
 
-def curve_found(curve: CallCurve, target: float) -> dict[str, Any]:
+def summarise_curve(curve: CallCurve, target: float) -> dict[str, Any]:
     """Measured points (texts learned from, agreement), and the law drawn on."""
     rows = np.geomspace(curve.rows[0], _FORECAST * curve.rows[-1], 24)
     return {

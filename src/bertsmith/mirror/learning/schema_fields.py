@@ -44,26 +44,26 @@ _QUOTED = 0.95  # of the texts of a field, to be taken for quotes
 _TOLERANCE = 0.05  # of the middle 90 % of the numbers seen
 
 
-class Seen(NamedTuple):
+class FieldObservation(NamedTuple):
     """A value of a field, and the input of its call, "" where it isn't known."""
 
     value: Any
     text: str
 
 
-class Observation(NamedTuple):
+class AnswerObservation(NamedTuple):
     """An answer, and the input of its call."""
 
     answer: Json
     text: str
 
 
-def shape_of(schema: Mapping[str, Json], observations: Sequence[Observation]) -> AnswerShape:
+def infer_shape(schema: Mapping[str, Json], observations: Sequence[AnswerObservation]) -> AnswerShape:
     """What the answers hold. Where the schema has no properties, as of json_object, they are those of the
     answers.
     """
-    described = dict(schema) if _properties(schema) else _described([each.answer for each in observations])
-    walk = _Walk(described, observations)
+    described = dict(schema) if _properties(schema) else _infer_schema([each.answer for each in observations])
+    walk = _SchemaWalk(described, observations)
     if not _properties(described):
         walk.refuse((), "no object with fields", required=True)
     else:
@@ -73,12 +73,12 @@ def shape_of(schema: Mapping[str, Json], observations: Sequence[Observation]) ->
         fields=tuple(walk.fields),
         refused=tuple(walk.refused),
         constants=tuple(walk.constants),
-        order=_order(walk, observations),
+        order=_choose_order(walk, observations),
     )
 
 
 @dataclass
-class _Node:
+class _SchemaNode:
     """A schema without null and references, and how it may be missing."""
 
     schema: Mapping[str, Json]
@@ -88,9 +88,9 @@ class _Node:
 
 
 @dataclass
-class _Walk:
+class _SchemaWalk:
     root: Mapping[str, Json]
-    observations: Sequence[Observation]
+    observations: Sequence[AnswerObservation]
     fields: list[Field] = field(default_factory=list)
     refused: list[UnsupportedPart] = field(default_factory=list)
     constants: list[Constant] = field(default_factory=list)
@@ -118,7 +118,7 @@ class _Walk:
             self.property(inner if isinstance(inner, dict) else {}, own, seen, optional, depth + 1)
 
     def property(
-        self, schema: Mapping[str, Json], keys: Keys, seen: list[Seen], optional: bool, depth: int
+        self, schema: Mapping[str, Json], keys: Keys, seen: list[FieldObservation], optional: bool, depth: int
     ) -> None:
         """One field, one constant, a refusal, or an object's."""
         node = self.resolved(schema, depth)
@@ -140,9 +140,9 @@ class _Walk:
                 self.refuse(keys, found, required=not optional)
             else:
                 own = Field(keys=keys, nullable=node.nullable, optional=optional, **found)
-                self.fields.append(own.model_copy(update={"empty": _empty(own, seen)}))
+                self.fields.append(own.model_copy(update={"empty": _usual_empty_value(own, seen)}))
 
-    def field(self, node: _Node, seen: list[Seen]) -> dict[str, Any] | str:
+    def field(self, node: _SchemaNode, seen: list[FieldObservation]) -> dict[str, Any] | str:
         """What a Field has beside its place, or why there is none."""
         if (values := node.values) is not None:
             if values and all(isinstance(value, bool) for value in values):
@@ -153,7 +153,7 @@ class _Walk:
         if kind == "boolean":
             return {"kind": "boolean", "values": (True, False)}
         if kind in ("integer", "number"):
-            return _number(node.schema, seen)
+            return _describe_number(node.schema, seen)
         if kind == "array":
             return self.array(node.schema, seen)
         if kind != "string":
@@ -162,12 +162,12 @@ class _Walk:
         if not given and (node.nullable or not seen):
             # Never a text so far: null, or nothing, is all there is to learn.
             return {"kind": "enum", "is_observed": True} if seen else _FREE
-        if few := values_seen(given):
+        if few := list_few_values(given):
             return {"kind": "enum", "values": few, "is_observed": True}
         quotes = {"kind": "spans", "values": ("",), "spans": SpanForm(form="text")}
         return quotes if are_quotes(given) else _FREE
 
-    def array(self, schema: Mapping[str, Json], seen: list[Seen]) -> dict[str, Any] | str:
+    def array(self, schema: Mapping[str, Json], seen: list[FieldObservation]) -> dict[str, Any] | str:
         """Labels or quotes."""
         items = schema.get("items")
         node = self.resolved(items if isinstance(items, dict) else {}, 1)
@@ -176,14 +176,17 @@ class _Walk:
         if node.values is not None:
             return {"kind": "labels", "values": tuple(node.values)}
         inner = [
-            Seen(item, each.text) for each in seen if isinstance(each.value, list) for item in each.value
+            FieldObservation(item, each.text)
+            for each in seen
+            if isinstance(each.value, list)
+            for item in each.value
         ]
         if not inner and any(each.value == [] for each in seen):
             # Never filled so far: that is all there is to learn.
             return {"kind": "labels", "is_observed": True}
         if node.schema.get("type") == "string":
             given = [each for each in inner if isinstance(each.value, str)]
-            if few := values_seen(given):
+            if few := list_few_values(given):
                 return {"kind": "labels", "values": few, "is_observed": True}
             if are_quotes(given):
                 return {"kind": "spans", "values": ("",), "spans": SpanForm(form="texts")}
@@ -192,13 +195,15 @@ class _Walk:
             return self.list_of_objects(node.schema, inner)
         return "a list of neither labels nor quotes"
 
-    def list_of_objects(self, schema: Mapping[str, Json], seen: list[Seen]) -> dict[str, Any] | str:
+    def list_of_objects(
+        self, schema: Mapping[str, Json], seen: list[FieldObservation]
+    ) -> dict[str, Any] | str:
         """Quotes with their kind: one free text, and at most one enumeration."""
         texts, kinds = list[str](), dict[str, tuple[Json, ...]]()
         for name, inner in _properties(schema).items():
             node = self.resolved(inner if isinstance(inner, dict) else {}, 1)
             values = [
-                Seen(each.value[name], each.text)
+                FieldObservation(each.value[name], each.text)
                 for each in seen
                 if isinstance(each.value, dict) and isinstance(each.value.get(name), str)
             ]
@@ -206,7 +211,7 @@ class _Walk:
                 kinds[name] = tuple(node.values)
             elif node.schema.get("type") == "string" and are_quotes(values):
                 texts.append(name)
-            elif node.schema.get("type") == "string" and (few := values_seen(values)):
+            elif node.schema.get("type") == "string" and (few := list_few_values(values)):
                 kinds[name] = few
             else:
                 return "a list of objects that are no quotes of the input"
@@ -220,18 +225,18 @@ class _Walk:
         form = SpanForm(form="objects", text=texts[0], label=label, keys=tuple(_properties(schema)))
         return {"kind": "spans", "values": kinds.get(label, ("",)), "spans": form}
 
-    def resolved(self, schema: Mapping[str, Json], depth: int) -> _Node:
+    def resolved(self, schema: Mapping[str, Json], depth: int) -> _SchemaNode:
         """Without references and null; several enumerations as one."""
         variants = list(self.variants(schema, depth))
         nullable = any(_is_null(each) for each in variants)
         others = [each for each in variants if not _is_null(each)]
-        enumerated = [_values(each) for each in others]
+        enumerated = [_enum_values(each) for each in others]
         if (others or nullable) and all(each is not None for each in enumerated):
             values = [value for each in enumerated for value in each or ()]
             nullable = nullable or None in values
             once = {written(value): value for value in values if value is not None}
-            return _Node({}, list(once.values()), nullable)
-        return _Node(others[0] if others else {}, None, nullable, max(len(others), 1))
+            return _SchemaNode({}, list(once.values()), nullable)
+        return _SchemaNode(others[0] if others else {}, None, nullable, max(len(others), 1))
 
     def variants(self, schema: Mapping[str, Json], depth: int) -> Iterator[Mapping[str, Json]]:
         """Every shape that it allows."""
@@ -262,9 +267,9 @@ class _Walk:
             found = found[key]
         return found if isinstance(found, dict) else {}
 
-    def seen(self, keys: Keys) -> list[Seen]:
+    def seen(self, keys: Keys) -> list[FieldObservation]:
         """What answers had there, ABSENT where they had nothing."""
-        return [Seen(value_at(each.answer, keys), each.text) for each in self.observations]
+        return [FieldObservation(value_at(each.answer, keys), each.text) for each in self.observations]
 
 
 def _properties(schema: Mapping[str, Json]) -> dict[str, Json]:
@@ -277,7 +282,7 @@ def _is_null(schema: Mapping[str, Json]) -> bool:
     return schema.get("type") == "null" or ("const" in schema and schema["const"] is None)
 
 
-def _values(schema: Mapping[str, Json]) -> list[Json] | None:
+def _enum_values(schema: Mapping[str, Json]) -> list[Json] | None:
     """Of an enumeration of values that aren't lists or objects."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(values, list) or any(isinstance(value, dict | list) for value in values):
@@ -285,18 +290,18 @@ def _values(schema: Mapping[str, Json]) -> list[Json] | None:
     return values
 
 
-def _number(schema: Mapping[str, Json], seen: list[Seen]) -> dict[str, Any]:
+def _describe_number(schema: Mapping[str, Json], seen: list[FieldObservation]) -> dict[str, Any]:
     low, high = schema.get("minimum"), schema.get("maximum")
     is_short = isinstance(low, int) and isinstance(high, int) and 0 < high - low <= 20
     if schema.get("type") == "integer" and is_short:
         return {"kind": "ordinal", "values": tuple(range(low, high + 1))}  # type: ignore[arg-type,operator]
-    numbers = [Seen(plain(each.value), "") for each in seen if is_number(each.value)]
-    if few := values_seen(numbers, _MOST_NUMBERS):
+    numbers = [FieldObservation(plain(each.value), "") for each in seen if is_number(each.value)]
+    if few := list_few_values(numbers, _MOST_NUMBERS):
         return {"kind": "ordinal", "values": few, "is_observed": True}
-    return {"kind": "number", "tolerance": tolerance_of(seen, low, high)}
+    return {"kind": "number", "tolerance": estimate_tolerance(seen, low, high)}
 
 
-def _empty(field: Field, seen: list[Seen]) -> str:
+def _usual_empty_value(field: Field, seen: list[FieldObservation]) -> str:
     """What most answers had where there were no labels or quotes, of what the schema allows."""
     if field.kind not in ("labels", "spans"):
         return ""
@@ -308,7 +313,7 @@ def _empty(field: Field, seen: list[Seen]) -> str:
     return max(counts, key=counts.__getitem__)
 
 
-def _described(values: Sequence[Json]) -> dict[str, Json]:
+def _infer_schema(values: Sequence[Json]) -> dict[str, Json]:
     kinds = {_TYPES.get(type(value), "object") for value in values}
     types = sorted(kinds - {"null"})
     if types == ["integer", "number"]:
@@ -320,45 +325,45 @@ def _described(values: Sequence[Json]) -> dict[str, Json]:
     if types == ["object"]:
         names = dict.fromkeys(name for value in present for name in value)
         found["properties"] = {
-            name: _described([value[name] for value in present if name in value]) for name in names
+            name: _infer_schema([value[name] for value in present if name in value]) for name in names
         }
         found["required"] = [name for name in names if all(name in value for value in present)]
     if types == ["array"]:
         items = [item for value in present for item in value]
-        found["items"] = _described(items) if items else {"type": "string"}
+        found["items"] = _infer_schema(items) if items else {"type": "string"}
     return found
 
 
-def _order(walk: _Walk, observations: Sequence[Observation]) -> tuple[Keys, ...]:
+def _choose_order(walk: _SchemaWalk, observations: Sequence[AnswerObservation]) -> tuple[Keys, ...]:
     """As most answers have their keys; what these lack, as the schema has it."""
     known = [each.keys for each in walk.fields] + [each.keys for each in walk.constants]
-    places = {keys: place for place, keys in enumerate(_in_schema(walk.root))}
+    places = {keys: place for place, keys in enumerate(_schema_keys(walk.root))}
     known.sort(key=lambda keys: places.get(keys, len(places)))
     orders = Counter(
-        tuple(keys for keys in _leaves(each.answer, (), set(known)) if keys in set(known))
+        tuple(keys for keys in _answer_keys(each.answer, (), set(known)) if keys in set(known))
         for each in observations[-200:]
     )
     complete = [order for order, _ in orders.most_common() if len(order) == len(known)]
     return complete[0] if complete else tuple(known)
 
 
-def _in_schema(schema: Mapping[str, Json], keys: Keys = (), depth: int = 0) -> Iterator[Keys]:
+def _schema_keys(schema: Mapping[str, Json], keys: Keys = (), depth: int = 0) -> Iterator[Keys]:
     for name, inner in _properties(schema).items():
         if isinstance(inner, dict) and _properties(inner) and depth < _DEEPEST:
-            yield from _in_schema(inner, (*keys, name), depth + 1)
+            yield from _schema_keys(inner, (*keys, name), depth + 1)
         else:
             yield (*keys, name)
 
 
-def _leaves(value: Json, keys: Keys, known: set[Keys]) -> Iterator[Keys]:
+def _answer_keys(value: Json, keys: Keys, known: set[Keys]) -> Iterator[Keys]:
     if keys in known or not isinstance(value, dict):
         yield keys
     else:
         for name, each in value.items():
-            yield from _leaves(each, (*keys, name), known)
+            yield from _answer_keys(each, (*keys, name), known)
 
 
-def values_seen(seen: Sequence[Seen], most: int = MOST_VALUES) -> tuple[Any, ...] | None:
+def list_few_values(seen: Sequence[FieldObservation], most: int = MOST_VALUES) -> tuple[Any, ...] | None:
     """The different texts or numbers, in order; None where there are too many to have seen them all."""
     counts = Counter(each.value for each in seen if each.value is not None and each.value is not ABSENT)
     if len(counts) > most or counts.total() < _EACH * len(counts):
@@ -366,7 +371,7 @@ def values_seen(seen: Sequence[Seen], most: int = MOST_VALUES) -> tuple[Any, ...
     return tuple(sorted(counts))
 
 
-def tolerance_of(seen: Sequence[Seen], low: Any, high: Any) -> float:
+def estimate_tolerance(seen: Sequence[FieldObservation], low: Any, high: Any) -> float:
     """How far two numbers may be apart to count as the same: a twentieth of what nine in ten of the numbers
     seen span, and of the schema's range where that is smaller. A schema's range may be far wider than what is
     said: of amounts up to a million that all are below a hundred, any would be the same.
@@ -379,7 +384,7 @@ def tolerance_of(seen: Sequence[Seen], low: Any, high: Any) -> float:
     return _TOLERANCE * min(spans, default=0.0)
 
 
-def are_quotes(seen: Sequence[Seen]) -> bool:
+def are_quotes(seen: Sequence[FieldObservation]) -> bool:
     """Whether nearly all of these texts stand in their inputs word for word, where these are known."""
     texts = [each for each in seen if isinstance(each.value, str) and each.value.strip() and each.text]
     return bool(texts) and sum(each.value in each.text for each in texts) >= _QUOTED * len(texts)

@@ -16,17 +16,17 @@ from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, FieldHead, is_nu
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.tasks.examples.tagged_example import WordOffsets, word_offsets
 
-LEAST = 0.02  # share of a class, below which it is left out
+MIN_SHARE = 0.02  # share of a class, below which it is left out
 _RANGES = 24  # of a number's values
 _LIKELY = 0.5  # of what the teacher said has to be what outputs stand for
 
 
-def heads_of(shape: AnswerShape, train: Sequence[LearnedCall]) -> tuple[FieldHead, ...]:
+def build_heads(shape: AnswerShape, train: Sequence[LearnedCall]) -> tuple[FieldHead, ...]:
     """A head for each field but spans, with the values that the training calls had: of labels perhaps none.
     Raises InputError for a field that no answer fits.
     """
     fields = [field for field in shape.fields if field.kind != "spans"]
-    heads = tuple(_head(field, train) for field in fields)
+    heads = tuple(_build_head(field, train) for field in fields)
     for head, field in zip(heads, fields, strict=True):
         is_empty = field.kind == "labels" and any(call.values[field.path] == field.nothing for call in train)
         if not head.classes and not is_empty:
@@ -37,26 +37,26 @@ def heads_of(shape: AnswerShape, train: Sequence[LearnedCall]) -> tuple[FieldHea
     return heads
 
 
-def targets_of(head: FieldHead, field: Field, calls: Sequence[LearnedCall]) -> Floats:
+def build_targets(head: FieldHead, field: Field, calls: Sequence[LearnedCall]) -> Floats:
     """(E, C): the probability of each class, or of each label. Rows of NaN where the teacher said what no
     output stands for.
     """
-    rows = [_row(head, field, call) for call in calls]
+    rows = [_build_target_row(head, field, call) for call in calls]
     return np.array(rows, np.float64).reshape(len(calls), len(head.classes))
 
 
-def _head(field: Field, train: Sequence[LearnedCall]) -> FieldHead:
+def _build_head(field: Field, train: Sequence[LearnedCall]) -> FieldHead:
     values = [call.values[field.path] for call in train]
     if field.kind == "labels":
         given = {written(label) for value in values if isinstance(value, tuple) for label in value}
-        return FieldHead(path=field.path, classes=_numbers(field.values, given))
+        return FieldHead(path=field.path, classes=_class_indices(field.values, given))
     seen = {written(value) for value in values}
     for call in train:
-        seen |= {written(value) for value, share in call.spreads.get(field.path, ()) if share >= LEAST}
-    classes = _numbers(field.classes, seen)
+        seen |= {written(value) for value, share in call.spreads.get(field.path, ()) if share >= MIN_SHARE}
+    classes = _class_indices(field.classes, seen)
     if field.kind != "number":
         return FieldHead(path=field.path, classes=classes)
-    centres = _centres([value for value in values if is_number(value)])
+    centres = _choose_centres([value for value in values if is_number(value)])
     return FieldHead(
         path=field.path,
         classes=(*(-1 for _ in centres), *classes),
@@ -64,11 +64,11 @@ def _head(field: Field, train: Sequence[LearnedCall]) -> FieldHead:
     )
 
 
-def _numbers(values: Sequence[Any], seen: set[bytes]) -> tuple[int, ...]:
+def _class_indices(values: Sequence[Any], seen: set[bytes]) -> tuple[int, ...]:
     return tuple(number for number, value in enumerate(values) if written(value) in seen)
 
 
-def _centres(numbers: Sequence[Any]) -> tuple[float, ...]:
+def _choose_centres(numbers: Sequence[Any]) -> tuple[float, ...]:
     """Few numbers are their own centres; of many, medians of ranges that hold as many each: always numbers
     that the teacher has said, which the schema allows.
     """
@@ -79,7 +79,7 @@ def _centres(numbers: Sequence[Any]) -> tuple[float, ...]:
     return tuple(dict.fromkeys(middles))
 
 
-def _row(head: FieldHead, field: Field, call: LearnedCall) -> Floats:
+def _build_target_row(head: FieldHead, field: Field, call: LearnedCall) -> Floats:
     row = np.zeros(len(head.classes))
     value = call.values[field.path]
     if field.kind == "labels":
@@ -100,7 +100,7 @@ def _row(head: FieldHead, field: Field, call: LearnedCall) -> Floats:
     return row / row.sum() if row.sum() >= _LIKELY else np.full(len(head.classes), np.nan)
 
 
-def tags_of(shape: AnswerShape) -> dict[str, tuple[str, str]]:
+def build_tags(shape: AnswerShape) -> dict[str, tuple[str, str]]:
     """The tagger's label → path and kind, for all spans fields together."""
     pairs = [
         (field.path, str(kind)) for field in shape.fields if field.kind == "spans" for kind in field.values
@@ -108,7 +108,7 @@ def tags_of(shape: AnswerShape) -> dict[str, tuple[str, str]]:
     return {f"T{number}": pair for number, pair in enumerate(pairs)}
 
 
-def quoted_rows(
+def build_tagging_rows(
     calls: Sequence[LearnedCall], shape: AnswerShape, tags: Mapping[str, tuple[str, str]]
 ) -> list[dict[str, Any]]:
     """Text and spans of each call whose quotes are all found: as whole words where they are, so that `art` is
@@ -119,13 +119,13 @@ def quoted_rows(
     paths = [field.path for field in shape.fields if field.kind == "spans"]
     found = []
     for call in calls:
-        spans = _spans(call, paths, labels)
+        spans = _locate_quotes(call, paths, labels)
         if spans is not None:
             found.append({"text": call.text, "spans": spans})
     return found
 
 
-def _spans(
+def _locate_quotes(
     call: LearnedCall, paths: Sequence[str], labels: Mapping[tuple[str, str], str]
 ) -> list[dict[str, Any]] | None:
     offsets = word_offsets(call.text)
@@ -138,16 +138,16 @@ def _spans(
         if not isinstance(value, tuple):
             return None
         for kind, quote in value:
-            at = _free(call.text, quote, place, offsets, taken)
+            at = _find_quote(call.text, quote, place, offsets, taken)
             if at is None or (path, kind) not in labels:
                 return None
             place = at + len(quote)
-            taken.append(_words(at, place, offsets))
+            taken.append(_covering_words(at, place, offsets))
             spans.append({"start": at, "end": place, "label": labels[path, kind]})
     return sorted(spans, key=lambda span: span["start"])
 
 
-def _free(
+def _find_quote(
     text: str, quote: str, place: int, offsets: WordOffsets, taken: Sequence[tuple[int, int]]
 ) -> int | None:
     """Where the quote stands outside of the words that are taken."""
@@ -156,7 +156,7 @@ def _free(
     at = text.find(quote) if quote.strip() else -1
     while at >= 0:
         end = at + len(quote)
-        start, stop = _words(at, end, offsets)
+        start, stop = _covering_words(at, end, offsets)
         if start < stop and all(stop <= first or start >= last for first, last in taken):
             is_part = (start, stop) != (at + before, end - after)
             found = is_part, at < place, at
@@ -165,7 +165,7 @@ def _free(
     return best[2] if best is not None else None
 
 
-def _words(start: int, end: int, offsets: WordOffsets) -> tuple[int, int]:
+def _covering_words(start: int, end: int, offsets: WordOffsets) -> tuple[int, int]:
     """Where the words that share a character with this place begin and end; (0, 0) where none does."""
     first, last = bisect_right(offsets.ends, start), bisect_left(offsets.starts, end)
     return (offsets.starts[first], offsets.ends[last - 1]) if first < last else (0, 0)

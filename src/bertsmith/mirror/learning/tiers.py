@@ -27,7 +27,13 @@ from bertsmith.metrics.calibration import fit_temperature
 from bertsmith.mirror.fields import AnswerShape, FieldHead, Guess, Values
 from bertsmith.mirror.learning.learned_calls import LearnedCall
 from bertsmith.mirror.learning.settings import LearnSettings, Tier
-from bertsmith.mirror.learning.targets import LEAST, heads_of, quoted_rows, tags_of, targets_of
+from bertsmith.mirror.learning.targets import (
+    MIN_SHARE,
+    build_heads,
+    build_tagging_rows,
+    build_tags,
+    build_targets,
+)
 from bertsmith.mirror.redaction import holds_placeholder
 from bertsmith.mirror.student import EncoderOutputs, WordModel, load_predictor, span_guesses
 from bertsmith.mirror.student_file import MODEL, SPANS
@@ -43,7 +49,7 @@ _FEW = 1000  # texts, up to which cross-validation chooses the method, as bertsm
 
 
 @dataclass(frozen=True)
-class Candidate:
+class StudentCandidate:
     """`guesses` answers texts by the field's path. `save` puts the model's files into a folder."""
 
     tier: Tier
@@ -54,7 +60,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Judged:
+class TeacherComparison:
     """A model's answers beside the teacher's: `confidence` (E,) and `differs` (E,) of the whole answer, and
     by path those of each field; `answers` are the model's. An answer that holds a placeholder of a redacted
     text, or has no confidence at all, is never given (bertsmith.mirror.student.MirrorStudent), and has
@@ -72,7 +78,9 @@ class Judged:
         return float(1 - self.differs.mean())
 
 
-def judge(candidate: Candidate, calls: Sequence[LearnedCall], shape: AnswerShape) -> Judged:
+def compare_with_teacher(
+    candidate: StudentCandidate, calls: Sequence[LearnedCall], shape: AnswerShape
+) -> TeacherComparison:
     """Of at least one call."""
     guesses = candidate.guesses([call.text for call in calls])
     answers: list[Values] = [
@@ -83,7 +91,7 @@ def judge(candidate: Candidate, calls: Sequence[LearnedCall], shape: AnswerShape
     is_plain = np.array([not holds_placeholder(shape.compose(ours)) for ours in answers], np.bool_)
     given = is_plain & (np.prod(list(confidences.values()), axis=0) > 0)
     confidences = {path: np.where(given, each, NEVER) for path, each in confidences.items()}
-    return Judged(
+    return TeacherComparison(
         np.where(given, np.prod(list(confidences.values()), axis=0), NEVER),
         np.array([bool(paths) for paths in differing]),
         {
@@ -94,20 +102,20 @@ def judge(candidate: Candidate, calls: Sequence[LearnedCall], shape: AnswerShape
     )
 
 
-def train_words(
+def train_word_candidate(
     train: Sequence[LearnedCall], dev: Sequence[LearnedCall], shape: AnswerShape
-) -> Candidate | None:
+) -> StudentCandidate | None:
     """With temperatures by `dev`. None where an answer has quotes, which words don't find, or texts have no
     words.
     """
     if any(field.kind == "spans" for field in shape.fields):
         return None
-    heads = heads_of(shape, train)
-    model = fit_words(train, heads, shape)
+    heads = build_heads(shape, train)
+    model = fit_word_model(train, heads, shape)
     if model is None:
         return None
     logits = model.logits([call.text for call in dev])
-    heads = tuple(tempered(head, shape, logits[head.path], dev) for head in heads)
+    heads = tuple(fit_head_temperature(head, shape, logits[head.path], dev) for head in heads)
 
     def guesses(texts: Sequence[str]) -> Any:
         found = model.logits(texts)
@@ -117,10 +125,10 @@ def train_words(
         (folder / MODEL).mkdir()
         model.save(folder / MODEL)
 
-    return Candidate("tf-idf", heads, guesses, save, {})
+    return StudentCandidate("tf-idf", heads, guesses, save, {})
 
 
-def fit_words(
+def fit_word_model(
     train: Sequence[LearnedCall], heads: Sequence[FieldHead], shape: AnswerShape
 ) -> WordModel | None:
     """None where no text has a word."""
@@ -142,17 +150,19 @@ def fit_words(
     weights = {}
     for head in heads:
         field = shape.field(head.path)
-        targets = targets_of(head, field, train)
+        targets = build_targets(head, field, train)
         known = np.flatnonzero(~np.isnan(targets).any(axis=1))
         fit = _fit_labels if field.kind == "labels" else _fit_classes
         weights[head.path] = fit(features[known], targets[known]).astype(np.float32)
     return WordModel(vectoriser.get_feature_names_out().tolist(), vectoriser.idf_, weights)
 
 
-def tempered(head: FieldHead, shape: AnswerShape, logits: Floats, dev: Sequence[LearnedCall]) -> FieldHead:
+def fit_head_temperature(
+    head: FieldHead, shape: AnswerShape, logits: Floats, dev: Sequence[LearnedCall]
+) -> FieldHead:
     """With the temperature that suits what the teacher said most of `dev`."""
     field = shape.field(head.path)
-    targets = targets_of(head, field, dev)
+    targets = build_targets(head, field, dev)
     known = ~np.isnan(targets).any(axis=1)
     if not known.any() or not head.classes:
         return head
@@ -167,7 +177,7 @@ def _fit_classes(features: Any, targets: Floats) -> Floats:
     from sklearn.linear_model import LogisticRegression
 
     weights = np.zeros((features.shape[1] + 1, targets.shape[1]))
-    rows, classes = np.nonzero(targets >= LEAST)
+    rows, classes = np.nonzero(targets >= MIN_SHARE)
     if len(taught := np.unique(classes)) < 2:
         weights[-1] = -_CERTAIN
         weights[-1, taught] = 0.0
@@ -198,33 +208,33 @@ def _fit_labels(features: Any, targets: Floats) -> Floats:
     return weights
 
 
-def train_encoder(
+def train_encoder_candidate(
     train: Sequence[LearnedCall],
     dev: Sequence[LearnedCall],
     shape: AnswerShape,
     settings: LearnSettings,
     work: Path,
     console: Console | None = None,
-) -> Candidate | None:
+) -> StudentCandidate | None:
     """With temperatures by `dev`. Goes on where an earlier one in `work` ended. None where no field has two
     values to tell apart, nor quotes. Raises as `finetune` does.
     """
-    heads, outputs = heads_of(shape, train), None
-    tags, tagger = tags_of(shape), None
+    heads, outputs = build_heads(shape, train), None
+    tags, tagger = build_tags(shape), None
     if any(head.tells_apart(shape.field(head.path)) for head in heads):
-        task, rows = _fields_rows(heads, shape, (train, dev))
-        predictor = load_predictor(_trained(task, rows, settings, work / MODEL, console))
-        heads = _in_order(heads, predictor.task, task)
+        task, rows = _build_task_rows(heads, shape, (train, dev))
+        predictor = load_predictor(_finetune_model(task, rows, settings, work / MODEL, console))
+        heads = _order_heads(heads, predictor.task, task)
         outputs = EncoderOutputs(predictor, {head.path: len(head.classes) for head in heads})
         logits = outputs.logits([call.text for call in dev])
-        heads = tuple(tempered(head, shape, logits[head.path], dev) for head in heads)
+        heads = tuple(fit_head_temperature(head, shape, logits[head.path], dev) for head in heads)
     elif heads and not tags:
         return None
     elif heads:
         outputs = EncoderOutputs(None, {head.path: len(head.classes) for head in heads})
     if tags:
-        rows = [quoted_rows(calls, shape, tags) for calls in (train, dev)]
-        tagger = load_predictor(_trained("tagging", rows, settings, work / SPANS, console))
+        rows = [build_tagging_rows(calls, shape, tags) for calls in (train, dev)]
+        tagger = load_predictor(_finetune_model("tagging", rows, settings, work / SPANS, console))
     own_heads, own_outputs = heads, outputs
 
     def guesses(texts: Sequence[str]) -> Mapping[str, list[Guess]]:
@@ -241,22 +251,22 @@ def train_encoder(
             if (work / name / "model").exists():
                 shutil.copytree(work / name / "model", folder / name)
 
-    return Candidate("encoder", heads, guesses, save, tags)
+    return StudentCandidate("encoder", heads, guesses, save, tags)
 
 
-def _fields_rows(
+def _build_task_rows(
     heads: Sequence[FieldHead], shape: AnswerShape, parts: Sequence[Sequence[LearnedCall]]
 ) -> tuple[str, list[list[dict[str, Any]]]]:
     """A task, and its rows of train and of dev: the plain task where there is one field, and nothing to say
     of the teacher's doubts.
     """
-    targets = [[targets_of(head, shape.field(head.path), calls) for head in heads] for calls in parts]
+    targets = [[build_targets(head, shape.field(head.path), calls) for head in heads] for calls in parts]
     kinds = [shape.field(head.path).kind for head in heads]
     first = targets[0][0]
     known = first[~np.isnan(first).any(axis=1)]
     is_sure = bool(((known == 0) | (known == 1)).all())  # each call has one class, known for sure
     if len(heads) > 1 or (kinds != ["labels"] and not is_sure):
-        return _FIELDS, [_rows_of_several(*each, kinds) for each in zip(parts, targets, strict=True)]
+        return _FIELDS, [_build_field_rows(*each, kinds) for each in zip(parts, targets, strict=True)]
 
     def label(row: Floats) -> str | list[str]:
         return [str(place) for place in np.flatnonzero(row)] if kinds == ["labels"] else str(row.argmax())
@@ -268,7 +278,7 @@ def _fields_rows(
     return "multi-label" if kinds == ["labels"] else "classification", rows
 
 
-def _rows_of_several(
+def _build_field_rows(
     calls: Sequence[LearnedCall], targets: Sequence[Floats], kinds: Sequence[str]
 ) -> list[dict[str, Any]]:
     """A field that isn't known is left out, a call of which none is known as well."""
@@ -282,14 +292,14 @@ def _rows_of_several(
             if kind == "labels":
                 label[str(place)] = [str(each) for each in np.flatnonzero(row)]
             else:
-                kept = np.flatnonzero(row >= min(LEAST, row.max()))
+                kept = np.flatnonzero(row >= min(MIN_SHARE, row.max()))
                 label[str(place)] = {str(each): float(row[each]) for each in kept}
         if label:
             found.append({"text": call.text, "label": json.dumps(label)})
     return found
 
 
-def _trained(
+def _finetune_model(
     task: str,
     rows: Sequence[Sequence[dict[str, Any]]],
     settings: LearnSettings,
@@ -325,20 +335,21 @@ def _trained(
     return result.model
 
 
-def _in_order(heads: Sequence[FieldHead], opened: Any, task: str) -> tuple[FieldHead, ...]:
+def _order_heads(heads: Sequence[FieldHead], opened: Any, task: str) -> tuple[FieldHead, ...]:
     """Heads with their classes in the order of the model's outputs, whose labels are places in them; last
     those without an output.
     """
     if task != _FIELDS:
         (head,) = heads
-        return (_picked(head, [int(label) for label in opened.labels]),)
+        return (_select_classes(head, [int(label) for label in opened.labels]),)
     learned = [
-        _picked(heads[int(each.name)], [int(label) for label in each.labels]) for each in opened.fields
+        _select_classes(heads[int(each.name)], [int(label) for label in each.labels])
+        for each in opened.fields
     ]
     return (*learned, *(head for head in heads if not head.classes))
 
 
-def _picked(head: FieldHead, places: Sequence[int]) -> FieldHead:
+def _select_classes(head: FieldHead, places: Sequence[int]) -> FieldHead:
     return head.model_copy(
         update={
             "classes": tuple(head.classes[place] for place in places),

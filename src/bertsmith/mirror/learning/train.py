@@ -28,31 +28,42 @@ from bertsmith.files import (
     remove_empty,
     write_json,
 )
-from bertsmith.mirror.answering.stage_store import StageStore, keep_learned
+from bertsmith.mirror.answering.stage_store import StageStore, save_findings
 from bertsmith.mirror.fields import AnswerShape
 from bertsmith.mirror.learning.learned_calls import (
+    CallSplit,
     LearnedCall,
-    Parts,
-    ReadCalls,
-    by_ids,
-    divide,
+    LoadedCalls,
+    group_ids_by_use,
     read_calls,
-    uses,
+    split_by_ids,
+    split_calls,
 )
-from bertsmith.mirror.learning.limits import CallCurve, draw_curve, refusals, teacher_ceiling
+from bertsmith.mirror.learning.limits import (
+    CallCurve,
+    describe_refusals,
+    estimate_teacher_ceiling,
+    fit_call_curve,
+)
 from bertsmith.mirror.learning.proving import (
-    Verdict,
-    epsilon_of,
-    hopeful,
-    nothing_proven,
-    prices_of,
+    ProofResult,
+    empty_claims,
+    estimate_coverage,
+    explain_postponement,
     prove,
-    why_not_yet,
+    read_prices,
+    target_epsilon,
 )
-from bertsmith.mirror.learning.report import ReportParts, findings, render_report
+from bertsmith.mirror.learning.report import StudentReport, render_report, summarise_findings
 from bertsmith.mirror.learning.settings import LearnSettings
-from bertsmith.mirror.learning.tiers import Candidate, Judged, judge, train_encoder, train_words
-from bertsmith.mirror.learning.understand import CallRecords, Understood, understand
+from bertsmith.mirror.learning.tiers import (
+    StudentCandidate,
+    TeacherComparison,
+    compare_with_teacher,
+    train_encoder_candidate,
+    train_word_candidate,
+)
+from bertsmith.mirror.learning.understand import CallRecords, SiteProfile, understand
 from bertsmith.mirror.store import Store
 from bertsmith.mirror.student_file import (
     FILE,
@@ -71,31 +82,31 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Learned:
+class LearningResult:
     """What came of a training. `why`: why nothing is proven, or empty. `dev`, and `calibration` where it was
     looked at, are the chosen candidate's; `others` says in a line a tier what the tiers reached on dev.
     """
 
     folder: Path
     file: StudentFile
-    parts: Parts
+    parts: CallSplit
     strange: int
-    dev: Judged
-    calibration: Judged | None
-    tiers: dict[str, Judged]
+    dev: TeacherComparison
+    calibration: TeacherComparison | None
+    tiers: dict[str, TeacherComparison]
     curve: CallCurve | None
     why: str
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class _Training:
+class _LearningRun:
     """One under way."""
 
     settings: LearnSettings
-    understood: Understood
-    read: ReadCalls
-    parts: Parts
+    understood: SiteProfile
+    read: LoadedCalls
+    parts: CallSplit
     work: Path
     name: str
 
@@ -116,7 +127,7 @@ def train_student(
     settings: LearnSettings | None = None,
     console: Console | None = None,
     say: Say | None = None,
-) -> Learned:
+) -> LearningResult:
     """Trains on the calls of a site's latest version, or of `version`, and those merged with it.
 
     A student in `out` that a stage of the mirror names stays, and so does one of which more is proven: the
@@ -127,12 +138,12 @@ def train_student(
     where another training is at work there.
     """
     settings, out, say = settings or LearnSettings(), Path(out), say or (lambda _: None)
-    prices_of(settings)
+    read_prices(settings)
     records = CallRecords(store)
     understood = understand(store, records.group(site, version))
     understood.require_mirrorable()
     _require_field(settings, understood)
-    free = free_folder(store, out)
+    free = find_free_folder(store, out)
     if free != out:
         say(f"The student in {out} is one of the mirror's and stays: the new one goes to {free}")
     out, first = free, free.with_name(free.name + ".training")
@@ -142,16 +153,18 @@ def train_student(
             raise InputError(
                 f"{first} is in use: another training is at work there. Wait until it has ended."
             )
-        work = _work_folder(first, _plan_of(settings, understood), say)
+        work = _find_work_folder(first, _build_plan(settings, understood), say)
         try:
-            learned = _train(_begin(store, records, understood, settings, work), records, out, console, say)
+            learned = _run_training(
+                _start_run(store, records, understood, settings, work), records, out, console, say
+            )
             shutil.rmtree(work, ignore_errors=True)
         finally:  # what a training goes on from stays, and another one
             remove_empty([work, first, *made])
     return learned
 
 
-def _plan_of(settings: LearnSettings, understood: Understood) -> dict[str, Any]:
+def _build_plan(settings: LearnSettings, understood: SiteProfile) -> dict[str, Any]:
     """What a training that goes on has to have been begun with, as JSON gives it back."""
     return {
         "settings": settings.model_dump(mode="json"),
@@ -159,7 +172,7 @@ def _plan_of(settings: LearnSettings, understood: Understood) -> dict[str, Any]:
     }
 
 
-def _work_folder(first: Path, wanted: dict[str, Any], say: Say) -> Path:
+def _find_work_folder(first: Path, wanted: dict[str, Any], say: Say) -> Path:
     """Where a training with this plan ended, or `first`. If that holds another, or one whose plan can't be
     read, it stays as it is, and a folder beside it is made.
     """
@@ -184,7 +197,7 @@ def _work_folder(first: Path, wanted: dict[str, Any], say: Say) -> Path:
     return new
 
 
-def _require_field(settings: LearnSettings, understood: Understood) -> None:
+def _require_field(settings: LearnSettings, understood: SiteProfile) -> None:
     paths = [field.path for field in understood.shape.fields if field.kind in ("enum", "boolean", "ordinal")]
     if settings.by_class is not None and settings.by_class not in paths:
         raise InputError(
@@ -193,25 +206,25 @@ def _require_field(settings: LearnSettings, understood: Understood) -> None:
         )
 
 
-def _begin(
-    store: Store, records: CallRecords, understood: Understood, settings: LearnSettings, work: Path
-) -> _Training:
+def _start_run(
+    store: Store, records: CallRecords, understood: SiteProfile, settings: LearnSettings, work: Path
+) -> _LearningRun:
     """By the plan in the folder, or by a new one."""
     path = work / _PLAN
     if path.exists():
-        return _resumed(store, understood, settings, work, read_json(path))
+        return _resume_run(store, understood, settings, work, read_json(path))
     read = read_calls(store, understood)
-    parts = divide(read.calls, records.used(), understood.shape, settings)
+    parts = split_calls(read.calls, records.used(), understood.shape, settings)
     proving = {call.id for call in parts.calibration}
     # Once more, for no answer that proves something may have a say in what it proves.
     understood = understand(store, understood.versions, proving)
     understood.require_mirrorable()
     _require_field(settings, understood)
     read = read_calls(store, understood)
-    parts = by_ids(read.calls, proving, understood.shape, settings)
+    parts = split_by_ids(read.calls, proving, understood.shape, settings)
     name = secrets.token_hex(6)
     plan = {
-        **_plan_of(settings, understood),
+        **_build_plan(settings, understood),
         "name": name,
         "calls": [call.id for call in read.calls],
         "calibration": [call.id for call in parts.calibration],
@@ -219,12 +232,12 @@ def _begin(
         "templates": {name: each.model_dump(mode="json") for name, each in understood.templates.items()},
     }
     write_json(path, plan)
-    return _Training(settings, understood, read, parts, work, name)
+    return _LearningRun(settings, understood, read, parts, work, name)
 
 
-def _resumed(
-    store: Store, understood: Understood, settings: LearnSettings, work: Path, plan: dict[str, Any]
-) -> _Training:
+def _resume_run(
+    store: Store, understood: SiteProfile, settings: LearnSettings, work: Path, plan: dict[str, Any]
+) -> _LearningRun:
     """With the calls that it was begun with, understood as they were then. Where some have been deleted, what
     was made of them goes, and the training begins anew without them.
     """
@@ -240,65 +253,69 @@ def _resumed(
             if part.is_dir():
                 shutil.rmtree(part)
         write_json(work / _PLAN, plan | {"calls": [call.id for call in calls]})
-    parts = by_ids(calls, plan["calibration"], understood.shape, settings)
-    return _Training(settings, understood, replace(read, calls=calls), parts, work, plan["name"])
+    parts = split_by_ids(calls, plan["calibration"], understood.shape, settings)
+    return _LearningRun(settings, understood, replace(read, calls=calls), parts, work, plan["name"])
 
 
-def _train(
-    training: _Training, records: CallRecords, out: Path, console: Console | None, say: Say
-) -> Learned:
+def _run_training(
+    training: _LearningRun, records: CallRecords, out: Path, console: Console | None, say: Say
+) -> LearningResult:
     settings, parts, shape = training.settings, training.parts, training.understood.shape
-    notes = [sentence] if (sentence := refusals(records.store, training.understood)) else []
+    notes = [sentence] if (sentence := describe_refusals(records.store, training.understood)) else []
     if odd := sum(not shape.holds(call.values) for call in training.read.calls):
         notes.append(
             f"{odd:,} of {len(training.read.calls):,} answers don't fit the fields: what is odd in them "
             "teaches nothing, and in the proof each of them counts as different."
         )
-    candidates, devs = _candidates(training, console, say, notes)
+    candidates, devs = _train_candidates(training, console, say, notes)
     say("Proving")
-    verdict, calibrations, parts = _verdict(training, records, candidates, devs)
+    verdict, calibrations, parts = _prove_candidates(training, records, candidates, devs)
     chosen, dev = candidates[verdict.chosen], devs[verdict.chosen]
-    ceiling = teacher_ceiling(training.read.calls, training.read.again, shape, settings.delta)
+    ceiling = estimate_teacher_ceiling(training.read.calls, training.read.again, shape, settings.delta)
     say("Learning curve")
     recorded = len(training.read.calls) + training.read.strange
     floor = 0.0 if ceiling is None else max(1 - ceiling.high, 0.0)
-    curve = draw_curve(parts.train, parts.dev, shape, dev, chosen.tier, floor, settings.seed, recorded)
-    file = student_file(training.understood, chosen, verdict.claims, parts, verdict.tried, ceiling)
-    free = free_folder(records.store, out, file.claims)
+    curve = fit_call_curve(parts.train, parts.dev, shape, dev, chosen.tier, floor, settings.seed, recorded)
+    file = build_student_file(training.understood, chosen, verdict.claims, parts, verdict.tried, ceiling)
+    free = find_free_folder(records.store, out, file.claims)
     if free != out:
         notes.append(f"The student in {out} stays, since more is proven of it: the new one is in {free}.")
         out = free
     calibration = calibrations[verdict.chosen] if calibrations else None
     tiers = {str(each.tier): judged for each, judged in zip(candidates, devs, strict=True)}
     strange = training.read.strange
-    report = ReportParts(file, parts, shape, dev, calibration, tiers, curve, verdict.why, strange)
+    report = StudentReport(file, parts, shape, dev, calibration, tiers, curve, verdict.why, strange)
     file = write_student(out, file, chosen, render_report(report))
-    keep_learned(records.store, student_id(out), training.understood.latest.version, findings(report))
-    return Learned(out, file, parts, strange, dev, calibration, tiers, curve, verdict.why, tuple(notes))
+    save_findings(
+        records.store, student_id(out), training.understood.latest.version, summarise_findings(report)
+    )
+    return LearningResult(
+        out, file, parts, strange, dev, calibration, tiers, curve, verdict.why, tuple(notes)
+    )
 
 
-def _candidates(
-    training: _Training, console: Console | None, say: Say, notes: list[str]
-) -> tuple[list[Candidate], list[Judged]]:
+def _train_candidates(
+    training: _LearningRun, console: Console | None, say: Say, notes: list[str]
+) -> tuple[list[StudentCandidate], list[TeacherComparison]]:
     """The cheaper first; a dearer one only where dev says that the cheaper isn't enough."""
     settings, parts, shape = training.settings, training.parts, training.understood.shape
-    candidates, devs = list[Candidate](), list[Judged]()
+    candidates, devs = list[StudentCandidate](), list[TeacherComparison]()
 
-    def add(candidate: Candidate | None) -> None:
+    def add(candidate: StudentCandidate | None) -> None:
         if candidate is not None:
             candidates.append(candidate)
-            devs.append(judge(candidate, parts.dev, shape))
+            devs.append(compare_with_teacher(candidate, parts.dev, shape))
 
     if "tf-idf" in settings.tiers:
         say("Words: TF-IDF with logistic regression")
-        add(train_words(parts.train, parts.dev, shape))
+        add(train_word_candidate(parts.train, parts.dev, shape))
     is_enough = bool(devs) and (
-        hopeful(devs[0].confidence, devs[0].differs, epsilon_of(settings)) >= settings.enough
+        estimate_coverage(devs[0].confidence, devs[0].differs, target_epsilon(settings)) >= settings.enough
     )
     if "encoder" in settings.tiers and not is_enough:
         say(f"Encoder: {settings.model}")
         try:
-            add(train_encoder(parts.train, parts.dev, shape, settings, training.work, console))
+            add(train_encoder_candidate(parts.train, parts.dev, shape, settings, training.work, console))
         except MissingExtra as error:
             if not candidates:
                 raise
@@ -311,16 +328,19 @@ def _candidates(
     return candidates, devs
 
 
-def _verdict(
-    training: _Training, records: CallRecords, candidates: list[Candidate], devs: list[Judged]
-) -> tuple[Verdict, list[Judged], Parts]:
+def _prove_candidates(
+    training: _LearningRun,
+    records: CallRecords,
+    candidates: list[StudentCandidate],
+    devs: list[TeacherComparison],
+) -> tuple[ProofResult, list[TeacherComparison], CallSplit]:
     """The calibration calls are written down as used before they are looked at. Those that another training
     has proven by meanwhile are left out of the parts.
     """
     settings, parts = training.settings, training.parts
     while True:
-        why = why_not_yet(devs, len(parts.calibration), settings)
-        used: dict[Any, list[str]] = dict(uses(parts))
+        why = explain_postponement(devs, len(parts.calibration), settings)
+        used: dict[Any, list[str]] = dict(group_ids_by_use(parts))
         if why:
             del used["calibration"]
         taken = records.record(training.name, used)
@@ -329,16 +349,18 @@ def _verdict(
         parts = replace(parts, calibration=[call for call in parts.calibration if call.id not in taken])
     if why:
         best = max(range(len(devs)), key=lambda number: devs[number].agreement)
-        return Verdict(best, nothing_proven(settings), why, False), [], parts
-    calibrations = [judge(each, parts.calibration, training.understood.shape) for each in candidates]
+        return ProofResult(best, empty_claims(settings), why, False), [], parts
+    calibrations = [
+        compare_with_teacher(each, parts.calibration, training.understood.shape) for each in candidates
+    ]
     return prove(candidates, devs, calibrations, settings), calibrations, parts
 
 
-def student_file(
-    understood: Understood,
-    candidate: Candidate,
+def build_student_file(
+    understood: SiteProfile,
+    candidate: StudentCandidate,
     claims: Claims,
-    parts: Parts,
+    parts: CallSplit,
     tried: bool,
     ceiling: TeacherCeiling | None,
 ) -> StudentFile:
@@ -356,13 +378,13 @@ def student_file(
         heads=candidate.heads,
         span_tags=dict(candidate.span_tags),
         claims=claims,
-        calibration=_used(parts.calibration if tried else ()),
-        trained_on=_used(parts.learned),
+        calibration=_summarise_calls(parts.calibration if tried else ()),
+        trained_on=_summarise_calls(parts.learned),
         ceiling=ceiling,
     )
 
 
-def free_folder(store: Store, out: Path, claims: Claims | None = None) -> Path:
+def find_free_folder(store: Store, out: Path, claims: Claims | None = None) -> Path:
     """`out`, or the first of out-2, out-3 … in which there is no student that a stage names: it may be
     answering, or be gone back to. With `claims` of a new student, also none of which more is proven.
     """
@@ -391,7 +413,7 @@ def _is_more_proven(folder: Path, claims: Claims) -> bool:
     return proven.coverage > 0 and not (claims.coverage > 0 and is_better)
 
 
-def write_student(out: Path, file: StudentFile, candidate: Candidate, report: str) -> StudentFile:
+def write_student(out: Path, file: StudentFile, candidate: StudentCandidate, report: str) -> StudentFile:
     """Whole or not at all; another student there is replaced. Gives the file with its hashes."""
     with atomic_folder(out, overwrite=True) as folder:
         candidate.save(folder)
@@ -401,7 +423,7 @@ def write_student(out: Path, file: StudentFile, candidate: Candidate, report: st
     return whole
 
 
-def _used(calls: Sequence[LearnedCall]) -> CallsUsed:
+def _summarise_calls(calls: Sequence[LearnedCall]) -> CallsUsed:
     times = [call.began for call in calls] or [0.0]
     return CallsUsed(
         calls=len(calls), texts=len({call.text for call in calls}), began=min(times), ended=max(times)

@@ -35,7 +35,7 @@ from bertsmith.errors import InputError, did_you_mean
 from bertsmith.mirror.call import AGAIN, Call
 from bertsmith.mirror.database import READING, is_sqlite
 from bertsmith.mirror.fields import ABSENT, AnswerShape, Field, as_text
-from bertsmith.mirror.learning.schema_fields import Observation, shape_of
+from bertsmith.mirror.learning.schema_fields import AnswerObservation, infer_shape
 from bertsmith.mirror.store import Store, VersionCount
 from bertsmith.mirror.tables import CALLS, MERGED
 from bertsmith.mirror.template import FEWEST, PromptTemplate, find_template
@@ -59,7 +59,7 @@ _AT_ONCE = 500
 
 
 @dataclass(frozen=True)
-class Understood:
+class SiteProfile:
     """A group of versions that count as one. `templates` by version; `fitting` of the `looked_at` calls stand
     in theirs, and `odd` have answers that don't fit the fields; `shares` has for each field its values as
     text with how often each was seen. `why_not`: why no model can be trained; empty where one can.
@@ -99,49 +99,51 @@ class Understood:
 
 def understand(
     store: Store, group: Sequence[VersionCount], to_prove: Collection[str] = frozenset()
-) -> Understood:
+) -> SiteProfile:
     """Of the latest calls of each version. What answers may hold is told by other calls than those `to_prove`
     by, whose ids are given: it decides what counts as the same.
     """
-    latest = {each.version: _latest(store, each.version) for each in group}
-    templates = _templates(latest)
+    latest = {each.version: _read_latest_calls(store, each.version) for each in group}
+    templates = _find_templates(latest)
     calls = [call for some in latest.values() for call in some]
-    fitting = sum(_input_of(call, templates) is not None for call in calls)
+    fitting = sum(_extract_input(call, templates) is not None for call in calls)
     newest = max(calls, key=lambda call: call.began, default=None)
     telling = calls
     if to_prove:
-        telling = [call for each in group for call in _latest(store, each.version, to_prove)]
-    observations = [Observation(call.completion.value, _input_of(call, templates) or "") for call in telling]
-    shape = shape_of(newest.request.schema if newest is not None else {}, observations)
+        telling = [call for each in group for call in _read_latest_calls(store, each.version, to_prove)]
+    observations = [
+        AnswerObservation(call.completion.value, _extract_input(call, templates) or "") for call in telling
+    ]
+    shape = infer_shape(newest.request.schema if newest is not None else {}, observations)
     why_not = shape.why_not
     if not templates:
         why_not = (
             f"its prompt can't be told from its input: it takes {FEWEST} calls whose messages have the same "
             f"roles and differ, and there are {len(calls):,} calls"
         )
-    return Understood(
+    return SiteProfile(
         tuple(group),
         templates,
         shape,
         len(calls),
         fitting,
         sum(not shape.holds(shape.read(call.completion.value)) for call in calls),
-        {each.path: _shares(each, shape, observations) for each in shape.fields},
+        {each.path: _count_values(each, shape, observations) for each in shape.fields},
         why_not,
     )
 
 
-def _latest(store: Store, version: str, without: Collection[str] = frozenset()) -> list[Call]:
+def _read_latest_calls(store: Store, version: str, without: Collection[str] = frozenset()) -> list[Call]:
     traffic = (call for call in store.calls(version) if call.source != AGAIN and call.id not in without)
     return list(deque(traffic, maxlen=_LOOKED_AT))
 
 
-def _input_of(call: Call, templates: Mapping[str, PromptTemplate]) -> str | None:
+def _extract_input(call: Call, templates: Mapping[str, PromptTemplate]) -> str | None:
     template = templates.get(call.version)
     return None if template is None else template.input_of(call.request)
 
 
-def _templates(latest: dict[str, list[Call]]) -> dict[str, PromptTemplate]:
+def _find_templates(latest: dict[str, list[Call]]) -> dict[str, PromptTemplate]:
     """One a version; versions too small for that share one, which then spans their prompts too."""
     found: dict[str, PromptTemplate] = {}
     small = list[Call]()
@@ -157,7 +159,9 @@ def _templates(latest: dict[str, list[Call]]) -> dict[str, PromptTemplate]:
     return found
 
 
-def _shares(field: Field, shape: AnswerShape, observations: Sequence[Observation]) -> list[tuple[str, int]]:
+def _count_values(
+    field: Field, shape: AnswerShape, observations: Sequence[AnswerObservation]
+) -> list[tuple[str, int]]:
     counts: Counter[str] = Counter()
     for each in observations:
         value = shape.read(each.answer)[field.path]

@@ -25,7 +25,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from bertsmith.errors import BertsmithError
-from bertsmith.mirror.answering.judging import MOVES, change, moved
+from bertsmith.mirror.answering.judging import MOVES, apply_move, change_stage
 from bertsmith.mirror.answering.stages import Stage
 from bertsmith.mirror.database import shown
 from bertsmith.mirror.page.state import StateReader
@@ -148,8 +148,8 @@ class MirrorPage:
             raise InvalidRequest(f"There is no version {version!r} in the store.")
         if before.revision != revision:
             raise StageConflict("The mode was changed meanwhile. Look again before you decide.")
-        after = moved(stages, before, move, self.settings.canary_share)
-        change(stages, before, after, f"on the page{f', by {who}' if who else ''}")
+        after = apply_move(stages, before, move, self.settings.canary_share)
+        change_stage(stages, before, after, f"on the page{f', by {who}' if who else ''}")
         return after
 
 

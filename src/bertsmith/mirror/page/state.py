@@ -9,9 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bertsmith.metrics.guarantees.bounds import clopper_pearson
-from bertsmith.mirror.answering.accounts import accounts
-from bertsmith.mirror.answering.stage_store import Point, StageStore, learned, points
-from bertsmith.mirror.answering.stages import first_evidence
+from bertsmith.mirror.answering.accounts import read_accounts
+from bertsmith.mirror.answering.stage_store import (
+    AgreementPoint,
+    StageStore,
+    read_agreement_points,
+    read_findings,
+)
+from bertsmith.mirror.answering.stages import empty_evidence
 from bertsmith.mirror.call import Call, Json
 from bertsmith.mirror.fields import plain
 from bertsmith.mirror.settings import MirrorSettings
@@ -42,8 +47,8 @@ class StateReader:
     def state(self, *, has_texts: bool = False) -> dict[str, Any]:
         """With `has_texts` texts of calls stand beside what a student takes them for."""
         versions, stages, to_train = self.store.versions(), self.stages.stages(), self._to_train()
-        accounted = accounts(self.stages, self.settings.prices)
-        trained = learned(self.store)
+        accounted = read_accounts(self.stages, self.settings.prices)
+        trained = read_findings(self.store)
         wanted = {each.stage.version for each in accounted} | trained.keys()
         # Those, then the versions with most calls.
         ordered = sorted(versions, key=lambda each: (each.version not in wanted, -each.calls))
@@ -65,7 +70,9 @@ class StateReader:
             "details": {each.version: self._details(each) for each in shown},
             "answering": [each.as_json() for each in accounted],
             "students": self._students(),
-            "agreement": {student: _agreement(of) for student, of in points(self.store).items()},
+            "agreement": {
+                student: _agreement(of) for student, of in read_agreement_points(self.store).items()
+            },
             "learned": {version: self._learned(each, has_texts) for version, each in trained.items()},
             "trainings": self._trainings(),
             "changes": [each._asdict() for each in self.stages.changes()[-_CHANGES:]],
@@ -103,7 +110,7 @@ class StateReader:
     def _students(self) -> dict[str, Any]:
         known, found = self.stages.evidence(), dict[str, Any]()
         for number, student in self.stages.students().items():
-            evidence = known.get(number) or first_evidence(student.epsilon, student.delta)
+            evidence = known.get(number) or empty_evidence(student.epsilon, student.delta)
             low, high = evidence.audits.interval()
             found[number] = {
                 "added": student.added,
@@ -157,11 +164,11 @@ def _fields(version: VersionCount) -> dict[str, list[str]]:
     return found
 
 
-def _agreement(course: list[Point]) -> dict[str, Any]:
+def _agreement(course: list[AgreementPoint]) -> dict[str, Any]:
     """The confidence sequence, and beside it blocks of comparisons by themselves, each with its interval:
     what came lately doesn't hide among what came before.
     """
-    blocks, last = list[dict[str, Any]](), Point(0, course[0].at, 0.0, 0.0, 0.0, 1.0)
+    blocks, last = list[dict[str, Any]](), AgreementPoint(0, course[0].at, 0.0, 0.0, 0.0, 1.0)
     for point in course:
         count = point.compared - last.compared
         if count < course[-1].compared / _BLOCKS:
