@@ -149,7 +149,7 @@ def step_parts(
     computing = sum(part.seconds for part in parts)
     optimizer = float(_OPTIMIZER_BYTES * weights) / (gpus if sharded else 1)
     encoders = [config] if generator is None else [config, generator]
-    orthogonal = sum(muon_flops(each) for each in encoders) if muon else 0.0
+    orthogonal = sum(muon_flops(encoder) for encoder in encoders) if muon else 0.0
     seconds = optimizer / bandwidth + orthogonal / (speed / gpus)
     parts.append(StepPart(OPTIMIZER, orthogonal * gpus, optimizer * gpus, seconds))
     exchanged = float(how.gradient_bytes * weights)

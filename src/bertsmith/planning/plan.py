@@ -212,7 +212,7 @@ def _notes_on_share(machine: Accelerator, width: int) -> list[str]:
             "itself, whose log has the share, are worth their price before days are paid."
         )
     if not machine.knows(width):
-        known = " and ".join(str(each) for each in sorted(machine.shares))
+        known = " and ".join(str(share) for share in sorted(machine.shares))
         notes.append(
             f"The share is known for a width of {known}, not for {width}: the nearest is taken. Narrow "
             "models reach less, wide ones more."

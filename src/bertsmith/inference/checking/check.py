@@ -50,7 +50,7 @@ class Check:
 
     @property
     def agrees(self) -> bool:
-        return not self.settings and all(each.agrees for each in self.comparisons.values())
+        return not self.settings and all(comparison.agrees for comparison in self.comparisons.values())
 
 
 @door(

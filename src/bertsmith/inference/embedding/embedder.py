@@ -1,4 +1,7 @@
-"""Vectors of texts for search and comparison: one a text, of length 1, from a model trained for it or not.
+"""Embedder: one vector of unit length for each text, for search and comparison.
+
+Any encoder will do, whether or not it was trained for embeddings. Read `Embedder.embed_batches` first, which
+`queries` and `documents` call; text_chunks.py tokenises.
 
 E texts, W windows of them, N tokens in the packed batch, H hidden size, D width of a vector.
 """
@@ -39,7 +42,7 @@ from bertsmith.tasks.forward_passes import forward_passes, usual_forward_tokens
 from bertsmith.tasks.heads.pooling import Pooling, join_pooled, pool_examples
 
 PromptKind = Literal["query", "document"]
-Watch = Callable[[int, int], None]  # told how many texts and tokens are done
+Watch = Callable[[int, int], None]  # called with the numbers of texts and tokens done
 LongTexts = Literal["truncate", "windows"]
 
 PRECISIONS = (torch.float32, torch.int16, torch.bfloat16, torch.float16)
@@ -48,7 +51,7 @@ _STRIDE = 32  # tokens that neighbouring windows share
 
 
 class EmbeddedChunk(NamedTuple):
-    """Vectors (E, D) of a chunk of texts, and how many tokens were computed for them."""
+    """`vectors` (E, D) of a chunk of texts, and the number of `tokens` the model computed for them."""
 
     vectors: Vectors
     tokens: int
@@ -58,7 +61,7 @@ Embedded = EmbeddedChunk  # the name that programs written for earlier versions 
 
 
 class Embedder:
-    """An encoder, and how its hidden states become a vector: as its folder says, else by their mean.
+    """An encoder that turns texts into vectors, by the pooling that its folder names or else by mean pooling.
 
     >>> embedder = Embedder("minilm")
     >>> embedder.documents(["The court granted the motion.", "Denied."]).shape
@@ -104,32 +107,32 @@ class Embedder:
         if not isinstance(long_texts, str) or long_texts not in get_args(LongTexts):
             raise InputError(f"long_texts must be {' or '.join(get_args(LongTexts))}, found {long_texts!r}.")
         self.folder = locate_vector_model(model)
-        found = self._settings = read_sentence_settings(self.folder)
-        started: Engine[Bert] | Engine[StaticTable]
+        settings = self._settings = read_sentence_settings(self.folder)
+        engine: Engine[Bert] | Engine[StaticTable]
         if is_static(self.folder):
-            started = start_engine(load_static(self.folder), found.encoder)
+            engine = start_engine(load_static(self.folder), settings.encoder)
         else:
-            started = start_engine(load_encoder(found.encoder), found.encoder, device, compute_dtype)
-        self.encoder: Bert | StaticTable = started.model
-        self.tokenizer, self.device, self.compute_dtype = started[1:]
+            engine = start_engine(load_encoder(settings.encoder), settings.encoder, device, compute_dtype)
+        self.encoder: Bert | StaticTable = engine.model
+        self.tokenizer, self.device, self.compute_dtype = engine[1:]
         config = self.encoder.config
         self.full_width = config.hidden_size
         self.projection: nn.Module | None = None
-        if found.projection is not None:
-            linear = read_projection(found.projection, config.hidden_size)
+        if settings.projection is not None:
+            linear = read_projection(settings.projection, config.hidden_size)
             self.full_width = linear.out_features
             self.projection = as_kernel(linear, nn.ModuleDict({"encoder": self.encoder}))
         self.dimensions = _require_within(dimensions, self.full_width, "dimensions", "the model's width") or (
-            found.truncate_dim and min(found.truncate_dim, self.full_width)
+            settings.truncate_dim and min(settings.truncate_dim, self.full_width)
         )
         self.max_length = _require_within(
             max_length, config.max_length, "max_length", "what it has positions for", SHORTEST
-        ) or min(found.max_length or config.max_length, config.max_length)
+        ) or min(settings.max_length or config.max_length, config.max_length)
         self.prefixes: dict[PromptKind, str] = {
-            "query": found.query_prefix if query_prefix is None else query_prefix,
-            "document": found.document_prefix if document_prefix is None else document_prefix,
+            "query": settings.query_prefix if query_prefix is None else query_prefix,
+            "document": settings.document_prefix if document_prefix is None else document_prefix,
         }
-        self.pooling: Pooling = found.pooling
+        self.pooling: Pooling = settings.pooling
         self.long_texts = long_texts
         self.normalise = normalise
         self.batch_tokens = batch_tokens or usual_forward_tokens(self.device)
@@ -146,7 +149,7 @@ class Embedder:
             self._reader = TableReader(self.encoder, self.tokenizer, room)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy in another process computes on the processor: its machine may have no GPU."""
+        """A pickled copy computes on the processor: the machine that unpickles it may have no GPU."""
         state = dict(vars(self))
         if self.device.type != "cpu":
             cpu = torch.device("cpu")
@@ -156,22 +159,26 @@ class Embedder:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        if isinstance(self.encoder, Bert):  # one that was on a GPU isn't prepared yet
+        if isinstance(
+            self.encoder, Bert
+        ):  # an encoder that was on a GPU isn't prepared for the processor yet
             self.encoder = prepare_for_inference(self.encoder, self.compute_dtype)
 
     @property
     def dtype_of_copies(self) -> torch.dtype:
-        """What a copy in another process multiplies in: a GPU's in float32, which each machine can."""
+        """The precision of a pickled copy: float32 if this embedder is on a GPU, which any machine supports,
+        else its own `compute_dtype`.
+        """
         return self.compute_dtype if self.device.type == "cpu" else torch.float32
 
     @cached_property
     def model_sha256(self) -> str:
-        """Of all in the folder that texts become vectors by: of the weights, where there is nothing else."""
+        """SHA-256 of all files that determine the vectors; of the weights alone where there are no others."""
         return self._settings.weights_sha256()
 
     @property
     def caveat(self) -> str:
-        """A sentence for whoever compares the vectors, where the model wasn't trained for how; else ''."""
+        """A warning if the vectors are compared in another way than the model was trained for, else ''."""
         if not (self._settings.by_dot and self.normalise):
             return ""
         return (
@@ -182,22 +189,24 @@ class Embedder:
 
     @property
     def width(self) -> int:
-        """D."""
+        """D, the number of dimensions of a vector, after any truncation."""
         return self.dimensions or self.full_width
 
     @door(progress=optional(function))
     def queries(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
-        """(E, D) of what is searched for. Raises InputError for what is no list of texts."""
-        return self._all(texts, "query", progress)
+        """Embeds texts that are searched for: (E, D). Raises InputError unless `texts` is a list of texts."""
+        return self._embed_list(texts, "query", progress)
 
     @door(progress=optional(function))
     def documents(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
-        """(E, D) of what is searched in. Raises InputError for what is no list of texts."""
-        return self._all(texts, "document", progress)
+        """Embeds texts that are searched in: (E, D). Raises InputError unless `texts` is a list of texts."""
+        return self._embed_list(texts, "document", progress)
 
     @property
     def encode(self) -> NoReturn:
-        """There is none, for it couldn't know which prefix to put before a text: AttributeError says so."""
+        """Always raises AttributeError: `encode` couldn't know which prefix a text needs, so `queries` and
+        `documents` take its place.
+        """
         raise AttributeError(
             "An Embedder has no encode(). documents(texts) gives the vectors of what is searched in or "
             "compared, queries(texts) those of what is searched for."
@@ -211,11 +220,12 @@ class Embedder:
         size: int = CHUNK,
         watch: Watch | None = None,
     ) -> Iterator[EmbeddedChunk]:
-        """Vectors of `size` texts at a time, in order; the last chunk has fewer.
+        """Yields the vectors of `size` texts at a time, in order; the last chunk may have fewer.
 
-        A chunk's vectors don't depend on what comes before or after it. A thread reads and tokenises beside
-        the model; held are at most three chunks as token ids (8 bytes each) and, as text, 130,000
-        characters or one longer text. `watch` is told after each batch how many texts and tokens are done.
+        A chunk's vectors don't depend on the chunks before or after it. A thread reads and tokenises ahead of
+        the model. At most three chunks are in memory as token ids (8 bytes each), besides 130,000 characters
+        of text or one longer text. `watch` is called after each batch with the numbers of texts and tokens
+        done. Raises InputError for an unknown `kind` and for anything but texts.
         """
         if not isinstance(kind, str) or kind not in self.prefixes:
             raise InputError(f"kind must be query or document, found {kind!r}.")
@@ -230,54 +240,57 @@ class Embedder:
             for vectors, tokens in self._reader.batches(texts, self.prefixes[kind], size):
                 report(len(vectors), tokens)
                 texts_before, tokens_before = texts_before + len(vectors), tokens_before + tokens
-                yield EmbeddedChunk(self._finished(vectors), tokens)
+                yield EmbeddedChunk(self._truncate_and_normalise(vectors), tokens)
             return
-        held, texts_held, tokens_held = list[Vectors](), 0, 0
+        pending, pending_texts, pending_tokens = list[Vectors](), 0, 0
         for chunk in self.windows.chunks(texts, self.prefixes[kind], size):
-            held.append(self._vectors(chunk, report))
+            pending.append(self._embed_chunk(chunk, report))
             tokens = int(chunk.lengths.sum())
-            texts_held, tokens_held = texts_held + chunk.texts, tokens_held + tokens
+            pending_texts, pending_tokens = pending_texts + chunk.texts, pending_tokens + tokens
             texts_before, tokens_before = texts_before + chunk.texts, tokens_before + tokens
-            if texts_held == size:
-                yield EmbeddedChunk(np.concatenate(held), tokens_held)
-                held, texts_held, tokens_held = [], 0, 0
-        if held:
-            yield EmbeddedChunk(np.concatenate(held), tokens_held)
+            if pending_texts == size:
+                yield EmbeddedChunk(np.concatenate(pending), pending_tokens)
+                pending, pending_texts, pending_tokens = [], 0, 0
+        if pending:
+            yield EmbeddedChunk(np.concatenate(pending), pending_tokens)
 
-    def _all(self, texts: Sequence[str], kind: PromptKind, progress: Progress | None) -> Vectors:
+    def _embed_list(self, texts: Sequence[str], kind: PromptKind, progress: Progress | None) -> Vectors:
         require_list(texts)
 
-        def report(done: int, tokens: int) -> None:
+        def report(end: int, tokens: int) -> None:
             if progress is not None:
-                progress(done, len(texts), "texts")
+                progress(end, len(texts), "texts")
 
         vectors = np.empty((len(texts), self.width), np.float32)
-        done = 0
+        end = 0
         for chunk in self.embed_batches(texts, kind, watch=report):
-            before, done = done, done + len(chunk.vectors)
-            require_count(max(done, len(vectors)), len(vectors))
-            vectors[before:done] = chunk.vectors
-        require_count(done, len(vectors))
+            start, end = end, end + len(chunk.vectors)
+            require_count(max(end, len(vectors)), len(vectors))
+            vectors[start:end] = chunk.vectors
+        require_count(end, len(vectors))
         return vectors
 
-    def _vectors(self, chunk: Chunk, report: Watch) -> Vectors:
-        """(E, D). Windows are pooled by themselves, (W, H), then those of a text together; `report` counts
-        them as parts of a text.
+    def _embed_chunk(self, chunk: Chunk, report: Watch) -> Vectors:
+        """Embeds a chunk: (E, D). Each window is pooled first, (W, H), then a text's windows together.
+        `report` counts a window as its share of a text.
         """
-        sequences = tokens = 0
+        sequences_done = tokens_done = 0
         pooled = np.empty((len(chunk.sequences), self.encoder.config.hidden_size), np.float32)
-        how = self.pooling, self.device, self.compute_dtype, self.batch_tokens
-        for numbers, vectors in pooled_in_batches(self.encoder, chunk.sequences, *how):
-            pooled[numbers] = vectors
-            sequences, tokens = sequences + len(numbers), tokens + int(chunk.lengths[numbers].sum())
-            report(sequences * chunk.texts // len(pooled), tokens)
+        options = self.pooling, self.device, self.compute_dtype, self.batch_tokens
+        for indices, vectors in pooled_in_batches(self.encoder, chunk.sequences, *options):
+            pooled[indices] = vectors
+            sequences_done, tokens_done = (
+                sequences_done + len(indices),
+                tokens_done + int(chunk.lengths[indices].sum()),
+            )
+            report(sequences_done * chunk.texts // len(pooled), tokens_done)
         if len(pooled) > chunk.texts:
-            size = chunk.lengths if self.pooling == "mean" else np.ones_like(chunk.lengths)
-            pooled = join_pooled(pooled, chunk.text_of_sequence, size, self.pooling)
-        return self._finished(projected(pooled, self.projection))
+            weights = chunk.lengths if self.pooling == "mean" else np.ones_like(chunk.lengths)
+            pooled = join_pooled(pooled, chunk.text_of_sequence, weights, self.pooling)
+        return self._truncate_and_normalise(projected(pooled, self.projection))
 
-    def _finished(self, pooled: Vectors) -> Vectors:
-        """(E, D)."""
+    def _truncate_and_normalise(self, pooled: Vectors) -> Vectors:
+        """Cuts vectors to `dimensions` and scales them to unit length, as far as the settings ask for it."""
         if self.dimensions:
             pooled = cut(pooled, self.dimensions, normalise=False)
         return normalised(pooled) if self.normalise else pooled
@@ -291,24 +304,26 @@ def pooled_in_batches(
     compute_dtype: torch.dtype,
     batch_tokens: int | None = None,
 ) -> Iterator[tuple[list[int], Vectors]]:
-    """Numbers of sequences of like length, and their vectors (…, H)."""
+    """Encodes and pools sequences in batches of like length, on `device`. Yields the indices of each batch's
+    sequences and their vectors (…, H).
+    """
 
     def pooled(batch: PackedBatch, layout: Layout) -> Tensor:
         with autocasting(encoder, device, compute_dtype):
             states = encoder(batch, layout.rows)
         return pool_examples(states.float(), layout, pooling)
 
-    for numbers, _, vectors in forward_passes(pooled, sequences, device, batch_tokens):
-        yield numbers, vectors
+    for indices, _, vectors in forward_passes(pooled, sequences, device, batch_tokens):
+        yield indices, vectors
 
 
 @torch.inference_mode()
 def projected(pooled: Vectors, projection: nn.Module | None) -> Vectors:
-    """(E, H) -> (E, D), where a model has a last product."""
+    """(E, H) -> (E, D) by the model's last linear layer; unchanged for a model without one."""
     return pooled if projection is None else np.asarray(projection(torch.from_numpy(pooled)).numpy())
 
 
-def _require_within(wanted: int | None, longest: int, name: str, why: str, least: int = 1) -> int | None:
-    if wanted is not None and not least <= wanted <= longest:
-        raise InputError(f"{name} must be {least} to {longest}, {why}; found {wanted}.")
-    return wanted
+def _require_within(value: int | None, highest: int, name: str, why: str, lowest: int = 1) -> int | None:
+    if value is not None and not lowest <= value <= highest:
+        raise InputError(f"{name} must be {lowest} to {highest}, {why}; found {value}.")
+    return value

@@ -1,4 +1,8 @@
-"""A table's texts → a Parquet file of vectors, shard by shard, so that a kill costs one shard at most."""
+"""embed_file: embeds the texts of a table into a Parquet file of vectors.
+
+Vectors are computed and written shard by shard, so that a job that is killed loses at most one shard. Read
+`embed_file`, then `_embed_missing_shards`.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,12 +38,12 @@ _OTHER_FORMATS = frozenset(
     {".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".txt", ".npy", ".npz", ".safetensors", ".gz", ".zst"}
 )
 _ID = "id"
-_SPELLINGS = ("id", "ID", "Id")  # a stream's columns aren't known beforehand
+_SPELLINGS = ("id", "ID", "Id")  # tried for a stream, whose columns aren't known beforehand
 
 
 @dataclass(frozen=True)
 class Count:
-    """Texts and tokens, and the seconds they took."""
+    """Numbers of texts and tokens, and the seconds that computing them took."""
 
     texts: int
     tokens: int
@@ -51,9 +55,12 @@ Watch = Callable[[Count], None]
 
 @dataclass(frozen=True)
 class EmbeddingResult:
-    """`whole` counts what is in the file, `computed` what this run added; `loss` is that of the precision on
-    the first vectors of this run, None for float32. `blank` rows have no text, from `first_blank`
-    on. `doubts` are sentences on what may have been misread.
+    """What `embed_file` wrote.
+
+    `whole` counts the texts in the file, `computed` those that this run added. `loss` is what the storage
+    precision costs, measured on the first vectors of this run; None for float32. `blank` is the number of
+    rows without a text, the first of which is `first_blank`. `doubts` are sentences on what may have been
+    misread.
     """
 
     path: Path
@@ -86,64 +93,67 @@ def embed_file(
     engine: Engine = "local",
     watch: Watch | None = None,
 ) -> EmbeddingResult:
-    """Vectors of a CSV, TSV, JSON lines, Parquet or text file, or of standard input ('-'); see vector_file.
+    """Embeds the rows of a CSV, TSV, JSON lines, Parquet or text file, or of standard input ('-'), into the
+    Parquet file `out` (see vector_file.py for its format).
 
-    `model` is the name that the file notes, by default that of the embedder's folder. Without `text` the
-    names of the columns decide; without `id` a column of that name is taken, else the row's number from 1.
-    int8's `ranges` are learnt from the first shard unless given. With `resume` finished shards are kept, and
-    a finished file of the same rows and settings is left as it is. With `engine` "ray" a cluster computes the
-    shards, and this process reads the rows and writes. Memory: `shard_rows` vectors and the ids of three
-    shards; on a cluster, of all shards of a round (see workers). Raises InputError for a file that exists
-    unless `overwrite` says to replace it, a name that ends as another format's, ranges of another width,
-    other rows or settings, rows that can't be read, and parts that another process is writing.
+    `model` is the model's name in the file's metadata, by default that of the embedder's folder. Without
+    `text` the column of texts is guessed by its name; without `id` a column named id is used, or else the
+    row's number, from 1. int8's `ranges` are learnt from the first shard unless given. With `resume`,
+    finished shards are kept, and a finished file of the same rows and settings is left alone. With `engine`
+    "ray" a cluster computes the shards, while this process reads the rows and writes. In memory are
+    `shard_rows` vectors and the ids of three shards; on a cluster, of all shards of a round (see workers).
+
+    Raises InputError if `out` exists, unless `overwrite`; for a name with another format's ending, ranges of
+    another width, other rows or settings than the shards were made with, rows that can't be read, and shards
+    that another process is writing.
     """
     if shard_rows < 1:
         raise InputError(f"--shard-rows must be 1 or more, found {shard_rows}.")
     require_engine(engine)
     about = _describe(embedder, model, kind, store_dtype, ranges, engine)
     parts = ShardFolder(behind_links(out), about, shard_rows)
-    finished = resume and not overwrite and parts.out.is_file()
-    if not finished:
+    is_finished = resume and not overwrite and parts.out.is_file()
+    if not is_finished:
         if is_standard_output(out) or is_stream(out):
             raise InputError(
                 f"{out} is not a file. Vectors are first written in parts beside a file, so name one "
                 "as --out."
             )
         require_no_loss(parts.out, overwrite, [input, embedder.folder])
-        if (ending := Path(out).suffix.lower()) in _OTHER_FORMATS:
+        if (suffix := Path(out).suffix.lower()) in _OTHER_FORMATS:
             raise InputError(
-                f"Vectors are written as Parquet, but {out} ends in {ending}. Give --out the ending .parquet."
+                f"Vectors are written as Parquet, but {out} ends in {suffix}. Give --out the ending .parquet."
             )
     layout: dict[str, Any] = {"header": header, "format": format, "encoding": encoding}
-    found = _read_rows(input, text, id, layout)
-    if finished:
-        result = _verify_finished(parts, ShardedRows(found, shard_rows))
+    rows = _read_rows(input, text, id, layout)
+    if is_finished:
+        result = _verify_finished(parts, ShardedRows(rows, shard_rows))
     else:
         make_folder(parts.folder)
         with sole_writer(parts.folder):
             parts.open(resume)
-            result = _embed_missing_shards(embedder, found, parts, kind, engine, watch)
+            result = _embed_missing_shards(embedder, rows, parts, kind, engine, watch)
     texts = _read_texts_again(input, text, id, layout)
     return replace(result, doubts=tuple(quoting_warnings(input, texts, format)))
 
 
 def _embed_missing_shards(
     embedder: Embedder,
-    found: Iterator[Row],
+    input_rows: Iterator[Row],
     parts: ShardFolder,
     kind: PromptKind,
     engine: Engine,
     watch: Watch | None,
 ) -> EmbeddingResult:
-    """The shards that aren't there, then the file of all."""
-    hashes, texts, tokens = parts.done()
-    rows = ShardedRows(found, parts.shard_rows, hashes)
+    """Computes the shards that are missing, then joins all of them into the file."""
+    hashes, texts_before, tokens_before = parts.done()
+    rows = ShardedRows(input_rows, parts.shard_rows, hashes)
     started, computed = time.monotonic(), Count(0, 0, 0.0)
-    cost: Loss | None = None
+    precision_loss: Loss | None = None
 
-    def report(texts: int, tokens: int) -> None:
+    def report(texts_before: int, tokens_before: int) -> None:
         if watch is not None:
-            watch(Count(texts, tokens, time.monotonic() - started))
+            watch(Count(texts_before, tokens_before, time.monotonic() - started))
 
     if engine == "ray":
         chunks = _embed_by_ray(embedder, rows, kind, report)
@@ -153,8 +163,8 @@ def _embed_missing_shards(
         for number, chunk in enumerate(chunks, start=len(hashes)):
             if parts.about.precision == "int8" and parts.about.ranges is None:
                 parts.note(parts.about.with_ranges(Int8Ranges.of(chunk.vectors)))
-            if cost is None and parts.about.precision != "float32" and len(chunk.vectors) > 1:
-                cost = loss(chunk.vectors, decode(encode(chunk.vectors, parts.about), parts.about))
+            if precision_loss is None and parts.about.precision != "float32" and len(chunk.vectors) > 1:
+                precision_loss = loss(chunk.vectors, decode(encode(chunk.vectors, parts.about), parts.about))
             ids, digest = rows.waiting.popleft()
             parts.write(number, vector_table(ids, chunk.vectors, parts.about), digest, chunk.tokens)
             seconds = time.monotonic() - started
@@ -163,20 +173,24 @@ def _embed_missing_shards(
     finally:
         if not parts.shards():
             parts.remove()
-    whole = Count(texts + computed.texts, tokens + computed.tokens, computed.seconds)
-    return EmbeddingResult(parts.out, parts.about, whole, computed, cost, rows.blank, rows.first_blank)
+    total = Count(texts_before + computed.texts, tokens_before + computed.tokens, computed.seconds)
+    return EmbeddingResult(
+        parts.out, parts.about, total, computed, precision_loss, rows.blank, rows.first_blank
+    )
 
 
 def _embed_by_ray(
     embedder: Embedder, rows: ShardedRows, kind: PromptKind, report: Callable[[int, int], None]
 ) -> Iterator[EmbeddedChunk]:
-    """A shard's vectors depend on its texts alone, and so are the same wherever it is computed."""
-    waiting, texts, tokens = rows.texts(), 0, 0
-    shards = iter(lambda: list(islice(waiting, rows.size)), [])
+    """Embeds shards on a Ray cluster. A shard's vectors depend on its texts alone, so they are the same on
+    any machine.
+    """
+    texts_left, texts_done, tokens_done = rows.texts(), 0, 0
+    shards = iter(lambda: list(islice(texts_left, rows.size)), [])
     for chunk in ordered_by_ray(partial(_embed_shard, embedder, kind), ((shard,) for shard in shards)):
         yield chunk
-        texts, tokens = texts + len(chunk.vectors), tokens + chunk.tokens
-        report(texts, tokens)
+        texts_done, tokens_done = texts_done + len(chunk.vectors), tokens_done + chunk.tokens
+        report(texts_done, tokens_done)
 
 
 def _embed_shard(embedder: Embedder, kind: PromptKind, texts: Sequence[str]) -> EmbeddedChunk:
@@ -219,13 +233,13 @@ def _describe(
 
 
 def _verify_finished(parts: ShardFolder, rows: ShardedRows) -> EmbeddingResult:
-    """The file as it is, if it is of these rows and settings."""
-    noted = read_about(parts.out)
-    require_same(noted, parts.about, parts.out)
+    """The result for a file that is finished. Raises InputError unless it is of these rows and settings."""
+    about = read_about(parts.out)
+    require_same(about, parts.about, parts.out)
     count = 0
     for _ in rows.texts():
         count += 1
-        rows.waiting.clear()  # of ids that nobody asks for
+        rows.waiting.clear()  # the ids aren't needed
     if pq.read_metadata(parts.out).metadata.get(ROWS.encode()) != rows.sha256.encode():
         raise InputError(
             f"{parts.out} was made from other rows than the input has now. Choose another --out, or remove "
@@ -233,23 +247,23 @@ def _verify_finished(parts: ShardFolder, rows: ShardedRows) -> EmbeddingResult:
         )
     parts.remove()
     counts = Count(count, 0, 0.0), Count(0, 0, 0.0)
-    return EmbeddingResult(parts.out, noted, *counts, None, rows.blank, rows.first_blank)
+    return EmbeddingResult(parts.out, about, *counts, None, rows.blank, rows.first_blank)
 
 
 def _read_rows(
     input: Path | str, text: str | int | None, id: str | int | None, layout: dict[str, Any]
 ) -> Iterator[Row]:
-    """(text,) or (text, id) of each; a blank line of plain text is a row without a text."""
+    """Reads rows as (text,) or (text, id); a blank line of a text file is a row without a text."""
     if str(input) == "-":
-        columns, more = [text or "text", *([id] if id else [])], () if id else _SPELLINGS
-        found = stream_rows(input, columns, optional=more, blank_lines=True, **layout)
-        return found if id else _keep_ids_if_any(found)
+        columns, optional_columns = [text or "text", *([id] if id else [])], () if id else _SPELLINGS
+        rows = stream_rows(input, columns, optional=optional_columns, blank_lines=True, **layout)
+        return rows if id else _keep_ids_if_any(rows)
     names = read_column_names(input, **layout)
     id = id or _find_id_column(names)
-    of_objects = {name: layout[name] for name in ("format", "encoding")}
-    if not id and are_objects(input, **of_objects):
-        # they may leave keys out, and ids that only some rows have are an error there
-        id = _find_id_column(read_keys(input, **of_objects))
+    json_layout = {name: layout[name] for name in ("format", "encoding")}
+    if not id and are_objects(input, **json_layout):
+        # objects may omit keys: a column of ids that the first row lacks must still be found
+        id = _find_id_column(read_keys(input, **json_layout))
     text = guess_text(input, **layout) if text is None else text
     return stream_rows(input, [text, *([id] if id else [])], blank_lines=True, **layout)
 
@@ -257,25 +271,26 @@ def _read_rows(
 def _read_texts_again(
     input: Path | str, text: str | int | None, id: str | int | None, layout: dict[str, Any]
 ) -> Iterator[str]:
-    """Nothing is opened until one is asked for, as of a pipe; none of standard input, which is read once."""
+    """The texts once more. Lazy, because a pipe can't be opened twice; none for standard input."""
     if str(input) != "-":
         for row in _read_rows(input, text, id, layout):
             yield as_text(row.values[0], row.where)
 
 
 def _keep_ids_if_any(rows: Iterator[Row]) -> Iterator[Row]:
-    """(text, id) of each, or (text,): the first row of a stream says which spelling it has. Raises InputError
-    for an id where that has none.
+    """Reduces a stream's rows to (text, id) or (text,): the first row shows how the column of ids is spelled.
+    Raises InputError for a later row with an id if the first has none.
     """
     first = next(rows)
-    ids = [place for place, value in enumerate(first.values) if place and value is not None][:1]
+    id_column = [column for column, value in enumerate(first.values) if column and value is not None][:1]
     for row in chain([first], rows):
-        other = next((value for value in row.values[1:] if value is not None), None)
-        if not ids and other is not None:
+        row_id = next((value for value in row.values[1:] if value is not None), None)
+        if not id_column and row_id is not None:
             raise InputError(
-                f"{row.where} has the id {other!r}, and the first row has none. Give an id to all or to none."
+                f"{row.where} has the id {row_id!r}, and the first row has none. Give an id to all or to "
+                "none."
             )
-        yield Row(tuple(row.values[place] for place in (0, *ids)), row.where)
+        yield Row(tuple(row.values[column] for column in (0, *id_column)), row.where)
 
 
 def _find_id_column(names: Sequence[str]) -> str | None:

@@ -1,5 +1,7 @@
-"""OUT.parts: the finished shards of an embedding job, from which a killed one goes on; and the job's rows
-shard by shard, those of finished shards checked against what was embedded.
+"""OUT.parts, the folder of an embedding job's finished shards: a job that was killed resumes from it.
+
+`ShardFolder` reads and writes the folder. `ShardedRows` reads the job's rows shard by shard and verifies by
+their hashes that the rows of finished shards haven't changed.
 
 about.json            what makes the vectors, and the rows of a shard; another job's parts are refused
 shard-00000.parquet   one shard, whole or absent; its metadata has the SHA-256 of its rows and its tokens
@@ -32,15 +34,16 @@ _PLAIN = {"compression": "none", "use_dictionary": False}
 
 
 class _JobFile(About):
-    """about.json."""
+    """The content of about.json: what makes the vectors, and the number of rows of a shard."""
 
     shard_rows: int
 
 
 @dataclass
 class ShardFolder:
-    """The parts beside `out`, each but the last of `shard_rows` rows. `about` may learn int8's ranges with
-    the first one.
+    """The folder of shards beside `out`. Each shard but the last has `shard_rows` rows.
+
+    For int8, `about` has no ranges until the first shard is computed, unless they were given.
     """
 
     out: Path
@@ -52,8 +55,8 @@ class ShardFolder:
         return self.out.with_name(f"{self.out.name}.parts")
 
     def open(self, resume: bool) -> None:
-        """In a folder that is there. Raises InputError when it holds another job's parts, or any without
-        `resume`.
+        """Prepares the folder, which must exist: writes about.json, or verifies the one of the job that is
+        resumed. Raises InputError if the folder holds another job's shards, or any shards without `resume`.
         """
         if not self.shards():
             self.note(self.about)
@@ -64,30 +67,32 @@ class ShardFolder:
                 "remove the folder to begin anew."
             )
         try:
-            noted = _JobFile.model_validate(read_json(self.folder / _ABOUT))
+            job = _JobFile.model_validate(read_json(self.folder / _ABOUT))
         except ValidationError as error:
             raise InputError(
                 f"{self.folder / _ABOUT} wasn't written by this version. Remove the folder to begin anew."
             ) from error
-        require_same(noted, self.about, self.folder)
-        if noted.shard_rows != self.shard_rows:
+        require_same(job, self.about, self.folder)
+        if job.shard_rows != self.shard_rows:
             raise InputError(
-                f"{self.folder} holds shards of {noted.shard_rows} rows, not {self.shard_rows}. Resume with "
-                f"--shard-rows {noted.shard_rows}, or remove the folder to begin anew."
+                f"{self.folder} holds shards of {job.shard_rows} rows, not {self.shard_rows}. Resume with "
+                f"--shard-rows {job.shard_rows}, or remove the folder to begin anew."
             )
-        self.about = About.model_validate(noted.model_dump(exclude={"shard_rows"}))
+        self.about = About.model_validate(job.model_dump(exclude={"shard_rows"}))
 
     def note(self, about: About) -> None:
-        """Writes down what makes the vectors."""
+        """Sets `about` and writes about.json."""
         self.about = about
         write_json(self.folder / _ABOUT, about.model_dump() | {"shard_rows": self.shard_rows})
 
     def shards(self) -> list[Path]:
-        """The finished ones, in order, up to the first that is missing."""
+        """Paths of the finished shards, in order, up to the first that is missing."""
         return list(takewhile(Path.exists, map(self._path, count())))
 
     def done(self) -> tuple[list[str], int, int]:
-        """Of the finished shards: each one's SHA-256, all rows, all tokens. InputError for a damaged one."""
+        """The SHA-256 of each finished shard, and the numbers of their rows and tokens together. Raises
+        InputError for a damaged shard.
+        """
         hashes, rows, tokens = list[str](), 0, 0
         for path in self.shards():
             try:
@@ -99,53 +104,53 @@ class ShardFolder:
         return hashes, rows, tokens
 
     def write(self, number: int, table: pa.Table, rows_sha256: str, tokens: int) -> None:
-        """One shard. Raises ResourceError when the disk is full."""
-        noted = {**(table.schema.metadata or {}), ROWS: rows_sha256, _TOKENS: str(tokens)}
+        """Writes one shard. Raises ResourceError when the disk is full."""
+        metadata = {**(table.schema.metadata or {}), ROWS: rows_sha256, _TOKENS: str(tokens)}
         buffer = pa.BufferOutputStream()
-        pq.write_table(table.replace_schema_metadata(noted), buffer, **_PLAIN)
+        pq.write_table(table.replace_schema_metadata(metadata), buffer, **_PLAIN)
         atomic_write(self._path(number), buffer.getvalue().to_pybytes())
 
     def join(self, shards: int, rows_sha256: str) -> None:
-        """So many shards become `out`, one in memory at a time; the parts are removed. The hash is that of
-        all rows. Raises InputError when a shard has gone.
+        """Joins the first `shards` shards into `out`, one in memory at a time, and removes the folder.
+        `rows_sha256` is the hash of all rows. Raises InputError when a shard is missing.
         """
-        whole = self.folder / _WHOLE
+        joined = self.folder / _WHOLE
         schema = vector_schema(self.about, **{ROWS: rows_sha256})
-        found = self.shards()
-        if len(found) < shards:
-            raise InputError(f"{self._path(len(found))} is gone. Run this again with --resume.")
-        with pq.ParquetWriter(whole, schema, **_PLAIN) as writer:
-            for path in found[:shards]:
+        finished = self.shards()
+        if len(finished) < shards:
+            raise InputError(f"{self._path(len(finished))} is gone. Run this again with --resume.")
+        with pq.ParquetWriter(joined, schema, **_PLAIN) as writer:
+            for path in finished[:shards]:
                 writer.write_table(pq.read_table(path).replace_schema_metadata(schema.metadata))
-        flush(whole)
-        whole.replace(self.out)
+        flush(joined)
+        joined.replace(self.out)
         flush(self.out.parent)
         self.remove()
 
     def remove(self) -> None:
-        """What is left of the parts once `out` stands."""
+        """Deletes the folder with whatever is left in it."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"shard-{number:05d}.parquet"
 
 
-def require_same(noted: About, wanted: About, where: Path) -> None:
-    """Raises InputError naming the first setting that differs; int8's ranges count only where given, a
-    vocabulary only where noted.
+def require_same(before: About, now: About, path: Path) -> None:
+    """Raises InputError naming the first setting that differs. int8's ranges are compared only if they were
+    given, the tokenizer only if the file names it.
     """
     for name in About.model_fields:
-        before, now = getattr(noted, name), getattr(wanted, name)
-        unknown = (name == "ranges" and now is None) or (name == "tokenizer_sha256" and not before)
-        if before != now and not unknown:
-            said = "other int8 ranges" if name == "ranges" else f"{name} {before!r}, not {now!r}"
+        old, new = getattr(before, name), getattr(now, name)
+        is_unstated = (name == "ranges" and new is None) or (name == "tokenizer_sha256" and not old)
+        if old != new and not is_unstated:
+            difference = "other int8 ranges" if name == "ranges" else f"{name} {old!r}, not {new!r}"
             raise InputError(
-                f"{where} was made with {said}. Resume with the same settings, or choose another --out."
+                f"{path} was made with {difference}. Resume with the same settings, or choose another --out."
             )
 
 
 class ShardRows(NamedTuple):
-    """The ids of a shard's rows in order, and the SHA-256 of its ids and texts."""
+    """The ids of a shard's rows in order, and the SHA-256 of these ids and the rows' texts."""
 
     ids: list[str]
     sha256: str
@@ -153,10 +158,12 @@ class ShardRows(NamedTuple):
 
 @dataclass
 class ShardedRows:
-    """Texts of `rows`, each (text,) or (text, id), `size` a shard. `texts` yields those that remain after the
-    `done` shards, given by their SHA-256; the rows of each shard that was read lie in `waiting`, in order.
-    `sha256` is that of all rows, once they are read. Rows without a text, whose vector is that of the special
-    tokens alone, are counted in `blank`; `first_blank` is the first one's place.
+    """Reads `rows`, each (text,) or (text, id), in shards of `size`.
+
+    `done` has the SHA-256 of each finished shard. `texts` yields the texts behind these; once all of a
+    shard's texts are read, its ids and hash are appended to `waiting`. `sha256` is the hash of all rows, set
+    at the end. `blank` counts rows without a text, whose vector is that of the special tokens alone, and
+    `first_blank` says where the first one stands.
     """
 
     rows: Iterable[Row]
@@ -169,8 +176,10 @@ class ShardedRows:
     first_blank: str = ""
 
     def texts(self) -> Iterator[str]:
-        """Raises InputError when a finished shard's rows have changed, and for what is no text or no id."""
-        ids, digest, whole = list[str](), hashlib.sha256(), hashlib.sha256()
+        """Yields the texts that are still to be embedded. Raises InputError when a finished shard's rows have
+        changed, and for a row whose text is no text or whose id is no id.
+        """
+        ids, shard_digest, total_digest = list[str](), hashlib.sha256(), hashlib.sha256()
         for number, row in enumerate(self.rows, 1):
             text = as_text(row.values[0], row.where)
             if is_blank(text):
@@ -178,20 +187,20 @@ class ShardedRows:
                 self.first_blank = self.first_blank or row.where
             ids.append(_row_id(row, number))
             for part in (ids[-1], text):
-                encoded = part.encode(errors="surrogatepass")
-                for each in (digest, whole):
-                    each.update(len(encoded).to_bytes(8) + encoded)
-            remains = self.shards >= len(self.done)
-            if len(ids) == self.size:  # before its last text is given out: whoever takes that looks here
-                self._close(ids, digest.hexdigest())
-                ids, digest = [], hashlib.sha256()
-            if remains:
+                data = part.encode(errors="surrogatepass")
+                for sha in (shard_digest, total_digest):
+                    sha.update(len(data).to_bytes(8) + data)
+            is_pending = self.shards >= len(self.done)
+            if len(ids) == self.size:  # before the last text is yielded: its consumer pops `waiting`
+                self._close(ids, shard_digest.hexdigest())
+                ids, shard_digest = [], hashlib.sha256()
+            if is_pending:
                 yield text
         if ids:
-            self._close(ids, digest.hexdigest())
+            self._close(ids, shard_digest.hexdigest())
         if self.shards < len(self.done):
             raise _changed_rows_error(self.shards)
-        self.sha256 = whole.hexdigest()
+        self.sha256 = total_digest.hexdigest()
 
     def _close(self, ids: list[str], sha256: str) -> None:
         if self.shards >= len(self.done):
@@ -202,17 +211,17 @@ class ShardedRows:
 
 
 def _row_id(row: Row, number: int) -> str:
-    """The row's own, or its number."""
+    """The row's id, or its number if rows have no ids. Raises InputError for an id that can't be stored."""
     if len(row.values) < 2:
         return str(number)
     if not isinstance(row.values[1], str | int) or row.values[1] == "":
         raise InputError(f"{row.where}: expected an id, a string or a whole number; found {row.values[1]!r}.")
-    id = str(row.values[1])
-    if LONE_SURROGATE.search(id):
+    row_id = str(row.values[1])
+    if LONE_SURROGATE.search(row_id):
         raise InputError(
-            f"{row.where}: the id {id!r} holds half of a UTF-16 pair, which is no character. Mend it."
+            f"{row.where}: the id {row_id!r} holds half of a UTF-16 pair, which is no character. Mend it."
         )
-    return id
+    return row_id
 
 
 def _changed_rows_error(shard: int) -> InputError:

@@ -1,5 +1,7 @@
-"""Texts chunk by chunk, so that memory doesn't grow with their number: as sequences for an encoder, or as
-vectors by a static table, whose words are looked up and whose rows are summed, at a hundred times the speed.
+"""Reads texts chunk by chunk, so that memory doesn't grow with their number.
+
+`TextWindows` makes token sequences for an encoder. `TableReader` makes vectors by a static table, which looks
+tokens up and sums their rows, a hundred times as fast as an encoder.
 
 E texts of a chunk, W windows: one a text, or several of a long one; N tokens, D width of a vector.
 """
@@ -30,17 +32,19 @@ from bertsmith.tasks.examples.encoding import (
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.word_cache import WordCache
 
-_CHARACTERS = 1 << 17  # tokenised at a time; of a chunk's texts only the ids are kept
+_CHARACTERS = 1 << 17  # tokenised at a time; a chunk keeps only the ids of its texts
 _TOKENS = 1 << 21  # of a chunk; more than 4,096 usual texts have
 _FIRST_ROW = np.zeros(1, np.int64)
-_CHARACTERS_OF_TABLE = 1 << 20  # held as text; of a chunk's texts only the ids are kept
+_CHARACTERS_OF_TABLE = 1 << 20  # in memory as text; a chunk keeps only the ids of its texts
 _LONG = 20  # characters a token: a text with more is longer than the limit, or made of endless words
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Texts ready to be computed: W sequences, and for each the number of its text, ascending (W,)."""
+    """Encoded texts: W `sequences`, and for each the index of its text in the chunk, ascending (W,). `texts`
+    is the number of texts.
+    """
 
     sequences: Sequence[EncodedExample]
     text_of_sequence: Ints
@@ -49,14 +53,16 @@ class Chunk:
     @cached_property
     def lengths(self) -> Ints:
         """(W,) tokens of each sequence, special ones included."""
-        return np.array([len(each.windows[0].token_ids) for each in self.sequences], np.int64)
+        return np.array([len(sequence.windows[0].token_ids) for sequence in self.sequences], np.int64)
 
 
 @dataclass(frozen=True)
 class TextWindows:
-    """`max_length` in tokens, special ones included. Longer texts are cut, or with a `stride` become windows
-    that share so many tokens. `first_row_only`: [CLS] is all that the pooling reads. `of_table`: a static
-    table's limit counts a text's own tokens, for special ones are none of its vector.
+    """Encodes texts as windows of at most `max_length` tokens, special tokens included.
+
+    Longer texts are truncated, or with a `stride` split into windows that share that many tokens.
+    `first_row_only`: the pooling reads [CLS] alone. `of_table`: for a static table `max_length` counts a
+    text's own tokens, because special tokens have no part in its vector.
     """
 
     tokenizer: Tokenizer
@@ -67,46 +73,46 @@ class TextWindows:
 
     @property
     def room(self) -> int:
-        """Tokens of a window without special ones."""
+        """How many tokens of a text fit into a window, beside the special tokens."""
         return self.max_length - (0 if self.of_table else special_tokens(self.tokenizer, 1))
 
     def chunks(self, texts: Iterable[str], prefix: str, size: int) -> Iterator[Chunk]:
-        """`size` texts at a time, in order; the last chunk has fewer. Long texts come in several chunks that
-        have `size` together. A thread reads and tokenises beside whoever takes them. InputError for what is
-        no text.
+        """Encodes `size` texts at a time, in order; the last chunk may have fewer. Long texts are divided
+        into several chunks that have `size` texts together. A thread reads and tokenises ahead of the caller.
+        Raises InputError for an item that is no text.
         """
         return _prefetched(self._chunks(texts, prefix, size), texts, size)
 
     def _chunks(self, texts: Iterable[str], prefix: str, size: int) -> Iterator[Chunk]:
-        numbered, left = iter(enumerate(texts, 1)), size
+        numbered_texts, remaining = iter(enumerate(texts, 1)), size
         while True:
-            made, owners, count, tokens = list[EncodedExample](), list[int](), 0, 0
-            for some in _split_by_characters(islice(numbered, left), prefix, _CHARACTERS):
-                for ids in self.tokenizer.encode_batch(some, self.room if self.stride is None else None):
+            sequences, text_indices, text_count, token_count = list[EncodedExample](), list[int](), 0, 0
+            for batch in _split_by_characters(islice(numbered_texts, remaining), prefix, _CHARACTERS):
+                for ids in self.tokenizer.encode_batch(batch, self.room if self.stride is None else None):
                     for start, end in windows(ids, self.room, self.stride, self.tokenizer.truncation):
-                        made.append(self.sequence(ids[start:end]))
-                        owners.append(count)
-                        tokens += end - start
-                    count += 1
-                if tokens > _TOKENS:
+                        sequences.append(self.sequence(ids[start:end]))
+                        text_indices.append(text_count)
+                        token_count += end - start
+                    text_count += 1
+                if token_count > _TOKENS:
                     break
-            if not count:
+            if not text_count:
                 return
-            yield Chunk(made, np.array(owners, np.int64), count)
-            left = left - count or size
+            yield Chunk(sequences, np.array(text_indices, np.int64), text_count)
+            remaining = remaining - text_count or size
 
     def sequence(self, ids: Sequence[int]) -> EncodedExample:
-        """Token ids between the tokenizer's special ones."""
+        """A sequence of one window: the token ids between the tokenizer's special tokens."""
         token_ids, segment_ids = join_segments(self.tokenizer, ids)
         rows = _FIRST_ROW if self.first_row_only else every_row(len(token_ids))
         return EncodedExample((Window(token_ids, segment_ids, rows),))
 
 
 class TableReader:
-    """Reads texts of any length; `room` is how many tokens of each count, None for all.
+    """Embeds texts of any length by a static table; `room` is how many tokens of a text count, None for all.
 
-    A vector is the sum of the rows of a text's tokens, divided by their number and that of the special
-    tokens, so that it is what the packed batch of a service gives.
+    A vector is the sum of the rows of a text's tokens, divided by their number plus that of the special
+    tokens: the same as the packed batch of a service gives.
     """
 
     def __init__(self, table: StaticTable, tokenizer: Tokenizer, room: int | None) -> None:
@@ -117,7 +123,7 @@ class TableReader:
         self._words = WordCache(tokenizer)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the words: another process finds its own."""
+        """Leaves the cache of words out: another process fills its own."""
         return {name: value for name, value in vars(self).items() if name != "_words"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -125,8 +131,9 @@ class TableReader:
         self._words = WordCache(self.tokenizer)
 
     def batches(self, texts: Iterable[str], prefix: str, size: int) -> Iterator[tuple[Vectors, int]]:
-        """Vectors (E, D) of `size` texts at a time, in order, and their tokens; the last chunk has fewer.
-        A thread looks words up beside the sums. InputError for what is no text.
+        """Yields the vectors (E, D) of `size` texts at a time, in order, and their number of tokens; the last
+        chunk may have fewer. A thread looks words up while rows are summed. Raises InputError for an item
+        that is no text.
         """
         for ids, lengths in _prefetched(self._token_ids(texts, prefix, size), texts, size):
             starts = np.cumsum(lengths) - lengths
@@ -139,24 +146,24 @@ class TableReader:
             yield vectors, int(lengths.sum()) + len(lengths) * self._around
 
     def _token_ids(self, texts: Iterable[str], prefix: str, size: int) -> Iterator[tuple[Ints, Ints]]:
-        """Of `size` texts at a time the ids (N,) one after the other, and how many each text has (E,)."""
-        numbered, number, room = iter(texts), 1, self.room
-        while some := list(islice(numbered, size)):
+        """For `size` texts at a time: their token ids end to end (N,), and the number for each text (E,)."""
+        iterator, first_number, room = iter(texts), 1, self.room
+        while chunk := list(islice(iterator, size)):
             ids, lengths = list[Ints](), list[Ints]()
-            for few in _split_by_characters(enumerate(some, number), prefix, _CHARACTERS_OF_TABLE):
+            for batch in _split_by_characters(enumerate(chunk, first_number), prefix, _CHARACTERS_OF_TABLE):
                 if room is not None:
-                    few = [self._beginning(text, room) for text in few]
-                found, counts = self._words.encode(few)
+                    batch = [self._cut_long_text(text, room) for text in batch]
+                token_ids, counts = self._words.encode(batch)
                 if room is not None and (counts > room).any():
-                    place = np.arange(len(found)) - np.repeat(np.cumsum(counts) - counts, counts)
-                    found, counts = found[place < room], np.minimum(counts, room)
-                ids.append(found.astype(np.int64))
+                    positions = np.arange(len(token_ids)) - np.repeat(np.cumsum(counts) - counts, counts)
+                    token_ids, counts = token_ids[positions < room], np.minimum(counts, room)
+                ids.append(token_ids.astype(np.int64))
                 lengths.append(counts)
-            number += len(some)
+            first_number += len(chunk)
             yield np.concatenate(ids), np.concatenate(lengths)
 
-    def _beginning(self, text: str, room: int) -> str:
-        """Of a long text as much as has more tokens than are read, so that no time goes into the rest."""
+    def _cut_long_text(self, text: str, room: int) -> str:
+        """The beginning of a long text, more than `room` tokens of it: the rest isn't tokenised in vain."""
         end = room * _LONG
         while end < len(text):
             part = text[: text.rfind(" ", 0, end) + 1 or end]
@@ -167,21 +174,23 @@ class TableReader:
 
 
 def _prefetched(chunks: Iterator[Item], texts: Iterable[str], size: int) -> Iterator[Item]:
-    """By a thread that is one ahead; for a list of `size` texts at most it would cost more than it saves."""
-    few = isinstance(texts, Sequence) and len(texts) <= size
-    return chunks if few else prefetch(chunks, ahead=1)
+    """Makes chunks in a thread, one ahead; not for a list of at most `size` texts, where that costs more than
+    it saves.
+    """
+    fits_one_chunk = isinstance(texts, Sequence) and len(texts) <= size
+    return chunks if fits_one_chunk else prefetch(chunks, ahead=1)
 
 
 def _split_by_characters(texts: Iterable[tuple[int, str]], prefix: str, most: int) -> Iterator[list[str]]:
-    """Numbered texts with the prefix before them, about `most` characters at a time."""
-    held, characters = list[str](), 0
+    """Puts the prefix before numbered texts and yields about `most` characters of them at a time."""
+    batch, characters = list[str](), 0
     for number, text in texts:
         if not isinstance(text, str):
             raise InputError(f"text {number}: expected a string, found {type(text).__name__}.")
-        held.append(prefix + text)
+        batch.append(prefix + text)
         characters += len(text)
         if characters >= most:
-            yield held
-            held, characters = [], 0
-    if held:
-        yield held
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch

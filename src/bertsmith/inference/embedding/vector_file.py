@@ -1,4 +1,4 @@
-"""Vectors on disk: a Parquet file that says in its metadata what made it.
+"""Vectors on disk: a Parquet file whose metadata says what made the vectors.
 
 id       string
 vector   a list of fixed size: D float32, D int8, or ceil(D / 8) uint8 of sign bits
@@ -29,10 +29,11 @@ _VALUES: dict[Precision, pa.DataType] = {"float32": pa.float32(), "int8": pa.int
 class About(BaseModel):
     """What made a file's vectors.
 
-    `model_sha256` is of its weights and what else in its folder makes vectors, `tokenizer_sha256` of what
-    makes token ids, "" in files of old that didn't note it; `max_length` in tokens; `products` what the model
-    computed in, `precision` what is stored; `ranges` those of int8, as base64 of 2 x D little-endian float32:
-    the lowest values, then the highest.
+    `model_sha256` is the hash of the weights and of every other file that determines the vectors.
+    `tokenizer_sha256` is the hash of what determines token ids, "" in files of older versions. `max_length`
+    counts tokens. `products` is the precision the model computed in, `precision` the one vectors are stored
+    in. `ranges` are those of int8: base64 of 2 x D little-endian float32, the lowest values, then the
+    highest.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,20 +54,20 @@ class About(BaseModel):
 
     @property
     def int8_ranges(self) -> Int8Ranges | None:
-        """`ranges` as numbers."""
+        """`ranges` decoded, (D,) lowest and (D,) highest values; None if the vectors aren't int8."""
         if self.ranges is None:
             return None
         lowest, highest = np.frombuffer(base64.b64decode(self.ranges), "<f4").reshape(2, self.dimensions)
         return Int8Ranges(lowest.astype(np.float32), highest.astype(np.float32))
 
     def with_ranges(self, ranges: Int8Ranges) -> "About":
-        """The same with `ranges` noted."""
+        """A copy of this description that holds `ranges`, encoded in base64."""
         numbers = np.stack([ranges.lowest, ranges.highest]).astype("<f4")
         return self.model_copy(update={"ranges": base64.b64encode(numbers.tobytes()).decode()})
 
 
 class VectorFile(NamedTuple):
-    """A file's content: `vectors` (E, D) float32, decoded whatever the precision."""
+    """A file's content. `vectors` are (E, D) float32, decoded from whatever precision they are stored in."""
 
     ids: list[str]
     vectors: Vectors
@@ -74,7 +75,7 @@ class VectorFile(NamedTuple):
 
 
 def read_vectors(path: Path | str) -> VectorFile:
-    """Raises InputError for what is no whole file of vectors."""
+    """Reads a file that `bertsmith embed` wrote. Raises InputError for a missing, damaged or other file."""
     about = read_about(path)
     table = pq.read_table(path)
     stored = table.column("vector").combine_chunks()
@@ -83,7 +84,7 @@ def read_vectors(path: Path | str) -> VectorFile:
 
 
 def read_about(path: Path | str) -> About:
-    """Of the metadata alone. Raises InputError as `read_vectors` does."""
+    """Reads a file's metadata alone. Raises InputError as `read_vectors` does."""
     try:
         metadata: dict[bytes, bytes] = pq.read_schema(path).metadata or {}
         return About.model_validate_json(metadata[_KEY])
@@ -96,7 +97,7 @@ def read_about(path: Path | str) -> About:
 
 
 def vector_table(ids: Sequence[str], vectors: Vectors, about: About, **noted: str) -> pa.Table:
-    """Vectors (E, D) in the precision of `about` as a table; `noted` goes into its metadata too."""
+    """A table of ids and vectors (E, D), stored in the precision of `about`; `noted` is further metadata."""
     values = encode(vectors, about)
     flat = pa.array(np.ascontiguousarray(values).reshape(-1), type=_VALUES[about.precision])
     schema = vector_schema(about, **noted)
@@ -105,14 +106,14 @@ def vector_table(ids: Sequence[str], vectors: Vectors, about: About, **noted: st
 
 
 def vector_schema(about: About, **noted: str) -> pa.Schema:
-    """Columns and metadata of a file."""
+    """The columns and the metadata of a file; `noted` is metadata besides `about`."""
     width = -(-about.dimensions // 8) if about.precision == "binary" else about.dimensions
     fields = [pa.field("id", pa.string()), pa.field("vector", pa.list_(_VALUES[about.precision], width))]
     return pa.schema(fields, metadata={_KEY.decode(): about.model_dump_json(), **noted})
 
 
 def encode(vectors: Vectors, about: About) -> npt.NDArray[Any]:
-    """(E, D) float32 -> the values that are stored."""
+    """(E, D) float32 -> the values to store: float32 or int8 (E, D), or bits uint8 (E, ceil(D / 8))."""
     if about.precision == "binary":
         return to_bits(vectors)
     ranges = about.int8_ranges
@@ -120,7 +121,7 @@ def encode(vectors: Vectors, about: About) -> npt.NDArray[Any]:
 
 
 def decode(values: npt.NDArray[Any], about: About) -> Vectors:
-    """The values that are stored -> (E, D) float32."""
+    """The stored values, as `encode` makes them -> (E, D) float32."""
     if about.precision == "binary":
         return from_bits(values, about.dimensions)
     ranges = about.int8_ranges

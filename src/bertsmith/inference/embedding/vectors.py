@@ -1,4 +1,4 @@
-"""Smaller vectors: fewer dimensions, a byte a dimension, a bit a dimension; and what each costs.
+"""Compresses vectors: fewer dimensions, a byte or a bit for each dimension; and measures what that costs.
 
 E vectors, D dimensions. Float vectors are (E, D) float32.
 
@@ -23,11 +23,11 @@ Bits = npt.NDArray[np.uint8]
 Precision = Literal["float32", "int8", "binary"]
 
 _STEPS = 255
-_COMPARED = 1000  # vectors among which neighbours are looked for: a million cosines
+_COMPARED = 1000  # vectors that are compared with each other: a million cosines
 
 
 def normalised(vectors: Vectors) -> Vectors:
-    """(E, D), each of length 1; a vector of zeros stays as it is. Raises NotFinite if a length overflows."""
+    """Scales vectors (E, D) to length 1; a vector of zeros stays. Raises NotFinite if a length overflows."""
     lengths = np.sqrt(np.einsum("ed,ed->e", vectors, vectors))[:, None]
     if not np.isfinite(lengths).all():
         raise NotFinite(
@@ -38,9 +38,10 @@ def normalised(vectors: Vectors) -> Vectors:
 
 
 def cut(vectors: Vectors, dimensions: int, *, normalise: bool = True) -> Vectors:
-    """(E, D) -> (E, dimensions): the first ones, of length 1 again (Kusupati et al. 2022, Matryoshka).
+    """Truncates vectors, (E, D) -> (E, dimensions), and scales them to length 1 again.
 
-    Good with models that were trained for it. Raises InputError unless 1 <= dimensions <= D.
+    Vectors of models that were trained for it lose little (Kusupati et al. 2022, Matryoshka). Raises
+    InputError unless 1 <= dimensions <= D.
     """
     width = vectors.shape[1]
     if not 1 <= dimensions <= width:
@@ -51,9 +52,9 @@ def cut(vectors: Vectors, dimensions: int, *, normalise: bool = True) -> Vectors
 
 @dataclass(frozen=True)
 class Int8Ranges:
-    """The `lowest` and `highest` value (D,) of each dimension, between which int8's 256 steps lie.
+    """The `lowest` and `highest` value (D,) of each dimension, between which the 256 steps of int8 lie.
 
-    They must be stored: without them codes say nothing. A value outside becomes the nearest end.
+    They must be stored with the codes, which can't be decoded without them. Values outside are clipped.
     """
 
     lowest: Vectors
@@ -61,7 +62,7 @@ class Int8Ranges:
 
     @classmethod
     def of(cls, vectors: Vectors) -> "Int8Ranges":
-        """Calibrated on (E, D) vectors; a thousand are plenty. Raises InputError for none."""
+        """The ranges of vectors (E, D); a thousand are plenty. Raises InputError if there are none."""
         if not len(vectors):
             raise InputError("int8 needs at least one vector to learn the range of its dimensions from.")
         return cls(vectors.min(0), vectors.max(0))
@@ -101,11 +102,12 @@ def from_bits(bits: Bits, dimensions: int) -> Vectors:
 
 @dataclass(frozen=True)
 class Loss:
-    """What smaller vectors cost on a sample of `vectors`.
+    """What compression costs, measured on a sample of so many `vectors`.
 
-    `cosine`: between a vector and its smaller self, the mean (NaN where widths differ); `cosine_error`: how
-    far the cosines of pairs are off, the mean; `neighbours_kept`: the share of each vector's `k` nearest, a
-    tenth of the others at most, that are still among them (NaN of two vectors).
+    `cosine`: the mean cosine of a vector and its compressed form (NaN if their widths differ).
+    `cosine_error`: the mean absolute error of the cosines of pairs. `neighbours_kept`: the share of a
+    vector's `k` nearest neighbours, `k` being at most a tenth of the others, that remain its nearest (NaN for
+    two vectors).
     """
 
     cosine: float
@@ -116,23 +118,24 @@ class Loss:
 
 
 def loss(vectors: Vectors, smaller: Vectors, k: int = 10) -> Loss:
-    """Of (E, D) vectors and the same after a round trip, (E, D) or fewer dimensions; the first 1,000 count.
+    """Compares vectors (E, D) with their compressed form, decoded, of D or fewer dimensions. The first 1,000
+    count.
 
-    Raises InputError for fewer than two vectors, or not as many of each.
+    Raises InputError for fewer than two vectors, or different numbers of them.
     """
     if len(vectors) != len(smaller) or len(vectors) < 2:
         raise InputError(
             f"expected as many vectors of one kind as of the other, at least two; found {len(vectors)} and "
             f"{len(smaller)}."
         )
-    whole, small = normalised(vectors[:_COMPARED]), normalised(smaller[:_COMPARED])
-    cosines, others = whole @ whole.T, small @ small.T
-    apart = ~np.eye(len(whole), dtype=np.bool_)
-    # Of all the others, all would be kept: a tenth of them at most, as the gate of an export has it.
-    k = min(k, max((len(whole) - 1) // 10, 1))
-    kept = (
+    full, small = normalised(vectors[:_COMPARED]), normalised(smaller[:_COMPARED])
+    cosines, others = full @ full.T, small @ small.T
+    apart = ~np.eye(len(full), dtype=np.bool_)
+    # If k were all the others, all would be kept: at most a tenth of them, as in the gate of an export.
+    k = min(k, max((len(full) - 1) // 10, 1))
+    kept_share = (
         np.nan
-        if k == len(whole) - 1
+        if k == len(full) - 1
         else np.mean(
             [
                 len(np.intersect1d(a, b)) / k
@@ -140,13 +143,13 @@ def loss(vectors: Vectors, smaller: Vectors, k: int = 10) -> Loss:
             ]
         )
     )
-    same = np.einsum("ed,ed->e", whole, small).mean() if whole.shape == small.shape else np.nan
+    same = np.einsum("ed,ed->e", full, small).mean() if full.shape == small.shape else np.nan
     error = np.abs(cosines - others)[apart].mean()
-    return Loss(float(same), float(error), float(kept), k, len(whole))
+    return Loss(float(same), float(error), float(kept_share), k, len(full))
 
 
 def _nearest(cosines: Vectors, k: int) -> npt.NDArray[np.int64]:
-    """(E, E) -> (E, k): the nearest others of each."""
+    """(E, E) -> (E, k): the indices of each vector's nearest others."""
     others = cosines.copy()
     np.fill_diagonal(others, -np.inf)
     return np.argpartition(-others, k - 1, axis=1)[:, :k]

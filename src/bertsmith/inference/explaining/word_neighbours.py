@@ -129,12 +129,12 @@ def _split_by_words(texts: list[str]) -> list[list[str]]:
     """The texts in their order, in runs of so few words that their vectors fit into memory."""
     parts: list[list[str]] = []
     room = 0
-    for each in texts:
-        count = len(_split_words(each))
+    for text in texts:
+        count = len(_split_words(text))
         if not parts or count > room:
             parts.append([])
             room = _WORDS_AT_A_TIME
-        parts[-1].append(each)
+        parts[-1].append(text)
         room -= count
     return parts
 

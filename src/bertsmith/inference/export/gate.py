@@ -204,10 +204,10 @@ class Gate:
 
 def _worst_of(comparisons: Sequence[GraphComparison]) -> GraphComparison:
     """Each sequence's largest change; an example agrees where it does in every arrangement."""
-    changes = np.max([each.changes for each in comparisons], axis=0)
+    changes = np.max([comparison.changes for comparison in comparisons], axis=0)
     if comparisons[0].agrees is None:
         return GraphComparison(changes, None)
-    agrees = [each.agrees for each in comparisons if each.agrees is not None]
+    agrees = [comparison.agrees for comparison in comparisons if comparison.agrees is not None]
     return GraphComparison(changes, np.all(agrees, axis=0))
 
 

@@ -92,7 +92,7 @@ def _name_products(graph: "ModelProto") -> None:
     weights = {tensor.name: tensor for tensor in graph.graph.initializer}
     renamed: dict[str, str] = {}
     for node in graph.graph.node:
-        scope = next((each.value for each in node.metadata_props if each.key.endswith("name_scopes")), "")
+        scope = next((prop.value for prop in node.metadata_props if prop.key.endswith("name_scopes")), "")
         match = _SCOPE.search(scope)
         if node.op_type == "MatMul" and match and node.input[1] in weights:
             node.name = match[1]

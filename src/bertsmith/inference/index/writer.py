@@ -81,7 +81,7 @@ class IndexWriter:
         if self.table.version != manifest.version:
             self.table.roll_back(manifest.version)
         self._hashes = read_hashes(folder, manifest.hashes)
-        self._golden = [each.vector for each in read_golden_queries(folder, manifest)]
+        self._golden = [query.vector for query in read_golden_queries(folder, manifest)]
         self.known: dict[str, IndexedDocument] = self.table.documents()
         self._later_parts = Counter[str]()  # of each document: how many `known` has behind the first one
         self._count_parts(self.known, 1)

@@ -41,8 +41,8 @@ def render_comparison(found: Comparison, command: str) -> str:
     best = best_system(found)
     columns, rows = figure_table(found)
     headline = [
-        (f"{_metric_title(found.main)}, {each.system.name}", _format_mean(each, found.main))
-        for each in found.figures
+        (f"{_metric_title(found.main)}, {figure.system.name}", _format_mean(figure, found.main))
+        for figure in found.figures
     ]
     return render_page(
         "ranking.html.jinja",
@@ -53,7 +53,7 @@ def render_comparison(found: Comparison, command: str) -> str:
         figures=Table("", columns, rows),
         metric=_metric_title(found.main),
         baseline=found.figures[0].system.name,
-        pictures=[_draw_differences(found, each) for each in found.figures[1:]],
+        pictures=[_draw_differences(found, figure) for figure in found.figures[1:]],
         best=best.system.name,
         failures=find_failures(found, best),
         command=command,
@@ -151,7 +151,7 @@ class Failure(NamedTuple):
 def find_failures(found: Comparison, of: Figures) -> list[Failure]:
     """The queries with the lowest scores; of equally bad ones first those where another system did best."""
     own = of.scores.values[found.main]
-    others = np.max([each.scores.values[found.main] for each in found.figures], axis=0)
+    others = np.max([figure.scores.values[found.main] for figure in found.figures], axis=0)
     order = np.lexsort((-others, own))[:WORST]
     return [_describe_failure(found, of, int(place)) for place in order if own[place] < 1]
 
@@ -169,7 +169,7 @@ def _describe_failure(found: Comparison, of: Figures, place: int) -> Failure:
     relevant = [document for document, grade in grades.items() if grade > 0]
     highest = min(relevant, key=lambda document: (-grades[document], ranks.get(document, len(ranking) + 1)))
     scores = " · ".join(
-        f"{each.system.name} {each.scores.values[found.main][place]:.3f}" for each in found.figures
+        f"{figure.system.name} {figure.scores.values[found.main][place]:.3f}" for figure in found.figures
     )
     text = _shorten(found.data.queries[query])
     return Failure(query, text, scores, [hit(each) for each in ranking[:SHOWN]], hit(highest))

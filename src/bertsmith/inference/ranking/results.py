@@ -107,7 +107,8 @@ class Comparison:
             "main_metric": self.main,
             "per_query": {
                 query: {
-                    each.system.name: float(each.scores.values[self.main][place]) for each in self.figures
+                    figure.system.name: float(figure.scores.values[self.main][place])
+                    for figure in self.figures
                 }
                 for place, query in enumerate(self.queries)
             },

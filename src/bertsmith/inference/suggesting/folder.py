@@ -107,11 +107,11 @@ def render_suggestions(found: Suggestions, command: str) -> str:
             ["One text", "Its label", "The other", "Its label", "Alike"],
             [
                 [
-                    *(_shorten(each.first), found.label_of(each.first)),
-                    *(_shorten(each.second), found.label_of(each.second)),
-                    f"{each.likeness:.0%}",
+                    *(_shorten(contradiction.first), found.label_of(contradiction.first)),
+                    *(_shorten(contradiction.second), found.label_of(contradiction.second)),
+                    f"{contradiction.likeness:.0%}",
                 ]
-                for each in found.contradictions
+                for contradiction in found.contradictions
             ],
             {0, 1, 2, 3},
         ),
