@@ -1,4 +1,8 @@
-"""Index: a folder of passages to be searched by meaning and by words, kept in step with its sources."""
+"""Index: a folder of passages that is searched by meaning and by words, and kept in step with its sources.
+
+`Index.build` makes or updates one (build.py), `Index.search` queries it (search.py). The passages are rows of
+a LanceDB table (passage_table.py); index.json (manifest.py) says which version of the table is committed.
+"""
 
 import shutil
 import warnings
@@ -34,28 +38,32 @@ PassageChoices = PassageSettings | Mapping[str, Any]  # all settings, or some of
 
 
 class _Commit(NamedTuple):
-    """What one commit left, so that no reader has the table of one and the columns of another."""
+    """One committed state of an index. Manifest and table are read together, so that a reader never has the
+    table of one commit and the columns of another.
+    """
 
     manifest: IndexManifest
     table: PassageTable
 
 
 class Index:
-    """An index on disk, opened to be searched and changed.
+    """An index on disk, open for searches and changes.
 
     >>> index = Index.build(["handbook/"], "indexes/handbook", model="minilm")
     >>> index.search("how do I book a day off?")[0].place
     'handbook/leave.md:12'
 
-    Any number of processes may search while one writes: a search sees what was committed when it began.
+    Any number of processes may search while one writes. A search reads what was committed when it began.
     """
 
     def __init__(
         self, path: Path, embedder: TextEmbedder | None = None, identity: IndexModel | None = None
     ) -> None:
-        """Use `open` or `build`. `identity`: of the embedder, where it is known already."""
+        """Called by `open` and `build`, which are the ways to make one. `identity` describes the embedder, if
+        it was computed already.
+        """
         self.path = path
-        self.changes: Changes | None = None  # what the last build or add did
+        self.changes: Changes | None = None  # by the last build or add
         self._embedder, self._identity = embedder, identity
         self._committed = _read_last_commit(path)
         self._rerankers: dict[str, Reranker] = {}
@@ -63,7 +71,7 @@ class Index:
     @classmethod
     @door(path=place)
     def open(cls, path: Path | str, embedder: TextEmbedder | None = None) -> "Index":
-        """Opens an index; `embedder`: your own, where it was built with one.
+        """Opens an index. `embedder` is your own embedder, if the index was built with one.
 
         Raises InputError when the folder is no index or is damaged, MissingExtra without lancedb.
         """
@@ -93,30 +101,31 @@ class Index:
         engine: Engine = "local",
         progress: Progress | None = None,
     ) -> "Index":
-        """Makes an index of files, folders and tables, or brings the one at `out` in step with them.
+        """Builds an index of files, folders and tables, or updates the one at `out` to match them.
 
-        Only new and changed documents are embedded; those that the sources no longer have are removed, but
-        for those that `add` put in. An interrupted build goes on. `model` and `passages` (all settings, or
-        some of them by name) are settled by the first build; a model may have moved, and is then named anew.
-        `embedder` is used in the model's place. From `approximate_from` passages on an approximate index is
-        trained and measured, 100,000 until a build says otherwise. With `engine` "ray" a cluster cuts and
-        embeds. What lies in `out` is no document.
+        Only new and changed documents are embedded. Documents that the sources no longer have are removed,
+        except those that `add` took in. An interrupted build resumes. The first build fixes `model` and
+        `passages` (all settings, or some of them by name); if the model's folder moves, a later build may
+        name its new place. `embedder` replaces the model. An approximate index is trained and measured once
+        there are `approximate_from` passages, by default 100,000. With `engine` "ray" a cluster divides
+        documents into passages and embeds them. Files in `out` are never documents.
+
         Raises InputError for sources that can't be read and for settings that differ from those of the index.
         """
         require_lancedb()
         require_engine(engine)
-        out, named = Path(out), [str(source) for source in sources]
-        found = Documents(named, documents, leave_out=out)
+        out, source_names = Path(out), [str(source) for source in sources]
+        source_documents = Documents(source_names, documents, leave_out=out)
         model = None if model is None else lasting_name(model)
         is_new = not (out / MANIFEST).exists()
         index = cls(out, *_create_new(out, model, embedder, passages)) if is_new else cls(out, embedder)
         index._require_settings(model, passages)
-        settled: dict[str, Any] = {}  # what a build says of the whole index, as index.json notes it
+        manifest_changes: dict[str, Any] = {}  # what a build says of the whole index, as index.json notes it
         if model is not None:
-            settled["model"] = index._committed.manifest.model.model_copy(update={"name": model})
+            manifest_changes["model"] = index._committed.manifest.model.model_copy(update={"name": model})
         if approximate_from is not None:
-            settled["approximate_from"] = approximate_from
-        index._update(named, found, False, settled, engine, progress, is_new)
+            manifest_changes["approximate_from"] = approximate_from
+        index._update(source_names, source_documents, False, manifest_changes, engine, progress, is_new)
         return index
 
     @door(sources=several(place), documents=optional(kind(DocumentSettings)), progress=optional(function))
@@ -128,17 +137,19 @@ class Index:
         engine: Engine = "local",
         progress: Progress | None = None,
     ) -> Changes:
-        """Takes in more documents, instead of those of the same ids; they stay until they are removed."""
+        """Adds documents, replacing any with the same ids. Later builds keep them; only `remove` takes them
+        out. Raises InputError for sources that can't be read.
+        """
         require_engine(engine)
-        named = [str(source) for source in sources]
-        found = Documents(named, documents, leave_out=self.path)
-        return self._update(named, found, True, {}, engine, progress)
+        source_names = [str(source) for source in sources]
+        source_documents = Documents(source_names, documents, leave_out=self.path)
+        return self._update(source_names, source_documents, True, {}, engine, progress)
 
     @door(ids=several(text))
     def remove(self, ids: Sequence[str]) -> int:
-        """Takes documents out by their ids; one that ends in '/' is a folder. Returns how many.
+        """Removes documents by their ids; an id that ends in '/' is a folder. Returns the number removed.
 
-        Raises InputError for an id that isn't there; nothing is removed then.
+        Raises InputError for an unknown id; then nothing is removed.
         """
         with writing(self.path) as writer:
             count = remove_documents(writer, ids)
@@ -155,15 +166,16 @@ class Index:
         reranker: str | Reranker | None = None,
         per_document: bool = False,
     ) -> list[Hit]:
-        """The k best passages, best first; fewer when the index or the filter has fewer.
+        """Returns the k best passages, best first; fewer if the index, or what the filter leaves, has fewer.
 
-        per_document: the k best documents instead, each by its best passage.
+        per_document: return the k best documents instead, each by its best passage.
 
-        mode: vector (meaning), text (words, BM25), hybrid (both, by reciprocal rank fusion). where: SQL on
-        the columns of `info`, such as "year >= 2015 AND source LIKE 'docs/%'". reranker: a model trained on
-        pairs, or a callable (query, passages) -> scores, that orders the 50 best anew.
-        Warns where a build or an `add` was interrupted: only what was committed is searched.
-        Raises InputError for an empty query, a filter that can't be used, and a damaged index.
+        mode: vector (meaning), text (words, BM25) or hybrid (both, by reciprocal rank fusion). where: an SQL
+        filter on the columns of `info`, such as "year >= 2015 AND source LIKE 'docs/%'". reranker: a model
+        trained on pairs, or a callable (query, passages) -> scores, which reorders the 50 best.
+
+        Warns if a build or an `add` was interrupted, because only committed documents are searched. Raises
+        InputError for an empty query, a filter that can't be used, and a damaged index.
         """
         query = without_surrogates(query)  # what a terminal makes of bytes that are no UTF-8
         check_query(query, k, mode)
@@ -176,16 +188,18 @@ class Index:
         return self.find(IndexQuery(query, vector, k, mode, where, per_document), reranker)
 
     def find(self, question: IndexQuery, reranker: Reranker | None = None) -> list[Hit]:
-        """As `search`, of a question whose vector was made by `embedder` already."""
+        """Searches by a query whose vector `embedder` has made already; otherwise as `search` does."""
         self.warn_if_unfinished()
-        return self._read(lambda seen: find_passages(seen.table, seen.manifest, question, reranker))
+        return self._read(lambda commit: find_passages(commit.table, commit.manifest, question, reranker))
 
     def texts(self) -> dict[str, str]:
-        """Every document by its id, the parts of a long one as one, with the text of its first passage."""
+        """The text of each document's first passage, by the document's id, in the order of ids. The parts of
+        a long document count as one.
+        """
 
-        def first_passages(seen: _Commit) -> dict[str, str]:
+        def first_passages(commit: _Commit) -> dict[str, str]:
             first: dict[str, tuple[int, str]] = {}
-            for batch in seen.table.scan(["document_id", "start", "text"]):
+            for batch in commit.table.scan(["document_id", "start", "text"]):
                 for row in batch.to_pylist():
                     id, passage = part_of(row["document_id"]), (row["start"], row["text"])
                     first[id] = min(first.get(id, passage), passage)
@@ -196,23 +210,23 @@ class Index:
 
     @property
     def embedder(self) -> TextEmbedder:
-        """The model behind the index, opened at the first use. Raises InputError where it is another now."""
-        return self._checked_embedder()
+        """The index's model, opened at first use. Raises InputError if it is no longer the same model."""
+        return self._open_checked_embedder()
 
     def require_same_model(self) -> None:
-        """Raises InputError where the model behind the index isn't the one that its passages were embedded
-        by. `refresh` before sees what is committed now.
+        """Raises InputError unless the model is the one that embedded the index's passages. Compares with the
+        commit that was read last: call `refresh` first to compare with the latest.
         """
-        self._checked_embedder()
+        self._open_checked_embedder()
 
     def refresh(self) -> bool:
-        """Sees what was committed since; every search does it. Returns whether there was anything."""
+        """Reads the latest commit; every search does so. Returns whether there was a newer one."""
         before = self._committed
         self._committed = _read_last_commit(self.path, before)
         return self._committed is not before
 
     def warn_if_unfinished(self) -> None:
-        """Warns that documents are missing or old, and says which command finishes the index."""
+        """Warns if documents may be missing or outdated, naming the command that finishes the index."""
         if to_repeat := self._committed.manifest.to_repeat:
             warnings.warn(
                 f"The index {self.path} isn't complete: what made or changed it was interrupted, or runs"
@@ -228,107 +242,109 @@ class Index:
         return self._committed.manifest
 
     def verify(self) -> int:
-        """Compares every file with the hash that was kept when it was committed, and reads every row; returns
-        how many. Raises InputError when the index is damaged.
+        """Compares every file with the hash stored at its commit, and reads every row. Returns the number of
+        rows. Raises InputError when the index is damaged.
         """
 
-        def verified(seen: _Commit) -> int:
-            verify_hashes(self.path, seen.manifest)
-            read_golden_queries(self.path, seen.manifest)
-            rows: int = sum(batch.num_rows for batch in seen.table.scan(seen.table.table.schema.names))
-            if rows != seen.manifest.rows:
+        def verify(commit: _Commit) -> int:
+            verify_hashes(self.path, commit.manifest)
+            read_golden_queries(self.path, commit.manifest)
+            rows: int = sum(batch.num_rows for batch in commit.table.scan(commit.table.table.schema.names))
+            if rows != commit.manifest.rows:
                 raise InputError(
-                    f"The index {self.path} is damaged: index.json counts {seen.manifest.rows:,} passages, "
+                    f"The index {self.path} is damaged: index.json counts {commit.manifest.rows:,} passages, "
                     f"the table has {rows:,}. Take it from a copy, or remove the folder and build it again."
                 )
             return rows
 
         self.refresh()
-        return self._read(verified)
+        return self._read(verify)
 
     def golden_queries(self) -> list[tuple[GoldenQuery, GoldenQuery]]:
-        """The golden queries as they were answered when the index was changed last, each beside what it finds
-        now; none in an index of an older Bertsmith. Raises InputError where they or the index are damaged.
+        """Pairs of golden queries: with the hits stored at the last change of the index, and with the hits
+        found now. Empty for an index of an older Bertsmith. Raises InputError if either is damaged.
         """
 
-        def asked_again(seen: _Commit) -> list[tuple[GoldenQuery, GoldenQuery]]:
-            kept = read_golden_queries(self.path, seen.manifest)
+        def ask_again(commit: _Commit) -> list[tuple[GoldenQuery, GoldenQuery]]:
+            golden = read_golden_queries(self.path, commit.manifest)
             return [
-                (query, ask_golden(seen.table, seen.manifest, query.text, query.vector, query.words))
-                for query in kept
+                (query, ask_golden(commit.table, commit.manifest, query.text, query.vector, query.words))
+                for query in golden
             ]
 
         self.refresh()
-        return self._read(asked_again)
+        return self._read(ask_again)
 
     def _read(self, read: Callable[[_Commit], Result]) -> Result:
-        """Once more where a writer has cleaned up meanwhile behind the version that was read."""
-        seen = self._committed
+        """Calls `read` with the last commit; once more with the latest, if a writer has deleted the version
+        meanwhile.
+        """
+        commit = self._committed
         try:
-            return read(seen)
+            return read(commit)
         except InputError:
             self.refresh()
-            if self._committed is seen:
+            if self._committed is commit:
                 raise
             return read(self._committed)
 
     def _update(
         self,
-        named: Sequence[str],
+        source_names: Sequence[str],
         documents: Documents,
         added: bool,
-        settled: Mapping[str, Any],
+        manifest_changes: Mapping[str, Any],
         engine: Engine,
         progress: Progress | None,
         is_new: bool = False,
     ) -> Changes:
         with writing(self.path) as writer:
-            self.refresh()  # here, where the index that is written to can't be built anew with another model
-            embedder = self._checked_embedder()
+            self.refresh()  # under the lock: nobody can rebuild the index with another model now
+            embedder = self._open_checked_embedder()
             try:
                 self.changes = update(
                     writer,
-                    named,
+                    source_names,
                     documents,
                     embedder,
                     added=added,
-                    settled=settled,
+                    settled=manifest_changes,
                     engine=engine,
                     progress=progress,
                 )
             except BaseException:
-                # Here, while no other process can have begun to write to it.
+                # Under the lock, so that no other process can have begun to write to the new index.
                 if is_new and not writer.manifest.documents and not writer.manifest.complete:
                     shutil.rmtree(self.path)
                 raise
         self.refresh()
         return self.changes
 
-    def _checked_embedder(self) -> TextEmbedder:
-        noted = self._committed.manifest.model
+    def _open_checked_embedder(self) -> TextEmbedder:
+        recorded = self._committed.manifest.model
         if self._embedder is None:
-            self._embedder = open_embedder(noted.name)
+            self._embedder = open_embedder(recorded.name)
         if self._identity is None:
-            self._identity = identify(noted.name, self._embedder)
-        require_same_model(self.path, noted, self._identity)
+            self._identity = identify(recorded.name, self._embedder)
+        require_same_model(self.path, recorded, self._identity)
         return self._embedder
 
     def _require_settings(self, model: str | None, passages: PassageChoices | None) -> None:
-        noted = self._committed.manifest
-        if model is not None and model != noted.model.name and self._identity is None:
+        manifest = self._committed.manifest
+        if model is not None and model != manifest.model.name and self._identity is None:
             self._embedder = self._embedder or open_embedder(model)
             self._identity = identify(model, self._embedder)
-        if passages is not None and _apply_choices(noted.passages, passages) != noted.passages:
+        if passages is not None and _apply_choices(manifest.passages, passages) != manifest.passages:
             raise InputError(
-                f"{self.path} was built with other passages ({noted.passages.tokens} tokens, overlap "
-                f"{noted.passages.overlap}, language {noted.passages.language}). Leave these settings out, "
-                "or build another index."
+                f"{self.path} was built with other passages ({manifest.passages.tokens} tokens, overlap "
+                f"{manifest.passages.overlap}, language {manifest.passages.language}). Leave these settings "
+                "out, or build another index."
             )
 
 
 def _read_last_commit(path: Path, before: _Commit | None = None) -> _Commit:
-    """`before` itself where nothing was committed since. A writer may commit and clean up between the reading
-    of the version and its opening: then there is a newer one.
+    """Opens the last commit; returns `before` itself if there is no newer one. Tries again if a writer
+    commits and deletes the version before it is opened.
     """
     manifest = read_index_manifest(path)
     if before is not None and manifest.commit == before.manifest.commit:
@@ -343,10 +359,10 @@ def _read_last_commit(path: Path, before: _Commit | None = None) -> _Commit:
         return _read_last_commit(path)
 
 
-def _apply_choices(usual: PassageSettings, said: PassageChoices | None) -> PassageSettings:
-    if isinstance(said, PassageSettings):
-        return said
-    return usual.changed(said) if said else usual
+def _apply_choices(defaults: PassageSettings, choices: PassageChoices | None) -> PassageSettings:
+    if isinstance(choices, PassageSettings):
+        return choices
+    return defaults.changed(choices) if choices else defaults
 
 
 def _create_new(
@@ -357,9 +373,9 @@ def _create_new(
     name = model or type(embedder).__name__
     embedder = embedder or open_embedder(name)
     settings = _apply_choices(PassageSettings().within(tokens_for_text(embedder)), passages)
-    if settings.checked().tokens > (room := tokens_for_text(embedder)):
+    if settings.checked().tokens > (most_tokens := tokens_for_text(embedder)):
         raise InputError(
-            f"Passages of {settings.tokens} tokens are longer than the {room} that {name} reads. "
+            f"Passages of {settings.tokens} tokens are longer than the {most_tokens} that {name} reads. "
             "Choose a smaller --passage-tokens."
         )
     identity = identify(name, embedder)

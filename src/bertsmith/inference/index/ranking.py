@@ -1,5 +1,5 @@
-"""Ways to search measured on questions whose right document is known: an index's own, or a model's over a
-whole collection.
+"""Evaluates ways to search on queries with known relevant documents: an index's ways, or a model's over a
+collection. `bertsmith rank` begins here.
 """
 
 import time
@@ -45,8 +45,9 @@ def rank_model_or_index(
     queries: int | None,
     english: bool,
 ) -> Comparison:
-    """Every way to search `data`'s collection by a model, or an index by the folder `model`, of `depth`
-    documents a query and measured on `k` of them. Raises what opening and reading them raises.
+    """Compares all ways to search: `data`'s collection by a model, or an index if `model` is an index's
+    folder. Each system keeps `depth` documents per query and is measured on the first `k`. Raises as opening
+    and reading them does.
     """
     settings = RankingSettings(depth, reranked, bm25=Bm25Settings(english=english))
     index = Index.open(model) if (Path(model) / MANIFEST).is_file() else None
@@ -57,13 +58,13 @@ def rank_model_or_index(
     if queries is not None:
         collection = collection.with_fewer_queries(queries)
     metrics = metrics_for(collection, k, depth)
-    reader = open_reranker(reranker) if reranker else None
+    opened_reranker = open_reranker(reranker) if reranker else None
     if index is not None:
-        systems = rank_by_index(index, collection, depth, reader, progress)
+        systems = rank_by_index(index, collection, depth, opened_reranker, progress)
     else:
         embedder = Embedder(model)
         collection = collection.noting(embedder.caveat)
-        systems = rank_by_all(collection, embedder, reader, settings, progress)
+        systems = rank_by_all(collection, embedder, opened_reranker, settings, progress)
     facts: dict[str, Any] = {
         "model": model,
         "reranker": reranker,
@@ -86,31 +87,33 @@ def rank_by_index(
     reranker: Reranker | None = None,
     progress: Progress | None = None,
 ) -> list[System]:
-    """The best `depth` documents for each judged query, by words, by vectors, by both, and re-ranked.
+    """Ranks the best `depth` documents for each judged query: by words, by vectors, by both, and re-ranked.
 
-    They are what a search of the index shows, a document at the rank of its best passage.
+    These are the documents that a search of the index shows, each at the rank of its best passage.
     """
-    ways: list[tuple[str, Mode, Reranker | None]] = [
+    systems_to_rank: list[tuple[str, Mode, Reranker | None]] = [
         (BM25, "text", None),
         (DENSE, "vector", None),
         (HYBRID, "hybrid", None),
     ]
     if reranker is not None:
-        ways.append((RERANKED, "hybrid", reranker))
+        systems_to_rank.append((RERANKED, "hybrid", reranker))
     queries = data.judged_queries()
-    begun = time.perf_counter()
+    start = time.perf_counter()
     vectors = dict(zip(queries, index.embedder.queries(list(queries.values())), strict=True))
-    embedding = 1000 * (time.perf_counter() - begun) / max(len(queries), 1)
+    embedding_milliseconds = 1000 * (time.perf_counter() - start) / max(len(queries), 1)
     systems = []
-    for name, mode, scores in ways:
-        begun, rankings = time.perf_counter(), Rankings()
+    for name, mode, own_reranker in systems_to_rank:
+        start, rankings = time.perf_counter(), Rankings()
         for id, query in queries.items():
             vector = None if mode == "text" else vectors[id]
-            hits = index.find(IndexQuery(query, vector, depth, mode, None, True), scores)
-            # Scores that keep the index's order, ties too, which other tools break by their own rules.
+            hits = index.find(IndexQuery(query, vector, depth, mode, None, True), own_reranker)
+            # Reciprocal ranks keep the index's order even for ties, which other tools break by other rules.
             rankings[id] = [(part_of(hit.document_id), 1.0 / rank) for rank, hit in enumerate(hits, start=1)]
             if progress is not None:
                 progress(len(rankings), len(queries), f"queries by {name}")
-        own = 1000 * (time.perf_counter() - begun) / max(len(queries), 1)
-        systems.append(System(name, rankings, own + (embedding if mode != "text" else 0.0)))
+        milliseconds = 1000 * (time.perf_counter() - start) / max(len(queries), 1)
+        systems.append(
+            System(name, rankings, milliseconds + (embedding_milliseconds if mode != "text" else 0.0))
+        )
     return systems

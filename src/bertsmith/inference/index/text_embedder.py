@@ -1,5 +1,5 @@
-"""The model behind an index: how it is known again, and how documents are cut and embedded by it, shard by
-shard, in this process or on a cluster.
+"""The model behind an index: how an index recognises it, and how documents are divided into passages and
+embedded, shard by shard, in this process or on a cluster.
 
 E texts or passages, D width of a vector.
 """
@@ -22,7 +22,7 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.workers import Engine, ordered, ordered_by_ray
 
 Vectors = npt.NDArray[np.float32]
-# What else two models must have in common, besides the width: its field in index.json, and what it is.
+# What two models must have in common besides the width: the field in index.json, and its name in messages.
 _MAKE_VECTORS = {
     "sha256": "set of weights",
     "tokenizer": "vocabulary",
@@ -32,14 +32,14 @@ _MAKE_VECTORS = {
     "query_prefix": "query prefix",
     "document_prefix": "document prefix",
 }
-CHARACTERS_OF_A_TOKEN = 4  # in English; only how large shards come out hangs on it
+CHARACTERS_OF_A_TOKEN = 4  # in English; only the size of shards depends on it
 
 
 class TextEmbedder(Protocol):
-    """What an index needs of a model; `Embedder` has it, and so may something of your own.
+    """What an index needs of a model: `Embedder` implements it, and so may an embedder of your own.
 
-    Noted in the index, if it has them: `prefixes` {"query": …, "document": …}, `model_sha256` by which it is
-    known again, its `pooling` and `long_texts`.
+    The index records these attributes too, if there are any: `prefixes` {"query": …, "document": …},
+    `model_sha256` by which the model is recognised, `pooling` and `long_texts`.
     """
 
     @property
@@ -49,28 +49,28 @@ class TextEmbedder(Protocol):
     def max_length(self) -> int: ...
 
     def queries(self, texts: Sequence[str]) -> Vectors:
-        """(E, D), each of length 1."""
+        """Embeds texts that are searched for: (E, D), each of length 1."""
 
     def documents(self, texts: Sequence[str]) -> Vectors:
-        """(E, D), each of length 1."""
+        """Embeds texts that are searched in: (E, D), each of length 1."""
 
 
 def open_embedder(name: str) -> TextEmbedder:
-    """By path, alias or hub name. Raises ModelError when there is no such model."""
+    """Opens an Embedder by path, alias or hub name. Raises ModelError when there is no such model."""
     from bertsmith.inference.embedding.embedder import Embedder
 
     return Embedder(name)
 
 
 def lasting_name(name: str) -> str:
-    """A folder's absolute path, so that an index is searched from anywhere; any other name as it is."""
+    """A folder's absolute path, so that the index can be searched from anywhere; other names unchanged."""
     folder = Path(name).expanduser()
     return str(folder.absolute()) if folder.is_dir() else name
 
 
 def identify(name: str, embedder: TextEmbedder) -> IndexModel:
-    """What an index notes of its model. Embeds one text to learn the width."""
-    noted = getattr(embedder, "prefixes", {})
+    """What an index records about its model. Embeds one text to learn the width."""
+    prefixes = getattr(embedder, "prefixes", {})
     return IndexModel(
         name=name,
         sha256=getattr(embedder, "model_sha256", ""),
@@ -79,36 +79,37 @@ def identify(name: str, embedder: TextEmbedder) -> IndexModel:
         pooling=getattr(embedder, "pooling", ""),
         max_length=embedder.max_length,
         long_texts=getattr(embedder, "long_texts", ""),
-        query_prefix=noted.get("query", ""),
-        document_prefix=noted.get("document", ""),
+        query_prefix=prefixes.get("query", ""),
+        document_prefix=prefixes.get("document", ""),
     )
 
 
-def require_same_model(index: Path, noted: IndexModel, found: IndexModel) -> None:
-    """Raises InputError when the vectors of `found` can't be compared with those in the index."""
-    if noted.dimension != found.dimension:
+def require_same_model(index: Path, recorded: IndexModel, current: IndexModel) -> None:
+    """Raises InputError when the vectors of `current` can't be compared with those in the index."""
+    if recorded.dimension != current.dimension:
         raise InputError(
-            f"{index} holds vectors of {noted.dimension} dimensions from {noted.name}, but {found.name} "
-            f"makes {found.dimension}. Use the same model, or build another index."
+            f"{index} holds vectors of {recorded.dimension} dimensions from {recorded.name}, but "
+            f"{current.name} makes {current.dimension}. Use the same model, or build another index."
         )
-    differ = []
-    for field, what in _MAKE_VECTORS.items():
-        before, now = getattr(noted, field), getattr(found, field)
-        # an empty prefix is one; anything else that is empty isn't known
-        if before != now and (field.endswith("_prefix") or (before and now)):
-            differ.append(what)
-    if differ:
+    differences = []
+    for field, part in _MAKE_VECTORS.items():
+        old, new = getattr(recorded, field), getattr(current, field)
+        # an empty prefix is a prefix; any other empty field is unknown
+        if old != new and (field.endswith("_prefix") or (old and new)):
+            differences.append(part)
+    if differences:
         raise InputError(
-            f"{index} was built by {noted.name} with another {' and '.join(differ)} than {found.name} has "
-            "now, so that their vectors can't be compared. Use the same model, or build another index."
+            f"{index} was built by {recorded.name} with another {' and '.join(differences)} than "
+            f"{current.name} has now, so that their vectors can't be compared. Use the same model, or build "
+            "another index."
         )
 
 
 def tokens_for_text(embedder: TextEmbedder) -> int:
-    """Tokens of a document's text that the model reads: special ones and the prefix are none of it."""
+    """How many tokens of a document's text the model reads, beside the special tokens and the prefix."""
     prefix = getattr(embedder, "prefixes", {}).get("document", "")
-    taken = len(embedder.tokenizer.encode_pieces([prefix])[0].ids) if prefix else 0
-    return embedder.max_length - special_tokens(embedder.tokenizer, 1) - taken
+    prefix_tokens = len(embedder.tokenizer.encode_pieces([prefix])[0].ids) if prefix else 0
+    return embedder.max_length - special_tokens(embedder.tokenizer, 1) - prefix_tokens
 
 
 class ShardPassages(NamedTuple):
@@ -125,18 +126,22 @@ def embed_shards(
     settings: PassageSettings,
     engine: Engine,
 ) -> Iterator[tuple[ShardPassages, list[Document]]]:
-    """What was made of each shard, and the shard: whole documents in order, of about `size` passages."""
+    """Yields the passages and vectors of each shard, and the shard: whole documents in order, about `size`
+    passages together.
+    """
     function = partial(cut_and_embed, embedder, settings)
-    shards, sent = tee(_split_shards(documents, size, settings))
-    tasks = (([(document.title, document.text) for document in shard],) for shard in sent)
-    made = ordered_by_ray(function, tasks) if engine == "ray" else ordered(function, tasks, workers=1)
-    return zip(made, shards)  # in this order: a shard is drawn when its result is there, not before
+    shards, shards_to_send = tee(_split_shards(documents, size, settings))
+    tasks = (([(document.title, document.text) for document in shard],) for shard in shards_to_send)
+    results = ordered_by_ray(function, tasks) if engine == "ray" else ordered(function, tasks, workers=1)
+    return zip(results, shards)  # in this order: a shard is read only when its result is there
 
 
 def _split_shards(
     documents: Iterable[Document], size: int, settings: PassageSettings
 ) -> Iterator[list[Document]]:
-    """How many passages there are is known after cutting; here their number is guessed by the characters."""
+    """Divides documents into shards by an estimate from their characters: the number of passages is known
+    only after cutting.
+    """
     characters = CHARACTERS_OF_A_TOKEN * (settings.tokens - settings.overlap)  # that a passage adds
     shard, guessed = list[Document](), 0
     for document in documents:
@@ -152,16 +157,20 @@ def _split_shards(
 def cut_and_embed(
     embedder: TextEmbedder, settings: PassageSettings, documents: Sequence[tuple[str, str]]
 ) -> ShardPassages:
-    """`documents`: title and text of each."""
-    cut = [passages(text, embedder.tokenizer, settings) for _, text in documents]
+    """Divides documents, each (title, text), into passages and embeds these. A passage is read behind its
+    document's title, shortened to what the model has room for, unless it begins with it.
+    """
+    passages_of_documents = [passages(text, embedder.tokenizer, settings) for _, text in documents]
     titles = [title for title, _ in documents]
-    room = max(0, tokens_for_text(embedder) - settings.tokens)  # for a title, beside the longest passage
-    read = []
-    for title, pieces, found in zip(titles, embedder.tokenizer.encode_pieces(titles), cut, strict=True):
-        if len(pieces.ids) > room:
-            title = title[: pieces.offsets[room][0]]
-        for passage in found:
-            # The title says what a passage from the middle is about.
-            named = not title or passage.text.startswith(title)
-            read.append(passage.text if named else f"{title}\n{passage.text}")
-    return ShardPassages(cut, embedder.documents(read))
+    title_room = max(0, tokens_for_text(embedder) - settings.tokens)  # beside the longest passage
+    texts = []
+    for title, title_tokens, document_passages in zip(
+        titles, embedder.tokenizer.encode_pieces(titles), passages_of_documents, strict=True
+    ):
+        if len(title_tokens.ids) > title_room:
+            title = title[: title_tokens.offsets[title_room][0]]
+        for passage in document_passages:
+            # The title tells the model what a passage from the middle of a document is about.
+            names_title = not title or passage.text.startswith(title)
+            texts.append(passage.text if names_title else f"{title}\n{passage.text}")
+    return ShardPassages(passages_of_documents, embedder.documents(texts))
