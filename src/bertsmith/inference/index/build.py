@@ -1,9 +1,9 @@
-"""Documents → passages → vectors → the index, some thousand passages at a time, each time committed.
+"""Builds and updates an index: documents → passages → vectors → table, committed every 2,048 passages or so.
 
-Every document is read and hashed before any is embedded. So whatever can be refused (an id that stands twice,
-a broken encoding, a column of another kind) is refused before anything is written, and the time that is left
-can be told. An update embeds what is new or changed and nothing else. Killed, it goes on behind its last
-commit when it is called again.
+`survey` reads and hashes every document before any is embedded. So an id that stands twice, a broken encoding
+or a column of another kind is refused before anything is written, and the remaining time is known. `update`
+embeds only new and changed documents. An update that was killed resumes after its last commit when it is
+called again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,12 +22,14 @@ from bertsmith.text.retrieval.documents import Document, Documents, Skipped, par
 from bertsmith.text.retrieval.passages import Passage
 from bertsmith.text.workers import Engine
 
-PASSAGES_AT_A_TIME = 2048  # of a commit, about: some ten megabytes, some ten seconds of embedding
+PASSAGES_AT_A_TIME = 2048  # of a commit, roughly: some ten megabytes, some ten seconds of embedding
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What an update did, in documents; `passages`: how many were embedded; `left_out`: a sentence, or ''."""
+    """What an update did: numbers of documents, and of `passages` embedded. `left_out` is a sentence about
+    files that were skipped, or ''.
+    """
 
     new: int
     changed: int
@@ -39,7 +41,7 @@ class Changes:
 
 @dataclass
 class IndexUpdate:
-    """Ids of documents: what becomes of them. A part of a large document is one here."""
+    """What an update will do with each document, by id. A part of a large document counts as a document."""
 
     columns: MetadataColumns
     new: set[str] = field(default_factory=set)
@@ -51,32 +53,39 @@ class IndexUpdate:
     files: set[str] = field(default_factory=set)  # that hold documents to be embedded
     skipped: Skipped = field(default_factory=Skipped)
 
-    def sort(self, document: Document, held: IndexedDocument | None, added: bool) -> None:
-        """Notes what is to be done with a document."""
-        if added or (held is not None and held.added):
+    def sort(self, document: Document, indexed: IndexedDocument | None, added: bool) -> None:
+        """Decides what to do with a document; `indexed` is what the index holds of it, if anything."""
+        if added or (indexed is not None and indexed.added):
             self.lasting.add(document.id)
-        if held is not None and held.sha256 == document.sha256:
+        if indexed is not None and indexed.sha256 == document.sha256:
             self.unchanged.add(document.id)
-            if added and not held.added:
+            if added and not indexed.added:
                 self.adopted.add(document.id)
             return
-        (self.new if held is None else self.changed).add(document.id)
+        (self.new if indexed is None else self.changed).add(document.id)
         self.files.add(document.source)
 
     @property
-    def wanted(self) -> set[str]:
-        """Documents to be embedded."""
+    def to_embed(self) -> set[str]:
+        """The ids of documents that must be embedded: the new and the changed ones."""
         return self.new | self.changed
 
     def counts(self) -> tuple[int, int, int, int]:
-        """Whole documents: new, changed, removed, unchanged. One has changed if any part of it has."""
+        """Counts whole documents: new, changed, removed, unchanged. A document has changed if any of its
+        parts has.
+        """
         new, changed, vanished, unchanged = (
             {part_of(id) for id in ids} for ids in (self.new, self.changed, self.vanished, self.unchanged)
         )
         touched = new | changed | vanished
         appeared = new - changed - vanished - unchanged
-        gone = vanished - new - changed - unchanged
-        return len(appeared), len(touched - appeared - gone), len(gone), len(unchanged - touched)
+        disappeared = vanished - new - changed - unchanged
+        return (
+            len(appeared),
+            len(touched - appeared - disappeared),
+            len(disappeared),
+            len(unchanged - touched),
+        )
 
 
 def update(
@@ -90,33 +99,41 @@ def update(
     engine: Engine = "local",
     progress: Progress | None = None,
 ) -> Changes:
-    """Makes the index hold `documents`: instead of all that earlier builds took in, or with `added` besides.
+    """Updates the index to hold `documents`: in place of those of earlier builds, or with `added` beside
+    them.
 
-    `settled`: what index.json is to say from now on, besides. An `add` doesn't complete what an interrupted
-    build left to do, nor what an interrupted `add` of other sources did. With `engine` "ray" a cluster cuts
-    and embeds them; whatever is written is written here.
-    Raises InputError, having changed nothing, when the sources hold no document or one that can't be read.
+    `settled` are further changes to index.json. An `add` doesn't complete an interrupted build, nor an
+    interrupted `add` of other sources. With `engine` "ray" a cluster divides documents into passages and
+    embeds them, and this process writes. Raises InputError, having changed nothing, when the sources hold no
+    document, or one that can't be read.
     """
     columns = MetadataColumns(writer.manifest.metadata)
     plan = survey(documents, writer.known, columns, added, progress)
-    built = not added or writer.manifest.complete or writer.manifest.adding
-    left = tuple(source for source in writer.manifest.to_add if source not in sources)
-    if not plan.wanted and not plan.unchanged:
+    completes_build = not added or writer.manifest.complete or writer.manifest.adding
+    unfinished_adds = tuple(source for source in writer.manifest.to_add if source not in sources)
+    if not plan.to_embed and not plan.unchanged:
         raise InputError(f"No document was found in {', '.join(sources)}. {plan.skipped.sentence()}".rstrip())
-    embedded = 0
-    if plan.wanted or plan.vanished or plan.adopted:
+    passage_count = 0
+    if plan.to_embed or plan.vanished or plan.adopted:
         writer.add_columns(columns.kinds)
         writer.remove(plan.vanished)
         writer.keep(plan.adopted)
-        pending = (*left, *sources) if added else writer.manifest.to_add
-        writer.commit(complete=False, adding=added and built, to_add=pending, **settled)
-        embedded = _embed_documents(writer, documents, plan, embedder, engine, progress)
-    noted = {"complete": built and not left, "adding": built and bool(left), "to_add": left, **settled}
-    noted |= {} if added else {"sources": tuple(sources)}
+        pending = (*unfinished_adds, *sources) if added else writer.manifest.to_add
+        writer.commit(complete=False, adding=added and completes_build, to_add=pending, **settled)
+        passage_count = _embed_documents(writer, documents, plan, embedder, engine, progress)
+    manifest_changes = {
+        "complete": completes_build and not unfinished_adds,
+        "adding": completes_build and bool(unfinished_adds),
+        "to_add": unfinished_adds,
+        **settled,
+    }
+    manifest_changes |= {} if added else {"sources": tuple(sources)}
     manifest = writer.manifest  # an index that was complete, and of which nothing has changed, isn't touched
-    if not (manifest.complete and manifest.golden) or manifest != manifest.model_copy(update=noted):
-        writer.finish(embedder.queries(QUERIES), **noted)
-    return Changes(*plan.counts(), embedded, plan.skipped.sentence())
+    if not (manifest.complete and manifest.golden) or manifest != manifest.model_copy(
+        update=manifest_changes
+    ):
+        writer.finish(embedder.queries(QUERIES), **manifest_changes)
+    return Changes(*plan.counts(), passage_count, plan.skipped.sentence())
 
 
 def survey(
@@ -126,9 +143,10 @@ def survey(
     added: bool,
     progress: Progress | None = None,
 ) -> IndexUpdate:
-    """Reads everything once. Raises InputError for two documents of one id, naming both places.
+    """Reads every document once and plans the update; `known` is what the index holds.
 
-    Without `added` the index is to hold these documents and no other, but for those that `add` put there.
+    Without `added`, documents of the index that aren't among `documents` will be removed, except those that
+    `add` put there. Raises InputError for two documents with one id, naming both places.
     """
     plan = IndexUpdate(columns)
     places: dict[str, str] = {}
@@ -143,35 +161,35 @@ def survey(
         plan.sort(document, known.get(document.id), added)
     plan.vanished = {
         id
-        for id, held in known.items()
-        if id not in places and (part_of(id) in places or not (added or held.added))
+        for id, indexed in known.items()
+        if id not in places and (part_of(id) in places or not (added or indexed.added))
     }
     plan.skipped = documents.skipped
     return plan
 
 
 def remove_documents(writer: IndexWriter, ids: Sequence[str]) -> int:
-    """Takes documents out, with all their parts; an id that ends in '/' is a folder, unless it is one's
-    own, as addresses may be. Returns how many.
+    """Removes documents with all their parts, and returns their number. An id that ends in '/' is a folder,
+    unless a document has this very id, as a URL may.
 
-    What an interrupted build left to do is still to be done.
-    Raises InputError for an id that isn't in the index; nothing has changed then.
+    An interrupted build stays incomplete. Raises InputError for an id that isn't in the index; then nothing
+    has changed.
     """
     parts: dict[str, set[str]] = {}
-    for known in writer.known:
-        parts.setdefault(part_of(known), set()).add(known)
-    found = set[str]()
+    for indexed_id in writer.known:
+        parts.setdefault(part_of(indexed_id), set()).add(indexed_id)
+    to_remove = set[str]()
     for id in ids:
-        meant = parts.get(id, set()) | ({id} & writer.known.keys())
-        if not meant and id.endswith("/"):
-            meant = {known for known in writer.known if known.startswith(id)}
-        if not meant:
-            near = did_you_mean(id, writer.known)
-            raise InputError(f"{writer.folder} holds no document {id!r}.{near} Nothing was removed.")
-        found |= meant
-    writer.remove(found)
+        matches = parts.get(id, set()) | ({id} & writer.known.keys())
+        if not matches and id.endswith("/"):
+            matches = {indexed_id for indexed_id in writer.known if indexed_id.startswith(id)}
+        if not matches:
+            suggestion = did_you_mean(id, writer.known)
+            raise InputError(f"{writer.folder} holds no document {id!r}.{suggestion} Nothing was removed.")
+        to_remove |= matches
+    writer.remove(to_remove)
     writer.finish(complete=writer.manifest.complete, adding=writer.manifest.adding)
-    return len({part_of(id) for id in found})
+    return len({part_of(id) for id in to_remove})
 
 
 def _embed_documents(
@@ -182,28 +200,34 @@ def _embed_documents(
     engine: Engine,
     progress: Progress | None,
 ) -> int:
-    """Passes over the files that hold something new; returns how many passages were embedded."""
-    wanted, done, count = plan.wanted, 0, 0
-    found = (document for document in documents.of_files(plan.files.__contains__) if document.id in wanted)
+    """Embeds the planned documents, shard by shard, with commits. Returns the number of passages."""
+    wanted_ids, documents_done, passage_count = plan.to_embed, 0, 0
+    pending = (
+        document for document in documents.of_files(plan.files.__contains__) if document.id in wanted_ids
+    )
     settings = writer.manifest.passages
-    for cut, shard in embed_shards(found, PASSAGES_AT_A_TIME, embedder, settings, engine):
-        cuts = zip(shard, cut.passages, strict=True)
+    for embedded, shard in embed_shards(pending, PASSAGES_AT_A_TIME, embedder, settings, engine):
+        passages_of_documents = zip(shard, embedded.passages, strict=True)
         manifest = writer.manifest
-        rows = [row for document, passages in cuts for row in _table_rows(document, passages, plan, manifest)]
-        writer.replace(shard, rows, cut.vectors, plan.lasting)
+        rows = [
+            row
+            for document, passages in passages_of_documents
+            for row in _table_rows(document, passages, plan, manifest)
+        ]
+        writer.replace(shard, rows, embedded.vectors, plan.lasting)
         writer.commit()
-        count, done = count + len(rows), done + len(shard)
+        passage_count, documents_done = passage_count + len(rows), documents_done + len(shard)
         if progress is not None:
-            progress(done, len(wanted), "documents")
-    return count
+            progress(documents_done, len(wanted_ids), "documents")
+    return passage_count
 
 
 def _table_rows(
     document: Document, passages: Sequence[Passage], plan: IndexUpdate, manifest: IndexManifest
 ) -> Iterator[dict[str, Any]]:
-    """What the table holds of each passage, in order. Places are those of the text as it came."""
-    # Once a document: its hash is that of the whole text, which may have a thousand passages.
-    shared = {
+    """The table's row for each passage, in order. Offsets are those of the text as the source has it."""
+    # Computed once for a document: its hash is of the whole text, which may have a thousand passages.
+    document_fields = {
         "document_id": document.id,
         "source": document.source,
         "title": document.title,
@@ -213,7 +237,7 @@ def _table_rows(
     }
     for passage in passages:
         lines_before = document.text.count("\n", 0, passage.start)
-        yield shared | {
+        yield document_fields | {
             "id": f"{document.id}@{document.start + passage.start}",
             "start": document.start + passage.start,
             "end": document.start + passage.end,

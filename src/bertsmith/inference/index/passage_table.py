@@ -1,13 +1,13 @@
-"""The LanceDB table of an index: passages with their vectors, their words and their metadata, by version.
+"""The LanceDB table of an index: passages with their vectors, words and metadata, in versions.
 
-E passages, D width of a vector. Every change makes a new version of the table, and old ones stay readable
-for an hour; which version counts is index.json's to say (see manifest.py).
+E passages, D width of a vector. Every change makes a new version of the table, and old versions stay readable
+for an hour. index.json says which version is the committed one (see manifest.py).
 
-Over many vectors there is an approximate index. They are grouped (IVF) and shortened to one byte for every
-four numbers or more (product quantisation). A query is compared with the short vectors of the nearest groups,
-and the best of these with the whole vectors. How many groups are looked at is raised until recall@10 is what
-was asked for, so that the figure is one of these vectors and not of some benchmark. A filter has further ones
-looked at, for its rows may lie anywhere.
+Large tables have an approximate index: vectors are grouped (IVF) and compressed to one byte for four numbers
+or more (product quantisation). A query is compared with the compressed vectors of the nearest groups, and the
+best of these with the full vectors. `build_approximate` raises the number of groups that are probed until
+recall@10, measured on the table's own vectors, is high enough. A search with a filter may probe further
+groups, because the filter's rows may lie in any of them.
 """
 
 import os
@@ -31,7 +31,7 @@ Vectors = npt.NDArray[np.float32]
 TABLE = "passages"
 OLD_VERSIONS_STAY = timedelta(hours=1)  # longer than any search takes
 _IDS_AT_A_TIME = 500
-_LONGEST_WORD = 1000  # characters: hashes and compounds are found, and lines of base64 fill no index
+_LONGEST_WORD = 1000  # characters: hashes and compounds can be found, but lines of base64 aren't indexed
 _LANCE_ERRORS = (RuntimeError, ValueError, OSError)
 _NOT_THERE = "`no.such`"  # no column of an index has a point in its name
 _OF_A_FILTER = re.compile("Query Execution error|Arrow error|Cast error")
@@ -39,7 +39,7 @@ _OF_A_FILE = re.compile(
     "[Nn]ot found|failed to fill whole buffer|size is too small|Invalid range|Protobuf"
     "|not appear to be a Lance file|outside metadata region|no longer exists|future panicked"
 )
-# Languages that LanceDB has stems and stop words for; of any other it takes words as they are.
+# Languages that LanceDB has stems and stop words for; it indexes words of any other language unchanged.
 _STEMMED = {
     "ar": "Arabic",
     "da": "Danish",
@@ -61,9 +61,9 @@ _STEMMED = {
     "ta": "Tamil",
     "tr": "Turkish",
 }
-_ICU_WORDS = "icu/split"  # ICU's dictionaries find words where no blanks do; comes with LanceDB since 0.36
+_ICU_WORDS = "icu/split"  # by ICU's dictionaries, for languages without blanks; comes with LanceDB since 0.36
 RECALL = 0.95
-LEAST_ROWS = 256  # what product quantisation needs: as many as a byte has values
+LEAST_ROWS = 256  # product quantisation needs as many rows as a byte has values
 _NEIGHBOURS = 10
 _ROUNDING = 1e-6  # of a cosine in float32
 _REFINE = 10  # times as many candidates as hits are compared exactly
@@ -73,25 +73,25 @@ _NUMBERS_IN_A_BYTE = 4
 
 
 class IndexedDocument(NamedTuple):
-    """What the index holds of a document: the hash it was embedded at, and whether `add` put it there."""
+    """A document in the index: the hash of the text that was embedded, and whether `add` put it there."""
 
     sha256: str
     added: bool
 
 
 class PassageTable:
-    """One version of the table for a reader, the latest one for the writer."""
+    """One version of the table: a committed one for readers, the latest one for the writer."""
 
     def __init__(self, folder: Path, table: Any) -> None:
         self.folder = folder
         self.table = table
-        self._passed: str | None = None  # the filter that was checked last: it costs two plans of a query
+        self._passed: str | None = None  # the filter that was checked last: a check plans two queries
 
     @classmethod
     def create(
         cls, folder: Path, dimension: int, metadata: Mapping[str, ColumnKind], language: str
     ) -> "PassageTable":
-        """An empty table with its full-text index."""
+        """Creates an empty table with its full-text index."""
         index = require_lancedb().index
         stemmed = _STEMMED.get(language.partition("-")[0])
         words = index.FTS(
@@ -111,7 +111,7 @@ class PassageTable:
 
     @classmethod
     def open(cls, folder: Path, version: int | None = None) -> "PassageTable":
-        """The latest version, or the one that is asked for. Raises InputError when it can't be read."""
+        """Opens the latest version, or the given one. Raises InputError when it can't be read."""
         with index_errors(folder):
             table = _connect(folder).open_table(TABLE)
             if version is not None:
@@ -120,35 +120,37 @@ class PassageTable:
 
     @property
     def version(self) -> int:
-        """Of the table as it is opened."""
+        """The number of the version that is open."""
         return int(self.table.version)
 
     def rows(self) -> int:
-        """How many passages this version has."""
+        """Counts the passages of this version."""
         with index_errors(self.folder):
             return int(self.table.count_rows())
 
     def roll_back(self, version: int) -> None:
-        """What was written after `version` is undone, by a new version with the content of the old one."""
+        """Undoes what was written after `version`, by a new version with the old one's content."""
         with index_errors(self.folder):
             self.table.checkout(version)
             self.table.restore()
 
     def documents(self) -> dict[str, IndexedDocument]:
-        """Every document by its id: one pass over three columns."""
-        found: dict[str, IndexedDocument] = {}
+        """Reads all documents, by id. Takes one pass over three columns."""
+        documents: dict[str, IndexedDocument] = {}
         for batch in self.scan(["document_id", "sha256", "added"]):
-            columns = (batch.column(name).to_pylist() for name in ("document_id", "sha256", "added"))
-            found.update({id: IndexedDocument(sha256, added) for id, sha256, added in zip(*columns)})
-        return found
+            values = (batch.column(name).to_pylist() for name in ("document_id", "sha256", "added"))
+            documents.update({id: IndexedDocument(sha256, added) for id, sha256, added in zip(*values)})
+        return documents
 
     def scan(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Every row, some thousands at a time."""
+        """Reads the given columns of every row, 8,192 rows at a time."""
         with index_errors(self.folder):
             yield from self.table.search().select(list(columns)).to_batches(8192)
 
     def require_columns(self, metadata: Mapping[str, ColumnKind]) -> None:
-        """Raises InputError where the table lacks what index.json says of its metadata."""
+        """Raises InputError when the table lacks a column of metadata that index.json names, or has it in
+        another kind.
+        """
         schema = self.table.schema
         for name, kind in metadata.items():
             if name in OWN or name not in schema.names or schema.field(name).type != ARROW[kind]:
@@ -159,19 +161,19 @@ class PassageTable:
                 )
 
     def remove(self, ids: Collection[str]) -> None:
-        """Every passage of these documents."""
+        """Deletes every passage of these documents."""
         with index_errors(self.folder):
             for where in _document_filters(ids):
                 self.table.delete(where)
 
     def keep(self, ids: Collection[str]) -> None:
-        """Notes of every passage of these documents that `add` put it there."""
+        """Marks every passage of these documents as put there by `add`."""
         with index_errors(self.folder):
             for where in _document_filters(ids):
                 self.table.update(where=where, values={"added": True})
 
     def add(self, rows: Sequence[Mapping[str, Any]], vectors: Vectors) -> None:
-        """Passages with their vectors, (E, D); metadata that a row doesn't name is null."""
+        """Adds passages with their vectors (E, D). Metadata that a row lacks is null."""
         schema = self.table.schema
         columns = {name: [row.get(name) for row in rows] for name in schema.names if name != "vector"}
         arrays = {name: pa.array(values, schema.field(name).type) for name, values in columns.items()}
@@ -181,7 +183,7 @@ class PassageTable:
             self.table.add(pa.table([arrays[name] for name in schema.names], schema=schema))
 
     def add_columns(self, metadata: Mapping[str, ColumnKind]) -> None:
-        """New columns, null in all rows that stand."""
+        """Adds columns, which are null in the rows that exist."""
         if metadata:
             with index_errors(self.folder):
                 self.table.add_columns(
@@ -189,23 +191,23 @@ class PassageTable:
                 )
 
     def optimise(self) -> None:
-        """Joins small files, and takes rows that are new into the indexes. Old versions stay.
+        """Joins small files and takes new rows into the indexes.
 
-        They must: the committed one may be of last year, and this isn't committed yet.
+        Keeps all old versions: the committed one may be a year old, and the new one isn't committed yet.
         """
         with index_errors(self.folder):
             self.table.optimize(cleanup_older_than=timedelta(days=36500))
 
     def forget_old_versions(self) -> None:
-        """Removes what no version of the last hour needs, and whatever a killed writer left.
+        """Deletes files that no version of the last hour needs, and what a killed writer left behind.
 
-        Only for the writer, behind a commit: files that belong to no version yet are taken for leavings.
+        Call it as the writer, right after a commit: it deletes files that belong to no version yet, too.
         """
         with index_errors(self.folder):
             self.table.optimize(cleanup_older_than=OLD_VERSIONS_STAY, delete_unverified=True)
 
     def check_filter(self, where: str | None) -> None:
-        """Raises FilterError for a filter that isn't one expression of SQL, or names what there isn't."""
+        """Raises FilterError for a filter that isn't one SQL expression, or that names unknown columns."""
         if where is None or where == self._passed:
             return
         problem = filter_problem(where)
@@ -216,7 +218,7 @@ class PassageTable:
         except _LANCE_ERRORS as error:
             raise self._filter_error(where, filter_reason(error)) from error
         try:
-            # LanceDB reads one expression and ignores what follows it, as it then does this.
+            # LanceDB ignores whatever follows the first expression: then this unknown column goes unnoticed.
             self._plan(f"{where}\nAND {_NOT_THERE}")
         except _LANCE_ERRORS:
             self._passed = where
@@ -225,7 +227,7 @@ class PassageTable:
 
     @contextmanager
     def answering(self, where: str | None) -> Iterator[None]:
-        """Around a search: where a filter fails at some rows only, as by dividing by 0, it is the filter."""
+        """Wraps a search: raises FilterError if the filter fails for some rows, as by a division by 0."""
         with index_errors(self.folder):
             try:
                 yield
@@ -246,65 +248,67 @@ class PassageTable:
 
 
 def build_approximate(table: PassageTable, rows: int, queries: int = 100) -> Approximate:
-    """Trains the index on the table's vectors, replacing an earlier one, and measures it: the smallest number
-    of groups that reaches `RECALL`, or the largest tried, and what it reaches.
+    """Trains the approximate index on the table's vectors, replacing an earlier one, and measures it. Chooses
+    the smallest number of probed groups that reaches a recall of `RECALL`, or the largest one tried.
 
-    Queries are vectors of the table, drawn at random; the row itself doesn't count among the neighbours. Any
-    row as near as the last of the exact ones counts: of equal passages it is chance which are found.
+    Queries are vectors of the table, drawn at random; a row is no neighbour of itself. Any row as near as the
+    last of the exact neighbours counts as found, because it is chance which of equal passages are returned.
     """
     dimension = table.table.schema.field("vector").type.list_size
-    most = max(1, dimension // _NUMBERS_IN_A_BYTE)
+    most_bytes = max(1, dimension // _NUMBERS_IN_A_BYTE)
     config = require_lancedb().index.IvfPq(
         distance_type="cosine",
         num_partitions=max(1, rows // _ROWS_IN_A_GROUP),
-        # bytes of a short vector: as many as divide D, for each must stand for equally many numbers
-        num_sub_vectors=next(count for count in range(most, 0, -1) if dimension % count == 0),
+        # bytes of a compressed vector: a divisor of D, because each byte stands for equally many numbers
+        num_sub_vectors=next(count for count in range(most_bytes, 0, -1) if dimension % count == 0),
     )
     with index_errors(table.folder):
         table.table.create_index("vector", config=config, replace=True)
-        drawn = _draw_passages(table, rows, queries)
-        exact = [_nearest_distances(table, row, None) for row in drawn]
+        queried = _draw_passages(table, rows, queries)
+        exact = [_nearest_distances(table, row, None) for row in queried]
         for probes in _PROBES:
-            found = [_nearest_distances(table, row, probes) for row in drawn]
-            recall = float(np.mean([np.mean(a <= b[-1] + _ROUNDING) for a, b in zip(found, exact)]))
+            approximate = [_nearest_distances(table, row, probes) for row in queried]
+            recall = float(np.mean([np.mean(a <= b[-1] + _ROUNDING) for a, b in zip(approximate, exact)]))
             if recall >= RECALL or probes * _ROWS_IN_A_GROUP >= rows:
                 break
-    return Approximate(rows=rows, probes=probes, refine=_REFINE, recall=recall, queries=len(drawn))
+    return Approximate(rows=rows, probes=probes, refine=_REFINE, recall=recall, queries=len(queried))
 
 
 def _draw_passages(table: PassageTable, rows: int, queries: int) -> list[tuple[str, Vectors]]:
-    """Passages by their ids, with their vectors."""
-    places = np.random.default_rng(0).choice(rows, min(queries, rows), replace=False)
-    taken = table.table.take_offsets(sorted(map(int, places))).select(["id", "vector"]).to_arrow()
-    flat = taken.column("vector").combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    return list(zip(taken.column("id").to_pylist(), flat.reshape(taken.num_rows, -1), strict=True))
+    """Draws passages at random, always the same: (id, vector) of each."""
+    offsets = np.random.default_rng(0).choice(rows, min(queries, rows), replace=False)
+    passages = table.table.take_offsets(sorted(map(int, offsets))).select(["id", "vector"]).to_arrow()
+    flat = passages.column("vector").combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return list(zip(passages.column("id").to_pylist(), flat.reshape(passages.num_rows, -1), strict=True))
 
 
 def _nearest_distances(
     table: PassageTable, row: tuple[str, Vectors], probes: int | None
 ) -> npt.NDArray[np.float64]:
-    """Of the nearest others, sorted; infinite where fewer were found."""
-    own, vector = row
+    """Distances to the nearest other rows, ascending; infinite where fewer were found. `probes` is the number
+    of groups searched, None for an exact search.
+    """
+    own_id, vector = row
     search = table.table.search(vector, vector_column_name="vector").distance_type("cosine")
     search = search.bypass_vector_index() if probes is None else search.nprobes(probes).refine_factor(_REFINE)
-    found = search.limit(_NEIGHBOURS + 1).select(["id", "_distance"]).to_arrow().to_pylist()
-    others = sorted(each["_distance"] for each in found if each["id"] != own)[:_NEIGHBOURS]
+    hits = search.limit(_NEIGHBOURS + 1).select(["id", "_distance"]).to_arrow().to_pylist()
+    others = sorted(hit["_distance"] for hit in hits if hit["id"] != own_id)[:_NEIGHBOURS]
     return np.array(others + [np.inf] * (_NEIGHBOURS - len(others)))
 
 
 def with_settings(search: Any, approximate: Approximate | None, filtered: bool = False) -> Any:
-    """A LanceDB search that asks the approximate index as it was measured, or compares every vector."""
+    """Sets a LanceDB search to use the approximate index as it was measured, or to compare every vector."""
     if approximate is None:
         return search.bypass_vector_index()
     search = search.nprobes(approximate.probes).refine_factor(approximate.refine)
-    # nprobes is a maximum too: a filter whose rows lie in other groups would find nothing. 0 is no maximum.
+    # nprobes is a maximum too, with which a filter whose rows lie in other groups finds nothing. 0 lifts it.
     return search.maximum_nprobes(0) if filtered else search
 
 
 @contextmanager
 def index_errors(folder: Path) -> Iterator[None]:
-    """LanceDB says what happened in words only; here they become errors that the user can mend. Of a manifest
-    that is longer than it says it panics.
+    """Turns LanceDB's errors, which differ only in their words, into errors that a user can act on. Includes
+    its panic about a manifest whose length is wrong.
     """
     try:
         yield
@@ -335,12 +339,14 @@ def index_errors(folder: Path) -> Iterator[None]:
 
 
 def _lance_reason(error: Exception) -> str:
-    """What LanceDB says, without the line of its own source that says it."""
+    """LanceDB's message without the line of source code that it came from."""
     return str(error).removeprefix("lance error: ").partition(", /")[0]
 
 
 def require_lancedb() -> Any:
-    """The package, or MissingExtra. Its warnings on stderr are meant for its own developers."""
+    """Imports lancedb. Raises MissingExtra if it isn't installed. Silences its warnings, which are meant for
+    its own developers.
+    """
     os.environ.setdefault("LANCEDB_LOG", "error")
     require("lancedb.index", "retrieval", "An index")
     import lancedb
@@ -373,8 +379,8 @@ def _table_schema(dimension: int, metadata: Mapping[str, ColumnKind], folded: bo
 
 
 def _document_filters(ids: Collection[str]) -> Iterator[str]:
-    """Filters that choose the passages of some documents at a time."""
-    listed = sorted(ids)
-    for start in range(0, len(listed), _IDS_AT_A_TIME):
-        quoted = ("'" + id.replace("'", "''") + "'" for id in listed[start : start + _IDS_AT_A_TIME])
+    """SQL filters that select the passages of these documents, `_IDS_AT_A_TIME` documents each."""
+    sorted_ids = sorted(ids)
+    for start in range(0, len(sorted_ids), _IDS_AT_A_TIME):
+        quoted = ("'" + id.replace("'", "''") + "'" for id in sorted_ids[start : start + _IDS_AT_A_TIME])
         yield f"document_id IN ({', '.join(quoted)})"

@@ -1,4 +1,7 @@
-"""The one writer of an index: what stands, what is committed, and how a killed build is taken up again."""
+"""IndexWriter: changes an index and commits the changes, and takes up a build that was killed.
+
+Only one process writes at a time: `writing` holds the lock.
+"""
 
 import os
 from collections import Counter
@@ -46,7 +49,7 @@ _RETRAINED_AT = 2  # times the rows that the approximate index was trained on
 
 
 def create_index(folder: Path, model: IndexModel, settings: PassageSettings) -> None:
-    """An empty index, whole or not there; one that another process has made meanwhile stays as it is.
+    """Creates an empty index atomically; keeps an index that another process has created meanwhile.
 
     Raises InputError when the folder holds something else.
     """
@@ -69,25 +72,25 @@ def create_index(folder: Path, model: IndexModel, settings: PassageSettings) -> 
 
 
 class IndexWriter:
-    """Changes documents, then commits. Made by `writing`, which holds the lock."""
+    """Changes documents, then commits. Open one by `writing`, which holds the lock."""
 
     def __init__(self, folder: Path, manifest: IndexManifest) -> None:
-        """What an interrupted writer did after its last commit is undone."""
+        """Undoes what an interrupted writer did after its last commit."""
         self.folder = folder
         self.manifest = manifest
         self.table = PassageTable.open(folder)
         with index_errors(folder):
-            self._on_disk = _scan_files(str(folder))  # before anything is written, the undoing too
+            self._on_disk = _scan_files(str(folder))  # before anything is written, the roll-back included
         if self.table.version != manifest.version:
             self.table.roll_back(manifest.version)
         self._hashes = read_hashes(folder, manifest.hashes)
         self._golden = [query.vector for query in read_golden_queries(folder, manifest)]
         self.known: dict[str, IndexedDocument] = self.table.documents()
-        self._later_parts = Counter[str]()  # of each document: how many `known` has behind the first one
+        self._later_parts = Counter[str]()  # per document: how many parts `known` has besides the first
         self._count_parts(self.known, 1)
 
     def add_columns(self, kinds: Mapping[str, ColumnKind]) -> None:
-        """The kinds of all columns of metadata, those that are there among them."""
+        """Adds the columns of metadata that the table lacks; `kinds` are those of all columns."""
         self.table.add_columns(
             {name: kind for name, kind in kinds.items() if name not in self.manifest.metadata}
         )
@@ -100,32 +103,36 @@ class IndexWriter:
         vectors: Vectors,
         lasting: Collection[str] = (),
     ) -> None:
-        """These documents with these passages, instead of what stood under their ids. `lasting`: see Plan."""
+        """Replaces documents: removes what the index holds under their ids, then adds `rows` with their
+        vectors. `lasting` are the ids of documents that `add` put there.
+        """
         self.remove({document.id for document in documents} & self.known.keys())
         if rows:
             self.table.add(rows, vectors)
-        put = {
+        documents_now = {
             document.id: IndexedDocument(document.sha256, document.id in lasting) for document in documents
         }
-        self._count_parts(put, 1)
-        self.known |= put
+        self._count_parts(documents_now, 1)
+        self.known |= documents_now
 
     def keep(self, ids: Collection[str]) -> None:
-        """Documents that stand outlast builds from now on, as those do that `add` embedded."""
+        """Marks documents of the index as put there by `add`, so that builds no longer remove them."""
         if ids:
             self.table.keep(ids)
             self.known |= {id: self.known[id]._replace(added=True) for id in ids}
 
     def remove(self, ids: Collection[str]) -> None:
-        """Their passages, if there are any."""
+        """Removes documents with their passages, if the index has them."""
         if ids:
             self.table.remove(ids)
-            gone = [id for id in ids if self.known.pop(id, None) is not None]
-            self._count_parts(gone, -1)
+            removed_ids = [id for id in ids if self.known.pop(id, None) is not None]
+            self._count_parts(removed_ids, -1)
 
     def commit(self, **changes: Any) -> None:
-        """From here on readers see what was done, and a kill no longer takes it away."""
-        # Documents are counted by the way: all anew at each of many commits would take longer than embedding.
+        """Commits: readers see the changes from now on, and a kill no longer loses them. `changes` are
+        further fields of index.json.
+        """
+        # Documents are counted incrementally: a recount at each commit would take longer than embedding.
         parts = self._later_parts
         documents = len(self.known) - parts.total() + sum(id not in self.known for id in parts)
         counts = {"documents": documents, "rows": self.table.rows(), "version": self.table.version}
@@ -138,10 +145,10 @@ class IndexWriter:
         remove_others(self.folder, GOLDEN, self.manifest.golden)
 
     def finish(self, queries: Vectors | None = None, **changes: Any) -> None:
-        """Takes new rows into the indexes, commits, and removes what no reader needs any more.
+        """Takes new rows into the indexes, commits, and deletes what no reader needs any more.
 
-        The index is complete then, unless `changes` say that it isn't. `queries`: the vectors (E, D) of the
-        golden queries, by default those that the index has.
+        The index is then complete, unless `changes` say otherwise. `queries` are the vectors (E, D) of the
+        golden queries, by default those that the index holds.
         """
         self.manifest = self.manifest.model_copy(update=changes)
         self.table.optimise()
@@ -154,57 +161,59 @@ class IndexWriter:
         self.table.forget_old_versions()
         vectors = self._golden if queries is None else queries
         golden = write_golden_queries(self.folder, self.table, self.manifest, vectors) if len(vectors) else ""
-        self.commit(golden=golden)  # and without the hashes of what went
+        self.commit(golden=golden)  # once more, without the hashes of deleted files
 
     def _count_parts(self, ids: Iterable[str], change: int) -> None:
-        for id in ids:
-            if "#part" in id and (whole := part_of(id)) != id:
-                self._later_parts[whole] += change
-                if not self._later_parts[whole]:
-                    del self._later_parts[whole]
+        for part_id in ids:
+            if "#part" in part_id and (document_id := part_of(part_id)) != part_id:
+                self._later_parts[document_id] += change
+                if not self._later_parts[document_id]:
+                    del self._later_parts[document_id]
 
     def _force_to_disk(self) -> None:
-        """LanceDB doesn't: after a power cut a commit would name files that are empty. The table's files that
-        are new or changed are hashed anew.
+        """Flushes new and changed files to disk, and hashes those of the table anew. LanceDB doesn't flush:
+        after a power cut a commit would name empty files.
         """
         with index_errors(self.folder):
-            now = _scan_files(str(self.folder))
-            changed = {Path(path) for path, state in now.items() if self._on_disk.get(path) != state}
+            files_now = _scan_files(str(self.folder))
+            changed = {Path(path) for path, state in files_now.items() if self._on_disk.get(path) != state}
             for path in changed | {path.parent for path in changed}:
                 flush(path)
-            # LanceDB's hint at the latest version has no hash: it changes without a commit, and readers name
-            # the version they want.
+            # LanceDB's hint at the latest version is not hashed: it changes without a commit, and no reader
+            # uses it.
             table = self.folder / f"{TABLE}.lance"
-            files = [path for path in map(Path, now) if path.is_relative_to(table) and path.name != HINT]
-            known, self._hashes = self._hashes, {}
-            for path in filter(Path.is_file, files):
+            table_files = [
+                path for path in map(Path, files_now) if path.is_relative_to(table) and path.name != HINT
+            ]
+            hashes_before, self._hashes = self._hashes, {}
+            for path in filter(Path.is_file, table_files):
                 name = path.relative_to(self.folder).as_posix()
-                is_known = name in known and path not in changed
-                self._hashes[name] = known[name] if is_known else sha256(path)
-        self._on_disk = now
+                is_unchanged = name in hashes_before and path not in changed
+                self._hashes[name] = hashes_before[name] if is_unchanged else sha256(path)
+        self._on_disk = files_now
 
 
 def _scan_files(folder: str) -> dict[str, tuple[int, int]]:
-    """Paths of all that a folder holds, with size and time of change. As strings, since LanceDB makes files
-    by the thousand.
+    """Size and time of change of everything in a folder, by path. Paths are strings, which are faster:
+    LanceDB makes files by the thousand.
     """
-    found = dict[str, tuple[int, int]]()
+    states = dict[str, tuple[int, int]]()
     for entry in os.scandir(folder):
         is_folder = entry.is_dir(follow_symlinks=False)
         state = entry.stat(follow_symlinks=False)
-        found[entry.path] = (0, 0) if is_folder else (state.st_size, state.st_mtime_ns)
+        states[entry.path] = (0, 0) if is_folder else (state.st_size, state.st_mtime_ns)
         if is_folder:
-            found |= _scan_files(entry.path)
-    return found
+            states |= _scan_files(entry.path)
+    return states
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[IndexWriter]:
-    """Opens an index to change it.
+    """Opens an index for changes, under the lock that keeps other writers out.
 
     Raises InputError when the folder is no index, is damaged, or is being written to.
     """
-    read_index_manifest(folder)  # before a lock is left in a folder that is something else
+    read_index_manifest(folder)  # first, so that no lock file is left in a folder that is no index
     with sole_writer(folder):
         manifest = read_index_manifest(folder)
         for left in folder.glob(f".{MANIFEST}.partial-*"):
