@@ -62,14 +62,14 @@ def test_queries_are_embedded_together_though_few_of_them_fit(monkeypatch: pytes
             return super().queries(texts)
 
     found = search_exactly(DenseSearch(Counted(), ["a", "b", "c", "d", "e"]), list("abcdeab"), 5, 1)
-    assert [each.places.tolist() for each in found] == [[0], [1], [2], [3], [4], [0], [1]]
+    assert [each.positions.tolist() for each in found] == [[0], [1], [2], [3], [4], [0], [1]]
     assert lots == [3, 3, 1]
 
 
 def test_among_candidates_only_they_are_ranked_and_all_of_them() -> None:
     search = DenseSearch(LetterVectors(), ["a", "abc", "de", "ab", "ab"])
     found = list(search_among(search, ["ab", "d"], 5, [np.array([4, 2, 3, 0]), np.array([1])]))
-    assert [each.places.tolist() for each in found] == [[3, 4, 0, 2], [1]]
+    assert [each.positions.tolist() for each in found] == [[3, 4, 0, 2], [1]]
     assert found[0].scores == pytest.approx([1, 1, np.sqrt(1 / 2), 0])
 
 

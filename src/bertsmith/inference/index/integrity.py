@@ -1,9 +1,10 @@
-"""What an index keeps at every commit to be held against later: so a damaged file or another model is found.
+"""Reference data that an index stores at every commit, by which damaged files and changed models are
+detected.
 
-hashes-….json   path -> SHA-256, of the table's files
-golden-….json   of some fixed texts their vectors, and the best hits by meaning and by words
+hashes-….json   path -> SHA-256 of the table's files
+golden-….json   fixed texts with their vectors, and their best hits by meaning and by words
 
-Each file's own hash stands in its name and in index.json.
+Each file's own hash is in its name and in index.json.
 """
 
 import hashlib
@@ -33,14 +34,14 @@ Hits = tuple[tuple[str, float], ...]  # ids of passages with their scores, best 
 
 
 def read_hashes(folder: Path, digest: str) -> dict[str, str]:
-    """Of the commit that names `digest`; empty where it names none, as in indexes of older versions. Raises
-    InputError where the list itself was damaged.
+    """Reads the hashes of files by path. `digest` is the list's hash in index.json; if that is empty, as in
+    indexes of older versions, so is the result. Raises InputError when the list is damaged.
     """
     return dict(read_hashed(folder, HASHES, digest)) if digest else {}
 
 
 def read_hashed(folder: Path, kind: str, digest: str) -> Any:
-    """Raises InputError where the file was damaged or is missing."""
+    """Reads a JSON file of this kind and verifies its hash. Raises InputError if it is damaged or missing."""
     path = _hashed_path(folder, kind, digest)
     content = path.read_bytes() if path.is_file() else b""
     if hashlib.sha256(content).hexdigest() != digest:
@@ -49,8 +50,8 @@ def read_hashed(folder: Path, kind: str, digest: str) -> Any:
 
 
 def write_hashed(folder: Path, kind: str, value: object) -> str:
-    """Beside the file of the commit before, which counts until index.json names this one. Returns its own
-    hash.
+    """Writes a JSON file named by its hash, and returns the hash. The previous commit's file stays and counts
+    until index.json names the new one.
     """
     content = json.dumps(value, indent=0, sort_keys=True).encode()
     digest = hashlib.sha256(content).hexdigest()
@@ -59,14 +60,14 @@ def write_hashed(folder: Path, kind: str, value: object) -> str:
 
 
 def remove_others(folder: Path, kind: str, digest: str) -> None:
-    """Those of earlier commits."""
+    """Deletes files of this kind that earlier commits left, keeping the one with this hash."""
     for path in folder.glob(f"{kind}-*.json"):
         if path != _hashed_path(folder, kind, digest):
             path.unlink(missing_ok=True)
 
 
 def verify_hashes(folder: Path, manifest: IndexManifest) -> None:
-    """Raises InputError naming a file that isn't what was committed."""
+    """Raises InputError naming a file whose content isn't what was committed."""
     if manifest.sha256 and stated_sha256(folder) != manifest.sha256:
         raise InputError(f"{folder / MANIFEST} was altered since it was written. {_WAY_ON}")
     for name, expected in read_hashes(folder, manifest.hashes).items():
@@ -81,8 +82,8 @@ def _hashed_path(folder: Path, kind: str, digest: str) -> Path:
 
 
 class GoldenQuery(Strict):
-    """`vector` is that of `text`. `words`, which are asked for in full text, are those of its best hit: of
-    the fixed texts most indexes have none.
+    """A fixed text with its `vector` and its hits. `words` is the full-text query: the beginning of the
+    vector's best hit, because most indexes hold none of the fixed texts.
     """
 
     text: str
@@ -95,7 +96,9 @@ class GoldenQuery(Strict):
 def ask_golden(
     table: PassageTable, manifest: IndexManifest, text: str, vector: Sequence[float], words: str | None = None
 ) -> GoldenQuery:
-    """Without `words` those are chosen. Raises InputError where the table can't be read."""
+    """Searches the table by a golden query's vector and by its words, which are chosen if not given. Raises
+    InputError when the table can't be read.
+    """
     by_vector = find_passages(
         table, manifest, IndexQuery(text, np.array(vector, np.float32), HITS, "vector", None)
     )
@@ -114,19 +117,21 @@ def ask_golden(
 def write_golden_queries(
     folder: Path, table: PassageTable, manifest: IndexManifest, vectors: Vectors | Sequence[Sequence[float]]
 ) -> str:
-    """What they find now, by the vectors (E, D) of QUERIES. Returns the hash that index.json names."""
+    """Searches by the vectors (E, D) of QUERIES and writes what they find. Returns the hash for
+    index.json.
+    """
     rounded = np.asarray(vectors, np.float64).round(_DIGITS).tolist()
-    found = [ask_golden(table, manifest, *each) for each in zip(QUERIES, rounded, strict=True)]
-    return write_hashed(folder, GOLDEN, [each.model_dump(mode="json") for each in found])
+    queries = [ask_golden(table, manifest, *pair) for pair in zip(QUERIES, rounded, strict=True)]
+    return write_hashed(folder, GOLDEN, [query.model_dump(mode="json") for query in queries])
 
 
 def read_golden_queries(folder: Path, manifest: IndexManifest) -> list[GoldenQuery]:
-    """None in an index that an older Bertsmith changed last, and of which a change was interrupted. Raises
-    InputError where they were damaged.
+    """Reads the golden queries. Empty if an older Bertsmith changed the index last, or a change was
+    interrupted. Raises InputError if they are damaged.
     """
     if not manifest.golden:
         return []
-    return [GoldenQuery.model_validate(each) for each in read_hashed(folder, GOLDEN, manifest.golden)]
+    return [GoldenQuery.model_validate(query) for query in read_hashed(folder, GOLDEN, manifest.golden)]
 
 
 def _scored_hits(hits: Sequence[Hit]) -> Hits:

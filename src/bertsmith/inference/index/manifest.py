@@ -1,8 +1,8 @@
-"""index.json: what an index was made with, and which version of its table is the committed one.
+"""index.json: what an index was made with, and which version of its table is committed.
 
-The file is replaced whole, once all that it names was forced to disk. Whatever it names stands; whatever was
-written after that and isn't named yet does not count. So several operations on the table become one, and a
-kill between them costs nothing but work.
+The file is replaced atomically, after everything that it names was flushed to disk. What was written later
+and isn't named yet doesn't count. So several operations on the table become one commit, and a kill between
+them costs nothing but work.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from bertsmith.validation import Strict, first_problem
 
 MANIFEST = "index.json"
 APPROXIMATE_FROM = 100_000  # rows; below, comparing every vector takes some ten milliseconds
-_NO_HASH = '"sha256": ""\n}'  # the last key
+_NO_HASH = '"sha256": ""\n}'  # sha256 is the last key
 _OWN_HASH = re.compile(r'"sha256": "[0-9a-f]{64}"\n}')
 FOLDED_TEXT = "folded_text"
 _MARKS = re.compile("(?<=[A-Za-z])[\u0300-\u036f]+")  # й and が are letters of their own
@@ -31,17 +31,17 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 def folds_first(language: str) -> bool:
-    """True where stems are cut by a spelling without accents, so that these must be off before: English
-    "résumé" and "resume" had two stems. Other languages' stems and stop words are spelled with accents.
+    """Whether accents must be removed before words are stemmed: in English, where "résumé" and "resume" would
+    get two stems. Stems and stop words of other languages are spelled with accents.
     """
     return language.partition("-")[0] == "en"
 
 
 class IndexModel(Strict):
-    """The model whose vectors an index holds. `sha256` is of its weights and what else in its
-    folder makes vectors, `tokenizer` of its vocabulary.
+    """The model whose vectors an index holds. `sha256` is the hash of its weights and of every other file
+    that determines the vectors, `tokenizer` that of its tokenizer.
 
-    What an embedder of your own doesn't tell is empty, or 0.
+    Fields that an embedder of your own doesn't provide are empty, or 0.
     """
 
     name: str
@@ -56,9 +56,9 @@ class IndexModel(Strict):
 
 
 class Approximate(Strict):
-    """The approximate index: how many rows it was trained on, how it is asked, and how well it answers.
+    """The approximate index: the number of rows it was trained on, its search parameters and its recall.
 
-    `recall` is recall@10 against exact search, over `queries` vectors of the index as it was with `rows`.
+    `recall` is recall@10 against exact search, measured by `queries` vectors of the index when it had `rows`.
     """
 
     rows: Count
@@ -69,15 +69,19 @@ class Approximate(Strict):
 
 
 class IndexManifest(Strict):
-    """All that a reader has to know. `id`: drawn when it was made, so that a folder that was removed and
-    built again is known for another index; `version`: of LanceDB's table; `complete`: nothing was
-    interrupted; `adding`: what was is an `add` and no build; `to_add`: the sources of such, which the `add`
-    of the same finishes (indexes of older versions don't name them: there any does); `approximate_from`: rows
-    from which on there is an approximate index; `composed`: passages are stored, and words asked for, in
-    Unicode's composed form NFC (in indexes of older versions as they came, and so they stay); `folded`:
-    full-text search reads a column of its own, where Latin letters have no accents; `hashes` and `golden`:
-    that of the list of the files' hashes, and of the golden queries; `sha256`: of this file without it (all
-    three empty in older versions).
+    """All that a reader has to know about an index.
+
+    `id` is random, so that a folder that was removed and built again is recognised as another index.
+    `version` is that of LanceDB's table. `complete`: no build or `add` was interrupted; `adding`: an `add`
+    was interrupted, not a build; `to_add`: the sources of interrupted `add`s, each of which an `add` of the
+    same sources completes (indexes of older versions don't name them; there any `add` does).
+
+    `approximate_from`: the number of rows from which on there is an approximate index. `composed`: passages
+    and queries are in Unicode's composed form NFC (in indexes of older versions they are unchanged).
+    `folded`: full-text search reads a column of its own, in which Latin letters have no accents.
+
+    `hashes` and `golden` are the hashes of the list of file hashes and of the golden queries; `sha256` is the
+    hash of this file without that field. All three are empty in older versions.
     """
 
     format_version: Literal[1] = 1
@@ -103,7 +107,7 @@ class IndexManifest(Strict):
 
     @property
     def to_repeat(self) -> str:
-        """The commands that finish what isn't complete; '' for a complete index."""
+        """The commands that complete an interrupted index, for messages; '' for a complete index."""
         if self.complete:
             return ""
         added = " of " + ", ".join(self.to_add) if self.to_add else ""
@@ -113,20 +117,20 @@ class IndexManifest(Strict):
 
     @property
     def commit(self) -> tuple[str, int]:
-        """Which content of which index: wherever it is the same, so are the rows."""
+        """Identifies the content: two manifests with the same value have the same rows."""
         return self.id, self.version
 
     @property
     def full_text(self) -> str:
-        """The column that full-text search reads."""
+        """The name of the column that full-text search reads."""
         return FOLDED_TEXT if self.folded else "text"
 
     def shown_text(self, text: str) -> str:
-        """A passage as the index stores and shows it: é is one character, however it was typed."""
+        """A passage's text as the index stores it: composed, so that é is always one character."""
         return unicodedata.normalize("NFC", text) if self.composed else text
 
     def words_of(self, text: str) -> str:
-        """A passage or a query as full-text search reads it."""
+        """A passage's or query's text as full-text search reads it: composed, and perhaps without accents."""
         if not self.folded:
             return self.shown_text(text)
         decomposed = _MARKS.sub("", unicodedata.normalize("NFD", text))
@@ -152,13 +156,13 @@ def read_index_manifest(folder: Path) -> IndexManifest:
 
 
 def write_index_manifest(folder: Path, manifest: IndexManifest) -> None:
-    """The commit: from here on readers see `manifest.version`."""
+    """Commits: replaces index.json, so that readers see `manifest.version` from now on."""
     content = manifest.model_copy(update={"sha256": ""}).model_dump_json(indent=2) + "\n"
     digest = hashlib.sha256(content.encode()).hexdigest()
     atomic_write(Path(folder) / MANIFEST, content.replace(_NO_HASH, _NO_HASH.replace('""', f'"{digest}"')))
 
 
 def stated_sha256(folder: Path) -> str:
-    """Of index.json as it lies there, without the hash that it says of itself."""
+    """The SHA-256 of index.json as it is on disk, without the hash that it states of itself."""
     content = (Path(folder) / MANIFEST).read_text(encoding="utf-8")
     return hashlib.sha256(_OWN_HASH.sub(_NO_HASH, content).encode()).hexdigest()

@@ -1,12 +1,12 @@
-"""Metadata of documents as typed columns, and the filters in SQL that ask for them, like `year > 2015`.
+"""Metadata of documents as typed columns, and checks of SQL filters on them, like `year > 2015`.
 
-A column's kind is settled by all values of the first build that brings any. CSV doesn't state kinds: a column
-whose every cell is spelled like a number is one ("007" is not). Kinds never change after that, because rows
-stand.
+The first build that has values for a column determines its kind, by all of them. CSV states no kinds: a
+column is one of numbers if every cell is spelled like a number ("007" is not). Kinds never change afterwards,
+because rows exist.
 
-A filter may compare, and call functions whose result is no larger than what they read. LanceDB's planner
-computes what it can at once, repeat('a', 1000000000) too, and takes a level of the stack for each part of an
-expression: a thousand parts joined by || end the process.
+A filter may compare, and call functions whose result is no larger than their input. LanceDB's planner
+evaluates constants at once, even repeat('a', 1000000000), and recurses for each part of an expression: a
+thousand parts joined by || crash the process.
 """
 
 import re
@@ -37,7 +37,7 @@ _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _NUMBER = re.compile(r"-?[0-9]+\.[0-9]+(?:[eE][-+]?[0-9]+)?")
 LONGEST = 100_000  # characters: thousands of ids in a list
 _DEEPEST = 20  # parentheses within each other
-_MOST_PARTS = 200  # of what stands between AND and OR, but for the values of a list
+_MOST_PARTS = 200  # of a term between AND and OR, not counting the values of a list
 _TOKEN = re.compile(
     r"(?P<comment>--[^\n]*|/\*.*?\*/)|(?P<text>'(?:[^']|'')*')|(?P<name>`[^`]*`|\"(?:[^\"]|\"\")*\")"
     r"|(?P<number>\d[\d.]*)|(?P<word>\w+)|(?P<comma>,)|(?P<sign>\S)",
@@ -50,8 +50,8 @@ FUNCTIONS = (
 )
 _BEFORE_PARENTHESIS = {"and", "or", "not", "in", "like", "ilike", "between", "is", *FUNCTIONS}
 _TOO_MUCH = {"$": "$", "case": "CASE", "select": "SELECT"}
-# What LanceDB says of a filter, and what that means to whoever wrote the filter: its own words are about its
-# planner, its types and its source.
+# LanceDB's messages about filters, and what they mean to the filter's author: they speak of its planner, its
+# types and its source code.
 _REASONS = (
     (re.compile(r"No field named (.+?)\. Valid"), "there is no column {0}; a text stands in 'single quotes'"),
     (
@@ -73,13 +73,15 @@ _REASONS = (
 
 
 def column_name(name: str) -> str:
-    """How an index calls a column: `.`, `*` and backticks mean something in SQL, and some names are taken."""
+    """A column's name in the index: without characters that mean something in SQL, such as `.` and `*`, and
+    different from the index's own columns.
+    """
     name = _ODD.sub("_", name) or "column"
     return f"{name}_" if name in OWN or _LANCE_OWN.fullmatch(name) else name
 
 
 class MetadataColumns:
-    """The kind of every column. Those given are settled; others are learnt by `observe`."""
+    """The kinds of metadata columns. Those given are fixed; the kinds of others are learnt by `observe`."""
 
     def __init__(self, settled: Mapping[str, ColumnKind]) -> None:
         self._settled = dict(settled)
@@ -88,11 +90,13 @@ class MetadataColumns:
 
     @property
     def kinds(self) -> dict[str, ColumnKind]:
-        """Without the columns that never held a value: a later build may settle those."""
+        """Kinds by column. Columns without any value are left out: a later build may determine them."""
         return self._settled | {name: kind for name, kind in self._learnt.items() if kind is not None}
 
     def observe(self, document: Document) -> None:
-        """Raises InputError for a value that a settled column can't hold."""
+        """Learns kinds from a document's values. Raises InputError for a value that a fixed column can't
+        hold, and for two columns that would get one name.
+        """
         for original, value in document.columns.items():
             name = column_name(original)
             if self._names.setdefault(name, original) != original:
@@ -106,7 +110,7 @@ class MetadataColumns:
                 self._learnt[name] = _wider_kind(self._learnt.get(name), _kind_of(value))
 
     def values(self, document: Document) -> dict[str, Any]:
-        """A document's metadata under the index's names, each value of its column's kind."""
+        """A document's metadata by the index's column names, each value converted to its column's kind."""
         kinds = self.kinds
         named = {column_name(name): value for name, value in document.columns.items()}
         return {
@@ -152,10 +156,10 @@ def _convert(value: Any, kind: ColumnKind, name: str, where: str) -> Any:
 
 
 def filter_problem(where: str) -> str | None:
-    """Why a filter is not to be given to LanceDB; None where nothing speaks against it."""
+    """Why a filter must not be passed to LanceDB, as a clause for a message; None if it may."""
     if len(where) > LONGEST:
         return f"it has {len(where):,} characters, and at most {LONGEST:,} are read"
-    tokens = [found for found in _TOKEN.finditer(where) if found.lastgroup != "comment"]
+    tokens = [token for token in _TOKEN.finditer(where) if token.lastgroup != "comment"]
     return _refused_call(tokens) or _refused_size(tokens)
 
 
@@ -164,8 +168,8 @@ def _refused_call(tokens: list[re.Match[str]]) -> str | None:
         if token.lastgroup in ("word", "sign") and token[0].lower() in _TOO_MUCH:
             return f"it holds {_TOO_MUCH[token[0].lower()]}"
     for before, token in pairwise(tokens):
-        called = token[0] == "(" and before.lastgroup in ("name", "word")
-        if called and before[0].lower() not in _BEFORE_PARENTHESIS:
+        is_call = token[0] == "(" and before.lastgroup in ("name", "word")
+        if is_call and before[0].lower() not in _BEFORE_PARENTHESIS:
             return f"it calls {before[0]}, and may call {', '.join(FUNCTIONS)}"
         if token.lastgroup == "text" and before.lastgroup == "word" and before.end() == token.start():
             return f"it holds a text marked by {before[0]}"  # whose end other rules may decide
@@ -173,32 +177,32 @@ def _refused_call(tokens: list[re.Match[str]]) -> str | None:
 
 
 def _refused_size(tokens: list[re.Match[str]]) -> str | None:
-    """AND and OR join any number of terms; a term is as large as the parts that it has, those of the largest
-    term within its parentheses among them.
+    """Why an expression is too large, or None. AND and OR may join any number of terms. A term's size is the
+    number of its parts, including those of the largest term within its parentheses.
     """
-    levels = [[0]]
-    between = False  # whose AND joins no terms
+    term_sizes = [[0]]
+    in_between = False  # BETWEEN's AND joins no terms
     for token in tokens:
         word = token[0].lower()
         if word in ("(", "["):
-            levels.append([0])
-        elif word in (")", "]") and len(levels) > 1:
-            inner = max(levels.pop())
-            levels[-1][-1] += inner + 1
-        elif word == "or" or (word == "and" and not between):
-            levels[-1].append(0)
+            term_sizes.append([0])
+        elif word in (")", "]") and len(term_sizes) > 1:
+            inner = max(term_sizes.pop())
+            term_sizes[-1][-1] += inner + 1
+        elif word == "or" or (word == "and" and not in_between):
+            term_sizes[-1].append(0)
         elif token.lastgroup not in ("text", "number", "comma"):
-            levels[-1][-1] += 1
-        between = word == "between" or (between and word != "and")
-        if len(levels) > _DEEPEST:
+            term_sizes[-1][-1] += 1
+        in_between = word == "between" or (in_between and word != "and")
+        if len(term_sizes) > _DEEPEST:
             return f"its parentheses stand more than {_DEEPEST - 1} deep"
-        if levels[-1][-1] > _MOST_PARTS:
+        if term_sizes[-1][-1] > _MOST_PARTS:
             return f"a term of it has more than {_MOST_PARTS} parts"
     return None
 
 
 def filter_reason(error: Exception) -> str:
-    """In words of whoever wrote the filter, what LanceDB says in words of its own."""
+    """Translates LanceDB's message about a filter into words that the filter's author understands."""
     text = str(error)
     matches = ((pattern.search(text), reason) for pattern, reason in _REASONS)
     unknown = "it can't be computed for the columns it names"

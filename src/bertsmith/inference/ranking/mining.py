@@ -1,5 +1,6 @@
-"""Hard negatives: documents that a search brings up for a query and that don't answer it (Karpukhin et al.
-2020), with a guard against those that do and only aren't known to (de Souza Moreira et al. 2024, section 3).
+"""Mines hard negatives: documents that a search finds for a query although they don't answer it (Karpukhin
+et al. 2020), with a guard against false negatives, which answer it although no pair says so (de Souza Moreira
+et al. 2024, section 3).
 
 E documents, K hits of a query.
 """
@@ -25,8 +26,8 @@ KNOWN, NEAR, SKIPPED = "known to answer, or equal to one that is", "too near the
 
 @dataclass(frozen=True)
 class NegativeGuard:
-    """What is too good to be a negative: cosines above `ratio` of the answer's, or less than `margin` below
-    it, and the first `skip` hits.
+    """Which hits are too good to be negatives: those whose cosine is at least `ratio` of the answer's, or
+    less than `margin` below it, and the first `skip` hits.
     """
 
     ratio: float = 0.95
@@ -34,14 +35,16 @@ class NegativeGuard:
     skip: int = 0
 
     def highest(self, answer: float) -> float:
-        """The cosine that a negative must stay below, by that of the document known to answer."""
+        """The cosine that a negative must stay below; `answer` is the cosine of the document known
+        to answer.
+        """
         return min(answer - abs(answer) * (1 - self.ratio), answer - self.margin)
 
 
 @dataclass(frozen=True)
 class MinedNegatives:
-    """Rows as `finetune retrieval` and `finetune reranking` read them; how many hits were passed over, by
-    reason. A teacher's scores aren't in the rows: negatives that were found have none.
+    """Rows for `finetune retrieval` and `finetune reranking`, and the number of hits passed over by reason.
+    The rows have no teacher scores, because mined negatives have none.
     """
 
     rows: list[dict[str, Any]]
@@ -62,38 +65,39 @@ def mine(
     guard: NegativeGuard | None = None,
     progress: Progress | None = None,
 ) -> MinedNegatives:
-    """Up to so many negatives a pair, of the `depth` documents nearest to its query, the nearest first.
+    """Finds up to `negatives` negatives for each pair among the `depth` documents nearest to its query, the
+    nearest first.
 
-    Negatives that a pair has already stay in front and count; empty documents are never taken. The search is
-    exact: vectors of all documents are in memory, each text's computed once. Raises InputError when nothing
-    is to be searched, or for a guard that lets nothing pass.
+    A pair's own negatives stay in front and count; empty documents are never chosen. The search is exact: the
+    vectors of all documents are in memory, and each text is embedded once. Raises InputError when there is
+    nothing to search, or for settings out of range.
     """
     guard = guard or NegativeGuard()
     documents = [document for document in dict.fromkeys(documents) if document.strip()]
     _check(pairs, documents, negatives, depth, guard)
-    known: dict[int, set[int]] = {}  # query -> all documents that some pair says answer it
+    answers_of_query: dict[int, set[int]] = {}  # query -> all documents that some pair says answer it
     for pair in pairs:
-        known.setdefault(text_number(pair.query), set()).add(text_number(pair.documents[0]))
-    numbers = [text_number(document) for document in documents]
+        answers_of_query.setdefault(text_number(pair.query), set()).add(text_number(pair.documents[0]))
+    document_numbers = [text_number(document) for document in documents]
     mined = MinedNegatives([])
     for pair, answer, hits in _search_pairs(embedder, pairs, documents, depth, progress):
-        never = {text_number(pair.query), *known[text_number(pair.query)]}
+        answers = {text_number(pair.query), *answers_of_query[text_number(pair.query)]}
         chosen = list(pair.documents[1:])
-        taken = never | set(map(text_number, chosen))
-        highest = guard.highest(answer)
-        for rank, (place, score) in enumerate(zip(hits.places, hits.scores, strict=True)):
+        excluded = answers | set(map(text_number, chosen))
+        limit = guard.highest(answer)
+        for rank, (position, score) in enumerate(zip(hits.positions, hits.scores, strict=True)):
             if len(chosen) >= negatives:
                 break
-            number = numbers[place]
-            if number in never:
+            number = document_numbers[position]
+            if number in answers:
                 mined.passed_over[KNOWN] += 1
             elif rank < guard.skip:
                 mined.passed_over[SKIPPED] += 1
-            elif float(score) >= highest:
+            elif float(score) >= limit:
                 mined.passed_over[NEAR] += 1
-            elif number not in taken:
-                taken.add(number)
-                chosen.append(documents[place])
+            elif number not in excluded:
+                excluded.add(number)
+                chosen.append(documents[position])
         mined.rows.append({"query": pair.query, "positive": pair.documents[0], "negatives": chosen})
     return mined
 
@@ -105,15 +109,19 @@ def _search_pairs(
     depth: int,
     progress: Progress | None,
 ) -> Iterator[tuple[QueryExample, float, RankedDocuments]]:
-    """Each pair, the cosine of its query with the document known to answer, and its hits."""
+    """Yields each pair with the cosine of its query and the document known to answer, and with its hits."""
     texts = list(dict.fromkeys([*documents, *(pair.documents[0] for pair in pairs)]))
-    place = {text: number for number, text in enumerate(texts)}
+    position_of = {text: number for number, text in enumerate(texts)}
     search = DenseSearch(embedder, texts, progress)
-    waiting = iter(pairs)
+    pairs_left = iter(pairs)
     for scores in scores_in_parts(search, [pair.query for pair in pairs], len(texts)):
         hits = top_k(scores[:, : len(documents)], depth)
-        for row, places, pair in zip(scores, hits, waiting):
-            yield pair, float(row[place[pair.documents[0]]]), RankedDocuments(places, row[places])
+        for query_scores, positions, pair in zip(scores, hits, pairs_left):
+            yield (
+                pair,
+                float(query_scores[position_of[pair.documents[0]]]),
+                RankedDocuments(positions, query_scores[positions]),
+            )
 
 
 def _check(

@@ -1,7 +1,7 @@
-"""Ways to search one collection, side by side: BM25, a model's vectors, both fused, and a re-ranker on top.
+"""Ranks one collection by several systems: BM25, a model's vectors, both fused, and a re-ranker on top.
 
-Documents of equal score stand in falling order of their ids, as trec_eval has them: so a run file, read by
-another tool, gives the figures that we give.
+Documents with equal scores are in falling order of their ids, as in trec_eval, so that another tool computes
+the same figures from a run file.
 """
 
 import math
@@ -34,8 +34,9 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class RankingSettings:
-    """depth: how many documents each system keeps for a query. reranked: how many of the hybrid's first ones
-    the re-ranker reads. fusion_k: the constant of reciprocal rank fusion."""
+    """depth: the number of documents each system keeps for a query. reranked: how many of the hybrid's first
+    documents the re-ranker reads. fusion_k: the constant of reciprocal rank fusion.
+    """
 
     depth: int = 100
     reranked: int = 50
@@ -48,9 +49,9 @@ class RankingSettings:
 
 
 class System(NamedTuple):
-    """What one way to search found, and milliseconds a query: all queries' time, divided by their number.
+    """The rankings of one way to search, and its time in milliseconds per query, on average.
 
-    Not counted is the time that indexing took, `seconds` in all.
+    Indexing isn't part of that; it took `seconds`.
     """
 
     name: str
@@ -66,9 +67,9 @@ def rank_by_all(
     settings: RankingSettings | None = None,
     progress: Progress | None = None,
 ) -> list[System]:
-    """Rankings of the queries that have a relevant document, by each system; BM25, the baseline, first.
+    """Ranks documents for all queries that have a relevant one, by each system; BM25, the baseline, is first.
 
-    Where queries have candidates, these alone are ranked, all of them; words are still weighed by the whole
+    If queries have candidates, these alone are ranked, all of them; BM25 still weighs words by the whole
     collection. Raises MissingExtra without the extra `retrieval`.
     """
     settings = settings or RankingSettings()
@@ -86,7 +87,7 @@ def rank_by_all(
 
 @dataclass(frozen=True)
 class _Collection:
-    """The data with documents in falling order of ids: of equal ones, the first is then trec_eval's first."""
+    """The data with documents in falling order of ids, so that ties are ordered as in trec_eval."""
 
     ids: list[str]
     texts: list[str]
@@ -96,62 +97,65 @@ class _Collection:
     progress: Progress | None
 
     def needed(self) -> "_Collection":
-        """Without documents that are no candidates of any query: to embed those would be in vain."""
+        """The collection without documents that no query has as a candidate, which needn't be embedded."""
         if self.candidates is None:
             return self
-        wanted = {document for query in self.queries for document in self.candidates[query]}
-        kept = [(id, text) for id, text in zip(self.ids, self.texts, strict=True) if id in wanted]
-        return replace(self, ids=[id for id, _ in kept], texts=[text for _, text in kept])
+        candidate_ids = {document for query in self.queries for document in self.candidates[query]}
+        documents = [(id, text) for id, text in zip(self.ids, self.texts, strict=True) if id in candidate_ids]
+        return replace(self, ids=[id for id, _ in documents], texts=[text for _, text in documents])
 
     def search(self, name: str, index: Callable[[], Scorer], floor: float = -math.inf) -> System:
-        """All queries by one system. Of the whole collection, only what scores above `floor` is found."""
-        begun = time.perf_counter()
+        """Ranks documents for all queries by one system. Only documents that score above `floor` count as
+        found, unless queries have candidates, which are all ranked.
+        """
+        start = time.perf_counter()
         search = index()
-        seconds = time.perf_counter() - begun
-        begun = time.perf_counter()
+        seconds = time.perf_counter() - start
+        start = time.perf_counter()
 
-        def heard(done: int) -> None:
+        def watch(done: int) -> None:
             if self.progress is not None:
                 self.progress(done, len(self.queries), f"queries by {name}")
 
         texts, count = list(self.queries.values()), len(self.ids)
         if self.candidates is None:
-            hits = search_exactly(search, texts, count, self.settings.depth, heard)
+            all_hits = search_exactly(search, texts, count, self.settings.depth, watch)
         else:
-            places = {id: place for place, id in enumerate(self.ids)}
-            candidates = [np.array([places[id] for id in self.candidates[query]]) for query in self.queries]
-            hits, floor = search_among(search, texts, count, candidates, heard), -math.inf
+            position_of = {id: position for position, id in enumerate(self.ids)}
+            candidates = [
+                np.array([position_of[id] for id in self.candidates[query]]) for query in self.queries
+            ]
+            all_hits, floor = search_among(search, texts, count, candidates, watch), -math.inf
         rankings = {
             query: [
-                (self.ids[place], score)
-                for place, score in zip(found.places.tolist(), found.scores.tolist(), strict=True)
+                (self.ids[position], score)
+                for position, score in zip(all_hits.positions.tolist(), all_hits.scores.tolist(), strict=True)
                 if score > floor
             ]
-            for query, found in zip(self.queries, hits, strict=True)
+            for query, hits_of_query in zip(self.queries, all_hits, strict=True)
         }
-        return System(name, rankings, _milliseconds_per_query(begun, rankings), seconds)
+        return System(name, rankings, _milliseconds_per_query(start, rankings), seconds)
 
 
 def fuse(systems: Sequence[System], settings: RankingSettings) -> System:
-    """Reciprocal rank fusion; its time is that of all of them."""
-    begun = time.perf_counter()
+    """Fuses systems by reciprocal rank fusion. The result's time includes theirs."""
+    start = time.perf_counter()
     rankings: Rankings = {}
     for query in systems[0].rankings:
         ranked = [[document for document, _ in system.rankings[query]] for system in systems]
         fused = in_order(_as_float32(reciprocal_rank_fusion(ranked, settings.fusion_k)))
         rankings[query] = fused[: max(settings.depth, *map(len, ranked))]
-    own = _milliseconds_per_query(begun, rankings)
-    return System(HYBRID, rankings, own + sum(system.milliseconds for system in systems))
+    milliseconds = _milliseconds_per_query(start, rankings)
+    return System(HYBRID, rankings, milliseconds + sum(system.milliseconds for system in systems))
 
 
 def reciprocal_rank_fusion(rankings: Sequence[Sequence[Key]], k: float = 60.0) -> list[tuple[Key, float]]:
-    """Several rankings of the same things → one, by their ranks alone (Cormack, Clarke, Büttcher 2009).
+    """Merges rankings of the same keys by their ranks alone (Cormack, Clarke, Büttcher 2009).
 
-    (key, score), best first: the score is the sum of 1 / (k + rank) over the rankings that hold the key.
-
-    Ranks count from 1. k = 60 is the paper's: it keeps one first place from outweighing two good ones. Equal
-    scores keep the order in which the keys are first met, ranking by ranking. Scores of the single rankings
-    don't matter, so that cosines and BM25 need no common scale.
+    Returns (key, score), best first. The score is the sum of 1 / (k + rank) over the rankings that hold the
+    key, where ranks count from 1. The paper's k = 60 keeps one first place from outweighing two good ones.
+    Keys with equal scores stay in the order in which they first occur, ranking by ranking. The rankings' own
+    scores don't matter, so cosines and BM25 need no common scale.
     """
     scores: dict[Key, float] = {}
     for ranking in rankings:
@@ -163,24 +167,24 @@ def reciprocal_rank_fusion(rankings: Sequence[Sequence[Key]], k: float = 60.0) -
 def rerank(
     reranker: Reranker, system: System, data: RetrievalData, count: int, progress: Progress | None = None
 ) -> System:
-    """The first `count` documents of each query in the re-ranker's order, the others below as they were."""
+    """Reorders the first `count` documents of each query by the re-ranker; the others stay below them."""
     begun = time.perf_counter()
     rankings: Rankings = {}
     for query, ranking in system.rankings.items():
-        names = [document for document, _ in ranking[:count]]
-        scores = scores_of(reranker, data.queries[query], [data.documents[name] for name in names])
-        read = in_order(_as_float32(zip(names, scores, strict=True)))
-        # Those that it didn't read have scores that keep them below in a run file.
-        lowest = read[-1][1] if read else 0.0
-        below = [(name, lowest - place) for place, (name, _) in enumerate(ranking[count:], start=1)]
-        rankings[query] = [*read, *below]
+        ids = [document for document, _ in ranking[:count]]
+        scores = scores_of(reranker, data.queries[query], [data.documents[id] for id in ids])
+        reranked = in_order(_as_float32(zip(ids, scores, strict=True)))
+        # Documents that it didn't read get scores that keep them below the others in a run file.
+        lowest = reranked[-1][1] if reranked else 0.0
+        below = [(id, lowest - rank) for rank, (id, _) in enumerate(ranking[count:], start=1)]
+        rankings[query] = [*reranked, *below]
         if progress is not None:
             progress(len(rankings), len(system.rankings), "queries re-ranked")
     return System(RERANKED, rankings, system.milliseconds + _milliseconds_per_query(begun, rankings))
 
 
 def _as_float32(scores: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """In single precision, as trec_eval reads scores: what it takes for equal has to be equal here."""
+    """Rounds scores to single precision, as trec_eval reads them, so that its ties are ties here too."""
     return {document: float(np.float32(score)) for document, score in scores}
 
 

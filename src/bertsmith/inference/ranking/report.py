@@ -1,5 +1,5 @@
-"""A comparison of ways to search as a folder: results.json, a TREC run file of each system under runs/, and
-report.html, with figures, what each query gains, and where the best system fails.
+"""Writes a comparison of ways to search as a folder: results.json, a TREC run file of each system under
+runs/, and report.html with figures, each query's gain, and the best system's worst queries.
 
 Q queries.
 """
@@ -22,76 +22,77 @@ if TYPE_CHECKING:
 WORST, SHOWN, LONGEST = 20, 3, 300  # queries, documents of each, characters of a text
 
 
-def write_comparison(out: Path, found: Comparison, command: str) -> None:
-    """`command` is what to type to get it again.
+def write_comparison(out: Path, comparison: Comparison, command: str) -> None:
+    """Writes the folder `out`. `command` is the command line that repeats the comparison.
 
     Raises InputError when `out` exists, ResourceError when the disk is full; then nothing is left behind.
     """
     with atomic_folder(out) as folder:
         (folder / "runs").mkdir()
-        for figures in found.figures:
+        for figures in comparison.figures:
             system = figures.system
             write_run(folder / "runs" / f"{system.name.lower()}.run", system.rankings, system.name)
-        write_json(folder / "results.json", found.to_json())
-        (folder / "report.html").write_text(render_comparison(found, command), encoding="utf-8")
+        write_json(folder / "results.json", comparison.to_json())
+        (folder / "report.html").write_text(render_comparison(comparison, command), encoding="utf-8")
 
 
-def render_comparison(found: Comparison, command: str) -> str:
-    """The page as text; texts and ids are escaped. The same comparison gives the same bytes."""
-    best = best_system(found)
-    columns, rows = figure_table(found)
+def render_comparison(comparison: Comparison, command: str) -> str:
+    """Renders report.html. Texts and ids are escaped. The same comparison gives the same bytes."""
+    best = best_system(comparison)
+    columns, rows = figure_table(comparison)
     headline = [
-        (f"{_metric_title(found.main)}, {figure.system.name}", _format_mean(figure, found.main))
-        for figure in found.figures
+        (f"{_metric_title(comparison.main)}, {figure.system.name}", _format_mean(figure, comparison.main))
+        for figure in comparison.figures
     ]
     return render_page(
         "ranking.html.jinja",
-        title=f"Retrieval · {found.data.name}",
-        status=f"{len(found.data.documents):,} documents · {len(found.queries):,} queries",
+        title=f"Retrieval · {comparison.data.name}",
+        status=f"{len(comparison.data.documents):,} documents · {len(comparison.queries):,} queries",
         headline=headline,
-        warnings=[found.verdict(), *found.notes()],
+        warnings=[comparison.verdict(), *comparison.notes()],
         figures=Table("", columns, rows),
-        metric=_metric_title(found.main),
-        baseline=found.figures[0].system.name,
-        pictures=[_draw_differences(found, figure) for figure in found.figures[1:]],
+        metric=_metric_title(comparison.main),
+        baseline=comparison.figures[0].system.name,
+        pictures=[_draw_differences(comparison, figure) for figure in comparison.figures[1:]],
         best=best.system.name,
-        failures=find_failures(found, best),
+        failures=find_failures(comparison, best),
         command=command,
-        facts=raw_facts(found.facts),
+        facts=raw_facts(comparison.facts),
     )
 
 
-def best_system(found: Comparison) -> Figures:
-    """The one with the highest mean of the main metric."""
-    return max(found.figures, key=lambda each: each.scores.means[found.main])
+def best_system(comparison: Comparison) -> Figures:
+    """The figures of the system with the highest mean of the main metric."""
+    return max(comparison.figures, key=lambda figures: figures.scores.means[comparison.main])
 
 
-def figure_table(found: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows, a row a system: means, the main one with its interval, and the difference to the
-    baseline with its interval and p-value."""
-    baseline = found.figures[0].system.name
+def figure_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+    """The columns and rows of a table with a row for each system: means, the main one with its interval, and
+    the difference to the baseline with its interval and p-value.
+    """
+    baseline = comparison.figures[0].system.name
     columns = [
         "",
-        _metric_title(found.main),
+        _metric_title(comparison.main),
         "95 % interval",
-        *map(_metric_title, found.metrics[1:]),
+        *map(_metric_title, comparison.metrics[1:]),
         f"above {baseline}",
         "p",
         "ms/query",
     ]
     rows = []
-    for figures in found.figures:
-        interval, beside = figures.intervals[found.main], ("", "")
+    for figures in comparison.figures:
+        interval, difference_cells = figures.intervals[comparison.main], ("", "")
         if figures.difference is not None:
             low, high = figures.difference.interval
             gain = f"{figures.difference.mean:+.4f} ({low:+.4f} to {high:+.4f})"
-            beside = gain, f"{figures.difference.p:.4f}"
+            difference_cells = gain, f"{figures.difference.p:.4f}"
         row = [
             figures.system.name,
-            _format_mean(figures, found.main),
+            _format_mean(figures, comparison.main),
             f"{interval.low:.4f} to {interval.high:.4f}",
-            *(_format_mean(figures, name) for name in found.metrics[1:]),
-            *beside,
+            *(_format_mean(figures, name) for name in comparison.metrics[1:]),
+            *difference_cells,
             f"{figures.system.milliseconds:.1f}",
         ]
         rows.append(row)
@@ -103,23 +104,21 @@ def _format_mean(figures: Figures, metric: str) -> str:
 
 
 def _metric_title(metric: str) -> str:
-    """As papers write it."""
+    """A metric's name as papers spell it: "ndcg@10" becomes "nDCG@10"."""
     name, at, depth = metric.partition("@")
     return {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP"}.get(name, name) + at + depth
 
 
-def _draw_differences(found: Comparison, figures: Figures) -> tuple[str, Any]:
-    """The caption, and a picture of the queries in the order of what the system gained over the baseline,
-    from the highest to the lowest.
-    """
-    baseline = found.figures[0]
-    gained = np.sort(figures.scores.values[found.main] - baseline.scores.values[found.main])[::-1]
+def _draw_differences(comparison: Comparison, figures: Figures) -> tuple[str, Any]:
+    """A caption and a chart of what each query gained over the baseline, from the highest to the lowest."""
+    baseline = comparison.figures[0]
+    gained = np.sort(figures.scores.values[comparison.main] - baseline.scores.values[comparison.main])[::-1]
     better, worse = int((gained > 0).sum()), int((gained < 0).sum())
     caption = f"{figures.system.name}: {better:,} queries better than {baseline.system.name}, {worse:,} worse"
-    label = f"{_metric_title(found.main)} above {baseline.system.name}"
+    label = f"{_metric_title(comparison.main)} above {baseline.system.name}"
 
     def paint(axes: "Axes") -> None:
-        # One path each: a bar a query would be megabytes.
+        # One path for all queries: a bar for each would make megabytes.
         for part, colour in ((np.maximum(gained, 0), FIRST), (np.minimum(gained, 0), SECOND)):
             axes.stairs(part, fill=True, color=colour, linewidth=0)
         axes.axhline(0, color=MUTED, linewidth=0.8)
@@ -130,7 +129,7 @@ def _draw_differences(found: Comparison, figures: Figures) -> tuple[str, Any]:
 
 
 class JudgedDocument(NamedTuple):
-    """A document at its rank; `rank` is None when it wasn't found."""
+    """A document with its rank, None if it wasn't found, and the grade it was judged with."""
 
     rank: int | None
     document: str
@@ -139,7 +138,9 @@ class JudgedDocument(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A query, its score by every system, what the best one put first, and the best that is relevant."""
+    """A query with its scores by every system, the best system's first documents, and the relevant document
+    that should have been first.
+    """
 
     id: str
     query: str
@@ -148,31 +149,34 @@ class Failure(NamedTuple):
     expected: JudgedDocument
 
 
-def find_failures(found: Comparison, of: Figures) -> list[Failure]:
-    """The queries with the lowest scores; of equally bad ones first those where another system did best."""
-    own = of.scores.values[found.main]
-    others = np.max([figure.scores.values[found.main] for figure in found.figures], axis=0)
+def find_failures(comparison: Comparison, best: Figures) -> list[Failure]:
+    """The queries with the lowest scores by the system `best`, below 1. Ties are ordered by how well another
+    system did.
+    """
+    own = best.scores.values[comparison.main]
+    others = np.max([figure.scores.values[comparison.main] for figure in comparison.figures], axis=0)
     order = np.lexsort((-others, own))[:WORST]
-    return [_describe_failure(found, of, int(place)) for place in order if own[place] < 1]
+    return [_describe_failure(comparison, best, int(position)) for position in order if own[position] < 1]
 
 
-def _describe_failure(found: Comparison, of: Figures, place: int) -> Failure:
-    query = found.queries[place]
-    grades = found.data.judgements[query]
-    ranking = [document for document, _ in of.system.rankings[query]]
+def _describe_failure(comparison: Comparison, best: Figures, position: int) -> Failure:
+    query = comparison.queries[position]
+    grades = comparison.data.judgements[query]
+    ranking = [document for document, _ in best.system.rankings[query]]
     ranks = {document: rank for rank, document in enumerate(ranking, start=1)}
 
     def hit(document: str) -> JudgedDocument:
-        text = found.data.documents.get(document, "(not in the collection)")
+        text = comparison.data.documents.get(document, "(not in the collection)")
         return JudgedDocument(ranks.get(document), document, max(grades.get(document, 0), 0), _shorten(text))
 
     relevant = [document for document, grade in grades.items() if grade > 0]
     highest = min(relevant, key=lambda document: (-grades[document], ranks.get(document, len(ranking) + 1)))
     scores = " · ".join(
-        f"{figure.system.name} {figure.scores.values[found.main][place]:.3f}" for figure in found.figures
+        f"{figure.system.name} {figure.scores.values[comparison.main][position]:.3f}"
+        for figure in comparison.figures
     )
-    text = _shorten(found.data.queries[query])
-    return Failure(query, text, scores, [hit(each) for each in ranking[:SHOWN]], hit(highest))
+    text = _shorten(comparison.data.queries[query])
+    return Failure(query, text, scores, [hit(document) for document in ranking[:SHOWN]], hit(highest))
 
 
 def _shorten(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a comparison of ways to search comes to: figures, how sure they are, and what beats the baseline.
+"""Scores ways to search and compares them with a baseline: figures, confidence intervals and p-values.
 
 Q queries.
 """
@@ -18,7 +18,7 @@ from bertsmith.text.retrieval.retrieval_data import RetrievalData
 
 @dataclass(frozen=True)
 class Difference:
-    """By how much a system's mean is above the baseline's, the 95 % interval of that, and its p-value."""
+    """How far a system's mean score is above the baseline's, with its 95 % interval and its p-value."""
 
     mean: float
     interval: Interval
@@ -27,8 +27,9 @@ class Difference:
 
 @dataclass(frozen=True)
 class Figures:
-    """One system's scores of each query, the 95 % intervals of their means, and how it fares by the main
-    metric beside the baseline, which has no difference to itself."""
+    """One system's scores for each query, the 95 % intervals of their means, and its difference to the
+    baseline by the main metric, None for the baseline itself.
+    """
 
     system: System
     scores: RankingScores
@@ -38,8 +39,9 @@ class Figures:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Systems on one collection, the baseline first. metrics[0] is the main one. `facts` name what was
-    compared: the model, the settings."""
+    """The figures of several systems on one collection, the baseline first. `metrics[0]` is the main metric.
+    `facts` name what was compared: the model and the settings.
+    """
 
     data: RetrievalData
     metrics: tuple[str, ...]
@@ -48,23 +50,23 @@ class Comparison:
 
     @property
     def main(self) -> str:
-        """The metric that differences are of."""
+        """The main metric, by which systems are compared."""
         return self.metrics[0]
 
     @property
     def queries(self) -> tuple[str, ...]:
-        """(Q,) ids of those that were measured."""
+        """The ids (Q,) of the queries that were evaluated."""
         return self.figures[0].scores.queries
 
     def notes(self) -> list[str]:
-        """Sentences on what was measured, and on what."""
+        """Sentences about the data, and about queries that were left out."""
         left_out = len(self.data.queries) - len(self.queries)
         if not left_out:
             return list(self.data.notes)
         return [*self.data.notes, f"{left_out:,} queries have no relevant document: they are left out."]
 
     def verdict(self) -> str:
-        """Whether anything is better than the baseline, in words, as sure as its interval says."""
+        """A sentence on whether any system beats the baseline, as sure as the interval allows."""
         baseline = self.figures[0]
         best = max(self.figures, key=lambda figures: figures.scores.means[self.main])
         name, own = baseline.system.name, f"{baseline.scores.means[self.main]:.3f}"
@@ -81,12 +83,12 @@ class Comparison:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain values, the main metric for every query too. A fact of the name of a count, as
-        the option `queries` is, doesn't stand in its place.
+        """The comparison as JSON values, including the main metric of every query. Counts such as `queries`
+        replace facts of the same name.
         """
         systems = dict[str, dict[str, Any]]()
         for figures in self.figures:
-            found: dict[str, Any] = {
+            values: dict[str, Any] = {
                 "scores": figures.scores.means,
                 "intervals": {name: list(interval) for name, interval in figures.intervals.items()},
                 "milliseconds": figures.system.milliseconds,
@@ -94,8 +96,8 @@ class Comparison:
             }
             if (difference := figures.difference) is not None:
                 interval = list(difference.interval)
-                found["above_baseline"] = {"mean": difference.mean, "interval": interval, "p": difference.p}
-            systems[figures.system.name] = found
+                values["above_baseline"] = {"mean": difference.mean, "interval": interval, "p": difference.p}
+            systems[figures.system.name] = values
         return {
             **self.facts,
             "data": self.data.name,
@@ -107,16 +109,17 @@ class Comparison:
             "main_metric": self.main,
             "per_query": {
                 query: {
-                    figure.system.name: float(figure.scores.values[self.main][place])
+                    figure.system.name: float(figure.scores.values[self.main][position])
                     for figure in self.figures
                 }
-                for place, query in enumerate(self.queries)
+                for position, query in enumerate(self.queries)
             },
         }
 
 
 def metrics_for(data: RetrievalData, k: int, depth: int) -> tuple[str, ...]:
-    """The field's usual ones, the main one first: nDCG@k of a collection, MAP of candidates to re-rank.
+    """The names of the field's usual metrics, the main one first: nDCG@k for a collection, MAP for candidates
+    to re-rank.
 
     Raises InputError when k is less than 1.
     """
@@ -124,23 +127,23 @@ def metrics_for(data: RetrievalData, k: int, depth: int) -> tuple[str, ...]:
         raise InputError(f"k must be 1 or more, found {k}.")
     if data.candidates is not None:
         return ("map", "mrr", f"ndcg@{k}", "precision@1")
-    recalls = tuple(f"recall@{each}" for each in sorted({k, depth}))
+    recalls = tuple(f"recall@{cutoff}" for cutoff in sorted({k, depth}))
     return (f"ndcg@{k}", f"mrr@{k}", *recalls, f"map@{depth}")
 
 
 def compare(
     systems: Sequence[System], data: RetrievalData, metrics: Sequence[str], facts: dict[str, Any]
 ) -> Comparison:
-    """Figures of every system; all intervals come from the same resamples of the queries."""
-    scored = [ranking_scores(system.rankings, data.judgements, metrics) for system in systems]
-    main = np.stack([scores.values[metrics[0]] for scores in scored], axis=1)
+    """Scores every system. All intervals come from the same bootstrap resamples of the queries."""
+    all_scores = [ranking_scores(system.rankings, data.judgements, metrics) for system in systems]
+    main = np.stack([scores.values[metrics[0]] for scores in all_scores], axis=1)
     differences = main - main[:, :1]
-    columns = [scores.values[name] for scores in scored for name in metrics]
+    columns = [scores.values[name] for scores in all_scores for name in metrics]
     intervals = iter(intervals_of_means(np.stack([*columns, *differences.T], axis=1)))
-    of_scores = [{name: next(intervals) for name in metrics} for _ in systems]
+    score_intervals = [{name: next(intervals) for name in metrics} for _ in systems]
     figures = []
-    for place, (system, scores) in enumerate(zip(systems, scored, strict=True)):
-        beside, interval = differences[:, place], next(intervals)
-        difference = Difference(float(beside.mean()), interval, p_value(beside)) if place else None
-        figures.append(Figures(system, scores, of_scores[place], difference))
+    for position, (system, scores) in enumerate(zip(systems, all_scores, strict=True)):
+        gains, interval = differences[:, position], next(intervals)
+        difference = Difference(float(gains.mean()), interval, p_value(gains)) if position else None
+        figures.append(Figures(system, scores, score_intervals[position], difference))
     return Comparison(data, tuple(metrics), figures, facts)

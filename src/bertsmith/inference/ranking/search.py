@@ -1,7 +1,7 @@
-"""Search without an index: every query against every document, so that what is missed is the model's fault.
+"""Exact search without an index: compares every query with every document, by vectors or by BM25.
 
-By vectors, or by BM25 (Robertson and Zaragoza 2009), the baseline that any search has to beat, computed by
-bm25s. A document's BM25 is the sum over the query's words of
+So whatever is missed is the model's fault. BM25 (Robertson and Zaragoza 2009) is the baseline that any search
+has to beat; bm25s computes it. A document's BM25 is the sum over the query's words of
 idf * tf / (tf + k1 * (1 - b + b * length / mean)), where mean is the documents' mean length in words and
 idf = ln(1 + (E - df + 0.5) / (df + 0.5)), as in Lucene.
 
@@ -24,44 +24,46 @@ from bertsmith.text.words import WORD
 
 Positions = npt.NDArray[np.int64]
 Watch = Callable[[int], None]
-_SCORES_AT_ONCE = 16_000_000  # 64 MB, and what finding the best of them takes beside
-_QUERIES_AT_ONCE = 4096  # embedded together, however few of them fit in the scores: enough of one length
+_SCORES_AT_ONCE = 16_000_000  # 64 MB, plus what finding the best of them takes
+_QUERIES_AT_ONCE = 4096  # embedded together, enough to batch queries of like length
 
 
 class DenseEncoder(Protocol):
-    """What makes vectors of length 1: an Embedder, for one."""
+    """Anything that embeds texts as vectors of length 1, such as an Embedder."""
 
     def queries(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
-        """(Q, D)."""
+        """Embeds texts that are searched for: (Q, D)."""
         ...
 
     def documents(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
-        """(E, D)."""
+        """Embeds texts that are searched in: (E, D)."""
         ...
 
 
 class Scorer(Protocol):
-    """A way to search: it scores all documents for some queries."""
+    """A way to search: scores all documents for each query."""
 
     def in_parts(self, queries: Sequence[str], size: int) -> Iterator[Vectors]:
-        """(…, E), the higher the better, of `size` queries in order or fewer at a time."""
+        """Yields scores (…, E) of at most `size` queries at a time, in order; higher is better."""
         ...
 
 
 class RankedDocuments(NamedTuple):
-    """Documents by their places (K,), best first, of equal ones the first; and their scores (K,)."""
+    """Documents ranked for a query: `positions` (K,) of documents, best first and ties in their order, and
+    their `scores` (K,).
+    """
 
-    places: Positions
+    positions: Positions
     scores: Vectors
 
 
 def search_exactly(
-    search: Scorer, queries: Sequence[str], documents: int, k: int, heard: Watch | None = None
+    search: Scorer, queries: Sequence[str], documents: int, k: int, watch: Watch | None = None
 ) -> Iterator[RankedDocuments]:
-    """The K best of all documents for each query in turn; `documents` is how many there are."""
-    for scores in scores_in_parts(search, queries, documents, heard):
-        for row, places in zip(scores, top_k(scores, k), strict=True):
-            yield RankedDocuments(places, row[places])
+    """Yields the k best of all documents for each query. `documents` is their number."""
+    for scores in scores_in_parts(search, queries, documents, watch):
+        for row, positions in zip(scores, top_k(scores, k), strict=True):
+            yield RankedDocuments(positions, row[positions])
 
 
 def search_among(
@@ -69,51 +71,53 @@ def search_among(
     queries: Sequence[str],
     documents: int,
     candidates: Sequence[Positions],
-    heard: Watch | None = None,
+    watch: Watch | None = None,
 ) -> Iterator[RankedDocuments]:
-    """Each query's own candidates, given by their places, all of them in order."""
-    rows = (row for scores in scores_in_parts(search, queries, documents, heard) for row in scores)
-    for row, places in zip(rows, candidates, strict=True):
-        places = np.sort(places)
-        best = places[np.argsort(-row[places], kind="stable")]
+    """Ranks each query's own candidates, given by their positions; yields all of them, best first."""
+    rows = (row for scores in scores_in_parts(search, queries, documents, watch) for row in scores)
+    for row, positions in zip(rows, candidates, strict=True):
+        positions = np.sort(positions)
+        best = positions[np.argsort(-row[positions], kind="stable")]
         yield RankedDocuments(best, row[best])
 
 
 def scores_in_parts(
-    search: Scorer, queries: Sequence[str], documents: int, heard: Watch | None = None
+    search: Scorer, queries: Sequence[str], documents: int, watch: Watch | None = None
 ) -> Iterator[Vectors]:
-    """Scores (…, E) of some queries at a time, which bounds memory; `heard` is told how many are done."""
+    """Yields scores (…, E) of so few queries at a time that memory is bounded. `watch` is called with the
+    number of queries done.
+    """
     done = 0
     for scores in search.in_parts(queries, max(1, _SCORES_AT_ONCE // max(documents, 1))):
         yield scores
         done += len(scores)
-        if heard is not None:
-            heard(done)
+        if watch is not None:
+            watch(done)
 
 
 def top_k(scores: Vectors, k: int) -> Positions:
-    """(Q, E) -> (Q, K), the places of the K highest scores of each row, best first; of equal ones the first.
+    """(Q, E) -> (Q, K): the positions of the K highest scores of each row, best first, ties in their order.
 
-    K is `k`, or E if less. Time grows with E, not with E log E.
+    K is `k`, or E if that is less. Takes time in O(E) per row, not O(E log E).
     """
     k = min(k, scores.shape[1])
     if k == 0:
         return np.empty((len(scores), 0), np.int64)
     best = np.argpartition(scores, -k, axis=1)[:, -k:]
     lowest = np.take_along_axis(scores, best, axis=1).min(axis=1, keepdims=True)
-    # Which of the documents equal to the last are among the best is chance. Duplicates make that common.
+    # argpartition chooses arbitrarily among documents that tie with the last. Duplicates make that common.
     for row in np.flatnonzero((scores >= lowest).sum(axis=1) > k):
         above = np.flatnonzero(scores[row] > lowest[row])
         equal = np.flatnonzero(scores[row] == lowest[row])
         best[row] = np.concatenate([above, equal])[:k]
-    found = np.take_along_axis(scores, best, axis=1)
-    return np.take_along_axis(best, np.lexsort((best, -found), axis=1), axis=1)
+    best_scores = np.take_along_axis(scores, best, axis=1)
+    return np.take_along_axis(best, np.lexsort((best, -best_scores), axis=1), axis=1)
 
 
 class DenseSearch:
-    """Cosines between the vectors of queries and documents.
+    """Search by the cosines of queries' and documents' vectors.
 
-    Held in memory are the documents' vectors (E, D), 4 bytes a number: 1.5 GB for a million of 384.
+    The documents' vectors (E, D) are in memory, in float32: 1.5 GB for a million of 384 dimensions.
     """
 
     def __init__(
@@ -123,7 +127,7 @@ class DenseSearch:
         self._vectors = embedder.documents(documents, progress)
 
     def in_parts(self, queries: Sequence[str], size: int) -> Iterator[Vectors]:
-        """(…, E) of `size` queries at a time."""
+        """Yields cosines (…, E) of at most `size` queries at a time."""
         for first in range(0, len(queries), _QUERIES_AT_ONCE):
             vectors = self._embedder.queries(queries[first : first + _QUERIES_AT_ONCE])
             for start in range(0, len(vectors), size):
@@ -132,10 +136,11 @@ class DenseSearch:
 
 @dataclass(frozen=True)
 class Bm25Settings:
-    """k1 and b as Anserini has them for BEIR's published baselines; Lucene's own defaults are 1.2 and 0.75.
+    """BM25's parameters. k1 and b default to Anserini's for BEIR's published baselines; Lucene's are 1.2,
+    0.75.
 
-    english: without Lucene's 33 stop words, and reduced to stems by Porter's rules of 2001 (Snowball). For
-    any other language turn it off: words are then compared as they are, in lower case.
+    english: drop Lucene's 33 stop words and stem words by Snowball's English stemmer (Porter2). Turn it off
+    for any other language: words are then compared in lower case, unstemmed.
     """
 
     k1: float = 0.9
@@ -148,7 +153,7 @@ class Bm25Settings:
 
 
 class LexicalSearch:
-    """An inverted index of texts in memory. The same texts always give the same scores."""
+    """Search by BM25, with an inverted index in memory. The same texts always give the same scores."""
 
     def __init__(self, documents: Sequence[str], settings: Bm25Settings | None = None) -> None:
         """Raises MissingExtra without the extra `retrieval`."""
@@ -158,24 +163,24 @@ class LexicalSearch:
         self._count = len(documents)
         vocabulary: dict[str, int] = {}
         ids = [[vocabulary.setdefault(w, len(vocabulary)) for w in self._split(text)] for text in documents]
-        # Compiled code would have to be compiled first, which takes half a minute.
+        # No compiled code: compiling it would take half a minute.
         self._index = bm25s.BM25(k1=settings.k1, b=settings.b, method="lucene", auto_compile=False)
         self._vocabulary = vocabulary
         if vocabulary:
             self._index.index((ids, vocabulary), create_empty_token=False, show_progress=False)
 
     def in_parts(self, queries: Sequence[str], size: int) -> Iterator[npt.NDArray[np.float32]]:
-        """(…, E) of `size` queries at a time."""
+        """Yields BM25 scores (…, E) of at most `size` queries at a time."""
         return (self.scores(queries[start : start + size]) for start in range(0, len(queries), size))
 
     def scores(self, queries: Sequence[str]) -> npt.NDArray[np.float32]:
-        """(Q, E); 0 where query and document share no word."""
-        found = np.zeros((len(queries), self._count), np.float32)
+        """BM25 scores (Q, E); 0 where query and document share no word."""
+        scores = np.zeros((len(queries), self._count), np.float32)
         for row, query in enumerate(queries):
-            known = [self._vocabulary[word] for word in self._split(query) if word in self._vocabulary]
-            if known:
-                found[row] = self._index.get_scores_from_ids(known)
-        return found
+            word_ids = [self._vocabulary[word] for word in self._split(query) if word in self._vocabulary]
+            if word_ids:
+                scores[row] = self._index.get_scores_from_ids(word_ids)
+        return scores
 
 
 def _make_splitter(settings: Bm25Settings) -> Callable[[str], list[str]]:
@@ -195,8 +200,8 @@ def _make_splitter(settings: Bm25Settings) -> Callable[[str], list[str]]:
 
 
 def _import_bm25s() -> ModuleType:
-    """The package, imported without JAX: where that is installed, bm25s would run it once, which takes three
-    quarters of a GPU's memory for nothing that is used here.
+    """Imports bm25s while JAX is hidden from it: bm25s would initialise JAX, which reserves three quarters of
+    a GPU's memory, for nothing that is used here. Raises MissingExtra if it isn't installed.
     """
     hidden = "jax" not in sys.modules
     if hidden:
