@@ -174,7 +174,7 @@ def test_of_few_rows_a_spoilt_graph_keeps_few_neighbours_and_says_of_how_many(tm
     for rows, of in ((8, "nearest"), (30, "2 nearest")):
         gate = Gate(source, replace(file, sequences=file.sequences[:rows]))
         mixed = gate._ours[rows // 3 :] + gate._ours[: rows // 3]
-        kept, (problem,) = gate._neighbours(mixed, ExportLimits())
+        kept, (problem,) = gate._compare_neighbours(mixed, ExportLimits())
         assert kept["neighbours_kept"] < 0.9
         assert problem.endswith(f"% of the {of} neighbours stay so; at least 90% must")
 

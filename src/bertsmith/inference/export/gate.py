@@ -1,7 +1,7 @@
-"""The gate: a graph against the packed model on the user's own file, in every arrangement and at many
-lengths; and the limits that it must keep to, to be written at all.
+"""Gate: compares a graph with the packed model on the user's own file, in every arrangement of batches and at
+many lengths, and holds it to limits.
 
-It refuses rather than warns, and says how sure it is: a graph whose verdict has problems isn't written.
+A graph whose verdict has problems isn't written: the gate refuses rather than warns, and says how sure it is.
 
 W sequences, E examples.
 """
@@ -39,19 +39,19 @@ from bertsmith.inference.export.source import Answer, ExportSource
 from bertsmith.progress import Progress
 from bertsmith.tasks.task import Task
 
-ERROR = 0.05  # the chance of calling an agreement proven that is not there, over all tries together
-CALIBRATION = 0.02  # by which a refitted calibration error may exceed the model's
-_FOR_DAMAGE = 128  # sequences
+ERROR = 0.05  # the probability of proving an agreement that isn't there, over all tries together
+CALIBRATION = 0.02  # how much the graph's refitted calibration error may exceed the model's
+_FOR_DAMAGE = 128  # sequences on which the damage of a quantised product is measured
 
 
 @dataclass(frozen=True)
 class ExportLimits:
-    """Of int8; float32's are `EXACT`.
+    """Limits for an int8 graph; those for float32 are `EXACT`.
 
-    agreement: the lowest share of answers like the model's, in every arrangement, that the file must prove.
-    change: the largest change of any probability, or of a number in deviations of the file's.
-    cosine: the smallest between a vector and the model's.
-    neighbours: the smallest share of the nearest, a tenth of the others but at most ten, that stay so.
+    agreement: the lowest share of answers equal to the model's, in every arrangement, that the file must
+    prove. change: the largest change of any probability, or of a number in standard deviations of the file's
+    numbers. cosine: the smallest cosine between a vector and the model's. neighbours: the smallest share of
+    nearest neighbours (a tenth of the others, at most ten) that remain such.
     """
 
     agreement: float = 0.95
@@ -69,13 +69,15 @@ class ExportLimits:
 
     @property
     def of_a_cosine(self) -> float:
-        """By how much it may be less than 1."""
+        """How much a cosine may be less than 1."""
         return 1 - self.cosine
 
 
 @dataclass(frozen=True)
 class ExactLimits:
-    """Of float32: every answer the same, probabilities to 1e-4, cosines to 1e-5, all neighbours."""
+    """Limits for a float32 graph: every answer equal, probabilities to 1e-4, cosines to 1e-5, all
+    neighbours.
+    """
 
     change: float = 1e-4
     of_a_cosine: float = 1e-5
@@ -87,8 +89,8 @@ EXACT = ExactLimits()
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """Every figure as JSON, what speaks against the graph, and the task that decodes it, None for an encoder
-    alone.
+    """The gate's figures as JSON, the problems that speak against the graph, and the task that decodes its
+    answers, None for an encoder alone.
     """
 
     figures: dict[str, Any]
@@ -97,52 +99,62 @@ class GateVerdict:
 
 
 class Gate:
-    """What the model answers is computed once."""
+    """Compares graphs with the model on a file. The model's answers are computed once, when it is opened."""
 
     def __init__(self, source: ExportSource, file: GateFile, progress: Progress | None = None) -> None:
         self.source, self.file, self._progress = source, file, progress
         self._probes = make_probes(source, file)
         self._ours = source.answers(file.sequences)
-        self._of_probes = source.answers(self._probes)
+        self._probe_answers = source.answers(self._probes)
         self._by_angle = source.by_angle
         self._computed = 0
 
     def damage(self, run: Run) -> float:
-        """The mean change of a few sequences: what quantising a part costs."""
-        some = self.file.sequences[:_FOR_DAMAGE]
-        lengths = [len(window.token_ids) for window in some]
-        theirs = run_sequences(run, self.source, some, like_lengths(lengths))
-        self._count(len(some))
+        """The mean change of the first sequences: what quantising a part costs."""
+        sample = self.file.sequences[:_FOR_DAMAGE]
+        lengths = [len(window.token_ids) for window in sample]
+        theirs = run_sequences(run, self.source, sample, like_lengths(lengths))
+        self._count(len(sample))
         change = change_of(self.source, self.source.task, self._ours)
         return float(np.mean([change(*both) for both in zip(self._ours, theirs, strict=False)]))
 
     def glance(self, run: Run, limits: ExportLimits, error: float) -> tuple[str, ...]:
-        """What a single arrangement already shows to be wrong: what passes may still fail the others."""
+        """The problems that one arrangement shows: a quick test before `judge`, which tries all of them."""
         theirs = self._run(run, like_lengths(self.file.lengths))
-        comparison = self._compared(self._task_for(limits, theirs), theirs)
+        comparison = self._compare(self._task_for(limits, theirs), theirs)
         return (
             *_judge_answers(comparison, limits, error, self._by_angle)[1],
-            *self._neighbours(theirs, limits)[1],
+            *self._compare_neighbours(theirs, limits)[1],
         )
 
     def judge(self, run: Run, limits: ExportLimits | ExactLimits, error: float) -> GateVerdict:
-        """All of it. `error` is the chance of proving an agreement that isn't there."""
+        """Compares in all arrangements and at all lengths. `error` is the probability of proving an agreement
+        that isn't there.
+        """
         usual, *others = arrangements(self.file.lengths)
         theirs = self._run(run, usual)
         task = self._task_for(limits, theirs)
-        found = {usual.name: self._compared(task, theirs)}
+        comparisons = {usual.name: self._compare(task, theirs)}
         for arrangement in others:
-            found[arrangement.name] = self._compared(task, self._run(run, arrangement))
-        figures, problems = _judge_answers(_worst_of(list(found.values())), limits, error, self._by_angle)
-        kept, of_neighbours = self._neighbours(theirs, limits)
-        of_probes, of_lengths = self._at_lengths(run, limits, task)
-        by_arrangement = {name: _change_figures(each, self._by_angle) for name, each in found.items()}
+            comparisons[arrangement.name] = self._compare(task, self._run(run, arrangement))
+        figures, problems = _judge_answers(
+            _worst_of(list(comparisons.values())), limits, error, self._by_angle
+        )
+        neighbour_figures, neighbour_problems = self._compare_neighbours(theirs, limits)
+        length_figures, length_problems = self._compare_lengths(run, limits, task)
+        by_arrangement = {
+            name: _change_figures(comparison, self._by_angle) for name, comparison in comparisons.items()
+        }
         on_labels = figures_on_labels(self.source, task, self.file, self._ours, theirs)
-        figures |= kept | {"arrangements": by_arrangement, "lengths": of_probes} | on_labels
-        problems = (*problems, *of_neighbours, *of_lengths)
-        errors = on_labels.get("calibration_error")
-        if errors is not None and errors["graph"] > errors["model"] + CALIBRATION:
-            rise = f"rises from {errors['model']:.3f} to {errors['graph']:.3f}, by more than {CALIBRATION}"
+        figures |= neighbour_figures | {"arrangements": by_arrangement, "lengths": length_figures} | on_labels
+        problems = (*problems, *neighbour_problems, *length_problems)
+        calibration_errors = on_labels.get("calibration_error")
+        if (
+            calibration_errors is not None
+            and calibration_errors["graph"] > calibration_errors["model"] + CALIBRATION
+        ):
+            before, after = calibration_errors["model"], calibration_errors["graph"]
+            rise = f"rises from {before:.3f} to {after:.3f}, by more than {CALIBRATION}"
             problems = (*problems, f"the calibration error {rise}")
         examples = {"examples": len(self.file.encoded), "sequences": len(self.file.sequences)}
         return GateVerdict(examples | figures, problems, task)
@@ -153,46 +165,50 @@ class Gate:
         return theirs
 
     def _task_for(self, limits: ExportLimits | ExactLimits, theirs: Sequence[Answer]) -> Task[Any] | None:
-        """What decodes the graph: of int8, whose logits are not quite the model's, with a temperature of its
-        own. None for an encoder alone.
+        """The task that decodes the graph's answers; None for an encoder alone. For int8, whose logits differ
+        a little from the model's, it has a temperature of its own.
         """
         task = self.source.task
         if task is None or isinstance(limits, ExactLimits):
             return task
         return task.recalibrated(*(self.file.outputs(each, self.source) for each in (self._ours, theirs)))
 
-    def _compared(self, task: Task[Any] | None, theirs: Sequence[Answer]) -> GraphComparison:
+    def _compare(self, task: Task[Any] | None, theirs: Sequence[Answer]) -> GraphComparison:
         return compare(self.source, task, self.file, self._ours, theirs)
 
-    def _neighbours(
+    def _compare_neighbours(
         self, theirs: Sequence[Answer], limits: ExportLimits | ExactLimits
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         if not self._by_angle:
             return {}, ()
-        kept = neighbours_kept(as_vectors(self.source, self._ours), as_vectors(self.source, theirs))
-        wrong = kept < limits.neighbours
+        share_kept = neighbours_kept(as_vectors(self.source, self._ours), as_vectors(self.source, theirs))
+        is_too_low = share_kept < limits.neighbours
         count = neighbour_count(len(theirs))
-        of = "nearest" if count == 1 else f"{count} nearest"
-        said = f"{kept:.1%} of the {of} neighbours stay so; at least {limits.neighbours:.0%} must"
-        return {"neighbours_kept": kept}, (said,) if wrong else ()
+        nearest = "nearest" if count == 1 else f"{count} nearest"
+        sentence = (
+            f"{share_kept:.1%} of the {nearest} neighbours stay so; at least {limits.neighbours:.0%} must"
+        )
+        return {"neighbours_kept": share_kept}, (sentence,) if is_too_low else ()
 
-    def _at_lengths(
+    def _compare_lengths(
         self, run: Run, limits: ExportLimits | ExactLimits, task: Task[Any] | None
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Made-up sequences of many lengths. Int8 is held to finite values there: nobody sends them."""
+        """Compares made-up sequences of many lengths. An int8 graph only has to give finite values for them,
+        because nobody sends such texts.
+        """
         lengths = [len(window.token_ids) for window in self._probes]
         change = change_of(self.source, task, self._ours)
         largest, problems = {}, list[str]()
-        for way in (alone(len(lengths)), all_together(lengths), all_together(lengths, left=True)):
-            theirs = run_sequences(run, self.source, self._probes, way)
-            changes = [change(*both) for both in zip(self._of_probes, theirs, strict=True)]
-            largest[way.name] = max(changes)
+        for arrangement in (alone(len(lengths)), all_together(lengths), all_together(lengths, left=True)):
+            theirs = run_sequences(run, self.source, self._probes, arrangement)
+            changes = [change(*both) for both in zip(self._probe_answers, theirs, strict=True)]
+            largest[arrangement.name] = max(changes)
             limit = limits.of_a_cosine if self._by_angle else limits.change
             if isinstance(limits, ExactLimits) and max(changes) > limit:
                 length = lengths[int(np.argmax(changes))]
                 problems.append(
-                    f"a sequence of {length} tokens ({way.name}) changes by {max(changes):.2g}, more than "
-                    f"{limit:g}"
+                    f"a sequence of {length} tokens ({arrangement.name}) changes by {max(changes):.2g}, more "
+                    f"than {limit:g}"
                 )
         return {"tried": lengths, "largest_change": largest}, tuple(problems)
 
@@ -203,7 +219,7 @@ class Gate:
 
 
 def _worst_of(comparisons: Sequence[GraphComparison]) -> GraphComparison:
-    """Each sequence's largest change; an example agrees where it does in every arrangement."""
+    """Merges comparisons: each sequence's largest change, and agreement only in every arrangement."""
     changes = np.max([comparison.changes for comparison in comparisons], axis=0)
     if comparisons[0].agrees is None:
         return GraphComparison(changes, None)
@@ -214,7 +230,7 @@ def _worst_of(comparisons: Sequence[GraphComparison]) -> GraphComparison:
 def _judge_answers(
     comparison: GraphComparison, limits: ExportLimits | ExactLimits, error: float, by_angle: bool
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Figures of answers, and what is wrong with them."""
+    """The figures of a comparison, and the limits that it exceeds, as sentences."""
     figures, problems = _change_figures(comparison, by_angle), list[str]()
     largest = float(comparison.changes.max())
     if by_angle and largest > limits.of_a_cosine:
@@ -227,22 +243,26 @@ def _judge_answers(
             f"the largest change of a probability or number is {largest:.2g}, more than {limits.change:g}"
         )
     if comparison.agrees is not None:
-        agreeing, of = int(comparison.agrees.sum()), len(comparison.agrees)
+        agreeing, total = int(comparison.agrees.sum()), len(comparison.agrees)
         figures["agreeing"] = agreeing
         if isinstance(limits, ExactLimits):
-            if agreeing < of:
-                problems.append(f"{of - agreeing:,} of {of:,} answers are others")
+            if agreeing < total:
+                problems.append(f"{total - agreeing:,} of {total:,} answers are others")
         else:
-            bound = lower_bound(agreeing, of, error)
+            bound = lower_bound(agreeing, total, error)
             figures["agreement_at_least"] = {"share": bound, "confidence": 1 - error}
             if bound < limits.agreement:
-                said = (
-                    f"{agreeing:,} of {of:,} answers are the model's, which proves an agreement of "
+                sentence = (
+                    f"{agreeing:,} of {total:,} answers are the model's, which proves an agreement of "
                     f"{bound:.2%} (Clopper-Pearson, {1 - error:.2%} sure); {limits.agreement:.1%} is asked "
                     "for"
                 )
-                least = fewest_examples(limits.agreement, error)
-                problems.append(f"{said}, which takes {least:,} rows at least" if of < least else said)
+                fewest_rows = fewest_examples(limits.agreement, error)
+                problems.append(
+                    f"{sentence}, which takes {fewest_rows:,} rows at least"
+                    if total < fewest_rows
+                    else sentence
+                )
     return figures, tuple(problems)
 
 

@@ -1,6 +1,7 @@
-"""The packed model on padded batches: the module that becomes a graph. Nothing here has weights of its own.
+"""PaddedModel: the packed model on padded batches, the module that is exported as a graph. It shares the
+packed model's weights.
 
-Positions come from the attention mask, so that a sequence may stand at either end of its row.
+Positions are computed from the attention mask, so that sequences may be padded on either side.
 
 B sequences, L tokens of the longest, N = B L, H hidden size, A heads, D head size, I feed-forward width,
 C outputs.
@@ -25,12 +26,12 @@ from bertsmith.model.layers.rotary import turn
 from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.task import Head
 
-_HIDDEN = torch.finfo(torch.float32).min  # a score, not minus infinity: rows of nothing else stay finite
+_HIDDEN = torch.finfo(torch.float32).min  # not -inf: a row whose keys are all hidden stays finite
 
 
 class PaddedBatch(NamedTuple):
-    """What a layer must know of the batch: (B, L) positions, 0 for padding on the left, and (B, L) bool,
-    where there is a token.
+    """What layers need to know about a padded batch: `positions` (B, L), 0 for padding on the left, and
+    `real` (B, L), True where there is a token.
     """
 
     positions: Tensor
@@ -38,25 +39,25 @@ class PaddedBatch(NamedTuple):
 
     @staticmethod
     def of(attention_mask: Tensor) -> "PaddedBatch":
-        """(B, L) int64, 1 for a token."""
+        """From an attention mask (B, L), int64, 1 for a token."""
         return PaddedBatch((attention_mask.cumsum(1) - 1).clamp(min=0), attention_mask > 0)
 
     @property
     def first(self) -> Tensor:
-        """(B,) the place of each sequence's first token."""
+        """The column of each sequence's first token: (B,)."""
         return self.real.long().argmax(1)
 
     def bias(self, window: int | None) -> Tensor:
-        """(B, 1, 1, L), or with a window (B, 1, L, L): 0 for keys that are seen."""
-        seen = self.real[:, None, None]
+        """The additive attention mask: (B, 1, 1, L), or with a window (B, 1, L, L). 0 for visible keys."""
+        is_visible = self.real[:, None, None]
         if window is not None:
             distance = self.positions[:, :, None] - self.positions[:, None]  # (B, L, L)
-            seen = seen & (distance.abs() <= window)[:, None]
-        return torch.zeros_like(seen, dtype=torch.float32).masked_fill(~seen, _HIDDEN)
+            is_visible = is_visible & (distance.abs() <= window)[:, None]
+        return torch.zeros_like(is_visible, dtype=torch.float32).masked_fill(~is_visible, _HIDDEN)
 
 
 class PaddedEncoder(nn.Module):
-    """The encoder's own modules, called on (B, L, H)."""
+    """Calls the encoder's own modules on padded batches (B, L, H)."""
 
     def __init__(self, encoder: Bert) -> None:
         super().__init__()
@@ -72,14 +73,14 @@ class PaddedEncoder(nn.Module):
                 self.register_buffer(f"sines_{number}", sines[: config.max_length], persistent=False)
 
     def forward(self, input_ids: Tensor, padded: PaddedBatch, token_type_ids: Tensor | None) -> Tensor:
-        """-> (B, L, H)."""
+        """Token ids (B, L) -> the last layer's hidden states (B, L, H)."""
         states = _embed(self.encoder.embeddings, input_ids, padded, token_type_ids)
         biases = {window: padded.bias(window) for window in dict.fromkeys(self.windows)}
         for number, layer in enumerate(self.encoder.layers):
             assert isinstance(layer, Layer)
             bias = biases[self.windows[number]]
-            given = layer.attention_norm(states) if layer.pre_norm else states
-            attended = states + self._attention(layer.attention, number, given, padded, bias)
+            normalised = layer.attention_norm(states) if layer.pre_norm else states
+            attended = states + self._attend(layer.attention, number, normalised, padded, bias)
             if layer.pre_norm:
                 states = attended + _feed_forward(layer.feed_forward, layer.feed_forward_norm(attended))
             else:
@@ -88,18 +89,20 @@ class PaddedEncoder(nn.Module):
         norm = self.encoder.final_norm
         return states if norm is None else norm(states)
 
-    def _attention(
+    def _attend(
         self, attention: SelfAttention, number: int, states: Tensor, padded: PaddedBatch, bias: Tensor
     ) -> Tensor:
         heads, size = attention.heads, attention.head_size
         qkv = attention.qkv(states).unflatten(2, (3, heads, size))  # (B, L, 3, A, D)
         query, key, value = qkv.unbind(2)  # each (B, L, A, D)
         if attention.rotary is not None:
-            at = padded.positions.flatten()
-            cosines, sines = (self.get_buffer(f"{name}_{number}")[at] for name in ("cosines", "sines"))
-            both = turn(qkv[:, :, :2].flatten(0, 1), cosines, sines, attention.rotary.pairs)  # (N, 2, A, D)
-            query, key = both.unflatten(0, states.shape[:2]).unbind(2)
-        query, key, value = (each.transpose(1, 2) for each in (query, key, value))  # (B, A, L, D)
+            positions = padded.positions.flatten()
+            cosines, sines = (self.get_buffer(f"{name}_{number}")[positions] for name in ("cosines", "sines"))
+            rotated = turn(
+                qkv[:, :, :2].flatten(0, 1), cosines, sines, attention.rotary.pairs
+            )  # (N, 2, A, D)
+            query, key = rotated.unflatten(0, states.shape[:2]).unbind(2)
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))  # (B, A, L, D)
         scores = (query * size**-0.5) @ key.mT + bias  # (B, A, L, L)
         mixed = (scores.softmax(-1) @ value).transpose(1, 2).flatten(2)  # (B, L, H)
         output: Tensor = attention.output(mixed)
@@ -132,26 +135,26 @@ def _feed_forward(feed_forward: FeedForward, states: Tensor) -> Tensor:
 
 
 class PaddedHead(nn.Module):
-    """`names` are those of the graph's outputs, in order; the first has `per_token` an answer for each token,
-    else one for each sequence.
+    """A head on padded hidden states. `names` are the graph's outputs, in order. The first output has an
+    answer for each token if `per_token`, else one for each sequence.
     """
 
     names: tuple[str, ...] = ()
     per_token: ClassVar[bool] = False
 
     def forward(self, states: Tensor, padded: PaddedBatch) -> tuple[Tensor, ...]:
-        """(B, L, H) -> an output for each name."""
+        """(B, L, H) -> one output for each name."""
         raise NotImplementedError
 
-    def of_sequence(self, outputs: Sequence[npt.NDArray[Any]], row: int, places: Ints) -> npt.NDArray[Any]:
-        """What a run of the graph says of one sequence, in the packed model's shape; of an answer for each
-        token those of `places`.
+    def of_sequence(self, outputs: Sequence[npt.NDArray[Any]], row: int, positions: Ints) -> npt.NDArray[Any]:
+        """The graph's answer for the sequence in `row`, in the packed model's shape; of answers per token
+        those at `positions`.
         """
-        return np.asarray(outputs[0][row, places] if self.per_token else outputs[0][row])
+        return np.asarray(outputs[0][row, positions] if self.per_token else outputs[0][row])
 
 
 class StatesHead(PaddedHead):
-    """No head: hidden states (B, L, H)."""
+    """Outputs the hidden states (B, L, H), for an encoder without a head."""
 
     names = ("last_hidden_state",)
     per_token = True
@@ -161,7 +164,7 @@ class StatesHead(PaddedHead):
 
 
 class VectorHead(PaddedHead):
-    """A vector for each sequence (B, H), or its first dimensions, and its tokens' hidden states (B, L, H)."""
+    """Outputs a vector for each sequence (B, H), perhaps truncated, and the hidden states (B, L, H)."""
 
     names = ("sentence_embedding", "token_embeddings")
 
@@ -175,7 +178,7 @@ class VectorHead(PaddedHead):
 
 
 class SequenceHead(PaddedHead):
-    """(B, C) of a head with one answer for each example."""
+    """Outputs (B, C), of a head with one answer for each sequence."""
 
     def __init__(self, head: Head, pooler: nn.Linear | None) -> None:
         super().__init__()
@@ -192,7 +195,7 @@ class SequenceHead(PaddedHead):
 
 
 class TokenHead(PaddedHead):
-    """Of a head with an answer for each row: (B, L, C), or (B, L) for each of several names."""
+    """Outputs (B, L, C), of a head with an answer for each token; with several names (B, L) each."""
 
     per_token = True
 
@@ -206,15 +209,17 @@ class TokenHead(PaddedHead):
             return (outputs,)
         return tuple(outputs[..., column] for column in range(len(self.names)))
 
-    def of_sequence(self, outputs: Sequence[npt.NDArray[Any]], row: int, places: Ints) -> npt.NDArray[Any]:
-        """(R, C)."""
+    def of_sequence(self, outputs: Sequence[npt.NDArray[Any]], row: int, positions: Ints) -> npt.NDArray[Any]:
+        """The answers (R, C) at `positions`; several outputs are stacked as the C columns."""
         if len(self.names) == 1:
-            return super().of_sequence(outputs, row, places)
-        return np.stack([output[row, places] for output in outputs], axis=-1)
+            return super().of_sequence(outputs, row, positions)
+        return np.stack([output[row, positions] for output in outputs], axis=-1)
 
 
 def padded_head(head: Head, encoder: Bert, name: str) -> PaddedHead:
-    """The same head on padded batches. Raises ModelError, with the task's `name`, where there is none."""
+    """A task's head as a head on padded batches. Raises ModelError, with the task's `name`, if the head can't
+    be exported.
+    """
     head.refuse_graph(name)
     if head.text_vectors is not None:
         return VectorHead(*head.text_vectors)
@@ -224,8 +229,8 @@ def padded_head(head: Head, encoder: Bert, name: str) -> PaddedHead:
 
 
 class PaddedModel(nn.Module):
-    """The module that is traced. With `one_segment` its tokenizer tells no texts apart, whatever
-    tokenizer.json says to those who read the folder: then the graph isn't told either.
+    """The module that is traced: encoder and head. With `one_segment` the tokenizer puts both texts of a pair
+    into one segment, whatever tokenizer.json says; then the graph has no input of segments.
     """
 
     def __init__(self, encoder: Bert, head: PaddedHead, *, one_segment: bool) -> None:
@@ -236,32 +241,32 @@ class PaddedModel(nn.Module):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names, in the order of `forward`."""
+        """Names of the graph's inputs, in the order of `forward`."""
         return ("input_ids", "attention_mask", *(("token_type_ids",) if self.has_segments else ()))
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """(B, L) int64 each -> the head's outputs."""
+        """Inputs (B, L), int64 each -> the head's outputs."""
         padded = PaddedBatch.of(attention_mask)
         outputs: tuple[Tensor, ...] = self.head(self.padded(input_ids, padded, token_type_ids), padded)
         return outputs
 
 
 def mean_of_tokens(states: Tensor, padded: PaddedBatch) -> Tensor:
-    """(B, L, H) -> (B, H)."""
+    """Mean of each sequence's tokens, without padding: (B, L, H) -> (B, H)."""
     real = padded.real.to(states.dtype)[:, :, None]
     return (states * real).sum(1) / real.sum(1)
 
 
 def first_tokens(states: Tensor, padded: PaddedBatch) -> Tensor:
-    """(B, L, H) -> (B, H)."""
+    """The hidden state of each sequence's first token: (B, L, H) -> (B, H)."""
     index = padded.first[:, None, None].expand(-1, 1, states.shape[2])
     return states.gather(1, index).squeeze(1)
 
 
 def pool(states: Tensor, padded: PaddedBatch, pooling: str) -> Tensor:
-    """(B, L, H) -> (B, H) by mean, cls or max."""
+    """Pools hidden states by mean, cls or max: (B, L, H) -> (B, H)."""
     if pooling == "mean":
         return mean_of_tokens(states, padded)
     if pooling == "cls":
@@ -270,5 +275,5 @@ def pool(states: Tensor, padded: PaddedBatch, pooling: str) -> Tensor:
 
 
 def to_unit_length(vectors: Tensor) -> Tensor:
-    """(B, H) -> the same, each of length 1."""
+    """Scales vectors (B, H) to length 1."""
     return F.normalize(vectors, dim=1)

@@ -1,4 +1,5 @@
-"""The model that is exported: its padded twin on the same weights, and what the packed model answers.
+"""ExportSource: the model to export, as a padded model on the same weights, and the answers of the packed
+model, which the graph must match.
 
 R rows that a head reads, C outputs, H hidden size.
 """
@@ -36,15 +37,15 @@ from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizers import require_text
 
-Answer = npt.NDArray[np.floating[Any]]  # of one sequence: (C,), (R, C) or (H,)
+Answer = npt.NDArray[np.floating[Any]]  # for one sequence: (C,), (R, C) or (H,)
 
 _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class ExportSource:
-    """`task` is None for an encoder alone, which `sentences` says how to pool. `packed` computes in float32
-    by what `predict` and `embed` compute by.
+    """The model to export. `task` is None for an encoder alone, whose pooling is in `sentences`. `packed` is
+    the model as `predict` and `embed` use it, in float32.
     """
 
     name: str
@@ -62,34 +63,34 @@ class ExportSource:
 
     @property
     def kind(self) -> str:
-        """What the graph answers with, for those who compare it."""
+        """The kind of answer: "vectors", "states" (hidden states), or the task's name."""
         if self.task is not None and not isinstance(self.padded.head, VectorHead):
             return self.task.name
         return "vectors" if isinstance(self.padded.head, VectorHead) else "states"
 
     @property
     def by_angle(self) -> bool:
-        """Whether its answers are vectors or hidden states, which are compared by their cosines."""
+        """Whether answers are vectors or hidden states, which are compared by their cosines."""
         return self.kind in ("vectors", "states")
 
     @property
     def decided(self) -> tuple[str, ...]:
-        """The keys of a prediction that the graph has to give alike."""
+        """The keys of a prediction in which graph and model must agree."""
         return () if self.task is None or self.by_angle else self.task.decided
 
     def answers(self, windows: Sequence[Window]) -> list[Answer]:
-        """The packed model's, a sequence each."""
+        """The packed model's answers, one for each window."""
         encoded = [EncodedExample((window,)) for window in windows]
         head = self.padded.head
         if isinstance(head, VectorHead):
-            found = np.empty((len(encoded), self.packed.config.hidden_size), np.float32)
+            vectors_of_all = np.empty((len(encoded), self.packed.config.hidden_size), np.float32)
             encoder = self._encoder
-            for numbers, vectors in pooled_in_batches(encoder, encoded, head.pooling, _CPU, torch.float32):
-                found[numbers] = vectors
-            found = found[:, : head.truncate_dim]
-            return list(normalised(found) if head.normalise else found)
+            for indices, vectors in pooled_in_batches(encoder, encoded, head.pooling, _CPU, torch.float32):
+                vectors_of_all[indices] = vectors
+            vectors_of_all = vectors_of_all[:, : head.truncate_dim]
+            return list(normalised(vectors_of_all) if head.normalise else vectors_of_all)
         if isinstance(head, StatesHead):
-            return self._states(encoded)
+            return self._hidden_states(encoded)
         assert isinstance(self.packed, TaskModel)
         return list(outputs_of(self.packed, encoded))
 
@@ -97,22 +98,22 @@ class ExportSource:
     def _encoder(self) -> Bert:
         return self.packed if isinstance(self.packed, Bert) else self.packed.encoder
 
-    def _states(self, encoded: Sequence[EncodedExample]) -> list[Answer]:
+    def _hidden_states(self, encoded: Sequence[EncodedExample]) -> list[Answer]:
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:
             states: Tensor = self._encoder(batch)
             return states
 
-        found: list[Answer] = [np.zeros(0, np.float32)] * len(encoded)
-        for numbers, layout, states in forward_passes(compute, encoded, _CPU):
+        answers: list[Answer] = [np.zeros(0, np.float32)] * len(encoded)
+        for indices, layout, states in forward_passes(compute, encoded, _CPU):
             ends = np.cumsum(layout.rows_of_example)[:-1]
-            for number, rows in zip(numbers, np.split(states, ends), strict=True):
-                found[number] = rows
-        return found
+            for number, rows in zip(indices, np.split(states, ends), strict=True):
+                answers[number] = rows
+        return answers
 
 
 def open_source(name: str | Path, task: type[Task[Any]] | None = None) -> ExportSource:
-    """By path, alias or hub name; `task` for a model of a task of one's own. Raises ModelError for what can't
-    be exported, and as loading does.
+    """Opens a model for export, by path, alias or hub name. `task` is the task's class if you wrote it
+    yourself. Raises ModelError for a model that can't be exported, and as loading does.
     """
     folder = locate_with_layers(name)
     if model_kind(folder) == "task":
@@ -132,8 +133,8 @@ def open_source(name: str | Path, task: type[Task[Any]] | None = None) -> Export
     )
 
 
-def _open_task_source(name: str, folder: Path, kind: type[Task[Any]] | None) -> ExportSource:
-    model, task = load_task_model(folder, kind)
+def _open_task_source(name: str, folder: Path, task_class: type[Task[Any]] | None) -> ExportSource:
+    model, task = load_task_model(folder, task_class)
     head = padded_head(model.head, model.encoder, task.name)
     notes: tuple[str, ...] = ()
     if task.settings.stride is not None and not head.per_token:
