@@ -1,4 +1,5 @@
-"""What a model's answer rests on: each token's part of it by integrated gradients, and where attention looks.
+"""Explainer: explains a model's answer by integrated gradients, each token's share of it, and by attention
+weights.
 
 N tokens of an input, S points between baseline and input, H hidden size, L layers, A heads.
 """
@@ -33,15 +34,16 @@ from bertsmith.tasks.task import Task
 Baseline = Literal["mask", "pad"]
 _AT_A_TIME = 2048  # tokens of a batch of points, at least one point
 _FIRST_STEPS = 16
-_SMALL = 32  # tokens of a small picture at most
-_TINY = 1e-4  # a difference of which nothing can be a share
+_SMALL = 32  # pixels of a thumbnail's side at most
+_TINY = 1e-4  # smaller differences are too small to be a denominator
 
 
 @dataclass(frozen=True)
 class TokenAttributions:
-    """`scores` (N,) of `tokens` (N,), special ones included, whose score is 0. They add up to `value` -
-    `baseline_value`, the number named `target` for the input and for the baseline, but for the error of an
-    integral by `steps` points.
+    """The `scores` (N,) of an input's `tokens` (N,), which include special tokens with score 0.
+
+    `value` and `baseline_value` are the explained number, named `target`, for the input and for the baseline.
+    The scores add up to their difference, except for the error of an integral by `steps` points.
     """
 
     tokens: tuple[str, ...]
@@ -54,15 +56,15 @@ class TokenAttributions:
 
     @property
     def error(self) -> float:
-        """How far the scores' sum is from the difference, as a share of it."""
+        """The relative error of the scores' sum: its distance from the difference, as a share of that."""
         difference = self.value - self.baseline_value
         return float(abs(self.scores.sum() - difference) / max(abs(difference), _TINY))
 
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """`weights` (L, A, N, N): how much of what token i (third axis) receives is of token j (fourth); each row
-    adds up to 1. `tokens` (N,) with special ones.
+    """Attention `weights` (L, A, N, N): how much token i (third axis) attends to token j (fourth). Each row
+    adds up to 1. `tokens` (N,) include special ones.
     """
 
     tokens: tuple[str, ...]
@@ -70,12 +72,12 @@ class AttentionWeights:
     weights: npt.NDArray[np.float32]
 
     def in_two_bytes(self) -> npt.NDArray[np.uint16]:
-        """(L, A, N, N), little-endian, 65535 for 1: what pages are given."""
+        """The weights as little-endian uint16 (L, A, N, N), where 65535 is 1, for pages."""
         return np.asarray(np.round(self.weights * 65535).astype("<u2"))
 
     def thumbnails(self) -> npt.NDArray[np.uint8]:
-        """(L, A, G, G), 255 for 1: a small picture of each head. G is N, or 32 where there are more tokens:
-        of weights that fall together the largest.
+        """A small picture of each head, (L, A, G, G), where 255 is 1. G is N, or 32 if there are more tokens;
+        then each pixel is the largest of its weights.
         """
         small, tokens = self.weights, self.weights.shape[-1]
         if tokens > _SMALL:
@@ -86,7 +88,7 @@ class AttentionWeights:
 
 
 class Explainer:
-    """A model opened a second time, in float32 and with gradients, to ask what its answers rest on.
+    """Explains a model's answers. Opens a copy of the model in float32, with gradients.
 
     >>> explainer = Explainer("runs/clauses/model")
     >>> found = explainer.attributions("The court granted the motion.")
@@ -94,9 +96,9 @@ class Explainer:
     >>> dict(zip(found.tokens, found.scores))  # what each token adds to it, or takes from it
     >>> explainer.attention("The court granted the motion.").weights.shape  # (L, A, N, N)
 
-    For every task, a masked language model (the probability of a piece in place of the first mask) and an
-    encoder of vectors (the cosine of a query and a document, by the document's tokens). An input is read in
-    one window of at most 512 tokens. Several threads may call it; one computes at a time.
+    Works for every task, for masked language models (the probability of a token in place of the first mask)
+    and for embedding models (the cosine of a query and a document, by the document's tokens). An input must
+    fit into one window of at most 512 tokens. Several threads may call it; one computes at a time.
     """
 
     @door(as_vectors=flag)
@@ -108,8 +110,9 @@ class Explainer:
         as_vectors: bool = False,
         task: type[Task[Any]] | None = None,
     ) -> None:
-        """By path, alias or hub name; `as_vectors` explains the cosines of a model that has a head too,
-        `task` is for a model of a task of your own. Raises ModelError when there is no such model.
+        """Opens a model by path, alias or hub name. `as_vectors` explains cosines even if the model has a
+        head. `task` is the task's class if you wrote it yourself. Raises ModelError when there is no such
+        model.
         """
         self.model: ExplainedModel = open_explained_model(name, device, as_vectors, task)
         self._lock = Lock()
@@ -131,37 +134,41 @@ class Explainer:
         most_steps: int = 256,
         progress: Progress | None = None,
     ) -> TokenAttributions:
-        """Integrated gradients (Sundararajan et al. 2017, arXiv 1703.01365) of what the model answers with:
-        its calibrated probability, its score or its cosine.
+        """Attributes the model's answer to tokens by integrated gradients (Sundararajan et al. 2017, arXiv
+        1703.01365). The explained number is its calibrated probability, its score or its cosine.
 
-        `given` is what the model's task reads: a text, a pair, (question, passage), a sentence or its words;
-        a text with a mask; (query, document). `target`: a class, a piece of the vocabulary, or the number of
-        a word; None explains what the model answers. The baseline is the input with [PAD] or [MASK] in place
-        of each token: [PAD], whose embedding says nothing, or [MASK], which a model that has not filled masks
-        for long reads as a word. Points are doubled from 16 to `most_steps` until the scores add up to within
-        `tolerance` of the difference; `progress` counts those of each round. Raises InputError for what the
-        model doesn't read, a target that it doesn't have, and for longer inputs; NotFinite.
+        `given` is what the model reads: a text, a pair, (question, passage), a sentence or its words; a text
+        with a mask; (query, document). `target` is a class, a token of the vocabulary, or the number of a
+        word; None explains the model's own answer. The baseline is the input with each token replaced by
+        [PAD], whose embedding says nothing, or by [MASK], which a fine-tuned model may read as a word. The
+        number of points doubles from 16 to `most_steps` until the scores' sum is within `tolerance` of the
+        difference; `progress` counts the points of each round.
+
+        Raises InputError for an input that the model doesn't read or that is too long, and for a target that
+        it doesn't have; NotFinite.
         """
         with self._lock:
-            explained = self.model.read(given, target)
+            explained_input = self.model.read(given, target)
             tokenizer = self.model.tokenizer
             path = _Path.of(
-                self.model, explained, tokenizer.mask_id if baseline == "mask" else tokenizer.pad_id
+                self.model, explained_input, tokenizer.mask_id if baseline == "mask" else tokenizer.pad_id
             )
-            ids = tuple(int(id) for window in explained.encoded.windows for id in window.token_ids)
+            ids = tuple(int(id) for window in explained_input.encoded.windows for id in window.token_ids)
             tokens = tuple(map(tokenizer.id_to_token, ids))
             ends = path.numbers([0.0, 1.0])
             steps = min(_FIRST_STEPS, most_steps)
             while True:
                 scores = path.integral(steps, progress)
-                found = TokenAttributions(tokens, ids, scores, explained.target, ends[1], ends[0], steps)
-                if found.error <= tolerance or steps == most_steps:
-                    return found
+                attributions = TokenAttributions(
+                    tokens, ids, scores, explained_input.target, ends[1], ends[0], steps
+                )
+                if attributions.error <= tolerance or steps == most_steps:
+                    return attributions
                 steps = min(2 * steps, most_steps)
 
     def attention(self, given: Any) -> AttentionWeights:
-        """The weights of every layer and head for an input that is read in one window; of two texts that the
-        model encodes apart, for the second. Raises as `attributions` does.
+        """The attention weights of every layer and head, for an input that fits into one window. If the model
+        encodes two texts apart, the second one's. Raises as `attributions` does.
         """
         with self._lock:
             window = self.model.read(given).encoded.windows[-1]
@@ -172,7 +179,7 @@ class Explainer:
 
 
 class _Path(NamedTuple):
-    """The straight line from a baseline's embeddings to the input's."""
+    """The straight line in embedding space from a baseline to the input."""
 
     model: ExplainedModel
     explained: ExplainedInput
@@ -183,42 +190,44 @@ class _Path(NamedTuple):
     def of(cls, model: ExplainedModel, explained: ExplainedInput, baseline: int) -> "_Path":
         ids = np.concatenate([window.token_ids for window in explained.encoded.windows])
         rows = model.encoder.embeddings.token.weight
-        other = np.where(explained.replaced, baseline, ids)
-        return cls(model, explained, *(rows[to_device(each, rows.device)] for each in (other, ids)))
+        baseline_ids = np.where(explained.replaced, baseline, ids)
+        return cls(
+            model, explained, *(rows[to_device(token_ids, rows.device)] for token_ids in (baseline_ids, ids))
+        )
 
-    def numbers(self, places: list[float]) -> tuple[float, ...]:
-        """The explained number at places from 0, the baseline, to 1, the input."""
+    def numbers(self, shares: list[float]) -> tuple[float, ...]:
+        """The explained number at points of the path, from 0, the baseline, to 1, the input."""
         with torch.no_grad():
-            return tuple(self._computed(self._points(places), len(places)).tolist())
+            return tuple(self._compute(self._points(shares), len(shares)).tolist())
 
     def integral(self, steps: int, progress: Progress | None) -> Floats:
-        """(N,): the gradient's mean along the path by Gauss and Legendre's rule, times the way. Raises
-        NotFinite.
+        """The attributions (N,): the gradient's mean along the path, by Gauss-Legendre quadrature, times the
+        difference of input and baseline. Raises NotFinite.
         """
-        places, weights = np.polynomial.legendre.leggauss(steps)
+        nodes, weights = np.polynomial.legendre.leggauss(steps)
         size = max(1, _AT_A_TIME // len(self.end))
         total = torch.zeros_like(self.end, dtype=torch.float64)
         for first in range(0, steps, size):
-            part = slice(first, first + size)
-            shares = ((places[part] + 1) / 2).tolist()
+            chunk = slice(first, first + size)
+            shares = ((nodes[chunk] + 1) / 2).tolist()
             with torch.enable_grad():
                 points = self._points(shares).requires_grad_()
-                (found,) = torch.autograd.grad(self._computed(points, len(shares)).sum(), points)
-            gradients = found.view(len(shares), *self.end.shape)  # (S, N, H)
-            of_points = to_device(weights[part] / 2, gradients.device)
-            total += torch.einsum("s,snh->nh", of_points, gradients.double())
+                (gradient,) = torch.autograd.grad(self._compute(points, len(shares)).sum(), points)
+            gradients = gradient.view(len(shares), *self.end.shape)  # (S, N, H)
+            point_weights = to_device(weights[chunk] / 2, gradients.device)
+            total += torch.einsum("s,snh->nh", point_weights, gradients.double())
             if progress is not None:
                 progress(min(first + size, steps), steps, "points")
         scores: Floats = require_finite((total * (self.end - self.start)).sum(1).cpu()).numpy()
         return scores
 
-    def _points(self, places: list[float]) -> Tensor:
-        """(S N, H)."""
-        shares = torch.tensor(places, dtype=self.end.dtype, device=self.end.device)[:, None, None]
-        return (self.start + shares * (self.end - self.start)).flatten(0, 1)
+    def _points(self, shares: list[float]) -> Tensor:
+        """The embeddings at points of the path: (S N, H)."""
+        fractions = torch.tensor(shares, dtype=self.end.dtype, device=self.end.device)[:, None, None]
+        return (self.start + fractions * (self.end - self.start)).flatten(0, 1)
 
-    def _computed(self, points: Tensor, copies: int) -> Tensor:
-        """(S N, H) in place of the tokens' embeddings -> (S,)."""
+    def _compute(self, points: Tensor, copies: int) -> Tensor:
+        """The explained number with `points` (S N, H) in place of the tokens' embeddings: (S,)."""
         encoded, device = [self.explained.encoded] * copies, self.end.device
         batch = PackedBatch.of(pack_examples(encoded, range(copies)), device)
         token = self.model.encoder.embeddings.token
@@ -231,27 +240,27 @@ class _Path(NamedTuple):
 
 @torch.no_grad()
 def attention_weights(encoder: Bert, batch: PackedBatch) -> Tensor:
-    """(L, A, N, N) in float32 of a batch of one sequence, by an explicit softmax, for the fused kernels never
-    write them down: how much of what token i (third axis) receives is
-    of token j (fourth). Each row adds up to 1. The encoder isn't prepared for inference.
+    """The attention weights of a batch of one sequence, (L, A, N, N) in float32: how much token i (third
+    axis) attends to token j (fourth). Computed by an explicit softmax, because fused kernels never store the
+    weights. The encoder must not be prepared for inference.
     """
-    found: list[Tensor] = []
+    weights: list[Tensor] = []
 
-    def note(attention: Any, given: tuple[Any, ...]) -> None:
-        found.append(weights_of(attention, given[0], batch))
+    def record(attention: Any, inputs: tuple[Any, ...]) -> None:
+        weights.append(weights_of(attention, inputs[0], batch))
 
     layers = [layer for layer in encoder.layers if isinstance(layer, Layer)]
-    hooks = [layer.attention.register_forward_pre_hook(note) for layer in layers]
+    hooks = [layer.attention.register_forward_pre_hook(record) for layer in layers]
     try:
         encoder(batch)
     finally:
         for hook in hooks:
             hook.remove()
-    return torch.stack(found)
+    return torch.stack(weights)
 
 
 def weights_of(attention: SelfAttention, hidden_states: Tensor, batch: PackedBatch) -> Tensor:
-    """softmax(q k^T / sqrt(D)) of what a layer's attention is given: (N, H) -> (A, N, N)."""
+    """softmax(q k^T / sqrt(D)) for a layer's input: (N, H) -> (A, N, N)."""
     qkv: Tensor = attention.qkv(hidden_states)
     qkv = qkv.view(-1, 3, attention.heads, attention.head_size)  # (N, 3, A, D)
     if attention.rotary is not None:
@@ -259,7 +268,7 @@ def weights_of(attention: SelfAttention, hidden_states: Tensor, batch: PackedBat
     query, key, _ = qkv.transpose(0, 2).unbind(1)  # each (A, N, D)
     scores = query @ key.mT / math.sqrt(attention.head_size)
     if attention.window is not None:
-        places = batch.position_ids
-        far = (places[:, None] - places).abs() > attention.window
-        scores = scores.masked_fill(far, -torch.inf)
+        positions = batch.position_ids
+        is_far = (positions[:, None] - positions).abs() > attention.window
+        scores = scores.masked_fill(is_far, -torch.inf)
     return scores.float().softmax(-1)

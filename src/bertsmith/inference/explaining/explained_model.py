@@ -1,4 +1,4 @@
-"""A model that can be explained: in float32, with gradients, and its answer to an input as one number.
+"""ExplainedModel: a model in float32 with gradients, whose answer to an input is one number to explain.
 
 S copies of an input in a batch, N tokens of one copy, R rows that the head reads, C classes, V vocabulary,
 H hidden size.
@@ -37,16 +37,16 @@ from bertsmith.tasks.pretraining.fill_mask import masked_window
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import at_least_float32
 
-LONGEST = 512  # tokens of what is explained
+LONGEST = 512  # tokens of an input that can be explained
 
 
 @dataclass(frozen=True)
 class ExplainedInput:
-    """An input as the model reads it: one window, or one for each of two texts that are encoded apart.
+    """An input as the model reads it: one window, or two if its two texts are encoded apart.
 
-    `target` names the number that `compute` gives for each of S copies: (S,), differentiable. `replaced` (N,)
-    are the tokens that stand for the input, and so are others in a baseline: no special ones, and where two
-    texts are encoded apart those of the second, whose likeness to the first is explained.
+    `compute` gives the explained number, named `target`, for each of S copies: (S,), differentiable.
+    `replaced` (N,) marks the tokens that a baseline replaces: all but special tokens, and if two texts are
+    encoded apart only the second text's, whose similarity to the first is explained.
     """
 
     encoded: EncodedExample
@@ -56,44 +56,44 @@ class ExplainedInput:
 
 
 class ExplainedModel(ABC):
-    """A second copy of a model: what is prepared for inference has no gradients. Each kind of model says
-    which number is explained.
+    """A copy of a model that has gradients, which a model prepared for inference hasn't. Subclasses say which
+    number is explained.
     """
 
-    is_of_vectors: ClassVar[bool] = False  # answers with a cosine of two texts, and has nothing to say of one
+    is_of_vectors: ClassVar[bool] = False  # its answer is the cosine of two texts; one text has none
 
     def __init__(self, subject: GoldenSubject) -> None:
         subject.model.requires_grad_(False).eval()
-        assert isinstance(subject.encoder, Bert)  # a table was refused
+        assert isinstance(subject.encoder, Bert)  # open_explained_model refused static tables
         self.subject, self.encoder, self.tokenizer = subject, subject.encoder, subject.tokenizer
 
     @abstractmethod
     def read(self, given: Any, target: str | int | None = None) -> ExplainedInput:
-        """`target`: a class, a piece of the vocabulary for the first mask, the number of a word; None is what
-        the model answers. Raises InputError for what the model doesn't read, a target that it doesn't have,
-        and more than one window or `LONGEST` tokens.
+        """Encodes an input. `target` is a class, a token of the vocabulary for the first mask, or the number
+        of a word; None is the model's own answer. Raises InputError for an input that the model doesn't read,
+        a target that it doesn't have, and more than one window or `LONGEST` tokens.
         """
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device on which the model computes."""
         return self.subject.device
 
-    def explained(self, encoded: EncodedExample, target: str, compute: Any) -> ExplainedInput:
-        """With the tokens that a baseline replaces."""
+    def make_input(self, encoded: EncodedExample, target: str, compute: Any) -> ExplainedInput:
+        """An explained input, with the mask of tokens that a baseline replaces."""
         last = max(window.text for window in encoded.windows)
         template = self.tokenizer.template
-        kept = (*template.before, *template.between, *template.behind, self.tokenizer.mask_id)
-        replaced = [~np.isin(w.token_ids, kept) & (w.text == last) for w in encoded.windows]
+        special_ids = (*template.before, *template.between, *template.behind, self.tokenizer.mask_id)
+        replaced = [~np.isin(w.token_ids, special_ids) & (w.text == last) for w in encoded.windows]
         return ExplainedInput(encoded, np.concatenate(replaced), target, compute)
 
     def outputs(self, encoded: EncodedExample, compute: Any) -> Any:
-        """Of the input as it is, on the host."""
-        return forward_pass(compute, [encoded], self.device).outputs
+        """The model's outputs for the input itself, as NumPy arrays."""
+        return forward_pass(compute, [encoded], self.device).found
 
 
 class _ExplainedTaskModel(ExplainedModel):
-    """What a fine-tuned model answers, by its task."""
+    """Explains a fine-tuned model: the number that its task answers with."""
 
     subject: TaskSubject
 
@@ -115,11 +115,11 @@ class _ExplainedTaskModel(ExplainedModel):
                 outputs = outputs.view(-1, rows, outputs.shape[-1])  # (S R, C) -> (S, R, C)
             return number(outputs)
 
-        return self.explained(encoded, name, compute)
+        return self.make_input(encoded, name, compute)
 
 
 class _ExplainedMaskModel(ExplainedModel):
-    """The probability of a piece in place of the first mask; a model may have rows without one."""
+    """Explains a masked language model: the probability of a token in place of the first mask."""
 
     subject: MaskSubject
 
@@ -146,11 +146,13 @@ class _ExplainedMaskModel(ExplainedModel):
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:
             return logits(batch, layout).softmax(1)[:, chosen]
 
-        return self.explained(encoded, tokenizer.id_to_token(chosen), compute)
+        return self.make_input(encoded, tokenizer.id_to_token(chosen), compute)
 
 
 class _ExplainedVectorModel(ExplainedModel):
-    """The cosine of a query and a document; of one text, that with itself, whose attention can be seen."""
+    """Explains an embedding model: the cosine of a query and a document. A single text is compared with
+    itself, so that its attention can be shown.
+    """
 
     is_of_vectors = True
     subject: VectorSubject
@@ -158,9 +160,9 @@ class _ExplainedVectorModel(ExplainedModel):
     def read(self, given: Any, target: str | int | None = None) -> ExplainedInput:
         match given:
             case str():
-                asked = GoldenInput(given)
+                golden_input = GoldenInput(given)
             case [str() as query, str() as document]:
-                asked = GoldenInput((query, document))
+                golden_input = GoldenInput((query, document))
             case _:
                 raise InputError("Expected a text, or a query and a document to compare.")
         if target is not None:
@@ -174,7 +176,7 @@ class _ExplainedVectorModel(ExplainedModel):
             vectors = vectors[..., : self.subject.sentences.truncate_dim]
             return F.cosine_similarity(vectors[:, 0], vectors[:, -1])
 
-        return self.explained(require_short(self.subject.item(asked).encoded), "cosine", compute)
+        return self.make_input(require_short(self.subject.item(golden_input).encoded), "cosine", compute)
 
 
 _KINDS: dict[type[GoldenSubject], type[ExplainedModel]] = {
@@ -188,22 +190,24 @@ def open_explained_model(
     name: str | Path,
     device: torch.device | str = "auto",
     as_vectors: bool = False,
-    own: type[Task[Any]] | None = None,
+    task: type[Task[Any]] | None = None,
 ) -> ExplainedModel:
-    """By path, alias or hub name; `as_vectors` leaves a head away, `own` is a task of one's own. Raises
-    ModelError as the loaders do.
+    """Opens a model by path, alias or hub name. `as_vectors` ignores its head; `task` is the task's class if
+    you wrote it yourself. Raises ModelError as the loaders do.
     """
-    folder, on = locate_with_layers(name), device_of(device)
+    folder, target_device = locate_with_layers(name), device_of(device)
     kind: ModelKind = "embedding" if as_vectors else model_kind(folder)
     if kind == "embedding":
         refuse_projection(folder, read_sentence_settings(folder).projection, "an explanation")
-    subject = open_subject(folder, own, kind, "Looking inside")
-    subject.model.to(on)
+    subject = open_subject(folder, task, kind, "Looking inside")
+    subject.model.to(target_device)
     return _KINDS[type(subject)](subject)
 
 
 def require_short(encoded: EncodedExample) -> EncodedExample:
-    """Itself. Raises InputError for more than one window of a text, or `LONGEST` tokens."""
+    """Returns the input. Raises InputError for more than one window per text, or more than
+    `LONGEST` tokens.
+    """
     windows, texts = len(encoded.windows), len({window.text for window in encoded.windows})
     if windows > texts:
         raise InputError(f"The input takes {windows} windows, but only one can be explained. Shorten it.")

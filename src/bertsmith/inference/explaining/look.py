@@ -1,4 +1,6 @@
-"""`look`: one input and a model, and what there is to see: attributions, attention, a word's neighbours."""
+"""look: explains a model's answer to one input, by attributions, attention and a word's neighbours, as a
+value or as one interactive page.
+"""
 
 import base64
 import zlib
@@ -27,9 +29,9 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Look:
-    """What was found. `attributions` is None where a model has no answer to this input: an encoder of vectors
-    alone and one text, or a masked language model and a text without a mask. `neighbours` is None unless a
-    word was asked for.
+    """What `look` found. `attributions` is None if the model has no answer to the input: an embedding model
+    for a single text, or a masked language model for a text without a mask. `neighbours` is None unless a
+    word was given.
     """
 
     model: str
@@ -41,7 +43,9 @@ class Look:
 
     @door(path=place)
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """As one interactive page that needs nothing else. Raises InputError for what is there already."""
+        """Writes one self-contained interactive page. Raises InputError if `path` exists, unless
+        `overwrite`.
+        """
         require_output(path, overwrite, [locate_model(self.model).folder])
         page = render_look(self)
         with output_file(path) as file:
@@ -65,13 +69,13 @@ def look(
     task: type[Task[Any]] | None = None,
     progress: Progress | None = None,
 ) -> Look:
-    """Opens a model and looks at what it makes of `given`: a text, a pair, (question, passage), words, a text
-    with a mask, or (query, document), as the model reads.
+    """Opens a model and explains its answer to `given`: a text, a pair, (question, passage), words, a text
+    with a mask, or (query, document), whichever the model reads.
 
-    `target` is a class, a piece of the vocabulary or a word's number to explain instead of the answer. `word`
-    of the text is shown beside the words of the texts `among`, layer by layer; they are read as they come.
-    `task` is for a model of a task of your own.
-    Raises InputError for what the model doesn't read, ModelError.
+    `target` is a class, a token of the vocabulary or a word's number to explain instead of the answer.
+    `word`, a word of the text, is compared with the words of the texts `among` in every layer; these texts
+    are read lazily. `task` is the task's class if you wrote it yourself. Raises InputError for an input that
+    the model doesn't read, ModelError as loading does.
 
     >>> found = look("runs/clauses/model", "The court granted the motion.")
     >>> found.attributions.target, found.attention.weights.shape
@@ -86,7 +90,7 @@ def look(
     if word is not None and not isinstance(given, str):
         raise InputError(f"A word's neighbours are found for a single text, found {type(given).__name__}.")
     features = None
-    if word is not None:  # what can't be found is said before anything is computed
+    if word is not None:  # first, so that a missing word is refused before anything is computed
         features = Features(model, pooling="words")
         find_word(word, given)
     explainer = Explainer(model, as_vectors=_has_no_answer(model, given), task=task)
@@ -104,7 +108,7 @@ def look(
 
 
 def _has_no_answer(model: str | Path, given: Any) -> bool:
-    """A masked language model's text without a mask is read for its attention alone."""
+    """Whether the model is a masked language model and the text has no mask: then only attention is shown."""
     folder = locate_model(model).folder
     if model_kind(folder) != "masked-language" or not isinstance(given, str):
         return False
@@ -112,59 +116,59 @@ def _has_no_answer(model: str | Path, given: Any) -> bool:
     return tokenizer.mask_id not in tokenizer.encode(given, read_special_tokens=True).ids
 
 
-def render_look(found: Look) -> str:
-    """The page as text, in one file that fetches nothing; whatever the texts hold is escaped. The same look
-    gives the same bytes.
+def render_look(result: Look) -> str:
+    """Renders the page, one file that loads nothing else. Texts are escaped. The same look gives the same
+    bytes.
     """
-    layers, heads = found.attention.weights.shape[:2]
-    small = found.attention.thumbnails()
+    layers, heads = result.attention.weights.shape[:2]
+    small = result.attention.thumbnails()
     attention = {
-        "tokens": shown_tokens(found.tokenizer, found.attention.token_ids),
+        "tokens": shown_tokens(result.tokenizer, result.attention.token_ids),
         "layers": layers,
         "heads": heads,
         "side": small.shape[-1],
-        "weights": _encode_base64(found.attention.in_two_bytes()),
+        "weights": _encode_base64(result.attention.in_two_bytes()),
         "pictures": _encode_base64(small),
     }
     data = {
         "attention": attention,
-        "attributions": found.attributions and _attributions_as_json(found.attributions, found.tokenizer),
-        "neighbours": found.neighbours and _neighbours_as_json(found.neighbours),
+        "attributions": result.attributions and _attributions_as_json(result.attributions, result.tokenizer),
+        "neighbours": result.neighbours and _neighbours_as_json(result.neighbours),
     }
     return render_page(
         "look.html.jinja",
-        model=found.model,
-        given=_input_heading(found.given),
+        model=result.model,
+        given=_input_heading(result.given),
         data=data,
         style=inline_style("paper.css"),
         script=inline_scripts("dom.js", "attributions.js", "attention.js", "look.js"),
     )
 
 
-def _attributions_as_json(found: TokenAttributions, tokenizer: Tokenizer) -> dict[str, Any]:
-    shown = shown_tokens(tokenizer, found.token_ids)
-    scores = found.scores.tolist()
+def _attributions_as_json(result: TokenAttributions, tokenizer: Tokenizer) -> dict[str, Any]:
+    tokens = shown_tokens(tokenizer, result.token_ids)
+    scores = result.scores.tolist()
     return {
-        "target": found.target,
-        "value": found.value,
-        "baseline_value": found.baseline_value,
-        "steps": found.steps,
-        "error": found.error,
-        "tokens": [each | {"score": score} for each, score in zip(shown, scores, strict=True)],
+        "target": result.target,
+        "value": result.value,
+        "baseline_value": result.baseline_value,
+        "steps": result.steps,
+        "error": result.error,
+        "tokens": [token | {"score": score} for token, score in zip(tokens, scores, strict=True)],
     }
 
 
-def _neighbours_as_json(found: WordNeighbours) -> dict[str, Any]:
+def _neighbours_as_json(result: WordNeighbours) -> dict[str, Any]:
     return {
-        "word": found.word,
-        "before": found.before,
-        "after": found.after,
-        "layers": [[vars(each) for each in layer] for layer in found.layers],
+        "word": result.word,
+        "before": result.before,
+        "after": result.after,
+        "layers": [[vars(neighbour) for neighbour in layer] for layer in result.layers],
     }
 
 
 def _input_heading(given: Any) -> str:
-    """What was looked at: a text, several, or a text with the columns beside it."""
+    """The input as one line: its text or texts, and the columns beside them."""
     if isinstance(given, str):
         return given
     if isinstance(given, Mapping):
@@ -175,5 +179,5 @@ def _input_heading(given: Any) -> str:
 
 
 def _encode_base64(numbers: npt.NDArray[Any]) -> str:
-    """Deflated bytes in base64."""
+    """Compresses an array's bytes by zlib and encodes them in base64, for a page's scripts."""
     return base64.b64encode(zlib.compress(np.ascontiguousarray(numbers).tobytes(), 6)).decode("ascii")

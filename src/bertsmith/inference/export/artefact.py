@@ -1,12 +1,12 @@
-"""The folder that is written, and how it is checked again, by what is in it alone.
+"""Writes the folder of an exported model, and checks such a folder again by its own content alone.
 
 model.onnx           or model.xml and model.bin for OpenVINO
 tokenizer.json …     as in the model's folder
 config.json          the model's shape, in Hugging Face's names
 decoding.json        what turns outputs into answers, for programs that don't have Bertsmith
-parity.json          every figure of the gate, what was tried, and the versions
-golden.json          hashes of these, and what the graph gives for fixed texts
-README.md            the same for people
+parity.json          all figures of the gate, what was tried, and the versions
+golden.json          hashes of these files, and the graph's answers to fixed texts
+README.md            a model card for people
 """
 
 import platform
@@ -63,16 +63,15 @@ if TYPE_CHECKING:
 CARD = "README.md"
 FORMAT = 1
 DECODING, PARITY = "decoding.json", "parity.json"
-_NOT_HASHED = (GOLDEN, "README.md")  # the card is for people to complete
-# As a share of how large the outputs are. int8's ranges are rounded otherwise by processors without VNNI.
+_NOT_HASHED = (GOLDEN, "README.md")  # people may add to the card
+# Relative to the size of the outputs. Processors without VNNI round int8's ranges differently.
 _TOLERANCES = {"float32": 2e-4, "int8": 0.1}
 
 
 def require_place(out: Path, overwrite: bool, source: Path, gate: Path) -> None:
-    """Raises InputError, before any work, where something is called `out`: unless it is an empty folder, or
-    an exported one and `overwrite` says to replace it. The model's own folder never is, nor one that has the
-    gate's file.
-    Raises as `require_writable_folder` does where no `out` can be made.
+    """Raises InputError, before any work, if `out` exists, unless it is an empty folder, or an exported one
+    that `overwrite` allows to replace. Never allows the model's own folder or one that holds the gate's file.
+    Raises as `require_writable_folder` does if `out` can't be made.
     """
     if out.resolve() == source.resolve() or source.resolve().is_relative_to(out.resolve()):
         raise InputError(f"{out} holds the model that is exported. Choose another --out.")
@@ -99,7 +98,7 @@ def write_artefact(
     overwrite: bool,
     openvino_files: Sequence[Path] = (),
 ) -> None:
-    """Whole, or not at all. Raises ResourceError where there is no room for it."""
+    """Writes the folder atomically. Raises ResourceError if there is no room for it on the disk."""
     content = graph.SerializeToString() if target == "onnx" else b""
     size = len(content) + sum(path.stat().st_size for path in openvino_files)
     require_free_space(out, size, "Writing the exported model")
@@ -121,7 +120,9 @@ def write_artefact(
 
 
 def decoding_facts(source: ExportSource, task: Task[Any] | None) -> dict[str, Any]:
-    """decoding.json. `task` is the model's, or that with temperature and thresholds refitted."""
+    """The content of decoding.json. `task` is the model's, or one with refitted temperature and
+    thresholds.
+    """
     facts: dict[str, Any] = {
         "format": FORMAT,
         "task": "embedding" if task is None and source.kind == "vectors" else source.kind,
@@ -133,7 +134,7 @@ def decoding_facts(source: ExportSource, task: Task[Any] | None) -> dict[str, An
     }
     if isinstance(source.padded.head, VectorHead):
         facts |= {"pooling": source.padded.head.pooling, "normalise": source.padded.head.normalise}
-        facts |= {"query_prefix": "", "document_prefix": ""}  # unless said below
+        facts |= {"query_prefix": "", "document_prefix": ""}  # replaced below for an encoder with prefixes
     if task is not None:
         facts |= {"task": task.name, "labels": list(task.labels)} | task.decoding(source.tokenizer)
     if source.sentences is not None:
@@ -145,7 +146,7 @@ def decoding_facts(source: ExportSource, task: Task[Any] | None) -> dict[str, An
 
 
 def made_with(target: Target) -> dict[str, str]:
-    """Versions behind the figures, and the processor that they were measured on."""
+    """The versions of packages behind the figures, and the machine that they were measured on."""
     names = ("torch", "onnx", "onnxruntime", "tokenizers", *(("openvino",) if target == "openvino" else ()))
     return {
         "bertsmith": bertsmith.__version__,
@@ -156,10 +157,10 @@ def made_with(target: Target) -> dict[str, str]:
 
 
 def model_card(source: ExportSource, target: Target, parity: Mapping[str, Any]) -> str:
-    """README.md."""
+    """The text of README.md: what the graph is, how it compares with the model, and how to run it."""
     precision, figures = parity["precision"], parity["gate"]
     files = " and ".join(GRAPHS[target])
-    left = parity["in_float"]
+    in_float = parity["in_float"]
     purpose = "embedding" if source.kind == "vectors" else "hidden states"
     if source.task is not None:
         purpose = source.task.name
@@ -187,8 +188,8 @@ def model_card(source: ExportSource, target: Target, parity: Mapping[str, Any]) 
             "depend on its neighbours, as far as the figures say.",
             "",
         ]
-    if left:
-        lines += [f"Left in float32, for the gate refused them in int8: {', '.join(left)}.", ""]
+    if in_float:
+        lines += [f"Left in float32, for the gate refused them in int8: {', '.join(in_float)}.", ""]
     if target == "openvino":
         lines += [
             "Compile it with INFERENCE_PRECISION_HINT f32: by itself OpenVINO computes in bfloat16 where the "
@@ -201,40 +202,48 @@ def model_card(source: ExportSource, target: Target, parity: Mapping[str, Any]) 
 
 
 def readable_figures(figures: Mapping[str, Any]) -> dict[str, str]:
-    """The figures that matter, as people read them."""
-    found: dict[str, str] = {}
+    """The main figures by their titles, formatted for people."""
+    readable: dict[str, str] = {}
     if "agreeing" in figures:
-        found["answers like the model's"] = f"{figures['agreeing']:,} of {figures['examples']:,}"
+        readable["answers like the model's"] = f"{figures['agreeing']:,} of {figures['examples']:,}"
     if "agreement_at_least" in figures:
         bound = figures["agreement_at_least"]
-        found["agreement proven"] = f"{bound['share']:.2%} (Clopper-Pearson, {bound['confidence']:.2%} sure)"
+        readable["agreement proven"] = (
+            f"{bound['share']:.2%} (Clopper-Pearson, {bound['confidence']:.2%} sure)"
+        )
     for name, title in (
         ("largest_change", "largest change of a probability or number"),
         ("mean_change", "mean of the changes"),
     ):
         if name in figures:
-            found[title] = f"{figures[name]:.2g}"
+            readable[title] = f"{figures[name]:.2g}"
     for name, title in (("smallest_cosine", "smallest cosine"), ("mean_cosine", "mean cosine")):
         if name in figures:
-            found[title] = f"{figures[name]:.6f}"
+            readable[title] = f"{figures[name]:.6f}"
     if "neighbours_kept" in figures:
-        found["nearest neighbours kept"] = f"{figures['neighbours_kept']:.1%}"
+        readable["nearest neighbours kept"] = f"{figures['neighbours_kept']:.1%}"
     for name, title in (("calibration_error", "calibration error"), ("temperature", "temperature")):
         if name in figures:
-            found[f"{title}, model → graph"] = f"{figures[name]['model']:.3f} → {figures[name]['graph']:.3f}"
+            readable[f"{title}, model → graph"] = (
+                f"{figures[name]['model']:.3f} → {figures[name]['graph']:.3f}"
+            )
     for name in figures.get("metrics", {}).get("model", {}):
-        both = (figures["metrics"][which].get(name) for which in ("model", "graph"))
-        found[f"{name}, model → graph"] = " → ".join("" if each is None else f"{each:.4f}" for each in both)
-    return found
+        both = (figures["metrics"][source].get(name) for source in ("model", "graph"))
+        readable[f"{name}, model → graph"] = " → ".join(
+            "" if value is None else f"{value:.4f}" for value in both
+        )
+    return readable
 
 
 def is_exported(folder: Path) -> bool:
-    """Whether `bertsmith export` wrote it."""
+    """Whether the folder was written by `bertsmith export`, by the files that it holds."""
     return (folder / PARITY).is_file() and (folder / DECODING).is_file()
 
 
 def write_graph_answers(folder: Path) -> None:
-    """Asks the graph in a folder that is otherwise whole. Raises ModelError for values that aren't finite."""
+    """Writes golden.json into a folder that is otherwise complete. Raises ModelError for values that aren't
+    finite.
+    """
     golden = GoldenAnswers(
         kind="graph",
         settings=settings_of(folder),
@@ -245,17 +254,17 @@ def write_graph_answers(folder: Path) -> None:
 
 
 def check_graph(folder: Path, golden: GoldenAnswers) -> GoldenComparison:
-    """The graph's answers beside those of golden.json. Raises ModelError naming a file that isn't what was
-    written, MissingExtra without what runs the graph.
+    """Compares the graph's answers with those of golden.json. Raises ModelError naming a file that was
+    changed, MissingExtra without the package that runs the graph.
     """
-    found = _hash_files(folder)
-    for name in sorted({*golden.files, *found}):
-        if golden.files.get(name) != found.get(name):
-            what = "was changed" if name in found and name in golden.files else "was added or is missing"
-            raise ModelError(f"{folder / name} {what} since the model was exported. Export it again.")
+    hashes = _hash_files(folder)
+    for name in sorted({*golden.files, *hashes}):
+        if golden.files.get(name) != hashes.get(name):
+            change = "was changed" if name in hashes and name in golden.files else "was added or is missing"
+            raise ModelError(f"{folder / name} {change} since the model was exported. Export it again.")
     precision = read_json(folder / PARITY)["precision"]
-    again = _graph_answers(folder)
-    return compare(golden.answers, again, _TOLERANCES.get(precision, _TOLERANCES["float32"]))
+    answers = _graph_answers(folder)
+    return compare(golden.answers, answers, _TOLERANCES.get(precision, _TOLERANCES["float32"]))
 
 
 def _hash_files(folder: Path) -> dict[str, str]:
@@ -264,13 +273,13 @@ def _hash_files(folder: Path) -> dict[str, str]:
 
 
 def _graph_answers(folder: Path) -> ModelAnswers:
-    """Of each text and pair alone, as the first window of it is read."""
+    """The graph's answers to the fixed texts and pairs, each alone and in its first window."""
     facts, tokenizer = read_json(folder / DECODING), Tokenizer.load(folder)
     is_onnx = (folder / "model.onnx").is_file()
     run = onnx_run(folder / "model.onnx") if is_onnx else openvino_run(folder / "model.xml", facts["outputs"])
     records = []
-    for each in golden_inputs(tokenizer, facts["max_length"]):
-        texts = (each.given,) if isinstance(each.given, str) else each.given
+    for golden_input in golden_inputs(tokenizer, facts["max_length"]):
+        texts = (golden_input.given,) if isinstance(golden_input.given, str) else golden_input.given
         try:
             room = facts["max_length"] - special_tokens(tokenizer, len(texts))
             first, *second = tokenizer.encode_batch(texts, room)
@@ -279,7 +288,7 @@ def _graph_answers(folder: Path) -> ModelAnswers:
         except BertsmithError:
             continue
         window = Window(token_ids, segment_ids, every_row(len(token_ids)))
-        item = Item(each, texts, EncodedExample((window,)))
+        item = Item(golden_input, texts, EncodedExample((window,)))
         ids, segments = (np.array([row], np.int64) for row in (window.token_ids, window.segment_ids))
         inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": segments}
         outputs = np.concatenate(

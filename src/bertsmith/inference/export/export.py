@@ -1,4 +1,8 @@
-"""A model becomes a graph for ONNX Runtime or OpenVINO: padded twin → graph → int8 → gate → folder."""
+"""export_model: exports a model as a graph for ONNX Runtime or OpenVINO.
+
+The steps: padded model (padded.py), graph (graph.py), int8 if asked for (int8.py), gate (gate.py), folder
+(artefact.py).
+"""
 
 import tempfile
 from dataclasses import dataclass, field
@@ -33,14 +37,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What was written to `path`; `parity` is the content of parity.json."""
+    """The folder `path` that was written, and `parity`, the content of its parity.json."""
 
     path: Path
     parity: dict[str, Any] = field(repr=False)
 
     @property
     def in_float(self) -> tuple[str, ...]:
-        """Products of an int8 graph that the gate would not have in int8."""
+        """The products of an int8 graph that stayed in float32, because the gate refused them in int8."""
         return tuple(self.parity["in_float"])
 
 
@@ -68,15 +72,18 @@ def export_model(
     progress: Progress | None = None,
     **columns: Any,
 ) -> ExportResult:
-    """Writes the folder `out`, which ONNX Runtime or OpenVINO opens, if the graph answers as the model does
-    on the rows of the file `gate`: else nothing is written and ExportRefused says why.
+    """Exports a model to the folder `out`, which ONNX Runtime or OpenVINO opens, if the graph answers as the
+    model does on the rows of the file `gate`. Otherwise writes nothing and raises ExportRefused with the
+    reason.
 
-    `gate` is read as the model's task reads files, with labels or without, an encoder's as a text a row;
-    `columns` says otherwise, as for `Predictor.predict_file`. Of more than 2,000 rows a sample is compared.
-    `task` is for a model of a task of your own.
-    float32 must give the same answers, probabilities to 1e-4 and cosines to 1e-5. `int8` quantises the
-    layers' products, must keep to `limits`, and leaves in float what doesn't. Raises MissingExtra without
-    the packages, ModelError for a model that has no graph, InputError for the file and for `out`.
+    `gate` is read as the model's task reads files, with labels or without; for an encoder, each row is a
+    text. `columns` say where the texts stand, as for `Predictor.predict_file`. Of more than 2,000 rows a
+    sample is compared. `task` is the task's class if you wrote it yourself.
+
+    A float32 graph must give the same answers, probabilities to 1e-4 and cosines to 1e-5. `int8` quantises
+    the layers' matrix products, must stay within `limits`, and leaves in float the products that don't.
+    Raises MissingExtra if packages are missing, ModelError for a model that can't be exported, InputError for
+    an unusable file or `out`.
     """
     require_exporters()
     if to == "openvino":
@@ -98,18 +105,18 @@ def export_model(
     if int8:
         _require_enough(source, file, limits)
     require_same_ids(source, file)
-    graph, opened = make_graph(source.padded), Gate(source, file, progress)
+    graph, export_gate = make_graph(source.padded), Gate(source, file, progress)
     with tempfile.TemporaryDirectory(prefix="bertsmith-") as folder:
         files = openvino_files(graph, Path(folder)) if to == "openvino" else []
         run = openvino_run(files[0], source.padded.head.names) if files else onnx_run(graph)
-        verdict = opened.judge(run, EXACT, ERROR)
+        verdict = export_gate.judge(run, EXACT, ERROR)
         parity = _parity_facts(source, file, to, verdict)
         if verdict.problems:
             problems = "; ".join(verdict.problems)
             sentence = f"The graph does not answer as the model does: {problems}. Nothing was written."
             raise ExportRefused(sentence, parity)
         if int8:
-            search = quantise_until_it_passes(graph, opened, limits)
+            search = quantise_until_it_passes(graph, export_gate, limits)
             assert search.verdict is not None
             parity = _parity_facts(source, file, to, search.verdict, search, limits)
             parity["float32"] = verdict.figures
@@ -121,20 +128,22 @@ def export_model(
 
 
 def _require_enough(source: ExportSource, file: GateFile, limits: ExportLimits) -> None:
-    """Before the work: even if every answer agreed, few rows would prove too little."""
-    least = fewest_examples(limits.agreement, ERROR / 2)
-    if source.decided and len(file.encoded) < least:
+    """Raises InputError, before any work, for a file of so few rows that they couldn't prove the limits even
+    if all answers agreed.
+    """
+    fewest_rows = fewest_examples(limits.agreement, ERROR / 2)
+    if source.decided and len(file.encoded) < fewest_rows:
         raise InputError(
             f"{file.path} has {len(file.encoded):,} rows to compare, but proving an agreement of "
-            f"{limits.agreement:.0%} takes at least {least:,}, even if all agree. Give more rows, or a lower "
-            "--agreement."
+            f"{limits.agreement:.0%} takes at least {fewest_rows:,}, even if all agree. Give more rows, or a "
+            "lower --agreement."
         )
-    least = fewest_examples(limits.neighbours, ERROR / 2)
-    if source.by_angle and len(file.encoded) < least:
+    fewest_rows = fewest_examples(limits.neighbours, ERROR / 2)
+    if source.by_angle and len(file.encoded) < fewest_rows:
         raise InputError(
             f"{file.path} has {len(file.encoded):,} rows, too few to tell whether {limits.neighbours:.0%} of "
             "the nearest neighbours stay so: among a handful of texts they stay by chance. Give at least "
-            f"{least:,}, or a lower --neighbours."
+            f"{fewest_rows:,}, or a lower --neighbours."
         )
 
 
@@ -146,7 +155,7 @@ def _parity_facts(
     search: Int8Search | None = None,
     limits: ExportLimits | None = None,
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "model": source.name,
         "to": to,
         "precision": "float32" if search is None else "int8",
@@ -161,6 +170,6 @@ def _parity_facts(
         "versions": made_with(to),
     }
     if search is not None:
-        found |= {"tried": search.tried, "damages": search.damages}
-        found["passed"] = search.graph is not None
-    return found
+        facts |= {"tried": search.tried, "damages": search.damages}
+        facts["passed"] = search.graph is not None
+    return facts

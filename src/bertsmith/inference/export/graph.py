@@ -1,8 +1,8 @@
-"""A padded model → an ONNX graph whose batch and sequence have any length; and sequences through a graph, in
-any company and padded on either side, in all of which it must answer the same.
+"""Exports a padded model as an ONNX graph with dynamic batch size and length, and runs sequences through a
+graph in various batches, in all of which it must answer the same.
 
-The products of an encoder's layers bear the names of the modules that they come from, as
-`layers.3.feed_forward.up`: quantisation and the search for layers to leave in float go by these.
+The matrix products of an encoder's layers are named after their modules, as `layers.3.feed_forward.up`, by
+which int8.py chooses what to quantise.
 
 B sequences, L tokens of the longest.
 """
@@ -33,24 +33,26 @@ OPSET = 18
 PURPOSE = "Exporting a model"
 _LARGEST = 2**31 - 2**20  # bytes of a protocol buffer
 _SCOPE = re.compile(r"padded\.encoder\.(layers\.\d+\.[\w.]+)")
-_TRACED = 2, 7  # batch and sequence, by which nothing of the graph is decided
+_TRACED = 2, 7  # batch size and length of the traced example; both stay dynamic
 Feed = Mapping[str, npt.NDArray[np.int64]]
 Run = Callable[[Feed], Sequence[npt.NDArray[Any]]]
 _SEED = 0
 _BESIDE_THE_LONGEST = 64
-# What attention takes grows with a batch's sequences times the square of the longest's tokens: as many as 32
-# of 512 have, some 400 MB for twelve heads. A single sequence may be longer.
+# Attention's memory grows with a batch's sequences times the square of the longest length. At most that of 32
+# sequences of 512 tokens, some 400 MB for twelve heads; a single sequence may be longer.
 _MOST_PLACES = 32 * 512**2
 
 
 def require_exporters() -> None:
-    """Raises MissingExtra unless the packages are there that make, quantise and run a graph."""
+    """Raises MissingExtra unless the packages that make, quantise and run a graph are installed."""
     for module in ("onnx", "onnxscript", "onnxruntime"):
         require(module, "export", PURPOSE)
 
 
 def make_graph(model: PaddedModel) -> "ModelProto":
-    """The graph, checked by onnx. Raises ModelError for more weights than one file can hold."""
+    """Exports the model as a graph, checked by onnx. Raises ModelError for more weights than a file
+    can hold.
+    """
     import onnx
 
     size = sum(tensor.nbytes for tensor in model.state_dict().values())
@@ -75,7 +77,7 @@ def make_graph(model: PaddedModel) -> "ModelProto":
     assert program is not None
     graph: ModelProto = program.model_proto
     _name_products(graph)
-    # traces name files of the machine at hand
+    # traces name files of this machine
     del graph.metadata_props[:]
     graph.doc_string = graph.graph.doc_string = ""
     del graph.graph.metadata_props[:]
@@ -88,25 +90,25 @@ def make_graph(model: PaddedModel) -> "ModelProto":
 
 
 def _name_products(graph: "ModelProto") -> None:
-    """Nodes and weights: the exporter numbers them."""
+    """Names the layers' products and their weights after their modules; the exporter only numbers them."""
     weights = {tensor.name: tensor for tensor in graph.graph.initializer}
-    renamed: dict[str, str] = {}
+    new_names: dict[str, str] = {}
     for node in graph.graph.node:
         scope = next((prop.value for prop in node.metadata_props if prop.key.endswith("name_scopes")), "")
         match = _SCOPE.search(scope)
         if node.op_type == "MatMul" and match and node.input[1] in weights:
             node.name = match[1]
-            renamed[node.input[1]] = f"{match[1]}.weight"
-    for name, new in renamed.items():
+            new_names[node.input[1]] = f"{match[1]}.weight"
+    for name, new in new_names.items():
         weights[name].name = new
     for node in graph.graph.node:
-        for place, name in enumerate(node.input):
-            node.input[place] = renamed.get(name, name)
+        for index, name in enumerate(node.input):
+            node.input[index] = new_names.get(name, name)
 
 
 @contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """The exporter warns of its own old code, of names that axes share, and of torchvision."""
+    """Silences the exporter, which warns about its own old code, names shared by axes, and torchvision."""
     log = logging.getLogger("torch.onnx")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -119,18 +121,20 @@ def _quiet_exporter() -> Iterator[None]:
 
 
 def products(graph: "ModelProto") -> list[str]:
-    """The names of the products with weights of the encoder's layers, in their order."""
+    """The names of the matrix products of the encoder's layers, in order."""
     return [node.name for node in graph.graph.node if node.op_type == "MatMul" and "layers." in node.name]
 
 
 def onnx_run(graph: "ModelProto | Path") -> Run:
-    """By ONNX Runtime on the processor, with its usual optimisations."""
+    """A function that runs the graph by ONNX Runtime on the processor, with its default optimisations."""
     import onnxruntime  # type: ignore[import-untyped]
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    options.enable_cpu_mem_arena = False  # it would keep what the longest batch took
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # others may want the core
+    options.enable_cpu_mem_arena = False  # the arena would keep the memory of the longest batch
+    options.add_session_config_entry(
+        "session.intra_op.allow_spinning", "0"
+    )  # spinning threads would keep cores busy
     session = onnxruntime.InferenceSession(
         str(graph) if isinstance(graph, Path) else graph.SerializeToString(),
         options,
@@ -141,7 +145,7 @@ def onnx_run(graph: "ModelProto | Path") -> Run:
 
 
 def openvino_files(graph: "ModelProto", folder: Path) -> list[Path]:
-    """model.xml and model.bin in float32: OpenVINO's own default halves the weights' precision."""
+    """Writes model.xml and model.bin in float32; OpenVINO's own default is float16 weights."""
     import onnx
     import openvino  # type: ignore[import-untyped]
 
@@ -153,20 +157,22 @@ def openvino_files(graph: "ModelProto", folder: Path) -> list[Path]:
 
 
 def openvino_run(path: Path, names: Sequence[str]) -> Run:
-    """By OpenVINO on the processor, in float32: left alone it takes bfloat16 where the processor has it."""
+    """A function that runs the graph by OpenVINO on the processor, in float32; its default is bfloat16 where
+    the processor has it.
+    """
     import openvino
 
     compiled = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 
     def run(feed: Feed) -> list[npt.NDArray[Any]]:
-        found = compiled(dict(feed))
-        return [np.array(found[name]) for name in names]
+        results = compiled(dict(feed))
+        return [np.array(results[name]) for name in names]
 
     return run
 
 
 class Arrangement(NamedTuple):
-    """Batches of sequences by their numbers; `left`: padding stands before a sequence."""
+    """Batches of sequences, by their indices. `left`: padding is on the left."""
 
     name: str
     batches: list[list[int]]
@@ -174,32 +180,34 @@ class Arrangement(NamedTuple):
 
 
 def arrangements(lengths: Sequence[int]) -> list[Arrangement]:
-    """All in which a graph is tried, the usual one first; the same for the same lengths."""
-    draw = np.random.Generator(np.random.PCG64DXSM(_SEED))
-    eight, many = (draw.permutation(len(lengths)).tolist() for _ in range(2))
+    """All arrangements in which a graph is compared, the usual one first; the same for the same lengths."""
+    generator = np.random.Generator(np.random.PCG64DXSM(_SEED))
+    order_of_eights, order_of_32s = (generator.permutation(len(lengths)).tolist() for _ in range(2))
     return [
         like_lengths(lengths),
         alone(len(lengths)),
-        Arrangement("8 of any length, padded on the right", _split_batches(eight, lengths, 8)),
-        Arrangement("32 of any length, padded on the left", _split_batches(many, lengths, 32), left=True),
+        Arrangement("8 of any length, padded on the right", _split_batches(order_of_eights, lengths, 8)),
+        Arrangement(
+            "32 of any length, padded on the left", _split_batches(order_of_32s, lengths, 32), left=True
+        ),
         Arrangement("beside the longest, padded on the left", _pair_with_longest(lengths), left=True),
     ]
 
 
 def like_lengths(lengths: Sequence[int]) -> Arrangement:
-    """32 at a time, as a service would batch them."""
+    """Batches of 32 sequences of like length, as a service would batch them."""
     return Arrangement(
         "32 of like length, padded on the right", _split_batches(_order_by_length(lengths), lengths, 32)
     )
 
 
 def alone(count: int) -> Arrangement:
-    """Each by itself, nothing padded."""
+    """Batches of one sequence each, so that nothing is padded."""
     return Arrangement("alone", [[number] for number in range(count)])
 
 
 def all_together(lengths: Sequence[int], *, left: bool = False) -> Arrangement:
-    """In one batch, or in as few as there is memory for."""
+    """All sequences in one batch, or in as few batches as there is memory for."""
     side = "left" if left else "right"
     return Arrangement(
         f"all together, padded on the {side}",
@@ -209,7 +217,9 @@ def all_together(lengths: Sequence[int], *, left: bool = False) -> Arrangement:
 
 
 def _pair_with_longest(lengths: Sequence[int]) -> list[list[int]]:
-    """The shortest, each in a pair with the longest of those that fit twice into memory; then the others."""
+    """Pairs each of the shortest sequences with the longest that fits into memory twice; then batches the
+    others.
+    """
     order = _order_by_length(lengths)
     fitting = [number for number in order if 2 * lengths[number] ** 2 <= _MOST_PLACES]
     longest = fitting[-1] if fitting else None
@@ -225,46 +235,48 @@ def _order_by_length(lengths: Sequence[int]) -> list[int]:
 
 
 def _split_batches(order: Sequence[int], lengths: Sequence[int], size: int) -> list[list[int]]:
-    """Batches of at most `size`, in order."""
-    parts: list[list[int]] = []
+    """Divides an order of sequences into batches of at most `size` that fit into memory."""
+    batches: list[list[int]] = []
     longest = 0
     for number in order:
         longest = max(longest, lengths[number])
-        fits = bool(parts) and len(parts[-1]) < size and (len(parts[-1]) + 1) * longest**2 <= _MOST_PLACES
+        fits = (
+            bool(batches) and len(batches[-1]) < size and (len(batches[-1]) + 1) * longest**2 <= _MOST_PLACES
+        )
         if fits:
-            parts[-1].append(number)
+            batches[-1].append(number)
         else:
-            parts.append([number])
+            batches.append([number])
             longest = lengths[number]
-    return parts
+    return batches
 
 
 def run_sequences(
     run: Run, source: ExportSource, windows: Sequence[Window], arrangement: Arrangement
 ) -> list[Answer]:
-    """What the graph says of each, in their order, in batches of that arrangement. Raises ModelError for
-    values that are not finite.
+    """Runs windows through the graph in the arrangement's batches, and returns the answers in the order of
+    the windows. Raises ModelError for values that are not finite.
     """
-    found: list[Answer | None] = [None] * len(windows)
-    for numbers in arrangement.batches:
-        some = [windows[number] for number in numbers]
-        feed, starts = padded_feed(some, source, left=arrangement.left)
+    answers: list[Answer | None] = [None] * len(windows)
+    for indices in arrangement.batches:
+        batch = [windows[number] for number in indices]
+        feed, starts = padded_feed(batch, source, left=arrangement.left)
         outputs = run(feed)
-        for row, (number, window, start) in enumerate(zip(numbers, some, starts, strict=True)):
+        for row, (number, window, start) in enumerate(zip(indices, batch, starts, strict=True)):
             answer = source.padded.head.of_sequence(outputs, row, start + window.rows)
-            found[number] = answer
+            answers[number] = answer
             if not np.isfinite(answer).all():
                 raise ModelError(
                     f"The graph gives values that are not finite for a sequence of {len(window.token_ids)} "
                     f"tokens ({arrangement.name}): its model can't be exported."
                 )
-    return [each for each in found if each is not None]
+    return [answered for answered in answers if answered is not None]
 
 
 def padded_feed(
     windows: Sequence[Window], source: ExportSource, *, left: bool
 ) -> tuple[dict[str, npt.NDArray[np.int64]], list[int]]:
-    """(B, L) of each input, and where each sequence begins."""
+    """The graph's inputs, (B, L) each, and the column in which each sequence begins."""
     longest = max(len(window.token_ids) for window in windows)
     ids = np.full((len(windows), longest), source.tokenizer.pad_id, np.int64)
     mask, segments = np.zeros_like(ids), np.zeros_like(ids)
@@ -272,8 +284,12 @@ def padded_feed(
     for row, window in enumerate(windows):
         length = len(window.token_ids)
         start = longest - length if left else 0
-        place = slice(start, start + length)
-        ids[row, place], mask[row, place], segments[row, place] = window.token_ids, 1, window.segment_ids
+        columns = slice(start, start + length)
+        ids[row, columns], mask[row, columns], segments[row, columns] = (
+            window.token_ids,
+            1,
+            window.segment_ids,
+        )
         starts.append(start)
     inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": segments}
     return {name: inputs[name] for name in source.padded.inputs}, starts

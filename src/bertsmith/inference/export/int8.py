@@ -1,11 +1,12 @@
-"""Products of an encoder's layers in int8, and which to leave in float where all in int8 don't pass the gate:
-each one's own damage is measured, then the worst are left out, more of them until the gate holds or half are
-gone.
+"""Quantises the matrix products of an encoder's layers to int8, leaving in float those that the gate refuses.
 
-It is ONNX Runtime's dynamic quantisation: weights once, a scale for each output channel; what they are
-multiplied with in every call, by the range of the whole batch. Weights have 7 bits. With 8, processors
-without VNNI add pairs of products in 16 bits, which overflow, and a graph that passes its gate on one machine
-would be wrong on another (onnxruntime issues 5644, 9599).
+If the graph with all products in int8 fails the gate, the damage of each product alone is measured. Then more
+and more of the worst stay in float, until the gate passes or half of the products are in float.
+
+This is ONNX Runtime's dynamic quantisation: weights are quantised once, with a scale for each output channel;
+activations at every call, by the range of the whole batch. Weights have 7 bits. With 8, processors without
+VNNI add pairs of products in 16 bits, which overflow, and a graph that passes the gate on one machine would
+be wrong on another (onnxruntime issues 5644, 9599).
 """
 
 import tempfile
@@ -21,14 +22,31 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 _PREPARED = "onnx.quant.pre_process"
-_LEFT_OUT = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # products, of each try in turn
+_LEFT_OUT = (
+    1,
+    2,
+    3,
+    4,
+    6,
+    8,
+    12,
+    16,
+    24,
+    32,
+    48,
+    64,
+    96,
+    128,
+)  # how many products stay in float, in each try
 
 
 @dataclass
 class Int8Search:
-    """What was found: the graph, or None. `verdict` is on the last graph that was judged whole, which has the
-    products of `in_float` in float. `damages` is empty where nothing had to be sought; `tried` says what each
-    try came to, as JSON.
+    """The state and result of the search for an int8 graph.
+
+    `graph` is the graph that passed, or None. `verdict` is that of the last graph that was judged in full,
+    whose products `in_float` are in float. `damages` by product is empty if the first try passed. `tried` has
+    the outcome of each try, as JSON.
     """
 
     graph: "ModelProto | None" = None
@@ -38,7 +56,7 @@ class Int8Search:
     tried: list[dict[str, Any]] = field(default_factory=list)
 
     def refusal(self) -> str:
-        """Why there is no graph, for the user."""
+        """A sentence for the user that says why no graph passed."""
         first, last = self.tried[0], self.tried[-1]
         worst = sorted(self.damages, key=lambda name: -self.damages[name])[:4]
         return (
@@ -51,24 +69,25 @@ class Int8Search:
 
 
 def quantise_until_it_passes(graph: "ModelProto", gate: Gate, limits: ExportLimits) -> Int8Search:
-    """Each try may prove less: the k-th has half of the (k-1)-th's chance of error, so that all tries
-    together have no more than `ERROR`.
+    """Quantises the graph, leaving more products in float with each try, until the gate passes or half are in
+    float. Each try has half the error probability of the one before, so that all of them together stay within
+    `ERROR`.
     """
-    found, names = Int8Search(), products(graph)
-    if _try_quantised(found, graph, gate, limits, (), ERROR / 2):
-        return found
-    found.damages = {name: gate.damage(onnx_run(quantise(graph, [name]))) for name in names}
-    worst = sorted(names, key=lambda name: -found.damages[name])
+    search, names = Int8Search(), products(graph)
+    if _try_quantised(search, graph, gate, limits, (), ERROR / 2):
+        return search
+    search.damages = {name: gate.damage(onnx_run(quantise(graph, [name]))) for name in names}
+    worst = sorted(names, key=lambda name: -search.damages[name])
     half = len(names) // 2
     counts = sorted({*(count for count in _LEFT_OUT if count < half), half} - {0})
     for number, count in enumerate(counts, 2):
-        if _try_quantised(found, graph, gate, limits, tuple(worst[:count]), ERROR / 2**number):
+        if _try_quantised(search, graph, gate, limits, tuple(worst[:count]), ERROR / 2**number):
             break
-    return found
+    return search
 
 
 def _try_quantised(
-    found: Int8Search,
+    search: Int8Search,
     graph: "ModelProto",
     gate: Gate,
     limits: ExportLimits,
@@ -81,9 +100,9 @@ def _try_quantised(
     if not problems or not in_float:
         verdict = gate.judge(run, limits, error)
         problems = verdict.problems
-        found.verdict, found.in_float = verdict, tuple(in_float)
-    found.tried.append({"in_float": list(in_float), "error": error, "problems": list(problems)})
-    found.graph = quantised if not problems else None
+        search.verdict, search.in_float = verdict, tuple(in_float)
+    search.tried.append({"in_float": list(in_float), "error": error, "problems": list(problems)})
+    search.graph = quantised if not problems else None
     return not problems
 
 

@@ -129,10 +129,10 @@ class _Collection:
         rankings = {
             query: [
                 (self.ids[position], score)
-                for position, score in zip(all_hits.positions.tolist(), all_hits.scores.tolist(), strict=True)
+                for position, score in zip(hits.positions.tolist(), hits.scores.tolist(), strict=True)
                 if score > floor
             ]
-            for query, hits_of_query in zip(self.queries, all_hits, strict=True)
+            for query, hits in zip(self.queries, all_hits, strict=True)
         }
         return System(name, rankings, _milliseconds_per_query(start, rankings), seconds)
 
