@@ -89,7 +89,7 @@ class ExplainedModel(ABC):
 
     def outputs(self, encoded: EncodedExample, compute: Any) -> Any:
         """The model's outputs for the input itself, as NumPy arrays."""
-        return forward_pass(compute, [encoded], self.device).found
+        return forward_pass(compute, [encoded], self.device).outputs
 
 
 class _ExplainedTaskModel(ExplainedModel):

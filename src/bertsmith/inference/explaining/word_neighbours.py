@@ -1,6 +1,7 @@
-"""A word of a text beside the words of other texts, in every layer: which are nearest to it, and so what it
-means there. In the embeddings a word is near its own spelling; further up it comes to stand among words that
-are used alike (Ethayarajh 2019, arXiv 1909.00512, section 4).
+"""word_neighbours: finds the words of other texts that are nearest to a word, in every layer of an encoder.
+
+In the embeddings a word is nearest to words of its own spelling; in higher layers to words with a similar use
+(Ethayarajh 2019, arXiv 1909.00512, section 4).
 
 L layers, W words, H hidden size.
 """
@@ -19,8 +20,8 @@ from bertsmith.inference.features import Features
 from bertsmith.progress import Progress
 from bertsmith.tasks.examples.tagged_example import example_of_text
 
-_AT_A_TIME = 256  # texts, of which equal ones count once
-# Whose vectors of all layers are held, 0.3 GB of a BERT-base; a longer text goes alone.
+_AT_A_TIME = 256  # different texts
+# Words whose vectors of all layers are in memory: 0.3 GB for BERT-base. A longer text goes alone.
 _WORDS_AT_A_TIME = 8192
 _AROUND = 8  # words shown on either side
 _TINY = 1e-12
@@ -28,7 +29,9 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A word with those around it in its text, and its cosine in [-1, 1] to the one that was asked about."""
+    """A word with the words around it in its text, and its cosine, in [-1, 1], to the word that is
+    compared.
+    """
 
     before: str
     word: str
@@ -38,7 +41,9 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class WordNeighbours:
-    """Of `word` in its text. `layers` has L + 1 lists, the embeddings' first, each with the nearest first."""
+    """The neighbours of `word` in its text. `layers` has L + 1 tuples, the embeddings first, each with the
+    nearest word first.
+    """
 
     before: str
     word: str
@@ -54,79 +59,100 @@ def word_neighbours(
     count: int = 8,
     progress: Progress | None = None,
 ) -> WordNeighbours:
-    """The `count` words of the texts `among` nearest to the first `word` of `text`, in each layer.
+    """Finds the `count` words of the texts `among` nearest to the first occurrence of `word` in `text`, by
+    layer.
 
-    Cosines are of vectors less the mean of the first 256 texts' words, for most of what raw vectors have in
-    common says nothing of the word. Equal texts count once. Texts are read as they come: memory grows with
-    `count` and the longest text alone. Raises InputError for a word that isn't there, texts without words,
-    and what is no text.
+    Vectors are centred by the mean of the first 256 texts' words before cosines are computed, because most of
+    what raw vectors have in common says nothing about a word. Equal texts count once. Texts are read lazily:
+    memory grows only with `count` and the longest text. Raises InputError if `text` hasn't the word, the
+    texts have no words, or an item is no text.
     """
-    place = find_word(word, text)
-    wanted = [layer[0][place] for layer in _layer_vectors(features, [text])]  # L + 1 times (H,)
+    word_index = find_word(word, text)
+    word_vectors = [layer[0][word_index] for layer in _layer_vectors(features, [text])]  # L + 1 times (H,)
     centre: list[Floats] | None = None
-    best: list[list[_RankedWord]] = [[] for _ in wanted]
-    done, total = 0, len(among) if isinstance(among, Sized) else None
-    for done, texts in _read_batches(among):
-        parts = _split_by_words([each for each in texts if each != text and _split_words(each)])
-        kept = [_layer_vectors(features, parts[0])] if len(parts) == 1 else None  # several are computed again
-        if centre is None and parts:
-            centre = _mean_by_layer(kept or (_layer_vectors(features, part) for part in parts))
+    best: list[list[_RankedWord]] = [[] for _ in word_vectors]
+    texts_done, total = 0, len(among) if isinstance(among, Sized) else None
+    for texts_done, texts in _read_batches(among):
+        others = [other for other in texts if other != text and _split_words(other)]
+        text_parts = _split_by_words(others)
+        # Layers of a single part stay in memory; those of several are computed again below.
+        held_layers = [_layer_vectors(features, text_parts[0])] if len(text_parts) == 1 else None
+        if centre is None and text_parts:
+            centre = _mean_by_layer(held_layers or (_layer_vectors(features, part) for part in text_parts))
         for part, layers in zip(
-            parts, kept or (_layer_vectors(features, part) for part in parts), strict=True
+            text_parts, held_layers or (_layer_vectors(features, part) for part in text_parts), strict=True
         ):
-            places = [
-                (each, at) for each, found in zip(part, layers[0], strict=True) for at in range(len(found))
+            positions = [
+                (other, index)
+                for other, vectors in zip(part, layers[0], strict=True)
+                for index in range(len(vectors))
             ]
-            for number, layer in enumerate(layers):
+            for layer_index, layer in enumerate(layers):
                 assert centre is not None
-                own, others = wanted[number] - centre[number], np.concatenate(layer) - centre[number]
-                best[number] = _update_nearest(best[number], own, others, places, count)
+                own_vector = word_vectors[layer_index] - centre[layer_index]
+                other_vectors = np.concatenate(layer) - centre[layer_index]
+                best[layer_index] = _update_nearest(
+                    best[layer_index], own_vector, other_vectors, positions, count
+                )
         if progress is not None:
-            progress(done, total, "texts")
+            progress(texts_done, total, "texts")
     if centre is None:
         raise InputError("The texts to find neighbours in have no words, or are all the text itself.")
-    nearest = tuple(tuple(Neighbour(*_context(*each.place), each.cosine) for each in layer) for layer in best)
-    return WordNeighbours(*_context(text, place), nearest)
+    nearest = tuple(
+        tuple(Neighbour(*_context(*ranked.position), ranked.cosine) for ranked in layer_best)
+        for layer_best in best
+    )
+    return WordNeighbours(*_context(text, word_index), nearest)
 
 
 class _RankedWord(NamedTuple):
-    """A word by its text and its number in it, and its cosine."""
+    """A word by its `position`, the text and the word's index in it, with its cosine."""
 
     cosine: float
-    place: tuple[str, int]
+    position: tuple[str, int]
 
 
 def _update_nearest(
-    best: list[_RankedWord], own: Floats, others: Floats, places: list[tuple[str, int]], count: int
+    best: list[_RankedWord],
+    own_vector: Floats,
+    other_vectors: Floats,
+    positions: list[tuple[str, int]],
+    count: int,
 ) -> list[_RankedWord]:
-    """The `count` nearest to `own` (H,) of those so far and of `others` (W, H) at `places`; what stood in an
-    earlier batch already counts once.
+    """The `count` words nearest to `own_vector` (H,), among `best` so far and the `other_vectors` (W, H) at
+    `positions`. A word that is in `best` already counts once.
     """
-    lengths = np.linalg.norm(own) * np.linalg.norm(others, axis=1)
-    cosines = np.asarray(others @ own / np.maximum(lengths, _TINY))  # (W,)
+    lengths = np.linalg.norm(own_vector) * np.linalg.norm(other_vectors, axis=1)
+    cosines = np.asarray(other_vectors @ own_vector / np.maximum(lengths, _TINY))  # (W,)
     nearest = np.argsort(-cosines, kind="stable")[:count].tolist()
-    known = {each.place for each in best}
-    new = [_RankedWord(float(cosines[each]), places[each]) for each in nearest if places[each] not in known]
-    return nlargest(count, [*best, *new], key=lambda each: each.cosine)
+    seen = {ranked.position for ranked in best}
+    candidates = [
+        _RankedWord(float(cosines[index]), positions[index])
+        for index in nearest
+        if positions[index] not in seen
+    ]
+    return nlargest(count, [*best, *candidates], key=lambda ranked: ranked.cosine)
 
 
 def _read_batches(among: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """How many texts were read, and those that differ of them since the last time."""
-    some: dict[str, None] = {}
-    done = 0
-    for done, each in enumerate(among, start=1):
-        if not isinstance(each, str):
-            raise InputError(f"among, item {done}, must be a text, found {type(each).__name__}.")
-        some[each] = None
-        if len(some) == _AT_A_TIME:
-            yield done, list(some)
-            some = {}
-    if some:
-        yield done, list(some)
+    """Yields the number of texts read so far, and the different texts among those read since the
+    last batch.
+    """
+    batch: dict[str, None] = {}
+    count = 0
+    for count, text in enumerate(among, start=1):
+        if not isinstance(text, str):
+            raise InputError(f"among, item {count}, must be a text, found {type(text).__name__}.")
+        batch[text] = None
+        if len(batch) == _AT_A_TIME:
+            yield count, list(batch)
+            batch = {}
+    if batch:
+        yield count, list(batch)
 
 
 def _split_by_words(texts: list[str]) -> list[list[str]]:
-    """The texts in their order, in runs of so few words that their vectors fit into memory."""
+    """Divides texts, in order, into parts of so few words that their vectors fit into memory."""
     parts: list[list[str]] = []
     room = 0
     for text in texts:
@@ -140,20 +166,20 @@ def _split_by_words(texts: list[str]) -> list[list[str]]:
 
 
 def find_word(word: str, text: str) -> int:
-    """The number of the first such word, in any case. Raises InputError where there is none."""
-    words = [each.lower() for each in _split_words(text)]
+    """The index of a word's first occurrence in a text, ignoring case. Raises InputError if there is none."""
+    words = [part.lower() for part in _split_words(text)]
     if word.lower() not in words:
         raise InputError(f"The text has no word {word!r}. It has: {', '.join(words[:20])}.")
     return words.index(word.lower())
 
 
 def _layer_vectors(features: Features, texts: Sequence[str]) -> list[list[Vectors]]:
-    """For each layer, each text's words: (words, H)."""
-    return [list(each) for each in features.layer_by_layer(list(texts))]
+    """The vectors of each text's words, (words, H), for each layer."""
+    return [list(layer) for layer in features.layer_by_layer(list(texts))]
 
 
 def _mean_by_layer(parts: Iterable[list[list[Vectors]]]) -> list[Floats]:
-    """Of all words, in each layer: (H,)."""
+    """The mean vector (H,) of all words, for each layer."""
     sums, words = [], 0
     for layers in parts:
         sums.append(np.stack([np.concatenate(layer).sum(0, dtype=np.float64) for layer in layers]))
@@ -161,13 +187,13 @@ def _mean_by_layer(parts: Iterable[list[list[Vectors]]]) -> list[Floats]:
     return list(np.asarray(sum(sums) / words, np.float32))
 
 
-def _context(text: str, place: int) -> tuple[str, str, str]:
-    """What stands before a word, the word, and what stands behind it."""
+def _context(text: str, index: int) -> tuple[str, str, str]:
+    """The words before a word, the word itself, and the words behind it."""
     words = _split_words(text)
-    before, after = words[max(place - _AROUND, 0) : place], words[place + 1 : place + 1 + _AROUND]
-    return " ".join(before), words[place], " ".join(after)
+    before, after = words[max(index - _AROUND, 0) : index], words[index + 1 : index + 1 + _AROUND]
+    return " ".join(before), words[index], " ".join(after)
 
 
 def _split_words(text: str) -> tuple[str, ...]:
-    """As `Features` reads them."""
+    """The words of a text, divided as `Features` divides them."""
     return example_of_text(text, "the text").words

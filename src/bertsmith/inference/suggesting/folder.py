@@ -1,8 +1,8 @@
-"""Suggestions as a folder.
+"""Writes suggestions as a folder.
 
-rows.csv     the rows to label: fill in the label's column, and put them beside those you have
+rows.csv     the rows to label: fill in the label's column, then append them to those you have
 labels.csv   every labelled row, the most doubtful first
-report.html  both to look at, and rows of nearly the same text that have different labels
+report.html  both as a page, and rows with nearly the same text and different labels
 """
 
 import csv
@@ -24,9 +24,9 @@ _SHOWN, _LONGEST = 100, 300  # rows of a table, characters of a text
 
 
 def require_place(out: Path, overwrite: bool, reads: Iterable[Path]) -> None:
-    """Raises InputError, before any work, where something is called `out`: unless it is an empty folder, or
-    one of suggestions alone that holds none of `reads`, and `overwrite` says to replace it. Raises as
-    `require_writable_folder` does where no `out` can be made.
+    """Raises InputError, before any work, if `out` exists, unless it is an empty folder, or a folder of
+    suggestions alone that holds none of the files `reads` and that `overwrite` allows to replace. Raises as
+    `require_writable_folder` does if `out` can't be made.
     """
     if out.exists() and not is_empty_folder(out):
         if not overwrite:
@@ -45,61 +45,65 @@ def require_place(out: Path, overwrite: bool, reads: Iterable[Path]) -> None:
     require_writable_folder(out)
 
 
-def write_suggestions(out: Path, found: Suggestions, command: str, overwrite: bool = False) -> None:
-    """`command` is what to type to get them again. Raises InputError when `out` exists, unless `overwrite`
-    says to replace it; see `require_place`.
+def write_suggestions(out: Path, suggestions: Suggestions, command: str, overwrite: bool = False) -> None:
+    """Writes the folder `out`. `command` is the command line that repeats the suggestions. Raises InputError
+    when `out` exists, unless `overwrite`; see `require_place`.
     """
-    *beside, label = found.columns
+    *columns_before, label = suggestions.columns
     with atomic_folder(out, overwrite=overwrite) as folder:
-        rows = ([*_row_cells(row.example), "", row.guess, f"{row.confidence:.4f}"] for row in found.rows)
-        if found.rows:
-            _write_csv(folder / _ROWS, [*beside, label, "guess", "confidence"], rows)
+        rows = (
+            [*_row_cells(row.example), "", row.guess, f"{row.confidence:.4f}"] for row in suggestions.rows
+        )
+        if suggestions.rows:
+            _write_csv(folder / _ROWS, [*columns_before, label, "guess", "confidence"], rows)
         doubts = (
             [
                 *_row_cells(doubt.example),
-                found.label_of(doubt.example),
+                suggestions.label_of(doubt.example),
                 doubt.guess,
                 f"{doubt.confidence:.4f}",
                 "yes" if doubt.wrong else "no",
                 doubt.example.where,
             ]
-            for doubt in found.doubts
+            for doubt in suggestions.doubts
         )
-        if found.doubts:
-            names = [*beside, label, "guess", "confidence", "doubtful", "where"]
+        if suggestions.doubts:
+            names = [*columns_before, label, "guess", "confidence", "doubtful", "where"]
             _write_csv(folder / _LABELS, names, doubts)
-        (folder / _REPORT).write_text(render_suggestions(found, command), encoding="utf-8")
+        (folder / _REPORT).write_text(render_suggestions(suggestions, command), encoding="utf-8")
 
 
-def render_suggestions(found: Suggestions, command: str) -> str:
-    """The page as text; texts and labels are escaped."""
+def render_suggestions(suggestions: Suggestions, command: str) -> str:
+    """Renders report.html. Texts and labels are escaped."""
     headline = []
-    if found.rows:
-        headline.append(("rows to label next", f"{len(found.rows):,} of {found.without_label:,}"))
-    if found.doubts:
-        headline.append(("labels to look at", f"{len(found.wrong):,} of {len(found.doubts):,}"))
-    if found.contradictions:
-        headline.append(("near copies that disagree", formatting.counted(len(found.contradictions), "pair")))
+    if suggestions.rows:
+        headline.append(("rows to label next", f"{len(suggestions.rows):,} of {suggestions.without_label:,}"))
+    if suggestions.doubts:
+        headline.append(("labels to look at", f"{len(suggestions.wrong):,} of {len(suggestions.doubts):,}"))
+    if suggestions.contradictions:
+        headline.append(
+            ("near copies that disagree", formatting.counted(len(suggestions.contradictions), "pair"))
+        )
     return render_page(
         "suggest.html.jinja",
         title="What to label next",
-        status=found.task,
+        status=suggestions.task,
         headline=headline,
-        warnings=found.notes,
+        warnings=suggestions.notes,
         rows=_make_table(
             ["Text", "It looks like", "Sure"],
-            [[_shorten(row.example), row.guess, f"{row.confidence:.0%}"] for row in found.rows],
+            [[_shorten(row.example), row.guess, f"{row.confidence:.0%}"] for row in suggestions.rows],
             {0, 1},
         ),
-        copies=found.copies,
+        copies=suggestions.copies,
         doubts=_make_table(
             ["Text", "Label", "It looks like", "Chance of the label", "Where"],
             [
                 [
-                    *(_shorten(each.example), found.label_of(each.example), each.guess),
-                    *(f"{each.confidence:.1%}", each.example.where),
+                    *(_shorten(item.example), suggestions.label_of(item.example), item.guess),
+                    *(f"{item.confidence:.1%}", item.example.where),
                 ]
-                for each in found.wrong
+                for item in suggestions.wrong
             ],
             {0, 1, 2, 4},
         ),
@@ -107,11 +111,11 @@ def render_suggestions(found: Suggestions, command: str) -> str:
             ["One text", "Its label", "The other", "Its label", "Alike"],
             [
                 [
-                    *(_shorten(contradiction.first), found.label_of(contradiction.first)),
-                    *(_shorten(contradiction.second), found.label_of(contradiction.second)),
+                    *(_shorten(contradiction.first), suggestions.label_of(contradiction.first)),
+                    *(_shorten(contradiction.second), suggestions.label_of(contradiction.second)),
                     f"{contradiction.likeness:.0%}",
                 ]
-                for contradiction in found.contradictions
+                for contradiction in suggestions.contradictions
             ],
             {0, 1, 2, 3},
         ),
@@ -136,7 +140,7 @@ def _row_texts(row: TextExample) -> list[str]:
 
 
 def _row_cells(row: TextExample) -> list[Any]:
-    """Its texts, and what was read beside them; a blank cell stays blank."""
+    """A row's cells for a CSV file: its texts and the columns read beside them; blank cells stay blank."""
     return [*_row_texts(row), *row.columns]
 
 

@@ -1,5 +1,5 @@
-"""What labelled rows say of each other: labels that are probably wrong, by confident learning (Northcutt et
-al. 2021, sections 3.1 and 3.2), and rows that contradict each other.
+"""LabelJudge: finds labels that are probably wrong, by confident learning (Northcutt et al. 2021, sections
+3.1 and 3.2), and rows that contradict each other.
 
 E rows, F features, C labels. Probabilities are those of a model that hasn't learned from the row.
 """
@@ -26,13 +26,13 @@ from bertsmith.tasks.heads.linear_start import LinearProbe, features_of
 from bertsmith.tasks.task import Outputs
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 
-FEWEST_LABELLED = 10  # to learn from, and to doubt
-MOST_COMPARED = 20_000  # labelled rows, each with each
+FEWEST_LABELLED = 10  # labelled rows that are needed to learn from them and to doubt any
+MOST_COMPARED = 20_000  # labelled rows that are compared with each other
 _FOLDS = 5
 
 
 class AnsweringModel(NamedTuple):
-    """A model that answers, and what reads for it."""
+    """A model with its task, and the folder that has its tokenizer."""
 
     model: TaskModel
     task: TextTask
@@ -43,18 +43,18 @@ class AnsweringModel(NamedTuple):
         return encode_examples(self.task, rows, tokenizer)
 
     def answer(self, rows: Sequence[TextExample], progress: Progress | None) -> tuple[Floats, Floats]:
-        """(E, F) what the head's last layer reads of the rows, and (E, C) the probabilities of the labels."""
+        """The features (E, F) that the head's last layer reads, and the labels' probabilities (E, C)."""
         encoded = self.encode(rows).encoded
         features = torch.stack(features_of(self.model, encoded, progress))
         with torch.inference_mode():
-            found = self.model.head.answer_features(features)
-        outputs = np.stack(outputs_of(self.model, encoded)) if found is None else found.cpu().numpy()
+            logits = self.model.head.answer_features(features)
+        outputs = np.stack(outputs_of(self.model, encoded)) if logits is None else logits.cpu().numpy()
         return features.numpy().astype(np.float64), self.task.label_probabilities(outputs)
 
 
 class Doubt(NamedTuple):
-    """A labelled row, what the other rows take it for, and the probability they give its label. `wrong`: it
-    is among as many as are estimated to be wrong.
+    """A labelled row, the label that a model of the other rows guesses, and the probability it gives the
+    row's own label. `wrong`: the row is among the most doubtful, as many as are estimated to be wrong.
     """
 
     example: TextExample
@@ -64,7 +64,7 @@ class Doubt(NamedTuple):
 
 
 class Contradiction(NamedTuple):
-    """Two rows of nearly the same text and different labels."""
+    """Two rows with nearly the same text and different labels; `likeness` is the cosine of their n-grams."""
 
     first: TextExample
     second: TextExample
@@ -73,8 +73,8 @@ class Contradiction(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelJudge:
-    """What the labelled rows say of each other. `outputs` (E, C) are those of a linear model that learned
-    from other rows; `answering` learned from all.
+    """Judges labelled rows by each other. `outputs` (E, C) are those of linear models that learned from other
+    rows; `answering` is a model that learned from all rows.
     """
 
     rows: list[TextExample]
@@ -91,7 +91,9 @@ class LabelJudge:
         notes: list[str],
         progress: Progress | None,
     ) -> "LabelJudge | None":
-        """None where there are too few rows, or too few labels. Adds to `notes`."""
+        """Trains the linear models by cross-validation. None if there are too few rows or labels; then
+        `notes` gets a sentence that says so.
+        """
         task = type(reading)(reading.settings.model_copy(update={"pooling": None}))
         labels = {label for row in rows for label in task.labels_of(row)}
         if len(rows) < FEWEST_LABELLED or len(labels) < 2:
@@ -99,7 +101,7 @@ class LabelJudge:
             return None
         folds = folds_of(task, rows, _FOLDS)
         for fold in set(folds.tolist()):
-            others = [row for row, own in zip(rows, folds.tolist(), strict=True) if own != fold]
+            others = [row for row, row_fold in zip(rows, folds.tolist(), strict=True) if row_fold != fold]
             if len({label for row in others for label in task.labels_of(row)}) < 2:
                 notes.append(
                     f"{len(rows)} labelled rows of too few texts to doubt any of them: the other texts must "
@@ -117,53 +119,53 @@ class LabelJudge:
         if probe is None:
             notes.append(f"labels are not doubted: the head of {task.name} is no linear model of features")
             return None
-        found = probe.best()
-        outputs = probe.judge(folds, found.strength)
-        found.apply(model)
+        best_start = probe.best()
+        outputs = probe.judge(folds, best_start.strength)
+        best_start.apply(model)
         return cls(rows, answering, outputs)
 
     def doubts(self) -> list[Doubt]:
-        """All rows, the most doubtful first."""
+        """The doubts about all rows, the most doubtful first."""
         task = self.answering.task
         probabilities = task.label_probabilities(np.stack(self.outputs))
         labels = np.stack([task.target(row.label) for row in self.rows])
         if labels.ndim == 2:
             return self._doubts_of_sets(labels, probabilities)
-        found = find_doubts(probabilities, labels)
+        order_of_doubts = find_doubts(probabilities, labels)
         return [
             Doubt(
                 self.rows[row],
                 task.labels[int(probabilities[row].argmax())],
                 float(probabilities[row, labels[row]]),
-                place < found.wrong,
+                rank < order_of_doubts.wrong,
             )
-            for place, row in enumerate(found.order.tolist())
+            for rank, row in enumerate(order_of_doubts.order.tolist())
         ]
 
     def _doubts_of_sets(self, gold: Bools, probabilities: Floats) -> list[Doubt]:
-        """A label that is there or not is a question of its own: a row is as doubtful as its worst. `gold`
-        (E, C) says which are there.
+        """Doubts about rows with sets of labels, `gold` (E, C). Each label, present or absent, is doubted on
+        its own, and a row is as doubtful as its most doubtful label.
         """
         task = self.answering.task
         wrong = np.zeros(gold.shape, np.bool_)
         for label in range(len(task.labels)):
             chances = np.stack([1 - probabilities[:, label], probabilities[:, label]], 1)
             wrong[:, label] = off_diagonal(chances, gold[:, label].astype(np.int64))
-        own = np.where(gold, probabilities, 1 - probabilities)
-        worst: Ints = own.argmin(1)
-        order, doubtful = np.argsort(own.min(1), kind="stable"), int(wrong.any(1).sum())
-        found = []
+        label_chances = np.where(gold, probabilities, 1 - probabilities)
+        worst: Ints = label_chances.argmin(1)
+        order, doubtful = np.argsort(label_chances.min(1), kind="stable"), int(wrong.any(1).sum())
+        doubts = []
         for rank, row in enumerate(order.tolist()):
-            otherwise = gold[row].copy()
-            otherwise[worst[row]] ^= True
-            guess = task.separator.join(np.array(task.labels)[otherwise].tolist())
-            found.append(Doubt(self.rows[row], guess, float(own[row].min()), rank < doubtful))
-        return found
+            guessed_labels = gold[row].copy()
+            guessed_labels[worst[row]] ^= True
+            guess = task.separator.join(np.array(task.labels)[guessed_labels].tolist())
+            doubts.append(Doubt(self.rows[row], guess, float(label_chances[row].min()), rank < doubtful))
+        return doubts
 
 
 class DoubtOrder(NamedTuple):
-    """`order` (E,): the examples' numbers, the most doubtful label first. The first `wrong` of them are
-    probably wrong.
+    """`order` (E,) has the examples' indices, the most doubtful label first. The labels of the first `wrong`
+    of them are probably wrong.
     """
 
     order: Ints
@@ -171,11 +173,12 @@ class DoubtOrder(NamedTuple):
 
 
 def find_doubts(probabilities: Floats, labels: Ints) -> DoubtOrder:
-    """(E, C) and (E,) -> the labels to look at.
+    """Orders examples by how doubtful their labels are, from `probabilities` (E, C) and `labels` (E,).
 
-    Doubtful is a label of little probability, measured by what its class usually has. How many are wrong is
-    counted off the diagonal; which, this order knows better: of 500 planted among 10,003 of banking77 the
-    first 500 hold 91 %, those off the diagonal 77 %.
+    A label is doubtful if its probability is small relative to its class's mean probability. How many labels
+    are wrong is counted off the diagonal of the confident joint. Which ones are wrong, the order tells
+    better: of 500 wrong labels planted among 10,003 of banking77, the first 500 hold 91 %, those off the
+    diagonal 77 %.
     """
     usual = np.maximum(class_thresholds(probabilities, labels)[labels], np.finfo(np.float64).tiny)
     order = np.argsort(_pick_labels(probabilities, labels) / usual, kind="stable")
@@ -183,20 +186,20 @@ def find_doubts(probabilities: Floats, labels: Ints) -> DoubtOrder:
 
 
 def off_diagonal(probabilities: Floats, labels: Ints) -> Bools:
-    """(E,) whether an example counts for another class than its label in the confident joint.
+    """Whether each example counts for another class than its label in the confident joint: (E,).
 
-    A class's threshold is its mean probability among the examples that bear it, so that a class of which the
-    model is never sure isn't doubted for that. An example counts for the likeliest of the classes that reach
-    their threshold, and for its label where that is the likeliest of all.
+    A class's threshold is its mean probability among the examples labelled with it, so that labels aren't
+    doubted only because the model is never sure of their class. An example counts for the likeliest of the
+    classes whose probability reaches the threshold, but for its own label if that is the likeliest of all.
     """
-    reached = probabilities >= class_thresholds(probabilities, labels)
-    confident = np.where(reached, probabilities, -1.0)
-    counted = np.where(reached.any(1), confident.argmax(1), labels)
-    return np.asarray((counted != labels) & (probabilities.argmax(1) != labels))
+    reaches_threshold = probabilities >= class_thresholds(probabilities, labels)
+    confident = np.where(reaches_threshold, probabilities, -1.0)
+    counted_label = np.where(reaches_threshold.any(1), confident.argmax(1), labels)
+    return np.asarray((counted_label != labels) & (probabilities.argmax(1) != labels))
 
 
 def class_thresholds(probabilities: Floats, labels: Ints) -> Floats:
-    """(C,) the mean probability of each class where it is the label; 1 where it never is."""
+    """The mean probability of each class among the examples labelled with it: (C,); 1 for unused classes."""
     counts = np.bincount(labels, minlength=probabilities.shape[1])
     sums = np.bincount(labels, _pick_labels(probabilities, labels), minlength=probabilities.shape[1])
     return np.where(counts > 0, sums / np.maximum(counts, 1), 1.0)
@@ -207,18 +210,22 @@ def _pick_labels(values: Floats, labels: Ints) -> Floats:
 
 
 def find_contradictions(rows: Sequence[TextExample]) -> list[Contradiction]:
-    """The likest first. Of very many rows the first are compared."""
+    """Finds near copies with different labels among the first `MOST_COMPARED` rows, the most
+    similar first.
+    """
     compared = rows[:MOST_COMPARED]
     labels = dict[Any, int]()  # several labels are a set: their order says nothing
-    kinds = [
+    label_numbers = [
         labels.setdefault(frozenset(row.label) if isinstance(row.label, tuple) else row.label, len(labels))
         for row in compared
     ]
-    found = [
+    contradictions = [
         Contradiction(compared[first], compared[second], likeness)
-        for first, second, likeness in CharacterNgrams([joined_text(row) for row in compared]).pairs(kinds)
+        for first, second, likeness in CharacterNgrams([joined_text(row) for row in compared]).pairs(
+            label_numbers
+        )
     ]
-    return sorted(found, key=lambda each: -each.likeness)
+    return sorted(contradictions, key=lambda pair: -pair.likeness)
 
 
 def joined_text(row: TextExample) -> str:

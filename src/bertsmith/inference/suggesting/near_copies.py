@@ -1,9 +1,11 @@
-"""Texts that are nearly the same: by the characters they are made of, whatever an encoder thinks of them.
+"""CharacterNgrams: finds texts that are nearly the same by their characters, whatever an encoder thinks of
+them.
 
-Thousands of long texts, each with each, take long. So they are compared first by their rare n-grams, which
-few others have. What the frequent ones could add is bounded by their length, and only pairs that may still be
-alike are compared whole: none is missed (prefix filtering: Bayardo, Ma and Srikant 2007, "Scaling up all
-pairs similarity search"). 20,000 rows of 200 words take 40 seconds on a core.
+Comparing thousands of long texts with each other is slow. So texts are first compared by their rare n-grams,
+which few others have. What the frequent n-grams can add is bounded by the length of their part of the vector,
+and only pairs that may still be near copies are compared in full. No pair is missed (prefix filtering:
+Bayardo, Ma and Srikant 2007, "Scaling up all pairs similarity search"). 20,000 rows of 200 words take 40
+seconds on a core.
 
 E texts, N n-grams.
 """
@@ -17,16 +19,18 @@ import numpy as np
 
 from bertsmith.arrays import Bools, Floats, Ints
 
-SAME = 0.9  # cosine of two texts' character n-grams, from which one is a near copy of the other
-_FREQUENT = 0.7  # of a text's squared length, at most, that the first look leaves out; below SAME squared
+SAME = 0.9  # the cosine of two texts' character n-grams from which on they are near copies
+_FREQUENT = 0.7  # at most this share of a text's squared length is left out at first; below SAME squared
 _ROUNDING = 1e-4  # float32's, with room
 _ROWS_AT_A_TIME, _COMPARED_AT_A_TIME = 512, 4096
 
-PairFilter = Callable[[Ints, Ints], Bools]  # numbers of two texts each -> whether they are to be compared
+PairFilter = Callable[
+    [Ints, Ints], Bools
+]  # indices of first and second texts -> whether to compare each pair
 
 
 class NearCopy(NamedTuple):
-    """Numbers of two texts, and how alike they are: 1 is the same."""
+    """The indices of two texts, and their `likeness`, a cosine."""
 
     first: int
     second: int
@@ -34,65 +38,71 @@ class NearCopy(NamedTuple):
 
 
 class CharacterNgrams:
-    """Texts by TF-IDF of three to five characters of their words; case and punctuation don't count."""
+    """Texts as TF-IDF vectors of their words' n-grams of three to five characters, ignoring case and
+    punctuation.
+    """
 
     def __init__(self, texts: Sequence[str]) -> None:
         words = [re.sub(r"\W+", " ", text.casefold()).strip() for text in texts]
         self._rows: Any = _count_ngrams(words) if any(words) else None
 
     def pairs(self, kinds: Sequence[int] | None = None) -> Iterator[NearCopy]:
-        """All near copies, the later text second; with `kinds` (E,) only those of different kinds."""
+        """Yields all pairs of near copies, the later text second; with `kinds` (E,) only pairs of different
+        kinds.
+        """
         if self._rows is None:
             return
         every = np.arange(self._rows.shape[0])
         kind = every if kinds is None else np.array(kinds)
-        for first, others, likeness in self._alike(every, lambda a, b: (a < b) & (kind[a] != kind[b])):
+        for first, others, likeness in self._find_copies(every, lambda a, b: (a < b) & (kind[a] != kind[b])):
             for second, alike in zip(others.tolist(), likeness.tolist(), strict=True):
                 yield NearCopy(first, second, alike)
 
     def first_of_each(self, rows: Sequence[int], known: Sequence[int]) -> list[int]:
-        """Of `rows`, in their order, those that are no near copy of an earlier one, or of a known one."""
+        """The `rows`, in their order, that are no near copy of an earlier row or of a `known` one."""
         if self._rows is None:
             return list(rows)
-        asked = np.zeros(self._rows.shape[0], np.bool_)
-        asked[[*rows, *known]] = True
-        found = self._alike(np.array(rows, np.int64), lambda _, other: asked[other])
-        near = {row: set(others.tolist()) for row, others, _ in found}
-        kept, taken = list[int](), set(known)
+        is_compared = np.zeros(self._rows.shape[0], np.bool_)
+        is_compared[[*rows, *known]] = True
+        copies = self._find_copies(np.array(rows, np.int64), lambda _, other: is_compared[other])
+        copies_of = {row: set(others.tolist()) for row, others, _ in copies}
+        chosen, taken_rows = list[int](), set(known)
         for row in rows:
-            if taken.isdisjoint(near.get(row, ())):
-                kept.append(row)
-                taken.add(row)
-        return kept
+            if taken_rows.isdisjoint(copies_of.get(row, ())):
+                chosen.append(row)
+                taken_rows.add(row)
+        return chosen
 
-    def _alike(self, rows: Ints, wanted: PairFilter) -> Iterator[tuple[int, Ints, Floats]]:
-        """Each of `rows`, its near copies among all texts, itself included, and how alike they are."""
+    def _find_copies(self, rows: Ints, is_compared: PairFilter) -> Iterator[tuple[int, Ints, Floats]]:
+        """Yields each of `rows` with its near copies among all texts, itself included, and their cosines."""
         rare, rest = _split_rare(self._rows)
         others_rare = rare.T.tocsr()
         for start in range(0, len(rows), _ROWS_AT_A_TIME):
             block = rows[start : start + _ROWS_AT_A_TIME]
             shared = (rare[block] @ others_rare).tocoo()
             first, second = block[shared.row], shared.col
-            most = shared.data + np.maximum(rest[first], rest[second])
-            close = np.flatnonzero((most >= SAME - _ROUNDING) & wanted(first, second))
-            close = close[np.lexsort((second[close], shared.row[close]))]
-            places, begins = np.unique(shared.row[close], return_index=True)
-            for place, others in zip(places, np.split(second[close], begins[1:])):
-                likeness = self._likeness(int(block[place]), others)
+            upper_bound = shared.data + np.maximum(rest[first], rest[second])
+            candidates = np.flatnonzero((upper_bound >= SAME - _ROUNDING) & is_compared(first, second))
+            candidates = candidates[np.lexsort((second[candidates], shared.row[candidates]))]
+            block_rows, starts = np.unique(shared.row[candidates], return_index=True)
+            for index, others in zip(block_rows, np.split(second[candidates], starts[1:])):
+                likeness = self._likeness(int(block[index]), others)
                 near = likeness >= SAME
                 if near.any():
-                    yield int(block[place]), others[near], likeness[near]
+                    yield int(block[index]), others[near], likeness[near]
 
     def _likeness(self, row: int, others: Ints) -> Floats:
-        """Of one text and each of the others."""
-        one = self._rows[row].toarray()[0]  # (N,)
-        parts = range(0, len(others), _COMPARED_AT_A_TIME)
-        return np.concatenate([self._rows[others[at : at + _COMPARED_AT_A_TIME]] @ one for at in parts])
+        """The cosines of one text and each of the others."""
+        row_vector = self._rows[row].toarray()[0]  # (N,)
+        starts = range(0, len(others), _COMPARED_AT_A_TIME)
+        return np.concatenate(
+            [self._rows[others[start : start + _COMPARED_AT_A_TIME]] @ row_vector for start in starts]
+        )
 
 
 def _count_ngrams(texts: Sequence[str]) -> Any:
-    """(E, N), sparse, rows of length 1; the n-grams that the fewest texts have stand in front. A word is cut
-    into them once, however often it comes.
+    """TF-IDF vectors of n-grams: (E, N), sparse, rows of length 1. Columns are ordered from rare n-grams to
+    frequent ones. Each different word is divided into n-grams only once.
     """
     from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
@@ -102,25 +112,25 @@ def _count_ngrams(texts: Sequence[str]) -> Any:
     of_words = ngrams.fit_transform(words.get_feature_names_out())
     rows = TfidfTransformer().fit_transform(of_texts @ of_words)
     order = np.argsort(np.bincount(rows.indices, minlength=rows.shape[1]), kind="stable")
-    places = np.empty(len(order), rows.indices.dtype)
-    places[order] = np.arange(len(order))
-    ordered = type(rows)((rows.data, places[rows.indices], rows.indptr), shape=rows.shape)
+    new_columns = np.empty(len(order), rows.indices.dtype)
+    new_columns[order] = np.arange(len(order))
+    ordered = type(rows)((rows.data, new_columns[rows.indices], rows.indptr), shape=rows.shape)
     ordered.sort_indices()
     return ordered
 
 
 def _split_rare(rows: Any) -> tuple[Any, Floats]:
-    """(E, N) -> (E, N), each row's rare n-grams alone, and (E,) the length of what was left out.
+    """Keeps each row's rare n-grams: (E, N) -> (E, N), and the length of what each row lost (E,).
 
-    For rows x and y let x' and y' be these, of which one, say x', ends first. N-grams that both have are
-    either in x' and y', or behind the end of x'. So x·y is at most x'·y' plus the length of x - x'.
+    Let x' and y' be what is kept of rows x and y, and let x' end first. N-grams that both rows have are
+    either in x' and y' both, or behind the end of x'. So x·y is at most x'·y' plus the length of x - x'.
     """
-    kept, rest = np.zeros(len(rows.data), np.bool_), np.zeros(rows.shape[0])
-    begins = [0]
+    is_rare, rest_lengths = np.zeros(len(rows.data), np.bool_), np.zeros(rows.shape[0])
+    starts = [0]
     for row, (start, end) in enumerate(pairwise(rows.indptr.tolist())):
-        following = np.cumsum(np.square(rows.data[start:end], dtype=np.float64)[::-1])[::-1]
-        rare = int((following > _FREQUENT).sum())
-        kept[start : start + rare] = True
-        rest[row] = np.sqrt(following[rare]) if rare < len(following) else 0.0
-        begins.append(begins[-1] + rare)
-    return type(rows)((rows.data[kept], rows.indices[kept], begins), shape=rows.shape), rest
+        lengths_behind = np.cumsum(np.square(rows.data[start:end], dtype=np.float64)[::-1])[::-1]
+        rare = int((lengths_behind > _FREQUENT).sum())
+        is_rare[start : start + rare] = True
+        rest_lengths[row] = np.sqrt(lengths_behind[rare]) if rare < len(lengths_behind) else 0.0
+        starts.append(starts[-1] + rare)
+    return type(rows)((rows.data[is_rare], rows.indices[is_rare], starts), shape=rows.shape), rest_lengths

@@ -1,4 +1,5 @@
-"""What to do with the next hour of labelling: rows to label, labels to look at, and texts that come twice.
+"""suggest: says what to do with the next hour of labelling. Finds rows to label, labels that are probably
+wrong, and near copies with different labels.
 
 E rows, F features, C labels.
 """
@@ -38,12 +39,12 @@ from bertsmith.tasks.task import Task
 from bertsmith.text.files.values import is_blank
 from bertsmith.validation import check
 
-MOST_READ = 100_000  # rows without a label: more would take gigabytes, and hardly give others
-_SPARE = 1.5  # rows drawn for each that is wanted, for some are near copies
+MOST_READ = 100_000  # rows without a label: more would take gigabytes and hardly change what is suggested
+_SPARE = 1.5  # rows drawn for each row to suggest, because some are near copies
 
 
 class NextRow(NamedTuple):
-    """A row to label, what the model takes it for, and how sure it is, from 0 to 1."""
+    """A row to label, the label that the model guesses, and its confidence, from 0 to 1."""
 
     example: TextExample
     guess: str
@@ -52,9 +53,11 @@ class NextRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Suggestions:
-    """`rows` in the order in which to label them, `doubts` over all labelled rows, the most doubtful first.
-    `columns` are the names of an example's texts, of what is read beside them, and of its label.
-    `without_label` counts the rows there were to choose from, `copies` those passed over as near copies.
+    """What `suggest` found.
+
+    `rows` are in the order in which to label them. `doubts` cover all labelled rows, the most doubtful first.
+    `columns` are the names of an example's texts, of the columns read beside them, and of its label.
+    `without_label` is the number of rows to choose from, `copies` that of near copies passed over.
     """
 
     task: str
@@ -68,7 +71,7 @@ class Suggestions:
     separator: str = ","
 
     def label_of(self, row: TextExample) -> str:
-        """As a file has it: of several labels all, with the `separator` between them."""
+        """A row's label as a file has it; several labels are joined by the `separator`."""
         return self.separator.join(row.label) if isinstance(row.label, tuple) else str(row.label)
 
     @property
@@ -96,59 +99,65 @@ def suggest(
     progress: Progress | None = None,
     **columns: Any,
 ) -> Suggestions:
-    """Rows of `file` to label next, and labels that are probably wrong.
+    """Suggests rows of `file` to label next, and finds labels that are probably wrong.
 
-    `model`: a fine-tuned one of classification or multi-label, or any encoder, under which a linear model
-    learns from the labelled rows for `task`. A row of `file` without a label may be suggested; one that has a
-    label is learned from, and doubted, as are those of `labelled`, by default what the model was fine-tuned
-    on, if it still is where it was. Of a row that the model was fine-tuned on too, the label in `file`
-    counts. Labels are doubted by cross-validation: by a linear model of the pre-trained encoder's features
-    that has not seen them. `columns` as for `Predictor.predict_file`, and label. Raises InputError,
-    ModelError and RecipeError.
+    `model` is a model fine-tuned for classification or multi-label classification, or any encoder, on whose
+    features a linear model for `task` learns from the labelled rows. Rows of `file` without a label may be
+    suggested. Rows with a label are learned from and doubted, as are those of `labelled`, by default what the
+    model was fine-tuned on, if that file is still there. If a row is in both, the label in `file` counts.
+    Labels are doubted by cross-validation: by linear models on the pre-trained encoder's features that
+    haven't seen them. `columns` are as for `Predictor.predict_file`, and label.
+
+    Raises InputError for files that can't be used and for too few labels, ModelError and RecipeError as
+    loading the model does.
     """
     folder = locate_model(model).folder
-    trained = _open_trained_model(folder, find_task(task))
-    reading = _reading_task(trained, task, columns)
-    known, pool, notes = _read_rows(
-        trained, folder, reading, file, labelled, columns.get("label") is not None
+    trained_model = _open_trained_model(folder, find_task(task))
+    reader = _reading_task(trained_model, task, columns)
+    labelled_rows, pool, notes = _read_rows(
+        trained_model, folder, reader, file, labelled, columns.get("label") is not None
     )
     unlabelled = len(pool)
     if unlabelled > MOST_READ:
         pool = random.Random(seed).sample(pool, MOST_READ)
         notes.append(f"of {unlabelled:,} rows without a label {MOST_READ:,} were drawn by chance, and read")
-    before = folder if trained is None else encoder_before(folder)
-    judge = LabelJudge.over(known, reading, before or folder, before is not None, notes, progress)
-    if trained is None and judge is None:
+    pretrained = folder if trained_model is None else encoder_before(folder)
+    judge = LabelJudge.over(
+        labelled_rows, reader, pretrained or folder, pretrained is not None, notes, progress
+    )
+    if trained_model is None and judge is None:
         raise InputError(
             f"{model} has no head, so a linear model has to learn from labelled rows: at least "
-            f"{FEWEST_LABELLED}, with two different labels, each of several texts; found {len(known)} rows. "
-            "Label some in the same file, or give a file of them with --labelled."
+            f"{FEWEST_LABELLED}, with two different labels, each of several texts; found "
+            f"{len(labelled_rows)} rows. Label some in the same file, or give a file of them with --labelled."
         )
-    chosen, copies = _choose_next_rows(trained or judge, pool, known, count, seed, progress)
+    chosen, copies = _choose_next_rows(trained_model or judge, pool, labelled_rows, count, seed, progress)
     doubts = judge.doubts() if judge is not None else []
-    names = tuple(_column_names(reading))
+    names = tuple(_column_names(reader))
     return Suggestions(
-        reading.name,
+        reader.name,
         names,
         chosen,
         unlabelled,
         copies,
         doubts,
-        find_contradictions(known),
+        find_contradictions(labelled_rows),
         notes,
-        reading.separator,
+        reader.separator,
     )
 
 
 # -- the rows ------------------------------------------------------------------------------------------------
 
 
-def _open_trained_model(folder: Path, kind: type[Task[Any]]) -> AnsweringModel | None:
-    """None for an encoder without a head of a task; `kind` is for a task of one's own."""
+def _open_trained_model(folder: Path, task_class: type[Task[Any]]) -> AnsweringModel | None:
+    """Opens the fine-tuned model; None for an encoder without a task head. `task_class` is used for tasks
+    that aren't Bertsmith's. Raises InputError for a task without probabilities.
+    """
     if model_kind(folder) != "task":
-        load_encoder(folder)  # or it has no encoder either, or is broken
+        load_encoder(folder)  # raises if the folder has no encoder either, or is broken
         return None
-    model, task = load_task_model(folder, None if is_ours(kind) else kind)
+    model, task = load_task_model(folder, None if is_ours(task_class) else task_class)
     if not task.has_probabilities:
         raise InputError(
             f"{folder} is a model of {task.name}. suggest works for classification and multi-label, and for "
@@ -158,18 +167,18 @@ def _open_trained_model(folder: Path, kind: type[Task[Any]]) -> AnsweringModel |
 
 
 def _reading_task(trained: AnsweringModel | None, task: str, columns: dict[str, Any]) -> TextTask:
-    """It reads the files, with the columns given."""
-    given = {name: value for name, value in columns.items() if value is not None}
+    """The task that reads the files: the model's own or a new one, with the columns given."""
+    settings_given = {name: value for name, value in columns.items() if value is not None}
     if trained is None:
-        kind = find_task(task)
-        if not kind.has_probabilities:
+        task_class = find_task(task)
+        if not task_class.has_probabilities:
             raise InputError(f"--task is classification or multi-label, found {task}.")
-        return cast(TextTask, kind(check(kind.Settings, given, "suggest")))
-    known = trained.task.settings.model_dump() | given
-    settings = check(type(trained.task.settings), known, "suggest")
-    again = type(trained.task)(settings, trained.task.labels)
-    again.is_trained, again.pairs = True, trained.task.pairs
-    return again
+        return cast(TextTask, task_class(check(task_class.Settings, settings_given, "suggest")))
+    settings_known = trained.task.settings.model_dump() | settings_given
+    settings = check(type(trained.task.settings), settings_known, "suggest")
+    reader = type(trained.task)(settings, trained.task.labels)
+    reader.is_trained, reader.pairs = True, trained.task.pairs
+    return reader
 
 
 def _read_rows(
@@ -180,72 +189,74 @@ def _read_rows(
     labelled: Path | str | None,
     is_label_named: bool,
 ) -> tuple[list[TextExample], list[TextExample], list[str]]:
-    """The rows with a label, those of `file` last; those without; and sentences on what is missing. A label's
-    column that the user named is in one of the files.
+    """Reads rows with a label, those of `file` last, rows without one, and notes on what is missing. A
+    label's column that the user named must be in one of the files.
     """
-    asked = reading.settings
+    settings_before = reading.settings
     has_more = labelled is not None and Path(labelled).resolve() != Path(file).resolve()
     rows = reading.read_partly_labelled(file, needs_label=is_label_named and not has_more)
-    own = [row for row in rows if row.label is not None]
-    known, notes = list[TextExample](), list[str]()
+    file_rows = [row for row in rows if row.label is not None]
+    known_rows, notes = list[TextExample](), list[str]()
     if labelled is not None and has_more:
-        reading.settings = asked  # its columns may be called otherwise
-        known = reading.read(labelled)
+        reading.settings = settings_before  # its columns may have other names
+        known_rows = reading.read(labelled)
     elif labelled is None and trained is not None:
-        known, notes = _read_training_rows(trained, folder, file)
-        newer = {_row_content(row) for row in own}
-        known = [row for row in known if _row_content(row) not in newer]
+        known_rows, notes = _read_training_rows(trained, folder, file)
+        newer = {_row_content(row) for row in file_rows}
+        known_rows = [row for row in known_rows if _row_content(row) not in newer]
     notes += reading.left_out
-    _require_alike([*known, *rows])
+    _require_alike([*known_rows, *rows])
     pool = [row for row in rows if row.label is None]
-    # without text, and without columns beside it, there is nothing to tell a label by
-    filled = [row for row in pool if row.columns or not (is_blank(row.text) and is_blank(row.text_pair))]
-    if len(filled) < len(pool):
-        blank = len(pool) - len(filled)
+    # a row without text and without other columns has nothing to tell a label by
+    with_text = [row for row in pool if row.columns or not (is_blank(row.text) and is_blank(row.text_pair))]
+    if len(with_text) < len(pool):
+        blank = len(pool) - len(with_text)
         notes.append(f"{blank:,} rows without a label have no text, and were left out")
-    return [*known, *own], filled, notes
+    return [*known_rows, *file_rows], with_text, notes
 
 
 def _read_training_rows(
     trained: AnsweringModel, folder: Path, file: Path | str
 ) -> tuple[list[TextExample], list[str]]:
-    """And sentences on what is missing; no rows where they are those of `file`, or where nobody knows."""
+    """The rows that the model was fine-tuned on, and notes on what is missing. No rows if they are those of
+    `file`, or if the model doesn't name its files.
+    """
     source = TrainedOn.of_folder(folder)
     if source is None or [path.resolve() for path in source.paths] == [Path(file).resolve()]:
         return [], []
     if not source.are_at(source.paths):
         return [], [f"{source.name}, which the model was fine-tuned on, is not there, or was changed"]
     try:
-        return source.rows(trained.task, source.paths), []  # by the columns that it was trained on
+        return source.rows(trained.task, source.paths), []  # by the columns of its training
     except InputError as error:
         return [], [f"what the model was fine-tuned on can't be read as it was: {error}"]
 
 
 def _require_alike(rows: Sequence[TextExample]) -> None:
-    """Raises InputError where some rows are pairs and others are not: no model learns from both."""
-    one = next((row for row in rows if row.text_pair is None), None)
-    two = next((row for row in rows if row.text_pair is not None), None)
-    if one is not None and two is not None:
+    """Raises InputError if some rows are pairs and others aren't, because no model learns from both."""
+    single = next((row for row in rows if row.text_pair is None), None)
+    pair = next((row for row in rows if row.text_pair is not None), None)
+    if single is not None and pair is not None:
         raise InputError(
-            f"{two.where} is a pair of texts, but {one.where} is one text. Name the columns with --text and, "
-            "for pairs, --text-pair."
+            f"{pair.where} is a pair of texts, but {single.where} is one text. Name the columns with --text "
+            "and, for pairs, --text-pair."
         )
 
 
 def _row_content(row: TextExample) -> tuple[Any, ...]:
-    """All but its label."""
+    """A row's texts and columns, without its label, to recognise the row in another file."""
     return row.text, row.text_pair, row.columns
 
 
 def _column_names(task: TextTask) -> list[str]:
-    """As the labelled rows had them, so that what is filled in can stand beside them."""
+    """The names of the columns of labelled rows, so that newly labelled rows can be appended to them."""
     settings = task.settings
-    given = (settings.text, settings.text_pair, settings.label)
-    usual = ("text", "text_pair", "label")
+    named = (settings.text, settings.text_pair, settings.label)
+    defaults = ("text", "text_pair", "label")
     *texts, label = [
-        name if isinstance(name, str) else other
-        for name, other in zip(given, usual, strict=True)
-        if name is not None or other != "text_pair"
+        name if isinstance(name, str) else default
+        for name, default in zip(named, defaults, strict=True)
+        if name is not None or default != "text_pair"
     ]
     return [*texts, *task.column_names, label]
 
@@ -256,52 +267,57 @@ def _column_names(task: TextTask) -> list[str]:
 def _choose_next_rows(
     model: AnsweringModel | LabelJudge | None,
     pool: Sequence[TextExample],
-    known: Sequence[TextExample],
+    labelled_rows: Sequence[TextExample],
     count: int,
     seed: int,
     progress: Progress | None,
 ) -> tuple[list[NextRow], int]:
-    """The rows, and how many near copies were passed over."""
+    """Chooses rows to label, and returns them with the number of near copies passed over."""
     if not pool or model is None:
         return [], 0
     answering = model if isinstance(model, AnsweringModel) else model.answering
     features, probabilities = answering.answer(pool, progress)
     likeliest, confidence = answering.task.likeliest(probabilities)
     drawn = choose_rows(features, probabilities - likeliest, round(_SPARE * count), seed).tolist()
-    near = known[:MOST_COMPARED]
-    characters = CharacterNgrams([joined_text(row) for row in (*near, *(pool[row] for row in drawn))])
-    places = range(len(near), len(near) + len(drawn))
-    kept = [drawn[place - len(near)] for place in characters.first_of_each(places, range(len(near)))]
-    labels = np.array(answering.task.labels)
-    guesses = [answering.task.separator.join(labels[likeliest[row] > 0].tolist()) for row in kept[:count]]
-    rows = [
-        NextRow(pool[row], guess, float(confidence[row])) for row, guess in zip(kept, guesses, strict=False)
+    compared = labelled_rows[:MOST_COMPARED]
+    characters = CharacterNgrams([joined_text(row) for row in (*compared, *(pool[row] for row in drawn))])
+    positions = range(len(compared), len(compared) + len(drawn))
+    distinct = [
+        drawn[position - len(compared)]
+        for position in characters.first_of_each(positions, range(len(compared)))
     ]
-    return rows, len(drawn) - len(kept)
+    labels = np.array(answering.task.labels)
+    guesses = [answering.task.separator.join(labels[likeliest[row] > 0].tolist()) for row in distinct[:count]]
+    rows = [
+        NextRow(pool[row], guess, float(confidence[row]))
+        for row, guess in zip(distinct, guesses, strict=False)
+    ]
+    return rows, len(drawn) - len(distinct)
 
 
 def choose_rows(features: Floats, residuals: Floats, count: int, seed: int = 0) -> Ints:
-    """Which rows to label next? Those the model is unsure of, unlike each other (BADGE: Ash et al. 2020).
-    Up to `count`, in the order in which they were drawn.
+    """Chooses up to `count` rows to label next, which the model is unsure of and which differ from each other
+    (BADGE: Ash et al. 2020). Returns their indices in the order in which they were drawn.
 
-    A row's place is the gradient that its likeliest answer would have on the last layer: `residuals` (E, C),
-    probabilities less that answer, times `features` (E, F). It is long where the model is unsure, and points
-    where the row differs. Rows are drawn by k-means++ (Arthur and Vassilvitskii 2007): the longest first,
-    each next with a chance as the square of its distance to the nearest one drawn. The products are never
-    made: distances follow from those of features and of residuals.
+    A row is represented by the gradient that its likeliest answer would have at the last layer: the outer
+    product of `residuals` (E, C), the probabilities minus that answer, and `features` (E, F). The gradient is
+    long where the model is unsure, and its direction shows how rows differ. Rows are drawn by k-means++
+    (Arthur and Vassilvitskii 2007): the longest first, then each with a probability proportional to its
+    squared distance to the nearest row drawn. The outer products are never formed: distances follow from the
+    inner products of features and of residuals.
     """
     squares = np.square(features).sum(1) * np.square(residuals).sum(1)
     nearest = np.full(len(features), np.inf)
-    draw = np.random.default_rng(seed)
+    generator = np.random.default_rng(seed)
     chosen: list[int] = []
     while len(chosen) < min(count, len(features)):
         if not chosen:
             row = int(squares.argmax())
         else:
             total = nearest.sum()
-            if total <= 0:  # no other row tells anything new
+            if total <= 0:  # no other row differs from those drawn
                 break
-            row = int(draw.choice(len(nearest), p=nearest / total))
+            row = int(generator.choice(len(nearest), p=nearest / total))
         chosen.append(row)
         products = (features @ features[row]) * (residuals @ residuals[row])
         nearest = np.minimum(nearest, np.maximum(squares + squares[row] - 2 * products, 0.0))
