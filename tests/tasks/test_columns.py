@@ -30,7 +30,7 @@ def fit(rows: list[tuple[Any, ...]], *wanted: str) -> FittedColumns:
 
 def test_numbers_are_standardised_by_the_training_rows_and_a_blank_is_the_mean_and_says_so() -> None:
     columns = fit([("10",), ("30",), ("",), ("20",)], "age")
-    (age,) = columns.each
+    (age,) = columns.columns
     assert age == NumberColumn("age", 20.0, math.sqrt(200 / 3), blanks=True, guessed=True)
     assert columns.vector((20,), "here").tolist() == [0.0, 0.0]
     assert columns.vector((None,), "here").tolist() == [0.0, 1.0]
@@ -52,7 +52,7 @@ def test_a_number_that_never_changes_says_nothing_and_divides_by_nothing() -> No
 
 def test_categories_are_one_hot_of_what_training_showed_and_others_are_all_zeros() -> None:
     columns = fit([("free",), ("paid",), ("",), ("free ",)], "plan")
-    assert columns.each == (CategoryColumn("plan", ("", "free", "paid"), guessed=True),)
+    assert columns.columns == (CategoryColumn("plan", ("", "free", "paid"), guessed=True),)
     assert columns.vector(("free",), "here").tolist() == [0, 1, 0]
     assert columns.vector((None,), "here").tolist() == [1, 0, 0]
     assert columns.vector(("unheard of",), "here").tolist() == [0, 0, 0]
@@ -60,7 +60,7 @@ def test_categories_are_one_hot_of_what_training_showed_and_others_are_all_zeros
 
 def test_a_kind_that_is_told_wins_over_the_values() -> None:
     codes = fit([("1",), ("2",), (1.0,)], "code:category")
-    assert codes.each == (CategoryColumn("code", ("1", "2")),)
+    assert codes.columns == (CategoryColumn("code", ("1", "2")),)
     with pytest.raises(InputError, match=r"a.csv, line 3, column 'age': expected a finite number.*'old'"):
         fit([("1",), ("old",)], "age:number")
 

@@ -88,7 +88,7 @@ class MultiLabel(CalibratedTask):
         labels = self.settings.labels
         if not labels or self.settings.label is not None or not self.settings.header or str(path) == "-":
             return ()
-        return labels if set(labels) <= {*self._names(path)} else ()
+        return labels if set(labels) <= {*self._read_names(path)} else ()
 
     def fit(self, train: Sequence[TextExample]) -> None:
         self._require_names(train)

@@ -1,4 +1,4 @@
-"""Tasks whose probabilities are calibrated on dev: what they keep of it, and what they do with it."""
+"""The base class of tasks whose probabilities are calibrated on dev."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -22,32 +22,34 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 class CalibratedTask(TextTask):
-    """Its outputs are logits of classes or of labels. `confidence` is None until dev has been looked at."""
+    """A task whose outputs are logits of classes or labels. `confidence` is None until `calibrate` has seen
+    dev.
+    """
 
     confidence: Confidence | None = None
 
     @property
     def temperature(self) -> float:
-        """What logits are divided by: 1 before calibration."""
+        """The number by which logits are divided; 1 before calibration."""
         return self.confidence.temperature if self.confidence else 1.0
 
     @property
     def thresholds(self) -> Floats:
-        """(C,) from which probability each of labels that don't exclude each other holds: 0.5 before
+        """(C,): the probability from which each label holds, if labels don't exclude each other; 0.5 before
         calibration.
         """
-        found = self.confidence.label_thresholds if self.confidence else None
-        return np.full(len(self.labels), 0.5) if found is None else np.array(found)
+        thresholds = self.confidence.label_thresholds if self.confidence else None
+        return np.full(len(self.labels), 0.5) if thresholds is None else np.array(thresholds)
 
     def threshold(self, confidence: npt.ArrayLike) -> float:
-        """The lowest confidence to answer with, given dev's (E,): 0, every text is answered."""
+        """The lowest confidence that is answered, given dev's (E,): 0, so that every text is answered."""
         return 0.0
 
     def calibrate(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[EncodedExample]
     ) -> Metrics:
-        """Temperature, and the thresholds, on dev."""
-        gold = np.array([each.target for each in encoded])
+        """Fits the temperature and the thresholds on dev, and returns the figures of that choice."""
+        gold = np.array([example.target for example in encoded])
         self.confidence = fit_confidence(np.stack(outputs), gold, self.threshold)
         return self.confidence.figures()
 
@@ -61,14 +63,15 @@ class CalibratedTask(TextTask):
         return own | super().decoding(tokenizer) | of_labels
 
     def recalibrated(self, own: Sequence[Outputs], others: Sequence[Outputs]) -> Self:
-        """By no labels. The thresholds stay: they were chosen on dev for probabilities, and these are the
-        same ones again. A model that came without a temperature keeps doing without.
+        """Fits a temperature without labels. The thresholds stay: they were chosen for the model's
+        probabilities, which the new temperature restores. A model that came without a temperature stays
+        without one.
         """
         if self.confidence is None:
             return self
-        several = self.activation == "sigmoid"
-        wanted = probabilities_of(np.stack(own), self.temperature, multi_label=several)
-        temperature = fit_temperature_to(np.stack(others), wanted, multi_label=several)
+        multi_label = self.activation == "sigmoid"
+        probabilities = probabilities_of(np.stack(own), self.temperature, multi_label=multi_label)
+        temperature = fit_temperature_to(np.stack(others), probabilities, multi_label=multi_label)
         task = type(self).from_state(self.state(), "the exported model")
         task.confidence = self.confidence.model_copy(update={"temperature": temperature})
         return task

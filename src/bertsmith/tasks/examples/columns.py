@@ -1,8 +1,8 @@
-"""Columns of a table beside the text: numbers and categories, as one vector an example.
+"""Columns of a table beside the text: numbers and categories, as one feature vector for each example.
 
-A number is standardised by the training rows; a blank one is the mean, and where training showed blanks an
-indicator says so. A category is one-hot over the values that training showed, a blank among them; a value
-that training never showed is all zeros.
+A number is standardised by the training rows. A blank one becomes the mean, and if training had blanks, an
+indicator says so. A category is one-hot over the values in training, blank being one of them; a new value is
+all zeros.
 
 F features: the width of all columns together.
 """
@@ -28,30 +28,32 @@ Cell = str | int | float | None  # None: blank
 
 KINDS: tuple[Kind, ...] = ("number", "category")
 MOST_CATEGORIES = 100
-_FURTHEST = 10.0  # standard deviations from the mean: what lies beyond is taken for that
-_FEW = 10  # values that are not too many, however few the rows
+_FURTHEST = 10.0  # standard deviations from the mean at which numbers are clipped
+_FEW = 10  # so many categories are allowed, however few the rows
 
 
 @dataclass(frozen=True)
 class ColumnChoice:
-    """A column by name, and its kind where somebody told it."""
+    """A column by name, and its kind if the user gave one."""
 
     name: str
     kind: Kind | None
 
     @classmethod
-    def of(cls, spelled: str) -> "ColumnChoice":
-        """'age', 'age:number' or 'plan:category'."""
-        name, colon, kind = spelled.rpartition(":")
-        for known in KINDS:
-            if colon and kind == known:
-                return cls(name, known)
-        return cls(spelled, None)
+    def of(cls, spelling: str) -> "ColumnChoice":
+        """Parses 'age', 'age:number' or 'plan:category'."""
+        name, colon, suffix = spelling.rpartition(":")
+        for kind in KINDS:
+            if colon and suffix == kind:
+                return cls(name, kind)
+        return cls(spelling, None)
 
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """`deviation` is 1 where all training rows have one number; `blanks`: whether some had none."""
+    """A column of numbers. `deviation` is 1 if all training rows have the same number; `blanks`: some rows
+    had none.
+    """
 
     name: str
     mean: float
@@ -65,7 +67,7 @@ class NumberColumn:
         return 2 if self.blanks else 1
 
     def put(self, value: Cell, into: Float32s, where: str) -> None:
-        """Writes the features (width,) of a cell. Raises InputError for what is no number."""
+        """Writes the features (width,) of a cell. Raises InputError for a value that is no number."""
         if value is None:
             into[-1] = float(self.blanks)  # the number itself stays 0, the mean
             return
@@ -73,13 +75,13 @@ class NumberColumn:
         into[0] = np.clip((number - self.mean) / self.deviation, -_FURTHEST, _FURTHEST)
 
     def in_words(self) -> str:
-        """What training showed."""
+        """Mean and deviation in the training rows, for the screen."""
         return f"mean {self.mean:.4g} ± {self.deviation:.4g}" + (", blanks" if self.blanks else "")
 
 
 @dataclass(frozen=True)
 class CategoryColumn:
-    """`values` are those of the training rows, '' a blank one."""
+    """A column of categories. `values` are those of the training rows, with '' for a blank."""
 
     name: str
     values: tuple[str, ...]
@@ -92,12 +94,12 @@ class CategoryColumn:
 
     def put(self, value: Cell, into: Float32s, where: str) -> None:
         """Writes the features (width,) of a cell."""
-        known = _category(value)
-        if known in self.values:
-            into[self.values.index(known)] = 1.0
+        category = _category(value)
+        if category in self.values:
+            into[self.values.index(category)] = 1.0
 
     def in_words(self) -> str:
-        """What training showed."""
+        """The categories in the training rows, for the screen."""
         return f"{len(self.values)} values: {listed([value or 'blank' for value in self.values[:8]])}" + (
             f" and {len(self.values) - 8} more" if len(self.values) > 8 else ""
         )
@@ -105,62 +107,64 @@ class CategoryColumn:
 
 @dataclass(frozen=True)
 class FittedColumns:
-    """What the training rows showed of each column."""
+    """The columns beside the text, as fitted to the training rows."""
 
-    each: tuple[NumberColumn | CategoryColumn, ...]
+    columns: tuple[NumberColumn | CategoryColumn, ...]
 
     @classmethod
     def fit(
-        cls, wanted: Sequence[ColumnChoice], rows: Sequence[Sequence[Cell]], where: Sequence[str]
+        cls, choices: Sequence[ColumnChoice], rows: Sequence[Sequence[Cell]], where: Sequence[str]
     ) -> "FittedColumns":
-        """From the training rows' cells, in the order of `wanted`, and their places for messages. Raises
-        InputError for a column that nothing can be learned from.
+        """Fits columns to the training rows' cells, which are in the order of `choices`. `where` has each
+        row's file and line for messages. Raises InputError for a column from which nothing can be learned.
         """
         cells = zip(*rows, strict=True)
-        return cls(tuple(_fit(each, values, where) for each, values in zip(wanted, cells, strict=True)))
+        return cls(
+            tuple(_fit_column(choice, values, where) for choice, values in zip(choices, cells, strict=True))
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(each.name for each in self.each)
+        return tuple(column.name for column in self.columns)
 
     @property
     def width(self) -> int:
-        """F."""
-        return sum(each.width for each in self.each)
+        """The number of features, F."""
+        return sum(column.width for column in self.columns)
 
     @property
     def slices(self) -> list[slice]:
-        """Which features each column has."""
-        ends = np.cumsum([each.width for each in self.each]).tolist()
-        return [slice(end - each.width, end) for end, each in zip(ends, self.each, strict=True)]
+        """The features of each column, as slices of the vector."""
+        ends = np.cumsum([column.width for column in self.columns]).tolist()
+        return [slice(end - column.width, end) for end, column in zip(ends, self.columns, strict=True)]
 
     def vector(self, cells: Sequence[Cell], where: str) -> Float32s:
-        """(F,) of one example. Raises InputError naming `where` for a cell that is no number where it should
-        be.
+        """The features (F,) of one example. Raises InputError, naming `where`, for a cell of a number column
+        that is no number.
         """
-        found = np.zeros(self.width, np.float32)
-        for column, cell, place in zip(self.each, cells, self.slices, strict=True):
-            column.put(cell, found[place], where)
-        return found
+        features = np.zeros(self.width, np.float32)
+        for column, cell, column_slice in zip(self.columns, cells, self.slices, strict=True):
+            column.put(cell, features[column_slice], where)
+        return features
 
     def to_json(self) -> list[dict[str, Any]]:
-        """As a model's folder keeps it."""
-        return [{"kind": each.kind, **asdict(each)} for each in self.each]
+        """The columns as stored in a model's folder."""
+        return [{"kind": column.kind, **asdict(column)} for column in self.columns]
 
     @classmethod
     def from_json(cls, record: Any, names: Sequence[str], where: str) -> "FittedColumns":
-        """The inverse. Raises ModelError where the file `where` was altered."""
-        if not isinstance(record, list) or not all(isinstance(each, dict) for each in record):
-            raise _altered(where, "expected a list of columns")
-        found = cls(tuple(_read(each, where) for each in record))
-        if found.names != tuple(names):
-            raise _altered(where, f"has {listed(found.names)}, but the settings name {listed(names)}")
-        return found
+        """The inverse of `to_json`. Raises ModelError if the file `where` was altered."""
+        if not isinstance(record, list) or not all(isinstance(item, dict) for item in record):
+            raise _altered_file(where, "expected a list of columns")
+        columns = cls(tuple(_read_column(item, where) for item in record))
+        if columns.names != tuple(names):
+            raise _altered_file(where, f"has {listed(columns.names)}, but the settings name {listed(names)}")
+        return columns
 
 
 def as_cell(value: Any, where: str, name: str) -> Cell:
-    """A cell as a reader or a caller gives it; a blank string, NaN and pandas' NA and NaT are None. Raises
-    InputError for lists and other things that are neither number nor text.
+    """A cell from a reader or a caller. A blank string, NaN, and pandas' NA and NaT become None. Raises
+    InputError for lists and other values that are neither number nor text.
     """
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
@@ -186,62 +190,69 @@ def as_cell(value: Any, where: str, name: str) -> Cell:
     return None if math.isnan(number) else number
 
 
-def cells_of(given: Mapping[str, Any], names: Sequence[str], where: str) -> tuple[Cell, ...]:
-    """The cells of an example that is given by names. Raises InputError for a column that is missing, which
-    is no blank, and for one that there isn't.
+def cells_of(values: Mapping[str, Any], names: Sequence[str], where: str) -> tuple[Cell, ...]:
+    """The cells of an example given as a mapping from column names. Raises InputError for a missing column,
+    which is not the same as a blank one, and for an unknown column.
     """
     for name in names:
-        if name not in given:
+        if name not in values:
             raise InputError(
-                f"{where}: no column {name!r}, found {listed(list(map(str, given)))}. Give it, or null "
+                f"{where}: no column {name!r}, found {listed(list(map(str, values)))}. Give it, or null "
                 "if it is unknown."
             )
-    for name in given:
+    for name in values:
         if name not in names:
-            known = list(names)
+            known_names = list(names)
             raise InputError(
-                f"{where}: the model reads no column {str(name)!r}, but {listed(known)}."
-                + did_you_mean(str(name), known)
+                f"{where}: the model reads no column {str(name)!r}, but {listed(known_names)}."
+                + did_you_mean(str(name), known_names)
             )
-    return tuple(as_cell(given[name], where, name) for name in names)
+    return tuple(as_cell(values[name], where, name) for name in names)
 
 
-def require_apart(asked: Sequence[tuple[str | int, str]], names: Sequence[str], where: str) -> None:
-    """`asked` are columns, and what each is to be. Raises InputError where one is to be two things, spelled
-    alike or once by its name and once by its number among `names`.
+def require_apart(roles: Sequence[tuple[str | int, str]], names: Sequence[str], where: str) -> None:
+    """Raises InputError if one column has two roles, spelled the same or once by its name and once by its
+    number among `names`. `roles` are pairs of a column and its role.
     """
-    known = dict[int | str, tuple[str | int, str]]()
-    for column, role in asked:
+    first_roles = dict[int | str, tuple[str | int, str]]()
+    for column, role in roles:
         index = column_index(column, names)
-        other, too = known.setdefault(str(column) if index is None else index, (column, role))
-        if (other, too) != (column, role):
+        other, other_role = first_roles.setdefault(str(column) if index is None else index, (column, role))
+        if (other, other_role) != (column, role):
             same = "" if str(other) == str(column) else f" {other!r} is the same column."
-            raise InputError(f"{where}: the column {column!r} is {role}: it can't be {too} too.{same}")
+            raise InputError(f"{where}: the column {column!r} is {role}: it can't be {other_role} too.{same}")
 
 
-def _fit(wanted: ColumnChoice, cells: Sequence[Cell], where: Sequence[str]) -> NumberColumn | CategoryColumn:
+def _fit_column(
+    choice: ColumnChoice, cells: Sequence[Cell], where: Sequence[str]
+) -> NumberColumn | CategoryColumn:
     known = [cell for cell in cells if cell is not None]
     if not known:
         raise InputError(
-            f"column {wanted.name!r} is blank in all {len(cells):,} training rows, from {where[0]} on: "
+            f"column {choice.name!r} is blank in all {len(cells):,} training rows, from {where[0]} on: "
             "there is nothing to learn from it. Leave it out of features."
         )
-    kind = wanted.kind or ("number" if all(map(_is_number, known)) else "category")
-    guessed = wanted.kind is None
+    kind = choice.kind or ("number" if all(map(_is_number, known)) else "category")
+    guessed = choice.kind is None
     if kind == "number":
-        places = zip(cells, where, strict=True)
-        found = np.array([_number(cell, wanted.name, place) for cell, place in places if cell is not None])
-        deviation = float(found.std()) if found.min() < found.max() else 1.0
-        return NumberColumn(wanted.name, float(found.mean()), deviation, len(known) < len(cells), guessed)
+        values = np.array(
+            [
+                _number(cell, choice.name, row)
+                for cell, row in zip(cells, where, strict=True)
+                if cell is not None
+            ]
+        )
+        deviation = float(values.std()) if values.min() < values.max() else 1.0
+        return NumberColumn(choice.name, float(values.mean()), deviation, len(known) < len(cells), guessed)
     counts = Counter(map(_category, cells))
     if len(counts) > MOST_CATEGORIES or (len(counts) > _FEW and 2 * len(counts) > len(cells)):
         raise InputError(
-            f"column {wanted.name!r} has {len(counts):,} different values in {len(cells):,} training rows, "
+            f"column {choice.name!r} has {len(counts):,} different values in {len(cells):,} training rows, "
             f"such as {known[0]!r}: too many to learn what each means (at most {MOST_CATEGORIES}, and most "
-            f"of them more than once). Leave it out, group its values, or give {wanted.name}:number if it is "
+            f"of them more than once). Leave it out, group its values, or give {choice.name}:number if it is "
             "one."
         )
-    return CategoryColumn(wanted.name, tuple(sorted(counts)), guessed)
+    return CategoryColumn(choice.name, tuple(sorted(counts)), guessed)
 
 
 def _is_number(value: str | int | float) -> bool:
@@ -260,7 +271,7 @@ def _category(value: Cell) -> str:
     return "" if value is None else as_category(value)
 
 
-def _read(record: Mapping[str, Any], where: str) -> NumberColumn | CategoryColumn:
+def _read_column(record: Mapping[str, Any], where: str) -> NumberColumn | CategoryColumn:
     match dict(record):
         case {"kind": "number", "name": str(name), "blanks": bool(blanks), "guessed": bool(guessed)}:
             mean, deviation = (require_number(record.get(key), key, where) for key in ("mean", "deviation"))
@@ -269,8 +280,8 @@ def _read(record: Mapping[str, Any], where: str) -> NumberColumn | CategoryColum
         case {"kind": "category", "name": str(name), "values": [*values], "guessed": bool(guessed)}:
             if values and all(isinstance(value, str) for value in values) and len({*values}) == len(values):
                 return CategoryColumn(name, tuple(values), guessed)
-    raise _altered(where, f"{shown(dict(record))} is no column")
+    raise _altered_file(where, f"{shown(dict(record))} is no column")
 
 
-def _altered(where: str, what: str) -> ModelError:
+def _altered_file(where: str, what: str) -> ModelError:
     return ModelError(f"{where}: columns: {what}. The file was altered: take it from a copy, or train again.")

@@ -1,10 +1,10 @@
-"""Examples as sequences: one window or several each, packed end to end, and what a head reads of them.
+"""Examples as sequences: one window or several each, packed end to end, and the rows that a head reads.
 
-N   tokens in the packed batch     W   windows     E   examples     R   rows that the head reads
-F   features of columns beside the text            T   tokens of a text
+N tokens in the packed batch, W windows, E examples, R rows that the head reads, F features of columns beside
+the text, T tokens of a text.
 
 A text that is longer than the model can read is read in overlapping windows: ranges (start, end) of its
-tokens, by one rule for every head. Each token counts in the window that shows most of its surroundings, in
+tokens, by one rule for every head. Each token counts in the window that shows most of its context, in
 training as in prediction.
 """
 
@@ -31,15 +31,16 @@ from bertsmith.text.tokens.value_tokenizers import ValuePieces
 class Window:
     """One sequence of an example, special tokens included.
 
-    token_ids (L,) int32, segment_ids (L,); `rows` are the places in 0 … L-1 whose hidden states the head
-    reads, ascending. `text` says which of an example's texts it shows, where they are encoded apart.
+    token_ids (L,) int32, segment_ids (L,); `rows` are the positions in 0 … L-1 whose hidden states the head
+    reads, ascending. `text` is the index of the example's text that it shows, if texts are encoded
+    separately.
     """
 
     token_ids: Int32s
     segment_ids: Ints
     rows: Ints
     text: int = 0
-    values: npt.NDArray[np.float32] | None = None  # (L, P) where tokens are patches
+    values: npt.NDArray[np.float32] | None = None  # (L, P) if tokens are patches
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class EncodedExample:
     """An example as its windows.
 
     `target` is what the loss compares the head's outputs with, None without a label; `decoding` is what
-    decoding must know of the windows, where it must. `columns` (F,) are what a table says beside the texts.
+    decoding needs to know about the windows, if anything. `columns` (F,) are the features of a table's
+    columns beside the texts.
     """
 
     windows: tuple[Window, ...]
@@ -57,11 +59,13 @@ class EncodedExample:
 
     @cached_property
     def tokens(self) -> int:
-        """Of all windows."""
+        """The number of tokens in all windows together."""
         return sum(len(window.token_ids) for window in self.windows)
 
     def parts(self, tokens: int) -> "list[EncodedExample]":
-        """The windows as examples of at most so many tokens, or of one window; each of one text alone."""
+        """Divides the windows into examples of at most this many tokens, or of one window; each of a single
+        text.
+        """
         parts, size = list[list[Window]](), 0
         for window in self.windows:
             size += len(window.token_ids)
@@ -77,9 +81,9 @@ Encoded = EncodedExample  # the name by which programs have known it
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the rows that a head reads come from, in the batch that `pack_examples` makes of the same ones.
+    """Maps the rows that a head reads to windows, texts and examples of the batch that `pack_examples` makes.
 
-    Each is computed when somebody asks for it: a short text is embedded in less than the time of all.
+    Each mapping is computed on first use: embedding a short text takes less time than computing all of them.
     """
 
     encoded: Sequence[EncodedExample]
@@ -87,87 +91,87 @@ class Layout:
 
     @property
     def examples(self) -> int:
-        """E."""
+        """The number of examples, E."""
         return len(self.encoded)
 
     @property
     def windows(self) -> int:
-        """W."""
+        """The number of windows, W."""
         return len(self._windows)
 
     @cached_property
     def rows(self) -> Tensor | None:
-        """(R,) in the packed batch, None for all of them."""
+        """The positions (R,) of the rows in the packed batch; None if all tokens are read."""
         lengths = [len(window.token_ids) for window in self._windows]
-        if sum(self._counts) == sum(lengths):
+        if sum(self._row_counts) == sum(lengths):
             return None
         starts = np.cumsum(lengths) - lengths
-        rows = np.concatenate([window.rows for window in self._windows]) + np.repeat(starts, self._counts)
+        rows = np.concatenate([window.rows for window in self._windows]) + np.repeat(starts, self._row_counts)
         return to_device(rows, self.device)
 
     @cached_property
     def window_of_row(self) -> Tensor:
-        """(R,)."""
-        return to_device(np.repeat(np.arange(self.windows), self._counts), self.device)
+        """The window of each row: (R,)."""
+        return to_device(np.repeat(np.arange(self.windows), self._row_counts), self.device)
 
     @cached_property
     def window_of_token(self) -> Tensor:
-        """(N,) of all tokens, read or not."""
+        """The window of each token, read or not: (N,)."""
         lengths = [len(window.token_ids) for window in self._windows]
         return to_device(np.repeat(np.arange(self.windows), lengths), self.device)
 
     @cached_property
     def example_of_window(self) -> Tensor:
-        """(W,)."""
-        return to_device(self._numbers, self.device)
+        """The example of each window: (W,)."""
+        return to_device(self._window_examples, self.device)
 
     @cached_property
     def text_of_window(self) -> Tensor:
-        """(W,), counted through the texts of all examples."""
-        return to_device(np.cumsum(self._begins) - 1, self.device)
+        """The text of each window, counted through all examples: (W,)."""
+        return to_device(np.cumsum(self._begins_text) - 1, self.device)
 
     @cached_property
     def rows_of_example(self) -> tuple[int, ...]:
-        """(E,), on the host."""
-        return tuple(sum(len(window.rows) for window in each.windows) for each in self.encoded)
+        """How many rows each example has: (E,), on the host."""
+        return tuple(sum(len(window.rows) for window in example.windows) for example in self.encoded)
 
     @cached_property
     def texts_of_example(self) -> tuple[int, ...]:
-        """(E,), on the host: how many texts each has that are encoded apart."""
-        return tuple(np.bincount(self._numbers[self._begins], minlength=self.examples).tolist())
+        """How many separately encoded texts each example has: (E,), on the host."""
+        return tuple(np.bincount(self._window_examples[self._begins_text], minlength=self.examples).tolist())
 
     @cached_property
     def columns(self) -> Tensor:
-        """(E, F): F is 0 where there is nothing beside the texts."""
+        """The features of each example's columns: (E, F). F is 0 if there are no columns."""
         none = np.zeros(0, np.float32)
-        found = [none if each.columns is None else each.columns for each in self.encoded]
-        return to_device(np.stack(found), self.device)
+        features = [none if example.columns is None else example.columns for example in self.encoded]
+        return to_device(np.stack(features), self.device)
 
     @cached_property
     def _windows(self) -> list[Window]:
-        return [window for each in self.encoded for window in each.windows]
+        return [window for example in self.encoded for window in example.windows]
 
     @cached_property
-    def _counts(self) -> list[int]:
+    def _row_counts(self) -> list[int]:
         return [len(window.rows) for window in self._windows]
 
     @cached_property
-    def _numbers(self) -> Ints:
-        """(W,) of the windows' examples."""
-        return np.repeat(np.arange(self.examples), [len(each.windows) for each in self.encoded])
+    def _window_examples(self) -> Ints:
+        """The example of each window: (W,)."""
+        return np.repeat(np.arange(self.examples), [len(example.windows) for example in self.encoded])
 
     @cached_property
-    def _begins(self) -> Bools:
-        """(W,): whether it is a text's first window."""
+    def _begins_text(self) -> Bools:
+        """Whether each window is the first of a text: (W,)."""
         texts = np.array([window.text for window in self._windows])
-        other_example, other_text = np.diff(self._numbers, prepend=-1), np.diff(texts, prepend=-1)
+        other_example, other_text = np.diff(self._window_examples, prepend=-1), np.diff(texts, prepend=-1)
         return np.logical_or(other_example, other_text)
 
 
 def pack_examples(encoded: Sequence[EncodedExample], numbers: Sequence[int]) -> Sequences:
-    """The windows of many examples as one batch; its keys are the examples' `numbers`."""
-    sequences = [window for each in encoded for window in each.windows]
-    keys = np.repeat(np.asarray(numbers, np.uint64), [len(each.windows) for each in encoded])
+    """Packs the windows of many examples into one batch; its keys are the examples' `numbers`."""
+    sequences = [window for example in encoded for window in example.windows]
+    keys = np.repeat(np.asarray(numbers, np.uint64), [len(example.windows) for example in encoded])
     return Sequences(
         np.concatenate([window.token_ids for window in sequences], dtype=np.int64),
         np.concatenate([window.segment_ids for window in sequences]),
@@ -186,9 +190,9 @@ def windows(
 ) -> list[TokenRange]:
     """Ranges of at most `room` tokens that cover the whole text, each sharing `stride` tokens with the next.
 
-    The last one is moved back until it is full, so that no window has little to go by: it may share more.
-    A text that fits is one window, an empty text too: (0, 0). With `stride` None the text is cut to `room`
-    tokens instead, at the end that `truncation` says. Raises ValueError for a room below 1 and a stride
+    The last range is moved back until it is full, so that no window has little context; it may share more. A
+    text that fits is one window, also an empty text: (0, 0). With `stride` None the text is cut to `room`
+    tokens instead, at the end that `truncation` names. Raises ValueError for a room below 1 and a stride
     outside 0 … room - 1.
     """
     if room < 1:
@@ -206,10 +210,10 @@ def windows(
 
 
 def owner(ranges: Sequence[TokenRange]) -> npt.NDArray[np.int64]:
-    """(T,) for each token up to the last window's end the index of the window that is to read it.
+    """(T,): for each token up to the last window's end, the index of the window that reads it.
 
-    It is the one in which the token stands farthest from the nearer end, the first of several. A token that
-    no window covers has -1.
+    It is the window in which the token is farthest from the nearer end, the first of several. A token that no
+    window covers has -1.
     """
     tokens = max((end for _, end in ranges), default=0)
     most_context = np.full(tokens, -1, np.int64)
@@ -226,24 +230,22 @@ def owner(ranges: Sequence[TokenRange]) -> npt.NDArray[np.int64]:
 def windows_apart(
     tokenizer: Tokenizer, pieces: Sequence[Pieces], max_length: int, stride: int | None
 ) -> tuple[Window, ...]:
-    """The windows of each text by itself, those of the first before those of the second; the head reads every
-    row.
-    """
+    """Encodes each text in windows of its own, in the order of texts. The head reads every row."""
     room = max_length - special_tokens(tokenizer, 1)
-    made = []
-    for number, piece in enumerate(pieces):
-        if isinstance(piece, ValuePieces):
+    text_windows = []
+    for text, text_pieces in enumerate(pieces):
+        if isinstance(text_pieces, ValuePieces):
             raise InputError("A model of numbers is fine-tuned for classification or regression only.")
-        for start, end in windows(piece.ids, room, stride, tokenizer.truncation):
-            token_ids, segment_ids = join_segments(tokenizer, piece.ids[start:end])
-            made.append(Window(token_ids, segment_ids, every_row(len(token_ids)), number))
-    return tuple(made)
+        for start, end in windows(text_pieces.ids, room, stride, tokenizer.truncation):
+            token_ids, segment_ids = join_segments(tokenizer, text_pieces.ids[start:end])
+            text_windows.append(Window(token_ids, segment_ids, every_row(len(token_ids)), text))
+    return tuple(text_windows)
 
 
 def single_windows(
     ids: Sequence[int], room: int, stride: int | None, truncation: Truncation = USUAL_TRUNCATION
 ) -> list[tuple[Sequence[int], ...]]:
-    """The windows of one text."""
+    """The token ids in each window of one text."""
     return [(ids[start:end],) for start, end in windows(ids, room, stride, truncation)]
 
 
@@ -254,27 +256,33 @@ def pair_windows(
     stride: int | None,
     truncation: Truncation = USUAL_TRUNCATION,
 ) -> list[tuple[Sequence[int], ...]]:
-    """The windows of a pair: without a stride they are cut as `truncation` says; with one, the first text
-    stands before each window of the second, cut only if it takes more than half of the room.
+    """The token ids of both texts in each window of a pair. Without a stride both are cut as `truncation`
+    says. With a stride the first text is repeated before each window of the second; it is cut only if it
+    takes more than half of the room.
     """
     if len(first) + len(second) <= room:
         return [(first, second)]
     if stride is None:
-        kept = truncation.kept(len(first), len(second), room)
-        ranges = (truncation.range(len(ids), count) for ids, count in zip((first, second), kept, strict=True))
+        lengths = truncation.kept(len(first), len(second), room)
+        ranges = (
+            truncation.range(len(ids), count) for ids, count in zip((first, second), lengths, strict=True)
+        )
         (start, end), (other_start, other_end) = ranges
         return [(first[start:end], second[other_start:other_end])]
     start, end = truncation.range(len(first), min(len(first), room // 2))
     first = first[start:end]
-    left = room - len(first)
-    return [(first, second[start:end]) for start, end in windows(second, left, min(stride, left - 1))]
+    second_room = room - len(first)
+    return [
+        (first, second[start:end])
+        for start, end in windows(second, second_room, min(stride, second_room - 1))
+    ]
 
 
 def join_segments(
     tokenizer: Tokenizer, first: Sequence[int], second: Sequence[int] | None = None
 ) -> tuple[Int32s, Ints]:
-    """One text or two between the tokenizer's special tokens: (token_ids, segment_ids). Those segments are
-    shared with other sequences of these lengths, and read-only.
+    """Puts one text or two between the tokenizer's special tokens: (token_ids, segment_ids). The segment ids
+    are shared by all sequences of the same lengths, and read-only.
     """
     template = tokenizer.template
     before = [*template.before, *first]
@@ -287,7 +295,7 @@ def join_segments(
 
 @lru_cache(maxsize=1024)
 def every_row(length: int) -> Ints:
-    """0 … length - 1, one array for all windows of a length: little more than its ids is held of a window."""
+    """0 … length - 1, one shared array for all windows of a length, which saves memory."""
     return _read_only(np.arange(length))
 
 

@@ -33,13 +33,13 @@ QUERIES = ("query", "question", "anchor")
 POSITIVES = ("positive", "document", "passage", "answer", "sentence")
 # Columns that say how relevant a document is, as reranking reads them.
 _RELEVANCES = ("label", "labels", "relevance", "relevant", "isrelevant", "grade", "score", "similarity")
-# Those that say so where their cells are verdicts alone: of Quora's pairs, of MRPC's, of MS MARCO's passages.
+# Columns that do so if all their cells are yes or no, as in Quora's pairs, MRPC, or MS MARCO's passages.
 _VERDICTS = (
     *("isduplicate", "duplicate", "quality", "isselected", "iscorrect", "correct", "isanswer", "ispositive"),
     *("ismatch", "match", "isparaphrase", "paraphrase", "relevancy", "judgment", "judgement"),
     *("goldlabel", "gold", "class", "target", "y"),
 )
-# Words that say no whatever stands in other rows, and those that may mean something else there.
+# Words that always mean no, and words that may mean something else, depending on other rows.
 _DENIALS = (
     *("irrelevant", "notrelevant", "nonrelevant", "unrelated", "notrelated", "wrong", "incorrect"),
     *("contradiction", "notentailment", "notduplicate"),
@@ -54,10 +54,10 @@ _PRINTED = re.compile(r"""\[\s*(?:['"].*['"]\s*)?\]""", re.DOTALL)
 
 @dataclass(frozen=True)
 class QueryExample:
-    """`documents` are the one that answers the query, then those that don't; `scores` are as many.
+    """A query and documents: first the one that answers it, then those that don't. `scores` has one for each.
 
-    Where it isn't `labelled`, there is one document, and nothing is known of it; `id` is what the file calls
-    the row, and `group` what the rows of one source have in common, where the file says so.
+    If it isn't `labelled`, there is one document, and nothing is known about it. `id` is the row's id in the
+    file, and `group` its value in the column of groups.
     """
 
     query: str
@@ -71,7 +71,7 @@ class QueryExample:
 
 @dataclass(frozen=True)
 class QueryColumns:
-    """Which columns play which role. `by_key`: of objects, which may lack negatives and scores."""
+    """The column of each role. `by_key`: rows are objects, which may lack negatives and scores."""
 
     query: Column
     positive: Column
@@ -81,7 +81,7 @@ class QueryColumns:
 
 
 def text_number(text: str) -> int:
-    """A number that equal texts share, whatever their case and white space; others don't (in 63 bits)."""
+    """A number (63 bits) that texts share if they are equal up to case and white space."""
     plain = " ".join(text.casefold().split()).encode("utf-8", "replace")
     return int.from_bytes(hashlib.blake2b(plain, digest_size=8).digest(), "big") >> 1
 
@@ -103,38 +103,37 @@ def read_query_documents(
     group: Column | None = None,
     optional_group: str | None = None,
 ) -> list[QueryExample]:
-    """A row each; of its negatives the first `most_negatives`. `group` is the column of what rows of one
-    source have in common, or `optional_group`, which the file may lack. Raises InputError naming file and
-    line.
+    """One example a row, with at most the first `most_negatives` of its negatives. `group` is the column of
+    groups, or `optional_group`, which the file may lack. Raises InputError naming file and line.
     """
     if optional_group is not None:
         group = None
-    wanted: list[Column] = [columns.query, columns.positive]
-    more = [*columns.negatives, *([] if columns.scores is None else [columns.scores])]
+    needed: list[Column] = [columns.query, columns.positive]
+    further = [*columns.negatives, *([] if columns.scores is None else [columns.scores])]
     layout: dict[str, Any] = {"format": format, "header": header, "encoding": encoding}
-    layout["optional"] = [*(more if columns.by_key else []), *([] if labelled else [ID])]
+    layout["optional"] = [*(further if columns.by_key else []), *([] if labelled else [ID])]
     layout["optional"] += [] if optional_group is None else [optional_group]
     if not columns.by_key:
-        wanted += more
+        needed += further
     if group is not None:
-        wanted.insert(2, group)
-    own = 2 if group is None else 3
-    scores_at = own + len(columns.negatives)
-    found = []
-    for values, where in read_rows(path, wanted, **layout):
+        needed.insert(2, group)
+    negatives_at = 2 if group is None else 3
+    scores_at = negatives_at + len(columns.negatives)
+    examples = []
+    for values, where in read_rows(path, needed, **layout):
         query, positive = (as_text(value, where) for value in values[:2])
-        cells = values[own:scores_at]
-        negatives = [text for cell in cells for text in _texts(cell, where, columns.by_key)]
+        cells = values[negatives_at:scores_at]
+        negatives = [text for cell in cells for text in _read_negatives(cell, where, columns.by_key)]
         documents = (positive, *negatives)
         has_scores = columns.scores is not None and not (columns.by_key and values[scores_at] is None)
-        scores = _scores(values[scores_at], len(documents), where) if has_scores else None
+        scores = _read_scores(values[scores_at], len(documents), where) if has_scores else None
         most = None if most_negatives is None else 1 + most_negatives
-        kept = None if scores is None else scores[:most]
-        id = None if labelled else as_id(values[-1])  # behind all others
-        given = values[-1] if optional_group is not None else None if group is None else values[2]
-        source = None if is_blank(given) else as_category(given)
-        found.append(QueryExample(query, documents[:most], where, kept, labelled, id, source))
-    return found
+        document_scores = None if scores is None else scores[:most]
+        id = None if labelled else as_id(values[-1])  # the last column
+        group_cell = values[-1] if optional_group is not None else None if group is None else values[2]
+        source = None if is_blank(group_cell) else as_category(group_cell)
+        examples.append(QueryExample(query, documents[:most], where, document_scores, labelled, id, source))
+    return examples
 
 
 def find_query_columns(
@@ -148,9 +147,9 @@ def find_query_columns(
     encoding: str = "utf-8",
     labelled: bool = True,
 ) -> QueryColumns:
-    """What was said; what was not (None) is settled by the names in the file.
+    """The columns of each role: as given or, for None, by the names in the file.
 
-    Raises InputError when no column, or more than one, could play a role.
+    Raises InputError if no column, or more than one, could have a role.
     """
     negatives: tuple[Column, ...] = () if negative is None else (negative,)
     if str(path) == "-" or not header:  # no names to go by
@@ -159,7 +158,7 @@ def find_query_columns(
         return QueryColumns(query, positive, negatives)
     names = read_column_names(path, format=format, header=header, encoding=encoding)
     if query is None or positive is None:
-        query, positive = _pair(names, query, positive, str(path))
+        query, positive = _find_pair(names, query, positive, str(path))
     if not labelled:
         return QueryColumns(query, positive)
     by_key = not negatives and are_objects(path, format=format, encoding=encoding)
@@ -176,18 +175,20 @@ def find_mined_columns(
     group: Column | None,
     **layout: Any,
 ) -> QueryColumns | None:
-    """Those of a file whose names tell of negatives and of no label, without scores; None for any other.
-    Raises InputError where a column that plays no role may be a label all the same.
+    """The columns of a file with negatives and without a label, leaving out scores; None for any other file.
+    Raises InputError if a column without a role may be a label after all.
     """
     names = read_column_names(path, **layout)
-    of_group = named_column(group, names)
-    others = [name for name in names if name != of_group]
+    group_name = named_column(group, names)
+    others = [name for name in names if name != group_name]
     if not any(map(is_negative, names)) or guess_label(others, str(path)) is not None:
         return None
     columns = find_query_columns(path, query, positive, None, **layout)
     roles = (columns.query, columns.positive, columns.scores, *columns.negatives)
-    used = {find_column(column, names, str(path)) for column in roles if column is not None}
-    spare = [name for name in others if names.index(name) not in used and not _ROW_NAMES.fullmatch(name)]
+    used_indices = {find_column(column, names, str(path)) for column in roles if column is not None}
+    spare = [
+        name for name in others if names.index(name) not in used_indices and not _ROW_NAMES.fullmatch(name)
+    ]
     first = next(stream_rows(path, spare, **layout))
     for name, value in zip(spare, first.values, strict=True):
         if _is_number(value):
@@ -215,29 +216,31 @@ def require_answers(
     header: bool,
     encoding: str = "utf-8",
 ) -> None:
-    """Raises InputError where the `label`, or a column that is called like one, is a relevance, and 0 or a
-    contradiction in some row: its document is no answer, and would be learned as one.
+    """Raises InputError if `label`, or a column named like one, is a relevance that is 0 or a contradiction
+    in some row: its document is no answer, but would be learned as one.
     """
     layout: dict[str, Any] = {"format": format, "header": header, "encoding": encoding}
     if str(path) == "-":
         return
     if header:
         by_key = are_objects(path, format=format, encoding=encoding)
-        of_objects: dict[str, Any] = {"format": format, "encoding": encoding}
-        names = read_keys(path, **of_objects) if by_key else read_column_names(path, **layout)
+        keys_layout: dict[str, Any] = {"format": format, "encoding": encoding}
+        names = read_keys(path, **keys_layout) if by_key else read_column_names(path, **layout)
         roles = (columns.query, columns.positive, columns.scores, *columns.negatives)
-        used, named = {named_column(role, names) for role in roles}, named_column(label, names)
+        used, label_name = {named_column(role, names) for role in roles}, named_column(label, names)
         free = [name for name in names if name not in used]
-        judged = [name for name in free if name == named or plain_name(name) in (*_RELEVANCES, *_VERDICTS)]
-        rows = read_rows(path, [], optional=judged, **layout) if judged else []
+        verdict_columns = [
+            name for name in free if name == label_name or plain_name(name) in (*_RELEVANCES, *_VERDICTS)
+        ]
+        rows = read_rows(path, [], optional=verdict_columns, **layout) if verdict_columns else []
     else:
-        named = None if label is None else str(label)
-        judged = [] if named is None else [named]
-        rows = read_rows(path, judged, **layout) if judged else []
-    for number, column in enumerate(judged):
-        cells = [(row.values[number], row.where) for row in rows if not is_blank(row.values[number])]
+        label_name = None if label is None else str(label)
+        verdict_columns = [] if label_name is None else [label_name]
+        rows = read_rows(path, verdict_columns, **layout) if verdict_columns else []
+    for index, column in enumerate(verdict_columns):
+        cells = [(row.values[index], row.where) for row in rows if not is_blank(row.values[index])]
         wrong = [row for row in cells if plain_name(as_category(row[0])) in (*_WRONG, *_DENIALS)]
-        may_be_grade = column == named or plain_name(column) in _RELEVANCES
+        may_be_grade = column == label_name or plain_name(column) in _RELEVANCES
         denies = any(plain_name(as_category(value)) in _DENIALS for value, _ in wrong)
         if wrong and (denies or all(_is_relevance(value, may_be_grade) for value, _ in cells)):
             value, where = wrong[0]
@@ -258,7 +261,7 @@ def _is_relevance(value: Any, may_be_grade: bool) -> bool:
         return False
 
 
-def _pair(
+def _find_pair(
     names: Sequence[str], query: Column | None, positive: Column | None, path: str
 ) -> tuple[Column, Column]:
     plain = {name.strip().lower(): name for name in names}
@@ -275,9 +278,9 @@ def _pair(
     return guessed.text, guessed.text_pair
 
 
-def _texts(cell: Any, where: str, of_objects: bool) -> list[str]:
-    """Negatives out of a cell: none, one text, or a list of them. Raises InputError for a list that was
-    printed into a table's cell, which would be one text.
+def _read_negatives(cell: Any, where: str, of_objects: bool) -> list[str]:
+    """The negatives in a cell: none, one text, or a list of them. Raises InputError for a printed list in a
+    table's cell, which would be read as one text.
     """
     if is_blank(cell):
         return []
@@ -286,11 +289,11 @@ def _texts(cell: Any, where: str, of_objects: bool) -> list[str]:
             f"{where}: expected a negative or a list of them, found a printed list, {shown(cell)}. Save the "
             "table as JSON lines or Parquet, which hold lists, or give each a column: negative_1, negative_2."
         )
-    return [as_text(each, where) for each in (cell if isinstance(cell, list | tuple) else [cell])]
+    return [as_text(text, where) for text in (cell if isinstance(cell, list | tuple) else [cell])]
 
 
-def _scores(cell: Any, documents: int, where: str) -> tuple[float, ...]:
-    """A list of numbers, or in tables one cell with commas between them."""
+def _read_scores(cell: Any, documents: int, where: str) -> tuple[float, ...]:
+    """Scores from a list of numbers, or from a table's cell with commas between them."""
     parts = cell.split(",") if isinstance(cell, str) else cell
     if not isinstance(parts, list | tuple) or len(parts) != documents:
         raise InputError(
@@ -301,38 +304,38 @@ def _scores(cell: Any, documents: int, where: str) -> tuple[float, ...]:
 
 
 def apart(texts: Sequence[Sequence[int]], order: Ints, batch_size: int) -> list[Ints]:
-    """Batches in which no two examples have a text in common; texts[example] are an example's, by number.
+    """Batches in which no two examples share a text; texts[example] has the numbers of an example's texts.
 
-    Each example joins the first batch that has room behind all those that hold a text of its own. What is
-    left at the end stands in smaller batches. A batch of one is left out, unless there is no other.
+    Each example joins the first batch that has room after all batches with one of its texts. What is left at
+    the end is in smaller batches. Batches of one are left out, unless there is no other batch.
     """
     batches: list[list[int]] = []
     open_from = 0  # all batches before are full
-    free_from: dict[int, int] = {}  # text -> the first batch behind all those that it is in
+    free_from: dict[int, int] = {}  # text -> the first batch after all those that have it
     for example in order.tolist():
-        place = max(open_from, *(free_from.get(text, 0) for text in texts[example]))
-        while place < len(batches) and len(batches[place]) == batch_size:
-            place += 1
-        if place == len(batches):
+        index = max(open_from, *(free_from.get(text, 0) for text in texts[example]))
+        while index < len(batches) and len(batches[index]) == batch_size:
+            index += 1
+        if index == len(batches):
             batches.append([])
-        batches[place].append(example)
-        free_from |= dict.fromkeys(texts[example], place + 1)
+        batches[index].append(example)
+        free_from |= dict.fromkeys(texts[example], index + 1)
         while open_from < len(batches) and len(batches[open_from]) == batch_size:
             open_from += 1
-    kept = [batch for batch in batches if len(batch) > 1] or batches
-    return [np.array(batch, np.int64) for batch in kept]
+    usable = [batch for batch in batches if len(batch) > 1] or batches
+    return [np.array(batch, np.int64) for batch in usable]
 
 
 def together(groups: Ints, order: Ints, batch_size: int) -> list[Ints]:
-    """Batches of about `batch_size` examples in which each group is whole; groups (E,) by number.
+    """Batches of about `batch_size` examples that don't divide groups, given each example's group (E,).
 
-    Groups stand in the order of their first examples. A group that is larger than a batch is one by itself.
+    Groups are in the order of their first examples. A group larger than a batch is a batch by itself.
     """
     members: dict[int, list[int]] = {}
     for example in order.tolist():
         members.setdefault(int(groups[example]), []).append(example)
-    ends = np.cumsum([len(member) for member in members.values()])
-    parts = -(-len(order) // batch_size)
-    part_of = (ends - 1) * parts // len(order)
-    last_of_part = np.flatnonzero(np.diff(part_of))
-    return np.split(np.array(list(chain(*members.values())), np.int64), ends[last_of_part])
+    ends = np.cumsum([len(rows) for rows in members.values()])
+    batches = -(-len(order) // batch_size)
+    batch_of_group = (ends - 1) * batches // len(order)
+    last_of_batch = np.flatnonzero(np.diff(batch_of_group))
+    return np.split(np.array(list(chain(*members.values())), np.int64), ends[last_of_batch])

@@ -1,5 +1,5 @@
-"""Settings of tasks on a text that give one answer for it: how its states become a vector, and which columns
-of the table stand beside it.
+"""Settings of tasks that give one answer for a text: how its hidden states become a vector, and which columns
+of the table are read beside it.
 """
 
 from pathlib import Path
@@ -15,10 +15,10 @@ from bertsmith.validation import Listed
 
 
 class RowSettings(TaskSettings):
-    """Of tasks that read a table's rows. `missing`: rows without a text or a label are refused, left out
-    (drop), or learned from with a blank text as it is (keep); in prediction a blank text has no answer,
-    unless it was kept in training. `group` is a column: rows that have it in common are never divided
-    between train and dev.
+    """Settings of tasks that read a table's rows. `missing`: rows without a text or a label are refused, left
+    out (drop), or learned from with the blank text as it is (keep). In prediction a blank text gets no
+    answer, unless blank texts were kept in training. `group` is a column: rows that share its value are never
+    divided between train and dev.
     """
 
     missing: Literal["refuse", "drop", "keep"] = "refuse"
@@ -26,8 +26,9 @@ class RowSettings(TaskSettings):
 
 
 class PooledSettings(RowSettings):
-    """`pooling` makes a text's hidden states one vector, which a linear layer reads: mean, cls or max.
-    published: the head of the family's class in transformers. None: training chooses, as the encoder suits.
+    """`pooling` turns a text's hidden states into one vector, which a linear layer reads: mean, cls or max.
+    "published" is the head of the family's class in transformers. With None, training chooses what suits the
+    encoder.
     """
 
     of_model: ClassVar[frozenset[str]] = RowSettings.of_model | {"pooling"}
@@ -35,21 +36,21 @@ class PooledSettings(RowSettings):
 
     @property
     def linear_pooling(self) -> Pooling | None:
-        """None for the published head, which is that of a model that says nothing."""
+        """None for the published head, which is also that of a model without this setting."""
         return None if self.pooling == "published" else self.pooling
 
 
 class MixedSettings(PooledSettings):
-    """`features` are columns that are read beside the text, such as age,plan: numbers and categories. What a
-    column is its values say, unless age:number or plan:category tells.
+    """`features` are columns that are read beside the text, such as age,plan: numbers and categories. The
+    kind of a column follows from its values, unless given as age:number or plan:category.
     """
 
     features: Listed[str] = ()
 
     @field_validator("features")
     @classmethod
-    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        names = [ColumnChoice.of(each).name for each in value]
+    def _require_distinct_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        names = [ColumnChoice.of(spelling).name for spelling in value]
         if not all(names):
             raise ValueError(f"expected names of columns such as age,plan, found an empty one in {value}")
         twice = [name for name in names if names.count(name) > 1]
@@ -59,8 +60,8 @@ class MixedSettings(PooledSettings):
 
 
 def choose_pooling(task: Task[Any], source: Path) -> None:
-    """Settles, where the user didn't, how the task makes a vector of a text: by the pooling that the
-    encoder's folder names, else the mean.
+    """Sets how the task pools a text, if the user didn't: the pooling named in the encoder's folder,
+    otherwise mean.
     """
     usual = getattr(task.settings, "pooling", "")
     if usual is None or (usual == "mean" and "pooling" not in task.settings.model_fields_set):

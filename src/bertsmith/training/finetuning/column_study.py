@@ -192,7 +192,7 @@ def _study(
     columns = max((each for each in reached if each.name in (COLUMNS, BOOSTED)), key=lambda each: each.score)
     usual = predictions(whole)
     assert task.columns is not None
-    showed = {each.name: (each.kind, each.in_words()) for each in task.columns.each}
+    showed = {each.name: (each.kind, each.in_words()) for each in task.columns.columns}
     worths = [
         Worth(name, *showed.get(name, ("", "")), *_loss(task, usual, map(predictions, each), judged.examples))
         for name, each in shuffled.items()
