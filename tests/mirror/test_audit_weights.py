@@ -176,7 +176,8 @@ def test_calls_of_versions_that_are_merged_later_prove_as_often_as_they_come(
             if routing.audit or not routing.is_ours:
                 call = make_call(
                     asked, CALL.completion, Redactor((), {}), source="audit" if routing.audit else "relay",
-                    began=number, own=f"id{number}", weight=routing.weight, site_weight=routing.site_weight,
+                    began=number, call_id=f"id{number}", weight=routing.weight,
+                    site_weight=routing.site_weight,
                 )  # fmt: skip
                 recorded.append(replace(call, site=CALL.site))
         return recorded

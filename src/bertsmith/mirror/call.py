@@ -1,8 +1,8 @@
-"""One call of an LLM, whatever wire format it came in: what was asked, what was answered, who answered and
-why; and when the LLM has answered, though not as a student would have.
+"""The mirror's records, the same for every wire format: an LLM call with its request and completion, how it
+was routed, and its outcome. Read `Call` first.
 
-Refusals hold alike for calls that were relayed, in shadow and in canary, and for audits: else what one of
-them finds could not be added to what another does.
+The rules at the end tell which HTTP statuses and reasons count as a refusal by the LLM. Relayed calls,
+shadow, canary and audits all use them, so that their counts can be added up.
 """
 
 from collections.abc import Mapping
@@ -10,27 +10,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SYSTEM_ROLES = ("system", "developer")
-# Sources of calls of ours: those that asked a recorded input once more, which are no traffic, and those that
-# had a file labelled.
+# Sources of calls that the mirror made itself: a recorded input asked again (not part of the traffic), and a
+# text of a file that was to be labelled.
 AGAIN, LABELLED = "again", "label"
 IMPORTED, UNDATED = "import", "undated"  # sources of calls that were recorded elsewhere
-STUDENT_ANSWER = "student-answer"  # why a call isn't recorded whose answer is no LLM's
-OWN_ID_PREFIX = "bertsmith"  # so begins the number in the id of an answer of ours
-QUEUE_FULL = "queue-full"  # why a call isn't recorded while the store can't be written
-Json = Any  # what json.loads gives
-Probabilities = Mapping[str, list[tuple[Json, float]]]  # of a field's values, by the field's JSON path
-# Of an answer with status 200.
-_ANSWERED_OTHERWISE = (
+STUDENT_ANSWER = "student-answer"  # reason not to record a call: a student answered it, not the LLM
+OWN_ID_PREFIX = "bertsmith"  # begins the number in the id of every answer by a student
+QUEUE_FULL = "queue-full"  # reason not to record a call: the store can't be written and the queue is full
+Json = Any  # a value as json.loads returns it
+# JSON path of a field -> its values with their probabilities.
+Probabilities = Mapping[str, list[tuple[Json, float]]]
+# Reasons why an answer with status 200 is one that no student could agree with.
+_REFUSAL_REASONS = (
     "refusal", "truncated", "content-filter", "answer-not-json", "no-tool-call", "other-tool", "tool-call",
     "several-tool-calls", "no-answer", "malformed-answer", "content-type", "too-large",
 )  # fmt: skip
-_STATUS = "status-"
-_OF_THE_CALL = (400, 403, 413, 422, 451)  # others are of the key, the bill or the address, whatever was asked
-_LATER = (408, 409, 425, 429, *range(500, 600))
+_STATUS_PREFIX = "status-"
+_CALL_REFUSED = (400, 403, 413, 422, 451)  # other statuses are about the key, the bill or the address
+_RETRYABLE = (408, 409, 425, 429, *range(500, 600))
 
 
 class NotMirrored(Exception):
-    """Why a call can't be mirrored, as a word or two with hyphens: no-schema, truncated, input-not-text."""
+    """A call can't be mirrored. `reason` is a code such as no-schema, truncated or input-not-text."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -39,7 +40,7 @@ class NotMirrored(Exception):
 
 @dataclass(frozen=True)
 class ChatMessage:
-    """`parts` are texts; what the model called, and what a tool answered, as JSON."""
+    """One message of a conversation. `parts` are its texts, with tool calls and their results as JSON."""
 
     role: str
     parts: tuple[str, ...]
@@ -47,9 +48,11 @@ class ChatMessage:
 
 @dataclass(frozen=True)
 class CompletionRequest:
-    """A request whose answer has a schema. `way` is how it was asked for: json-schema, json-object, tool or
-    questions. `parameters` are the rest of the request that decides what comes back; `subjects` are those
-    whom the request says it is about.
+    """A request for an answer with a schema.
+
+    `way` is how the request asks for the schema: json-schema, json-object, tool or questions. `parameters`
+    holds the other settings that influence the answer, such as the temperature. `subjects` are the people
+    whom the call is about, as far as the request names them.
     """
 
     protocol: str
@@ -63,19 +66,21 @@ class CompletionRequest:
 
     @property
     def system(self) -> tuple[ChatMessage, ...]:
-        """What the application says in every call, as far as its place tells."""
-        return tuple(each for each in self.messages if each.role in SYSTEM_ROLES)
+        """The system messages, which an application usually sends with every call."""
+        return tuple(message for message in self.messages if message.role in SYSTEM_ROLES)
 
     @property
     def inputs(self) -> tuple[ChatMessage, ...]:
-        """The other messages."""
-        return tuple(each for each in self.messages if each.role not in SYSTEM_ROLES)
+        """All messages that are not system messages: they carry the input of this call."""
+        return tuple(message for message in self.messages if message.role not in SYSTEM_ROLES)
 
 
 @dataclass(frozen=True)
 class Completion:
-    """`value` is the parsed JSON. `probabilities` are what the model said of a field's values, `logprobs` of
-    its tokens: [token, log probability, [[other token, log probability], …]].
+    """The LLM's answer: `value` is its parsed JSON.
+
+    `probabilities` are those that the model gave for a field's values. `logprobs` is a list of tokens, each
+    [token, log probability, [[alternative token, log probability], …]].
     """
 
     value: Json
@@ -90,13 +95,18 @@ class Completion:
 
 @dataclass(frozen=True)
 class Call:
-    """`id` is its own, `content` the same for equal calls. Times: `began` in seconds since 1970, `seconds` to
-    the answer's last byte and `first_seconds` to its first, None where nobody measured. `site` is the place
-    in the application, `version` one prompt, schema and model of it. `source`: relay or import; undated for
-    an import of which nobody knows when it was; audit for one that a student answered; label for a file's
-    text, again for a recorded input that was asked once more. `weight`, where a student answers at this site,
-    is least / probability of being put to the LLM, as they were when the call was answered; `site_weight` has
-    the least over all versions of the site.
+    """A request with its completion, as the store keeps it.
+
+    id              unique to this call
+    content         a hash of request and answer: equal for equal calls
+    site            the place in the application that makes the call
+    version         one prompt, schema and model of that site
+    began           seconds since 1970
+    source          relay, import, undated (an import whose time is unknown), audit (a student had answered),
+                    label (a text of a file), again (a recorded input that was asked once more)
+    seconds         from the request to the answer's last byte; first_seconds to its first; None if unknown
+    weight          where a student serves: the least probability of asking the LLM at that moment divided by
+                    this call's probability; site_weight takes the least over all versions of the site
     """
 
     id: str
@@ -115,10 +125,13 @@ class Call:
 
 @dataclass(frozen=True)
 class CallRouting:
-    """`reason` says why the LLM answers; with none, the student does, by `answer`. `values` and `confidence`
-    are the student's, None and NaN where it was not asked. Of a call that it `is_sure` of, the LLM is asked
-    with `probability`, and of any call at that moment with `least` or more, of any version of the site with
-    `site_least`. `audit` names the audit, where the LLM is asked although the student answered.
+    """Who answers a call, and why.
+
+    `reason` says why the LLM answers; if it is empty, the student does, with `answer`. `values` and
+    `confidence` are the student's prediction: None and NaN where it was not run. A call that the student
+    `is_sure` of goes to the LLM with `probability`. No call of the version goes there with less than `least`
+    at that moment, none of the site with less than `site_least`. `audit` is the id of the audit where the LLM
+    is asked although the student has answered.
     """
 
     version: str
@@ -136,26 +149,28 @@ class CallRouting:
 
     @property
     def weight(self) -> float:
-        """What the call counts for among all that the LLM was asked at that moment: those that were sure to
-        be asked are more than their share of the traffic.
+        """The call's weight among the version's calls to the LLM at that moment, in (0, 1].
+
+        Calls that were certain to go to the LLM are over-represented there; their weight is below 1.
         """
         return self.least / self.probability
 
     @property
     def site_weight(self) -> float:
-        """The same among the calls of all versions of the site, as if they had been merged."""
+        """As `weight`, among the calls of all versions of the site, as if they were merged."""
         return self.site_least / self.probability
 
     @property
     def is_ours(self) -> bool:
-        """The student answers."""
+        """Whether the student answers the call rather than the LLM."""
         return not self.reason
 
 
 @dataclass(frozen=True)
 class CallOutcome:
-    """A call whose answer is known: the LLM's `taught`, or None with the `reason` why there is none. `cause`
-    is why nobody knows, of an audit that is void.
+    """How a call ended: with the LLM's answer `taught`, or None and the `reason` why there is none.
+
+    `cause` says why an audit is void, so that its answer will never be known.
     """
 
     version: str
@@ -167,23 +182,23 @@ class CallOutcome:
 
 
 def status_reason(status: int) -> str:
-    """status-404"""
-    return f"{_STATUS}{status}"
+    """The reason for a status other than 200: `status-404`."""
+    return f"{_STATUS_PREFIX}{status}"
 
 
 def may_answer_later(status: int) -> bool:
-    """Another try may have another status."""
-    return status in _LATER
+    """Whether the same request may succeed later: 408, 409, 425, 429 and 5xx."""
+    return status in _RETRYABLE
 
 
 def refuses_the_call(status: int) -> bool:
-    """The LLM won't answer this call, now or later, whoever asks."""
-    return status in _OF_THE_CALL
+    """Whether the status is about this call's content: asking again, with any key, would not help."""
+    return status in _CALL_REFUSED
 
 
 def is_refusal(reason: str) -> bool:
-    """Of what is known of an answer, `reason` says why a student's can't agree with it."""
-    return reason in _ANSWERED_OTHERWISE or reason.startswith(_STATUS)
+    """Whether `reason` means that the LLM answered, but in a way that no student's answer can agree with."""
+    return reason in _REFUSAL_REASONS or reason.startswith(_STATUS_PREFIX)
 
 
 # The former names, which wire formats of one's own may import (docs/add-a-wire-format.md).

@@ -1,4 +1,6 @@
-"""What passed through the relay → a call, or why there is none."""
+"""An exchange, as the relay saw its bytes go by → a redacted `Call`, or the reason why there is none. Read
+`Exchange`, then `read_call`.
+"""
 
 import uuid
 import zlib
@@ -25,16 +27,19 @@ from bertsmith.mirror.redaction import Redactor
 
 _Read = TypeVar("_Read")
 READABLE = "gzip"  # the one content-encoding that every client knows and whose size can be bounded
-LARGEST = 64_000_000  # bytes of an answer unpacked
-_GZIP, _PART = zlib.MAX_WBITS | 16, 1 << 14  # zlib's number for the format; bytes
+LARGEST = 64_000_000  # bytes of an answer when decompressed
+_GZIP, _PART_BYTES = zlib.MAX_WBITS | 16, 1 << 14  # zlib's number for the format; bytes
 _MALFORMED = (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError)
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """What was asked, and the answer's bytes as they went by; `request_bytes` is how many were asked with.
-    `named` and `subjects` are the client's headers; `is_whole` is false where HTTP did not end the answer.
-    `routing` says what a student made of it, where one answers; `refusal` why the answer can't be read.
+    """A request and the bytes of its answer, as the relay passed them on.
+
+    `request_bytes` is the length of the request's body. `encoding` is the answer's content-encoding. `named`
+    (the site) and `subjects` come from the client's headers. `is_whole` is false if the HTTP message was cut.
+    `began` is in seconds since 1970. `routing` says who answered, where a student serves. `refusal` is the
+    reason if the LLM refused the call.
     """
 
     form: WireFormat
@@ -54,15 +59,15 @@ class Exchange:
 
     @property
     def size(self) -> int:
-        """Bytes that it holds."""
+        """Bytes of the request's body and of the answer, which bound the recorder's queue."""
         return self.request_bytes + sum(map(len, self.answer))
 
 
 def read_call(exchange: Exchange, redactor: Redactor) -> Call:
-    """Redacted. Raises NotMirrored saying why."""
+    """The redacted call of an exchange. Raises NotMirrored with the reason if there is none to record."""
     if exchange.refusal:
         raise NotMirrored(exchange.refusal)
-    # A stream says itself where it ends; many clients hang up there, before the last bytes of HTTP.
+    # A stream marks its own end; many clients hang up there, before the last bytes of HTTP.
     is_stream = "event-stream" in exchange.content_type
     if not (exchange.is_whole or is_stream):
         raise NotMirrored("cut")
@@ -76,7 +81,7 @@ def read_call(exchange: Exchange, redactor: Redactor) -> Call:
         completion,
         redactor,
         source="audit" if audit else "relay",
-        own=audit,
+        call_id=audit,
         named=exchange.named,
         subjects=exchange.subjects,
         began=exchange.began,
@@ -98,27 +103,30 @@ def make_call(
     subjects: Iterable[str] = (),
     seconds: float | None = None,
     first_seconds: float | None = None,
-    own: str = "",
+    call_id: str = "",
     weight: float | None = None,
     site_weight: float | None = None,
 ) -> Call:
-    """Redacted. `subjects` are whom it is about beside those of the request. `own` is its id; imported calls
-    are named by their content, and by their time where the provider gave the answer no name, so that a second
-    import finds them there.
+    """Redacts a request and its completion and makes a call of them.
+
+    `named` is the site's name, if the client gave one. `subjects` are people whom the call is about, beside
+    those whom the request names. `call_id` is the call's id; empty makes a new one. The id of an imported
+    call is a hash of its content, and of its time if the provider gave the answer no id, so that importing it
+    again finds it in the store.
     """
     site, redaction = site_of(request, named), redactor.begin()
-    everyone = tuple(dict.fromkeys((*subjects, *request.subjects)))
-    request = replace(redaction.redact_request(request), subjects=everyone)
+    all_subjects = tuple(dict.fromkeys((*subjects, *request.subjects)))
+    request = replace(redaction.redact_request(request), subjects=all_subjects)
     completion = redaction.redact_completion(completion)
     content = content_of(request, completion)
     version = version_of(request, site)
     if source == UNDATED or (source == IMPORTED and completion.response_id):
-        own = content
+        call_id = content
     elif source == IMPORTED:
-        own = import_of(content, began)
-    own = own or uuid.uuid4().hex
+        call_id = import_of(content, began)
+    call_id = call_id or uuid.uuid4().hex
     return Call(
-        own,
+        call_id,
         content,
         site,
         version,
@@ -135,43 +143,43 @@ def make_call(
 
 def parse_request(form: WireFormat, body: bytes, path: str = "") -> CompletionRequest:
     """As `read_request`, of the body's bytes."""
-    return read_request(form, _reading(lambda: orjson.loads(body), "malformed-request"), path)
+    return read_request(form, _read_or_refuse(lambda: orjson.loads(body), "malformed-request"), path)
 
 
 def read_request(form: WireFormat, body: Json, path: str = "") -> CompletionRequest:
-    """The model is the one that the request's `path` names, as Azure's deployments are, else the body's.
-    Raises NotMirrored saying why.
+    """Reads a request's parsed JSON body. The model is the one that `path` names, as Azure's deployments do,
+    else the body's. Raises NotMirrored with the reason if it can't be mirrored.
     """
     if not isinstance(body, dict):
         raise NotMirrored("malformed-request")
     if model := form.model_of_path(path):
         body = {**body, "model": model}
-    return _reading(lambda: form.read_request(body), "malformed-request")
+    return _read_or_refuse(lambda: form.read_request(body), "malformed-request")
 
 
 def parse_completion(
     form: WireFormat, request: CompletionRequest, content: bytes, is_stream: bool
 ) -> Completion:
-    """Raises NotMirrored saying why."""
+    """Reads an answer from its bytes, which are JSON or a stream of events. Raises NotMirrored."""
     if is_stream:
-        body = _reading(lambda: form.join(events_of(content)), "malformed-answer")
+        body = _read_or_refuse(lambda: form.join(events_of(content)), "malformed-answer")
     else:
-        body = _reading(lambda: orjson.loads(content), "malformed-answer")
+        body = _read_or_refuse(lambda: orjson.loads(content), "malformed-answer")
     return read_completion(form, request, body)
 
 
 def read_completion(form: WireFormat, request: CompletionRequest, body: Any) -> Completion:
-    """Raises NotMirrored saying why."""
+    """Reads an answer's parsed JSON body. Raises NotMirrored with the reason if it can't be learned from."""
     if not isinstance(body, Mapping):
         raise NotMirrored("malformed-answer")
     try:
-        return _reading(lambda: form.read_answer(request, body), "malformed-answer")
-    except NotMirrored as found:  # parts are read alike in both
-        raise NotMirrored(found.reason.replace("-request", "-answer")) from None
+        return _read_or_refuse(lambda: form.read_answer(request, body), "malformed-answer")
+    except NotMirrored as error:  # helpers that read requests too give their reason as for a request
+        raise NotMirrored(error.reason.replace("-request", "-answer")) from None
 
 
-def _reading(read: Callable[[], _Read], reason: str) -> _Read:
-    """A stranger's body may be of any shape: what no format looked for is said by its reason."""
+def _read_or_refuse(read: Callable[[], _Read], reason: str) -> _Read:
+    """Calls `read`; a body of an unexpected shape, which may raise anything, becomes NotMirrored(reason)."""
     try:
         return read()
     except _MALFORMED:
@@ -181,27 +189,27 @@ def _reading(read: Callable[[], _Read], reason: str) -> _Read:
 def decode_content(
     content: bytes, encoding: str, largest: int = LARGEST, *, may_be_cut: bool = False
 ) -> bytes:
-    """By its content-encoding; what came of one that `may_be_cut`. Raises NotMirrored for one that this
-    machine can't read, and where more than `largest` bytes come out of it.
+    """Decompresses a body by its content-encoding; one that `may_be_cut` as far as it goes. Raises
+    NotMirrored for an encoding other than gzip, for a damaged or cut body, and for more than `largest` bytes.
     """
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
         return content
     if encoding != READABLE:
         raise NotMirrored("encoding")
-    # All members of it (RFC 1952, section 2.2), as clients read them.
-    found, rest, unpacking = bytearray(), memoryview(content), zlib.decompressobj(_GZIP)
+    # A gzip file may have several members (RFC 1952, section 2.2); clients read all of them.
+    decoded, rest, decompressor = bytearray(), memoryview(content), zlib.decompressobj(_GZIP)
     while rest:
-        if unpacking.eof:
-            unpacking = zlib.decompressobj(_GZIP)
-        part = rest[:_PART]  # what is left of it behind a member's end is copied
+        if decompressor.eof:
+            decompressor = zlib.decompressobj(_GZIP)
+        part = rest[:_PART_BYTES]  # small, because zlib copies what is left behind a member's end
         try:
-            found += unpacking.decompress(part, largest + 1 - len(found))
+            decoded += decompressor.decompress(part, largest + 1 - len(decoded))
         except zlib.error:
             raise NotMirrored("malformed-answer") from None
-        if len(found) > largest:
+        if len(decoded) > largest:
             raise NotMirrored("too-large")
-        rest = rest[len(part) - len(unpacking.unused_data) :]
-    if content and not (unpacking.eof or may_be_cut):
+        rest = rest[len(part) - len(decompressor.unused_data) :]
+    if content and not (decompressor.eof or may_be_cut):
         raise NotMirrored("cut")
-    return bytes(found)
+    return bytes(decoded)

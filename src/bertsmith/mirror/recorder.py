@@ -1,10 +1,10 @@
-"""The queue's other end: exchanges become calls in the store, in a thread of its own.
+"""The recorder: a queue of exchanges, and a thread that turns them into calls in the store.
 
     relay → offer → queue, bounded by bytes → thread: read, redact → batch → store
 
-What was answered is stored within a tenth of a second, as long as the store works: where calls come faster
-than that, answers take their `turn`. A store that is locked, full or away is tried again until it works;
-meanwhile the queue fills, and what no longer fits is counted and dropped.
+A call is stored within a tenth of a second of its answer, as long as the store works: if calls come faster
+than that, answers wait for their `turn`. A store that is locked, full or unreachable is tried again until it
+works; meanwhile the queue fills, and calls that no longer fit are counted and dropped.
 """
 
 import asyncio
@@ -25,23 +25,25 @@ from bertsmith.mirror.store import Store
 from bertsmith.serving import LOG
 
 _BATCH = 50  # calls written together at most
-# Seconds between two calls that are read: the thread lets go of the interpreter, which the relay else waits
-# for at each of its steps.
+# Seconds between reading two calls: the thread releases the interpreter's lock, which the relay would
+# otherwise wait for at each of its steps.
 _PAUSE = 0.0002
-_GATHERED = 0.03  # seconds that a call waits for others to be written with
-# Promised are 0.1 s from a call's answer until it is stored: from so many seconds or calls on, answers wait.
-_BEHIND, _MANY = 0.08, 48
-_STUCK = 0.2  # seconds of a batch, after which nothing waits for it
-_LONGEST_TURN, _TURN_STEP = 0.25, 0.002  # seconds that an answer waits at most, and between two looks
+_GATHER_SECONDS = 0.03  # seconds that a call waits for others to be written with
+# A call is to be stored within 0.1 s of its answer: from this many seconds or calls behind, answers wait.
+_BEHIND_SECONDS, _BEHIND_CALLS = 0.08, 48
+_STUCK_SECONDS = 0.2  # after a batch has taken so long, answers no longer wait for it
+_LONGEST_TURN, _TURN_STEP = 0.25, 0.002  # seconds that an answer waits at most, and between two checks
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0  # seconds before a store that failed is tried again
-_EXPIRED_EVERY = 3600.0  # seconds between two deletions of what is too old
-_EXPIRED_AGAIN = 60.0  # seconds after one that another process's reading kept from ending
+_EXPIRE_EVERY = 3600.0  # seconds between two deletions of calls that are too old
+_EXPIRE_RETRY = 60.0  # seconds after a deletion that another process's reading kept from finishing
 _DAY = 86400.0
 UNREADABLE = "unreadable"  # why an audit is void
 
 
 class Recorder:
-    """`stored`, `dropped` and `failed` count calls; `passed` those that could not be mirrored, by reason."""
+    """Stores the calls that the relay offers. `stored`, `dropped` (no room) and `failed` (an error) count
+    calls. `problem` says why the store can't be written now; empty if it can.
+    """
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class Recorder:
     ) -> None:
         self.store, self.redactor = store, redactor
         self.queue_bytes, self.retention_days = queue_bytes, retention_days
-        self.told = told  # what the LLM said, once that is stored
+        self.told = told  # called with each outcome once the batch is stored
         self.stored = self.dropped = self.failed = 0
         self.problem = ""
         self._changed = threading.Condition()
@@ -61,7 +63,7 @@ class Recorder:
         self._waiting_bytes = 0
         self._passed: Counter[tuple[str, str]] = Counter()
         self._is_writing = False
-        self._passing_on = 0  # answers that will be offered at once
+        self._passing_on = 0  # whole answers that are being sent and will be offered next
         self._busy_since: float | None = None
         self._ends_at: float | None = None
         self._expired_at = 0.0
@@ -69,16 +71,16 @@ class Recorder:
         self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
 
     def start(self) -> None:
-        """Begins the thread."""
+        """Starts the thread that writes the store."""
         self._thread.start()
 
     @property
     def has_room(self) -> bool:
-        """For one more; the last one may be larger than the room."""
+        """Whether the queue takes another exchange; the last one may exceed its bytes."""
         return self._waiting_bytes < self.queue_bytes
 
     def offer(self, exchange: Exchange) -> bool:
-        """Whether it waits to be stored; else it has been counted and let go of. Never waits itself."""
+        """Queues an exchange; False if there is no room and it was counted as dropped. Never blocks."""
         with self._changed:
             if self._waiting_bytes >= self.queue_bytes or self._ends_at is not None:
                 self.count(exchange.form.NAME, QUEUE_FULL)
@@ -89,20 +91,22 @@ class Recorder:
             return True
 
     def count(self, protocol: str, reason: str) -> None:
-        """A call that could not be mirrored."""
+        """Counts a call that is not recorded, by its reason."""
         with self._changed:
             self._passed[protocol, reason] += 1
             self.dropped += reason == QUEUE_FULL
 
     async def turn(self) -> None:
-        """Waits while more was answered than is stored in time, unless the store doesn't work."""
+        """Waits while the store is behind, a quarter of a second at most; not at all if it doesn't work."""
         end = time.monotonic() + _LONGEST_TURN
         while self._is_behind and time.monotonic() < end:
             await asyncio.sleep(_TURN_STEP)
 
     @contextmanager
     def passing_on(self, is_whole: bool) -> Iterator[None]:
-        """An answer, which is offered at once if it is whole; a stream may take its time."""
+        """While an answer is sent. A whole one counts as waiting already, since it is offered right after; a
+        stream may take its time.
+        """
         self._passing_on += is_whole
         try:
             yield
@@ -112,31 +116,31 @@ class Recorder:
     @property
     def _is_behind(self) -> bool:
         began = self._busy_since
-        if self.problem or (began is not None and time.monotonic() - began > _STUCK):
+        if self.problem or (began is not None and time.monotonic() - began > _STUCK_SECONDS):
             return False
-        return self.waiting + self._passing_on >= _MANY or self.waiting_seconds > _BEHIND
+        return self.waiting + self._passing_on >= _BEHIND_CALLS or self.waiting_seconds > _BEHIND_SECONDS
 
     @property
     def waiting_seconds(self) -> float:
-        """Since the oldest of the calls that wait was answered."""
+        """Seconds since the answer of the oldest call in the queue; 0 if it is empty."""
         with self._changed:
             oldest = self._waiting[0] if self._waiting else None
         return 0.0 if oldest is None else max(0.0, time.time() - oldest.began - oldest.seconds)
 
     @property
     def waiting(self) -> int:
-        """Calls that are yet to be stored, those being written among them."""
+        """The number of calls that are not stored yet, including those being written."""
         with self._changed:
             return len(self._waiting)
 
     @property
     def is_idle(self) -> bool:
-        """All that was offered and counted is in the store."""
+        """Whether everything that was offered and counted is in the store."""
         with self._changed:
             return not (self._waiting or self._passed or self._is_writing)
 
     def close(self, seconds: float) -> int:
-        """Stores what waits, for so long at most; gives how many calls are lost."""
+        """Stores the queue, for at most `seconds`; returns how many calls are lost."""
         with self._changed:
             self._ends_at = time.monotonic() + seconds
             self._changed.notify()
@@ -145,10 +149,10 @@ class Recorder:
 
     def _work(self) -> None:
         while True:
-            batch = self._next()
+            batch = self._next_batch()
             problem, self._busy_since = "", time.monotonic() if batch else None
             try:
-                calls, outcomes = self._calls(batch)
+                calls, outcomes = self._read_batch(batch)
                 with self._changed:
                     passed, self._passed = self._passed, Counter()
                     self._is_writing = True
@@ -160,7 +164,7 @@ class Recorder:
             except Exception as error:  # no batch may end the thread
                 problem = f"{type(error).__name__} in a batch of {len(batch)} calls"
             if problem:
-                self._say(problem)
+                self._report(problem)
             self._busy_since = None
             with self._changed:
                 self._is_writing = False
@@ -170,18 +174,20 @@ class Recorder:
                 if self._ends_at is not None and not (self._waiting or self._passed):
                     return
 
-    def _next(self) -> list[Exchange]:
-        """What waits, which stays in the queue until it is stored; now and then nothing."""
+    def _next_batch(self) -> list[Exchange]:
+        """The next exchanges, which stay in the queue until they are stored; empty after a second without
+        any.
+        """
         with self._changed:
             if not self._waiting and self._ends_at is None:
                 self._changed.wait(1.0)
         if self._ends_at is None:
-            time.sleep(_GATHERED)
+            time.sleep(_GATHER_SECONDS)
         with self._changed:
-            return [self._waiting[place] for place in range(min(_BATCH, len(self._waiting)))]
+            return [self._waiting[index] for index in range(min(_BATCH, len(self._waiting)))]
 
-    def _calls(self, batch: list[Exchange]) -> tuple[list[Call], list[CallOutcome]]:
-        """And what they say of a student."""
+    def _read_batch(self, batch: list[Exchange]) -> tuple[list[Call], list[CallOutcome]]:
+        """The calls of a batch, and the outcome of each exchange as evidence about its student."""
         calls, outcomes = list[Call](), list[CallOutcome]()
         for exchange in batch:
             if self._ends_at is None:
@@ -191,18 +197,20 @@ class Recorder:
                 call = read_call(exchange, self.redactor)
                 calls.append(call)
                 outcomes.append(CallOutcome(call.version, call.request, routing, call.completion.value))
-            except NotMirrored as found:
-                self.count(exchange.form.NAME, found.reason)
-                outcomes += self._unanswered(exchange, found.reason)
+            except NotMirrored as error:
+                self.count(exchange.form.NAME, error.reason)
+                outcomes += self._read_refusal(exchange, error.reason)
             except Exception as error:  # one strange call is not to end the recording of all
                 self.failed += 1
                 LOG.error("a call could not be recorded: %s", type(error).__name__)
-                if routing is not None and routing.audit:  # a fault of ours is no evidence against a student
+                if (
+                    routing is not None and routing.audit
+                ):  # the mirror's own fault is no evidence against a student
                     outcomes.append(CallOutcome(routing.version, None, routing, reason=UNREADABLE))
         return calls, outcomes
 
-    def _unanswered(self, exchange: Exchange, reason: str) -> list[CallOutcome]:
-        """What a call without an answer that can be read says of a student, if anything."""
+    def _read_refusal(self, exchange: Exchange, reason: str) -> list[CallOutcome]:
+        """The outcome of a call whose answer can't be read, if it says anything about a student."""
         routing = exchange.routing
         if not is_refusal(reason):
             return [] if routing is None else [CallOutcome(routing.version, None, routing, reason=reason)]
@@ -215,7 +223,7 @@ class Recorder:
         return [CallOutcome(version, request, routing, reason=reason)]
 
     def _write(self, calls: list[Call], passed: Counter[tuple[str, str]]) -> bool:
-        """False where the mirror has to end before the store works again."""
+        """Stores a batch, trying again until it works; False if the mirror has to stop before."""
         wait = _FIRST_WAIT
         while True:
             try:
@@ -224,24 +232,24 @@ class Recorder:
                     self.stored += len(calls)
                     calls, passed = [], Counter()
                 self._expire()
-                self._say(self._expiry_problem)
+                self._report(self._expiry_problem)
                 return True
             except OperationalError as error:
-                self._say(_said(error))
+                self._report(_describe_error(error))
             except OSError as error:
-                self._say(type(error).__name__)
-            except Exception as error:  # what no other try would store
+                self._report(type(error).__name__)
+            except Exception as error:  # an error that trying again would not mend
                 if len(calls) + bool(passed) > 1:
-                    return all([self._write([], passed), *(self._write([each], Counter()) for each in calls)])
+                    return all([self._write([], passed), *(self._write([call], Counter()) for call in calls)])
                 self.failed += len(calls)
-                LOG.error("a call could not be stored: %s", _said(error))
+                LOG.error("a call could not be stored: %s", _describe_error(error))
                 return True
-            if self._ended(wait):
+            if self._wait_is_over(wait):
                 return False
             wait = min(2 * wait, _LONGEST_WAIT)
 
-    def _ended(self, seconds: float) -> bool:
-        """Waits, and says whether the time to store anything is over."""
+    def _wait_is_over(self, seconds: float) -> bool:
+        """Waits for so long; returns whether the time that `close` gave is over."""
         with self._changed:
             left = seconds if self._ends_at is None else min(seconds, self._ends_at - time.monotonic())
             if left > 0:
@@ -254,14 +262,14 @@ class Recorder:
         try:
             deleted = self.store.expire(time.time() - self.retention_days * _DAY)
         except InputError as error:  # the rows are deleted, the log isn't written over: later
-            self._expired_at, self._expiry_problem = time.monotonic() + _EXPIRED_AGAIN, str(error)
+            self._expired_at, self._expiry_problem = time.monotonic() + _EXPIRE_RETRY, str(error)
             return
-        self._expired_at, self._expiry_problem = time.monotonic() + _EXPIRED_EVERY, ""
+        self._expired_at, self._expiry_problem = time.monotonic() + _EXPIRE_EVERY, ""
         if deleted:
             LOG.info("%d calls were older than %g days and are deleted", deleted, self.retention_days)
 
-    def _say(self, problem: str) -> None:
-        """Once, when it begins and when it ends."""
+    def _report(self, problem: str) -> None:
+        """Logs a problem once when it begins and once when it ends."""
         if problem and problem != self.problem:
             LOG.error("the store can't be written and is tried again: %s", problem)
         if self.problem and not problem:
@@ -269,8 +277,8 @@ class Recorder:
         self.problem = problem
 
 
-def _said(error: Exception) -> str:
-    """The database's own words without the statement: its values may be texts."""
+def _describe_error(error: Exception) -> str:
+    """The database's message without the statement, whose values may be users' texts."""
     if not isinstance(error, DBAPIError):
         return type(error).__name__
     words = str(error.orig).splitlines()

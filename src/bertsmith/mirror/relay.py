@@ -1,9 +1,10 @@
-"""Requests to the upstream, answers back: the same bytes, as they come; and what the mirror notices of them,
-in which no fault is ever the client's.
+"""The relay: passes requests on to the upstream and answers back, byte for byte and as they come, and hands
+the calls to the recorder. A fault of the mirror's own never reaches the client.
 
-What belongs to a connection rather than to the message (RFC 9110, section 7.6.1) isn't passed on. Where the
-call may be recorded, accept-encoding is narrowed to gzip, or else nothing could be read of the answer. One
-header is added to the answer: x-bertsmith. Where a student answers, its answer takes the upstream's place.
+Headers that belong to a connection rather than to the message (RFC 9110, section 7.6.1) are not passed on. If
+a call may be recorded, accept-encoding is narrowed to gzip, so that the mirror can read the answer. Every
+answer gets one more header: x-bertsmith. Where a student answers, its answer is sent instead of the
+upstream's.
 """
 
 import asyncio
@@ -57,20 +58,22 @@ _CONNECT_SECONDS = 10.0
 
 
 class RelayedCall:
-    """`reason` says why the call isn't recorded; with none, it is. `routing` says what a student made of it,
-    where one answers at this site. `is_over`: all of the answer is out.
+    """One request on its way through the relay, with what is known of it and of its answer so far.
+
+    `reason` says why the call isn't recorded; if it is empty, it is. `routing` says who answers and why,
+    where a student serves at this site. `is_over`: the whole answer has been sent to the client.
     """
 
     def __init__(
-        self, form: WireFormat | None, path: str, headers: Headers, most_bytes: int, query: bytes = b""
+        self, form: WireFormat | None, path: str, headers: Headers, max_bytes: int, query: bytes = b""
     ) -> None:
         self.form, self.path = form, path
         self.all_headers, self.headers = headers, dict(headers)
-        self.most_bytes, self.query = most_bytes, query
+        self.max_bytes, self.query = max_bytes, query
         self.request: CompletionRequest | None = None
         self.routing: CallRouting | None = None
         self.site = ""
-        self.reason = "other-path" if self.form is None else "too-large"  # until it has been looked at
+        self.reason = "other-path" if self.form is None else "too-large"  # until the request has been read
         self.status = GONE
         self.is_over = False
         self.began, self._clock = time.time(), time.perf_counter()
@@ -82,18 +85,18 @@ class RelayedCall:
 
     @property
     def seconds(self) -> float:
-        """Since it came."""
+        """Seconds since the request came."""
         return time.perf_counter() - self._clock
 
     @property
     def header(self) -> bytes:
-        """Of the answer."""
+        """The value of the answer's x-bertsmith header: what became of the call, and why."""
         routing = self.routing
         reason = self.reason or (routing.reason if routing is not None else "")
-        became = "passthrough" if self.reason else "recorded"
+        outcome = "passthrough" if self.reason else "recorded"
         if routing is not None and not self.reason:
-            became = "answered" if routing.is_ours else "relayed"
-        parts = [became]
+            outcome = "answered" if routing.is_ours else "relayed"
+        parts = [outcome]
         parts += [f"site={self.site}"] if self.site else []
         parts += [f"student={routing.student}"] if routing is not None and routing.student else []
         if routing is not None and routing.values is not None:
@@ -101,33 +104,35 @@ class RelayedCall:
         parts += [f"reason={reason}"] if reason else []
         return "; ".join(parts).encode("latin-1", "replace")
 
-    def look_at_request(self, content: bytes, *, has_room: bool) -> None:
-        """Whether it can be mirrored, and the recorder has room for it."""
+    def read_request(self, content: bytes, *, has_room: bool) -> None:
+        """Reads the request, and decides whether the call is recorded (`reason`)."""
         if self.form is None:
             return
         try:
-            if len(content) > self.most_bytes:
+            if len(content) > self.max_bytes:
                 raise NotMirrored("too-large")
             if self.headers.get(b"content-encoding"):
                 raise NotMirrored("encoding")
             self.request = parse_request(self.form, content, self.path)
-            self.site = site_of(self.request, self.said(SITE))
+            self.site = site_of(self.request, self.client_header(SITE))
             self._request_bytes, self.reason = len(content), "" if has_room else QUEUE_FULL
-        except NotMirrored as found:
-            self.reason = found.reason
+        except NotMirrored as error:
+            self.reason = error.reason
         except Exception as error:
             self.reason = "mirror-error"
             LOG.error("a request could not be looked at: %s", type(error).__name__)
 
     def decline(self, reason: str) -> None:
-        """The LLM is to answer what the student could have. No call like it is ever answered by the student,
-        so it says nothing of the answers given, whatever the confidence.
+        """Leaves to the LLM a call that the student could have answered, for a `reason` that holds for every
+        call like it. The student never answers such calls, so they don't count as evidence about its answers.
         """
         if self.routing is not None:
             self.routing = replace(self.routing, reason=reason, audit="", is_sure=False, probability=1.0)
 
-    def look_at_answer(self, answer: UpstreamAnswer, *, is_known: bool) -> None:
-        """Its head has come. `is_known`: a student might have answered this caller."""
+    def read_answer_head(self, answer: UpstreamAnswer, *, is_known: bool) -> None:
+        """Decides by status and headers whether the answer is recorded. `is_known`: the client is one whom a
+        student may answer.
+        """
         self.status, self._first_seconds, self._is_known = answer.status, self.seconds, is_known
         if self.reason:
             return
@@ -141,28 +146,30 @@ class RelayedCall:
             self.reason = STUDENT_ANSWER
 
     def keep(self, piece: bytes) -> None:
-        """A piece of the answer that has been passed on."""
+        """Keeps a piece of the answer that has been passed on, for the recorder."""
         if self.reason:
             return
         self._answer_bytes += len(piece)
         self._pieces.append(piece)
-        if self._answer_bytes > self.most_bytes:
+        if self._answer_bytes > self.max_bytes:
             self.reason = "too-large"
             self._pieces = []
 
     @property
     def is_whole(self) -> bool:
-        """The answer comes at once, not as a stream."""
+        """Whether the answer comes at once rather than as a stream."""
         return "event-stream" not in self._content_type
 
     @property
     def refusal(self) -> str:
-        """Why no student's answer could agree with the LLM's, where a student might have answered."""
-        is_told = refuses_the_call(self.status) and self._is_known if self.status != 200 else True
-        return self.reason if self.request is not None and is_told and is_refusal(self.reason) else ""
+        """The reason why no student's answer could agree with this one; empty if there is none, or if no
+        student might have answered.
+        """
+        is_certain = refuses_the_call(self.status) and self._is_known if self.status != 200 else True
+        return self.reason if self.request is not None and is_certain and is_refusal(self.reason) else ""
 
     def exchange(self) -> Exchange | None:
-        """For the recorder; None where there is nothing to record, and no refusal to tell of."""
+        """What the recorder gets: None if there is neither a call to record nor a refusal to count."""
         if self.form is None or self.request is None or (self.reason and not self.refusal):
             return None
         return Exchange(
@@ -176,7 +183,7 @@ class RelayedCall:
             self.began,
             self._first_seconds,
             self.seconds,
-            self.said(SITE),
+            self.client_header(SITE),
             self.subjects,
             self.routing,
             self.refusal,
@@ -184,17 +191,17 @@ class RelayedCall:
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """Whom the client's headers say that it is about: each may come several times."""
-        values = (_decoded(value) for name, value in self.all_headers if name == SUBJECT)
+        """The people whom the call is about by the client's headers, which may stand there several times."""
+        values = (_decode_header(value) for name, value in self.all_headers if name == SUBJECT)
         return tuple(value for value in values if value.strip())
 
-    def said(self, name: bytes) -> str:
-        """A header of the client's, empty where there is none."""
-        return _decoded(self.headers.get(name, b""))
+    def client_header(self, name: bytes) -> str:
+        """A header of the client's request; empty if it has none."""
+        return _decode_header(self.headers.get(name, b""))
 
 
-def _decoded(value: bytes) -> str:
-    """In UTF-8, as its body is, else in Latin-1."""
+def _decode_header(value: bytes) -> str:
+    """As UTF-8, like the body, or as Latin-1 where it isn't valid UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -202,7 +209,9 @@ def _decoded(value: bytes) -> str:
 
 
 class Relay:
-    """Calls go to the recorder when they are over. `service` says which are answered here instead."""
+    """An ASGI application that relays requests. Finished calls go to `recorder`; `service` decides which
+    calls a student answers.
+    """
 
     def __init__(
         self,
@@ -221,19 +230,19 @@ class Relay:
 
     @property
     def ledger(self) -> Ledger:
-        """What happens is written there."""
+        """Where the outcomes of calls are counted."""
         return self.service.reconciler.ledger
 
     async def close(self, seconds: float) -> None:
-        """Lets audits end that are under way, for so long, and ends the connections to the upstream."""
+        """Waits up to `seconds` for the audits under way, then closes the connections to the upstream."""
         await self.audits.close(seconds)
         await self.connections.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        most = self.settings.max_recorded_bytes
+        max_bytes = self.settings.max_recorded_bytes
         form = format_of(scope["method"], scope["path"], self.formats)
-        passage = RelayedCall(form, scope["path"], scope["headers"], most, scope["query_string"])
-        body = RequestBody(receive, most)
+        passage = RelayedCall(form, scope["path"], scope["headers"], max_bytes, scope["query_string"])
+        body = RequestBody(receive, max_bytes)
         work = asyncio.ensure_future(self._pass(scope, body, passage, send))
         watching = asyncio.ensure_future(body.client_gone())
         self.under_way += 1
@@ -257,16 +266,16 @@ class Relay:
     async def _pass(self, scope: Scope, body: RequestBody, passage: RelayedCall, send: Send) -> None:
         target = self.upstreams.target(scope["raw_path"], scope["query_string"], passage.headers)
         if target is None:
-            said = "This mirror has no upstream for this path. Name one where the mirror is started."
-            await _refuse(404, said, "no-upstream", passage, send)
+            message = "This mirror has no upstream for this path. Name one where the mirror is started."
+            await _refuse(404, message, "no-upstream", passage, send)
             self._record(passage)
             return
         try:
             content = await body.begin(whole=passage.form is not None and self.service.answers)
-            written = await self._own(content, passage)
-            if written is not None and content is not None:
-                await self._send_own(written, passage, send)
-                self._audit(scope, target, content, passage)
+            body_to_send = await self._answer_by_student(content, passage)
+            if body_to_send is not None and content is not None:
+                await self._send_student_answer(body_to_send, passage, send)
+                self._begin_audit(scope, target, content, passage)
                 return
             answer = await self._ask(scope, target, body, content, passage)
         except ClientGone:
@@ -276,25 +285,25 @@ class Relay:
             await _refuse(*meaning_of(error), passage, send)
             self._record(passage)
             return
-        passage.look_at_answer(answer, is_known=self.service.keys.has(passage.headers, passage.query))
+        passage.read_answer_head(answer, is_known=self.service.keys.has(passage.headers, passage.query))
         if passage.form is not None:
             self.service.keys.note(passage.headers, answer.status, passage.query)
         try:
             if passage.reason:
-                await _answer(answer, passage, send)
+                await _send_answer(answer, passage, send)
             else:
                 await self.recorder.turn()
                 with self.recorder.passing_on(passage.is_whole):
-                    await _answer(answer, passage, send)
+                    await _send_answer(answer, passage, send)
         finally:
             self._record(passage)
             await answer.close()
 
-    async def _own(self, content: bytes | None, passage: RelayedCall) -> ResponseBody | None:
-        """A student's answer; None where the LLM is to answer."""
+    async def _answer_by_student(self, content: bytes | None, passage: RelayedCall) -> ResponseBody | None:
+        """The body of a student's answer; None if the LLM is to answer."""
         if content is None:
             return None
-        passage.look_at_request(content, has_room=self.recorder.has_room)
+        passage.read_request(content, has_room=self.recorder.has_room)
         if passage.form is None or passage.request is None or passage.reason or not self.service.answers:
             return None
         try:
@@ -308,7 +317,7 @@ class Relay:
             passage.routing = routing
             if routing is None or not (routing.is_ours or routing.is_sure):
                 return None
-            own = StudentCompletion(
+            completion = StudentCompletion(
                 passage.request,
                 orjson.loads(content),
                 routing.answer,
@@ -316,30 +325,29 @@ class Relay:
                 routing.probabilities or {},
                 path=f"{passage.path}?{passage.query.decode('latin-1')}",
             )
-            written = passage.form.write(
-                own
-            )  # also where the draw is the LLM's: declined calls count alike in all modes
-            return written if routing.is_ours else None
-        except NotMirrored as found:
-            passage.decline(found.reason)
+            # Also where the draw chose the LLM, so that declined calls are counted alike in all modes.
+            body = passage.form.write(completion)
+            return body if routing.is_ours else None
+        except NotMirrored as error:
+            passage.decline(error.reason)
         except Exception as error:  # whatever it is, the LLM can answer
             LOG.error("an answer of ours could not be made: %s", type(error).__name__)
             passage.decline("mirror-error")
         return None
 
-    async def _send_own(self, written: ResponseBody, passage: RelayedCall, send: Send) -> None:
+    async def _send_student_answer(self, body: ResponseBody, passage: RelayedCall, send: Send) -> None:
         passage.status = 200
-        headers = [(b"content-type", written.content_type.encode()), (HEADER, passage.header)]
-        if len(written.pieces) == 1:
-            headers.append((b"content-length", str(len(written.pieces[0])).encode()))
+        headers = [(b"content-type", body.content_type.encode()), (HEADER, passage.header)]
+        if len(body.pieces) == 1:
+            headers.append((b"content-length", str(len(body.pieces[0])).encode()))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        for piece in written.pieces:
+        for piece in body.pieces:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         passage.is_over = True
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _audit(self, scope: Scope, target: Target, content: bytes, passage: RelayedCall) -> None:
-        """Where it was drawn for one."""
+    def _begin_audit(self, scope: Scope, target: Target, content: bytes, passage: RelayedCall) -> None:
+        """Asks the LLM too, if the call was drawn for an audit."""
         routing, form, request = passage.routing, passage.form, passage.request
         if routing is None or not routing.audit or form is None or request is None:
             return
@@ -358,7 +366,7 @@ class Relay:
                 headers,
                 content,
                 self.settings.max_recorded_bytes,
-                passage.said(SITE),
+                passage.client_header(SITE),
                 passage.subjects,
                 passage.query,
             )
@@ -374,7 +382,7 @@ class Relay:
             body if content is None else content,
         )
         if content is None and (content := body.content) is not None:
-            passage.look_at_request(content, has_room=self.recorder.has_room)
+            passage.read_request(content, has_room=self.recorder.has_room)
         return answer
 
     def _record(self, passage: RelayedCall) -> None:
@@ -397,7 +405,7 @@ class Relay:
         LOG.info("request", extra={"facts": facts})
 
 
-async def _answer(answer: UpstreamAnswer, passage: RelayedCall, send: Send) -> None:
+async def _send_answer(answer: UpstreamAnswer, passage: RelayedCall, send: Send) -> None:
     dropped = of_this_connection(answer.headers) | {HEADER}
     headers = [(name, value) for name, value in answer.headers if name not in dropped]
     headers.append((HEADER, passage.header))
@@ -414,9 +422,9 @@ async def _answer(answer: UpstreamAnswer, passage: RelayedCall, send: Send) -> N
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _refuse(status: int, said: str, code: str, passage: RelayedCall, send: Send) -> None:
-    """In the protocol's envelope."""
+async def _refuse(status: int, message: str, code: str, passage: RelayedCall, send: Send) -> None:
+    """Sends an error in the protocol's own form; the call isn't recorded, for the reason `code`."""
     passage.status, passage.reason, passage.is_over = status, code, True
     form = passage.form or USUAL
-    body = form.error_body(said, code.replace("-", "_"))
+    body = form.error_body(message, code.replace("-", "_"))
     await send_json(send, status, body, (HEADER, passage.header))

@@ -1,4 +1,4 @@
-"""Where a request goes, by which connection, and what a relay leaves out of a message that it hands on.
+"""Where a request goes, over which connection, and which headers a relay leaves out.
 
 A request goes to the path that the client asked for, on the upstream of its provider:
 
@@ -8,12 +8,12 @@ http://mirror/v1               https://host/openai/v2          /v1/responses    
 http://mirror                  https://api.anthropic.com       /v1/messages     /v1/messages
 http://mirror                  https://host/claude             /v1/messages     /claude/v1/messages
 
-Left out is what belongs to the connection (RFC 9110, section 7.6.1), and what was said to the relay itself.
+Headers of the connection (RFC 9110, section 7.6.1) and those meant for the relay itself are left out.
 
 Connections are kept for the next request. httpcore's own pool, which httpx uses, looks at every idle
 connection's socket for each request, and closes idle ones by how many there are in all: with hundreds of
-calls at a time it costs more than all the rest. Here the connection that was used last is looked at, and the
-others when their time is over.
+calls at a time that costs more than everything else. Here only the connection that was used last is checked,
+and the others when their time is over.
 """
 
 import time
@@ -32,11 +32,11 @@ from bertsmith.mirror.settings import RelaySettings
 
 _VERSION = b"/v1"
 Headers = list[tuple[bytes, bytes]]
-_IDLE_SECONDS = 5.0  # as long as the providers' own clients keep one
-HEADER = b"x-bertsmith"  # of a mirror's answers: what became of the call
-SITE, SUBJECT = b"x-bertsmith-site", b"x-subject"  # what the client may tell the mirror
+_IDLE_SECONDS = 5.0  # how long an idle connection is kept, as in the providers' own clients
+HEADER = b"x-bertsmith"  # on the mirror's answers: what became of the call
+SITE, SUBJECT = b"x-bertsmith-site", b"x-subject"  # headers in which a client names the site and the subjects
 FAILED = (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError)
-_OF_A_CONNECTION = {
+_CONNECTION_HEADERS = {
     b"connection", b"expect", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
     b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
 }  # fmt: skip
@@ -44,48 +44,50 @@ _NOT_SENT_ON = {SITE, SUBJECT, b"host"}
 
 
 class Target(NamedTuple):
-    """`url` asks for the very bytes of the request; `host` is the header."""
+    """Where a request goes. `url` keeps the bytes of the client's path; `host` is the Host header."""
 
     url: httpcore.URL
     host: bytes
 
 
 class Upstreams:
-    """By provider."""
+    """The upstream of each provider, by the settings."""
 
     def __init__(self, settings: RelaySettings, formats: tuple[WireFormat, ...] = FORMATS) -> None:
         self._formats = formats
-        self._any = _read(settings.upstream)
-        addresses = {each.PROVIDER: f"{each.PROVIDER}_base_url" for each in formats}
-        self._own = {name: _read(getattr(settings, key, None)) for name, key in addresses.items()}
+        self._default = _parse_url(settings.upstream)
+        setting_names = {form.PROVIDER: f"{form.PROVIDER}_base_url" for form in formats}
+        self._own = {name: _parse_url(getattr(settings, key, None)) for name, key in setting_names.items()}
 
     def target(self, path: bytes, query: bytes, headers: dict[bytes, bytes]) -> Target | None:
-        """None where no upstream speaks the protocol."""
+        """Where a request for `path` goes; None if no upstream serves its protocol."""
         form = format_of("POST", path.decode("latin-1"), self._formats) or USUAL
         if form.PROVIDER == USUAL.PROVIDER:  # unknown, or a path that other providers have too
-            form = next((each for each in self._formats if each.HEADER in headers), form)
-        found = self._own[form.PROVIDER] or self._any
-        if found is None:
+            form = next((other for other in self._formats if other.HEADER in headers), form)
+        upstream = self._own[form.PROVIDER] or self._default
+        if upstream is None:
             return None
-        base = found.target.rstrip(b"/")
+        base = upstream.target.rstrip(b"/")
         if path.startswith(_VERSION + b"/") and base and (form.BASE_HAS_VERSION or base.endswith(_VERSION)):
             path = path.removeprefix(_VERSION)
-        whole = base + path
-        target = whole + b"?" + query if query else whole
-        url = httpcore.URL(scheme=found.scheme, host=found.host, port=found.port, target=target)
-        host = b"[%b]" % found.host if b":" in found.host else found.host  # of IPv6
-        return Target(url, host if found.port is None else b"%b:%d" % (host, found.port))
+        path = base + path
+        target = path + b"?" + query if query else path
+        url = httpcore.URL(scheme=upstream.scheme, host=upstream.host, port=upstream.port, target=target)
+        host = b"[%b]" % upstream.host if b":" in upstream.host else upstream.host  # IPv6
+        return Target(url, host if upstream.port is None else b"%b:%d" % (host, upstream.port))
 
 
-def _read(url: str | None) -> httpcore.URL | None:
+def _parse_url(url: str | None) -> httpcore.URL | None:
     if url is None:
         return None
-    found = httpx.URL(url)  # which knows of hosts in other scripts
-    return httpcore.URL(scheme=found.raw_scheme, host=found.raw_host, port=found.port, target=found.raw_path)
+    parsed = httpx.URL(url)  # unlike httpcore, it encodes international host names
+    return httpcore.URL(
+        scheme=parsed.raw_scheme, host=parsed.raw_host, port=parsed.port, target=parsed.raw_path
+    )
 
 
 class UpstreamAnswer:
-    """An answer whose head has come. `headers` have their names in small letters."""
+    """An answer whose status and headers have come. The names of `headers` are in lower case."""
 
     def __init__(
         self,
@@ -100,22 +102,22 @@ class UpstreamAnswer:
         self._origin = origin
 
     def header(self, name: bytes) -> str:
-        """Empty where there is none; several are one list (RFC 9110, section 5.3)."""
-        return b", ".join(value for each, value in self.headers if each == name).decode("latin-1")
+        """A header's value, empty if missing; several are joined to a list (RFC 9110, section 5.3)."""
+        return b", ".join(value for other, value in self.headers if other == name).decode("latin-1")
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The body as it comes, in its encoding. Raises httpcore's errors."""
+        """Yields the body as it comes, still encoded. Raises httpcore's errors."""
         async for piece in cast(AsyncIterable[bytes], self._response.stream):
             yield piece
 
     async def close(self) -> None:
-        """Ends the connection where the answer has not been read to its end; else it may be used again."""
+        """Gives the connection back; it is closed if the answer was not read to its end."""
         await self._response.aclose()
         await self._connections.put(self._origin, self._connection)
 
 
 class Connections:
-    """HTTP/1.1 to any number of origins."""
+    """A pool of HTTP/1.1 connections to any number of origins."""
 
     def __init__(self, connect_seconds: float, silent_seconds: float) -> None:
         self._ssl = httpx.create_ssl_context()
@@ -125,7 +127,9 @@ class Connections:
     async def ask(
         self, method: str, url: httpcore.URL, headers: Headers, content: bytes | AsyncIterable[bytes]
     ) -> UpstreamAnswer:
-        """`content` goes out as it is. Raises httpcore's errors."""
+        """Sends a request with `content` as its body, and returns when the answer's head has come. Raises
+        httpcore's errors.
+        """
         request = httpcore.Request(
             method,
             url,
@@ -142,7 +146,7 @@ class Connections:
         return UpstreamAnswer(response, url.origin, connection, self)
 
     async def put(self, origin: httpcore.Origin, connection: httpcore.AsyncHTTPConnection) -> None:
-        """One that is done with."""
+        """Keeps a connection for the next request, if its answer was read to the end."""
         if not connection.is_idle():
             await connection.aclose()
             return
@@ -152,14 +156,14 @@ class Connections:
             await idle.popleft()[1].aclose()
 
     async def close(self) -> None:
-        """All that are idle."""
+        """Closes all idle connections."""
         for idle in self._idle.values():
             while idle:
                 with suppress(OSError, httpcore.NetworkError):
                     await idle.pop()[1].aclose()
 
     async def _take(self, origin: httpcore.Origin) -> httpcore.AsyncHTTPConnection:
-        """The one that was used last, if the upstream hasn't ended it; else a new one."""
+        """The connection that was used last, if the upstream hasn't closed it, or a new one."""
         idle = self._idle.setdefault(_key(origin), deque())
         while idle:
             _, connection = idle.pop()
@@ -176,12 +180,12 @@ def _key(origin: httpcore.Origin) -> bytes:
 
 
 def is_students(answer: UpstreamAnswer) -> bool:
-    """The upstream is a mirror too, and its student has answered."""
+    """Whether the upstream is a mirror itself and a student of it has answered."""
     return answer.header(HEADER).startswith("answered")
 
 
 def meaning_of(error: Exception) -> tuple[int, str, str]:
-    """Status, sentence and code of what kept the upstream from answering."""
+    """Status, message and code for the client where the upstream gave no answer."""
     if isinstance(error, httpcore.TimeoutException):
         return 504, "The upstream did not answer in time.", "upstream-timeout"
     if isinstance(error, httpcore.ConnectError):
@@ -190,22 +194,27 @@ def meaning_of(error: Exception) -> tuple[int, str, str]:
 
 
 def sent_on(headers: Headers, host: bytes, *, narrow: bool) -> Headers:
-    """A request's headers for the upstream. `narrow`: its answer has to be readable."""
+    """A request's headers for the upstream. `narrow`: accept no encoding but gzip, so that the relay can read
+    the answer.
+    """
     dropped = of_this_connection(headers) | _NOT_SENT_ON
-    found = []
+    sent = []
     for name, value in headers:
         if narrow and name == b"accept-encoding":
             value = READABLE.encode() if READABLE.encode() in value else b"identity"
         if name not in dropped:
-            found.append((name, value))
+            sent.append((name, value))
     if any(name == b"transfer-encoding" for name, _ in headers):
-        found.append((b"transfer-encoding", b"chunked"))
-    return [(b"host", host), *found]
+        sent.append((b"transfer-encoding", b"chunked"))
+    return [(b"host", host), *sent]
 
 
 def of_this_connection(headers: Headers) -> set[bytes]:
-    """Names in small letters."""
+    """The names, in lower case, of the headers that belong to one connection only."""
     named = {
-        each.strip().lower() for name, value in headers if name == b"connection" for each in value.split(b",")
+        option.strip().lower()
+        for name, value in headers
+        if name == b"connection"
+        for option in value.split(b",")
     }
-    return _OF_A_CONNECTION | named
+    return _CONNECTION_HEADERS | named

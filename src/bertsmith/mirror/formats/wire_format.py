@@ -1,7 +1,7 @@
-"""The contract of a wire format: all that a mirror and a guard have to know of one provider's calls.
+"""The contract of a wire format: all that the mirror and the guard need to know about one provider's API.
 
-A subclass a provider, in one file, and an instance of it in registry.py; or a file of one's own, named as
-`module:Class` (see docs/add-a-wire-format.md). Nobody else asks which format a call is in.
+Each provider has a subclass of `WireFormat` in a file of its own and an instance in registry.py; users name
+theirs as `module:Class` (docs/add-a-wire-format.md). No other code depends on which format a call is in.
 """
 
 import re
@@ -28,9 +28,9 @@ from bertsmith.mirror.call import (
 from bertsmith.mirror.formats.reading import Event
 
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
-_PIECE = 24  # characters of a streamed answer that come at once
-# What a request says beside its messages, by which the application steers the model or the provider.
-_OF_APPLICATION = frozenset((
+_CHUNK_LENGTH = 24  # characters in each chunk of a streamed answer
+# Keys of a request, beside its messages, with which the application steers the model or the provider.
+_APPLICATION_KEYS = frozenset((
     "audio", "betas", "billing_policy", "compaction", "container", "context_management", "conversation",
     "fallback_credit_token", "fallbacks", "function_call", "functions", "include", "instructions",
     "mcp_servers", "metadata", "modalities", "model", "moderation", "output_config", "output_format",
@@ -39,15 +39,15 @@ _OF_APPLICATION = frozenset((
     "safety_identifier", "service_tier", "stop", "stop_sequences", "stream_options", "system", "text",
     "thinking", "tool_choice", "tools", "truncation", "user", "verbosity", "web_search_options",
 ))  # fmt: skip
-_OF_MODEL = (  # types of items, as …_call; what a client refers to by its id is what the model said
+_MODEL_ITEM_TYPES = (  # beside …_call; an item that is referred to by its id was written by the model
     "compaction", "item_reference", "mcp_approval_request", "mcp_list_tools", "program", "reasoning",
 )  # fmt: skip
 
-Tokens = tuple[int | None, int | None]  # read and written; None where nobody says it
+Tokens = tuple[int | None, int | None]  # input and output tokens; None if unknown
 
 
 class ResponseBody(NamedTuple):
-    """`pieces` of the body, each sent as soon as it can be."""
+    """The body of an HTTP response: one piece, or the chunks of a stream in their order."""
 
     content_type: str
     pieces: list[bytes]
@@ -55,8 +55,11 @@ class ResponseBody(NamedTuple):
 
 @dataclass(frozen=True)
 class StudentCompletion:
-    """`body` is the parsed request and `path` what it asked for, with its query; `value` is what the student
-    says of it. `probabilities` may be empty where the protocol doesn't ask for them.
+    """A student's answer, to be written in a wire format.
+
+    `body` is the client's parsed request and `path` its path with the query; `value` is the student's answer.
+    `probabilities` may be empty where the protocol has no use for them. `number` is the unique part of the
+    answer's id, `at` its time in seconds since 1970.
     """
 
     request: CompletionRequest
@@ -75,34 +78,40 @@ class StudentCompletion:
 
     @property
     def text(self) -> str:
-        """The value as an LLM would write it."""
+        """The value as JSON, the way an LLM would write it."""
         return orjson.dumps(self.value).decode()
 
     @property
     def is_streamed(self) -> bool:
-        """As the client asked."""
+        """Whether the client asked for a stream."""
         return bool(self.body.get("stream"))
 
     def spread(self, name: str) -> list[tuple[Json, float]]:
-        """The probabilities of a field's values. Raises NotMirrored where the student gives none."""
-        found = self.probabilities.get(f"$.{name}")
-        if not found:
+        """The values of the field `name` with their probabilities. Raises NotMirrored if the student has
+        none.
+        """
+        spread = self.probabilities.get(f"$.{name}")
+        if not spread:
             raise NotMirrored("no-probabilities")
-        return found
+        return spread
 
     def text_pieces(self) -> Iterator[str]:
-        """The text, as a stream has it."""
+        """The text in chunks, for a stream."""
         text = self.text
-        for begin in range(0, len(text), _PIECE):
-            yield text[begin : begin + _PIECE]
+        for begin in range(0, len(text), _CHUNK_LENGTH):
+            yield text[begin : begin + _CHUNK_LENGTH]
 
 
 class WireFormat(ABC):
-    """`NAME` is in the store and in the log. Requests are told by the end of their path, `PATH`, or by one of
-    `WHOLE_PATHS`. `PROVIDER` names the mirror's address for it: openai is --openai-base-url, one without an
-    option of its own is --upstream; `BASE_HAS_VERSION` where its clients' base URLs end in /v1, and `HEADER`
-    marks its requests on paths that other providers have too. `KEY` is the usual variable of the environment
-    with its key; without one, the mirror can't ask in this format by itself.
+    """How one provider's requests and answers are recognised, read and written.
+
+    NAME                the format's name in the store and in the log
+    PATH, WHOLE_PATHS   a request is in this format if its path ends in PATH or is one of WHOLE_PATHS
+    PROVIDER            chooses the upstream: openai is --openai-base-url; without an option: --upstream
+    BASE_HAS_VERSION    whether the base URLs of its clients end in /v1
+    HEADER              a header that marks its requests on paths that other providers have too
+    KEY                 the usual environment variable of its API key; without one, the mirror can't send
+                        requests of its own in this format
     """
 
     NAME: ClassVar[str]
@@ -113,92 +122,92 @@ class WireFormat(ABC):
     HEADER: ClassVar[bytes] = b""
     KEY: ClassVar[str] = ""
 
-    # What the guard asks: the request's key with the input, why nothing can be judged where it holds none,
-    # who the model is in it, and the keys of the application's own words, which an answer may repeat; beside
-    # those of all protocols, keys whose single words are the protocol's, and keys and types of what is no
-    # text.
+    # For the guard: the request's key with the input, the reason if there is no input to judge, the role of
+    # the model, and the keys that hold the application's own words, which an answer may repeat. Then, beside
+    # those that all protocols share: keys whose one-word values belong to the protocol, and keys and types
+    # of media.
     INPUT: ClassVar[str] = "messages"
     NO_INPUT: ClassVar[str] = "malformed-request"
     MODEL_ROLE: ClassVar[str] = "assistant"
-    OF_APPLICATION: ClassVar[frozenset[str]] = _OF_APPLICATION
+    OF_APPLICATION: ClassVar[frozenset[str]] = _APPLICATION_KEYS
     WORDS: ClassVar[frozenset[str]] = frozenset()
     MEDIA: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def read_request(self, body: Mapping[str, Json]) -> CompletionRequest:
-        """Raises NotMirrored saying why."""
+        """Reads the JSON body of a request. Raises NotMirrored with the reason if it can't be mirrored."""
 
     @abstractmethod
     def read_answer(self, request: CompletionRequest, body: Mapping[str, Json]) -> Completion:
-        """Of a body with status 200, or of a joined stream. Raises NotMirrored saying why."""
+        """Reads the JSON body of an answer with status 200, or a joined stream. Raises NotMirrored."""
 
     def join(self, events: Iterable[Event]) -> Mapping[str, Json]:
-        """A stream's events as the body that would have come without streaming. Raises NotMirrored where
-        they end too early, and in a format that has no streams.
+        """Joins a stream's events to the body that the answer would have without streaming. Raises
+        NotMirrored if the stream ends too early, and in a format that has no streams.
         """
         raise NotMirrored("streamed")
 
     @abstractmethod
     def write(self, answer: StudentCompletion) -> ResponseBody:
-        """An answer of ours, whole or as a stream. Raises NotMirrored where the student can't give what the
-        client asked for.
+        """Writes a student's answer, at once or as a stream. Raises NotMirrored if the student can't give
+        what the client asked for, such as log probabilities.
         """
 
     @abstractmethod
     def error_body(self, message: str, code: str) -> Json:
-        """What the format's clients read where there is no answer to relay."""
+        """The JSON body of an error, for the format's clients, where there is no answer to relay."""
 
     def is_at(self, path: str) -> bool:
         """Whether a request for this path is in this format."""
         return path in self.WHOLE_PATHS or path.endswith(self.PATH)
 
     def model_of_path(self, path: str) -> str:
-        """What a path names, as those of Azure do; empty for none.
+        """The model that a path names, as Azure's paths do; empty if it names none.
 
         /openai/deployments/intents/chat/completions    intents
         /models/org/name/v1/chat/completions            org/name
         """
-        found = self._named.search(path.partition("?")[0])
-        return unquote(found["model"]) if found else ""
+        match = self._model_path.search(path.partition("?")[0])
+        return unquote(match["model"]) if match else ""
 
     @cached_property
-    def _named(self) -> re.Pattern[str]:
+    def _model_path(self) -> re.Pattern[str]:
         ends = "|".join(map(re.escape, (self.PATH, *self.WHOLE_PATHS)))
         return re.compile(rf"/(?:deployments|engines|models)/(?P<model>.+?)(?:/v\d+)?(?:{ends})$")
 
     def fits(self, request: Mapping[str, Json], answer: Mapping[str, Json]) -> bool:
-        """Whether a logged call without its path is in this format: by keys that no other has."""
+        """Whether a logged call whose path is unknown is in this format, by keys that no other format has."""
         return False
 
     def new_items(self, body: Mapping[str, Json]) -> list[Json]:
-        """Of the request's input, what came since the model last spoke, without the application's own words.
-        Raises NotMirrored.
+        """The items of the request's input since the model's last turn, without system messages. Raises
+        NotMirrored if there is no input.
         """
-        given = body.get(self.INPUT)
-        if isinstance(given, str):
-            return [given]
-        if not isinstance(given, list):
+        content = body.get(self.INPUT)
+        if isinstance(content, str):
+            return [content]
+        if not isinstance(content, list):
             raise NotMirrored(self.NO_INPUT)
-        items = [item for item in given if _field(item, "role") not in SYSTEM_ROLES]
+        items = [item for item in content if _field(item, "role") not in SYSTEM_ROLES]
         items = [item for item in items if _field(item, "type") != "configuration_update"]
         since = 0
-        for place, item in enumerate(items, 1):
-            kind, role = _field(item, "type"), _field(item, "role")
-            by_type = kind in _OF_MODEL or str(kind).endswith("_call")
+        for position, item in enumerate(items, 1):
+            item_type, role = _field(item, "type"), _field(item, "role")
+            by_type = item_type in _MODEL_ITEM_TYPES or str(item_type).endswith("_call")
             if role == self.MODEL_ROLE or (role is None and by_type):
-                since = place
-        return items[since:] or items  # it begins the model's answer
+                since = position
+        return items[since:] or items  # all, where the last item is the beginning of the model's answer
 
     def write_request(self, request: CompletionRequest) -> dict[str, Json]:
-        """What was asked, to be asked again by ourselves."""
+        """The JSON body that sends this request again, without a stream."""
         raise NotImplementedError
 
     def headers(self, key: str) -> Mapping[str, str]:
-        """Of a request of ours, with the provider's key where there is one."""
+        """The headers of a request that the mirror sends itself; `key` is the provider's API key or empty."""
         return {"authorization": f"Bearer {key}"} if key else {}
 
     def tokens_of(self, body: Mapping[str, Json]) -> Tokens:
-        """What an answer says that it cost, whether or not it can be read."""
+        """The token counts in an answer's body, also in one that `read_answer` refuses."""
         return None, None
 
 
@@ -207,17 +216,17 @@ def _field(item: Json, key: str) -> Json:
 
 
 def whole(body: Json) -> ResponseBody:
-    """An answer that comes at once."""
+    """A body that is sent at once, not as a stream."""
     return ResponseBody(JSON, [orjson.dumps(body)])
 
 
 def data(value: Json) -> bytes:
-    """One event without a name."""
+    """One server-sent event without a name, `value` as its JSON data."""
     return b"data: " + orjson.dumps(value) + b"\n\n"
 
 
 def named_event(kind: str, **more: Any) -> bytes:
-    """One event that is called as its type."""
+    """One server-sent event whose name is its `type`, with the keys `more` beside it."""
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps({"type": kind, **more}))
 
 
