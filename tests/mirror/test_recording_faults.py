@@ -373,7 +373,7 @@ def test_a_fault_of_ours_is_never_the_clients(mirror: RunningMirror, monkeypatch
     assert answer.status == 200
     assert answer.headers["x-bertsmith"] == "passthrough; reason=mirror-error"
     monkeypatch.undo()
-    monkeypatch.setattr("bertsmith.mirror.recorder.call_of", broken)
+    monkeypatch.setattr("bertsmith.mirror.recorder.read_call", broken)
     assert mirror.ask(CHAT, body_of("card")).status == 200
     wait_until(lambda: mirror.app.recorder.failed == 1)
     monkeypatch.undo()
@@ -387,7 +387,7 @@ def test_an_audit_whose_answer_cannot_be_read_is_no_evidence(
     def fault(*_: Any) -> Any:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr("bertsmith.mirror.recorder.call_of", fault)
+    monkeypatch.setattr("bertsmith.mirror.recorder.read_call", fault)
     _, recorder = failing
     told: list[CallOutcome] = []
     recorder.told = told.append
@@ -425,7 +425,7 @@ def test_a_batch_that_cannot_be_told_of_does_not_end_the_recording(
 ) -> None:
     store, recorder = failing
     said = list[str]()
-    monkeypatch.setattr(recorder, "_say", said.append)
+    monkeypatch.setattr(recorder, "_report", said.append)
 
     def told(_: Any) -> None:
         raise RuntimeError("a bug")
