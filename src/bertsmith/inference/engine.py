@@ -1,5 +1,7 @@
-"""Where all that predicts begins: a model made ready for inference, on its device, its products in one
-precision, beside its tokenizer; and what is no list of texts, refused before it is read.
+"""Prepares models for inference: device, precision of matrix products, tokenizer. All that predicts begins
+here.
+
+Also checks that an argument is a list of texts, before it is read.
 """
 
 from collections.abc import Iterable, Mapping, Set, Sized
@@ -25,7 +27,9 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 class Engine(NamedTuple, Generic[Model]):
-    """Several threads may use it at once; by the kernels each gets the same bits as alone."""
+    """A model prepared for inference, with its tokenizer. Several threads may use it at once; with the
+    kernels each gets the same bits as if it were alone.
+    """
 
     model: Model
     tokenizer: Tokenizer
@@ -36,14 +40,14 @@ class Engine(NamedTuple, Generic[Model]):
 def start_engine(
     model: Model, folder: Path, device: torch.device | str = "auto", compute_dtype: torch.dtype | None = None
 ) -> Engine[Model]:
-    """The model itself, an encoder or one with a head, which only computes from now on; `folder` has its
+    """Prepares `model`, an encoder or a model with a head, for inference, in place. `folder` has its
     tokenizer.
 
-    `device` "auto" is a GPU where there is one. Products of the layers are in `compute_dtype`: by default in
-    int16 by the compiled kernels on a processor, in bfloat16 for an encoder alone on a GPU that has it, and
-    in float32 elsewhere. Heads compute in float32.
+    `device` "auto" is a GPU if there is one. `compute_dtype` is the precision of the layers' matrix products:
+    by default int16 by the compiled kernels on a processor, bfloat16 for an encoder alone on a GPU that has
+    it, and float32 otherwise. Heads compute in float32.
 
-    Raises InputError for int16 without kernels, TokenizerError for the tokenizer.
+    Raises InputError for int16 without kernels, TokenizerError for a folder without a usable tokenizer.
     """
     on, compute_dtype = make_ready(model, device, compute_dtype)
     return Engine(model, load_own_tokenizer(folder, _find_encoder(model).config), on, compute_dtype)
@@ -52,30 +56,34 @@ def start_engine(
 def make_ready(
     model: nn.Module, device: torch.device | str = "auto", compute_dtype: torch.dtype | None = None
 ) -> tuple[torch.device, torch.dtype]:
-    """The same without a tokenizer; returns where the model computes now, and in what."""
+    """Prepares a model for inference as `start_engine` does, without a tokenizer. Returns its device and the
+    precision of its matrix products.
+    """
     encoder = _find_encoder(model)
-    if isinstance(encoder, StaticTable):  # multiplies nothing: a processor is as good as anything
+    if isinstance(encoder, StaticTable):  # it multiplies nothing, so a GPU wouldn't help
         model.eval()
         return torch.device("cpu"), torch.float32
-    on = device_of(device)
-    model.to(on)
-    alone_on_a_gpu = on.type == "cuda" and encoder is model
-    # A processor's never is bfloat16: cosines must not depend by more than 1e-5 on which one it was.
-    usual = Hardware.detect().precision if alone_on_a_gpu else usual_precision(encoder)
-    compute_dtype = compute_dtype or usual
+    target_device = device_of(device)
+    model.to(target_device)
+    alone_on_a_gpu = target_device.type == "cuda" and encoder is model
+    # Never bfloat16 on a processor: cosines must not differ by more than 1e-5 between processors.
+    default = Hardware.detect().precision if alone_on_a_gpu else usual_precision(encoder)
+    compute_dtype = compute_dtype or default
     prepare_for_inference(encoder, compute_dtype)
-    if on.type == "cpu":  # now, not in a call: while they begin, torch's number for new threads is another
+    if target_device.type == "cpu":  # now, not in a call: while threads start, torch's thread count differs
         one_core_threads(torch.get_num_threads())
     if encoder is not model:
         by_kernels(model)
-    model.eval()  # once and for all: what ends in one thread must not turn dropout on in another
-    return on, compute_dtype
+    model.eval()  # for good: a call that ends in one thread must not turn dropout on in another
+    return target_device, compute_dtype
 
 
 def autocasting(
     encoder: Bert | StaticTable, device: torch.device, compute_dtype: torch.dtype
 ) -> AbstractContextManager[object]:
-    """What the encoder is to compute within: nothing, where its layers compute so by themselves."""
+    """The autocast context for the encoder's forward pass; empty if its layers compute in this precision by
+    themselves.
+    """
     if isinstance(encoder, StaticTable):
         return nullcontext()
     first = encoder.layers[0]
@@ -92,8 +100,8 @@ def _find_encoder(model: nn.Module) -> Bert | StaticTable:
 
 
 def require_texts(texts: Any) -> None:
-    """Anything that gives text after text. Raises InputError for one text, a table, or what has no order:
-    what iterates over something else than its texts would get vectors and predictions of that.
+    """Raises InputError unless `texts` is an iterable of texts: for a single text, a table, a set or a
+    mapping, which would iterate over something else than texts.
     """
     if isinstance(texts, str):
         raise InputError(f"Expected a list of texts, found one text: {texts[:60]!r}. Put it in a list.")
@@ -108,7 +116,7 @@ def require_texts(texts: Any) -> None:
 
 
 def require_list(texts: Any) -> None:
-    """The same, of a known number."""
+    """Raises InputError as `require_texts` does, and for an iterable whose length isn't known."""
     require_texts(texts)
     if not isinstance(texts, Sized):
         raise InputError(
@@ -117,10 +125,10 @@ def require_list(texts: Any) -> None:
         )
 
 
-def require_count(found: int, expected: int) -> None:
-    """Raises InputError where a list gave more or fewer than its length says."""
-    if found != expected:
+def require_count(count: int, expected: int) -> None:
+    """Raises InputError if a list gave more or fewer texts than its length says."""
+    if count != expected:
         raise InputError(
             f"Expected {expected:,} texts, as the list's length says, but it gave "
-            f"{'more' if found > expected else f'{found:,}'}. Give them as a list."
+            f"{'more' if count > expected else f'{count:,}'}. Give them as a list."
         )

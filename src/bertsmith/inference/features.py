@@ -1,5 +1,5 @@
-"""Vectors of a frozen encoder: of texts, of their pieces or of words, from any layer or several together
-(Devlin et al. 2019, section 5.3 and table 7).
+"""Features: vectors of texts, tokens or words from a frozen encoder, from any layer or several layers
+combined (Devlin et al. 2019, section 5.3 and table 7).
 
 E texts, N tokens in the packed batch, R rows that are read, H hidden size, D width of a vector.
 """
@@ -50,14 +50,16 @@ USUAL_STRIDE = 32
 
 @dataclass(frozen=True)
 class LayerMix:
-    """Layers by number, 0 the embeddings, and what becomes of several: summed, or else side by side."""
+    """Layers by number, where 0 is the embeddings. Several layers are summed, or else concatenated."""
 
     numbers: tuple[int, ...]
     summed: bool = False
 
     @classmethod
     def parse(cls, layers: LayerChoice, last: int) -> "LayerMix":
-        """Of an encoder with `last` layers; negative numbers count from the end. Raises InputError."""
+        """Parses a choice of layers of an encoder with `last` layers; negative numbers count from the end.
+        Raises InputError for unknown layers.
+        """
         top = tuple(range(max(last - 3, 0), last + 1))
         named = {"last": cls((last,)), "last4-sum": cls(top, True), "last4-concat": cls(top)}
         if isinstance(layers, str):
@@ -71,26 +73,26 @@ class LayerMix:
         return cls(tuple(int(number) % (last + 1) for number in numbers))  # type: ignore[call-overload]
 
     def of(self, states: Sequence[Tensor]) -> Tensor:
-        """(N, H) of every layer -> (N, D)."""
+        """Combines the chosen ones of all layers' hidden states, (N, H) each -> (N, D)."""
         chosen = [states[number] for number in self.numbers]
         return torch.stack(chosen).sum(0) if self.summed else torch.cat(chosen, 1)
 
     def width(self, hidden_size: int) -> int:
-        """D."""
+        """D, the width of the combined vector."""
         return hidden_size if self.summed else hidden_size * len(self.numbers)
 
 
 class Features:
-    """A frozen encoder. Computes no gradient, and batches texts of like length, so that nothing is padded.
+    """A frozen encoder that turns texts into vectors, without gradients and without padding.
 
     >>> Features("minilm").encode(["The court granted the motion.", "Denied."]).shape
     (2, 384)
 
-    pooling: mean or max over all rows of a text, special tokens among them, as sentence-transformers does;
-    cls; tokens, a vector for each piece of the vocabulary; words, for each word that of its first piece.
-    max_length counts tokens with special ones; the default is 256, or the model's longest input if less.
-    Longer texts are windows that share `stride` tokens (32, or a quarter of a window too short for that);
-    with stride None they are cut.
+    pooling: mean or max over all tokens of a text, including special ones, as in sentence-transformers; cls;
+    tokens, a vector for each token; words, for each word the vector of its first token. max_length counts
+    tokens, including special ones; the default is 256, or the model's longest input if that is less. Longer
+    texts are read in windows that overlap by `stride` tokens (32, or a quarter of a window too short for
+    that); with stride None they are truncated.
     """
 
     @door(max_length=optional(whole(1)), stride=optional(whole(0)), batch_tokens=optional(whole(1)))
@@ -105,7 +107,9 @@ class Features:
         batch_tokens: int | None = None,
         device: torch.device | str = "auto",
     ) -> None:
-        """Raises ModelError when there is no such model, InputError for a choice that it doesn't have."""
+        """Opens an encoder by path, alias or hub name. Raises ModelError when there is no such model,
+        InputError for layers, pooling or lengths that it doesn't have.
+        """
         if pooling not in get_args(FeaturePooling):
             raise InputError(f"pooling must be {', '.join(get_args(FeaturePooling))}, found {pooling!r}.")
         folder = encoder_folder(locate_model(model).folder)
@@ -133,63 +137,67 @@ class Features:
 
     @property
     def width(self) -> int:
-        """D, the width of what `encode` gives."""
+        """D, the width of the vectors that `encode` returns."""
         return self.mix.width(self.encoder.config.hidden_size)
 
     def encode(self, texts: Sequence[Text], progress: Progress | None = None) -> Vectors | list[Vectors]:
-        """(E, D); with pooling tokens or words, for each text (pieces, D) or (words, D).
+        """Encodes texts: (E, D), or with pooling tokens or words a list of (tokens, D) or (words, D) each.
 
-        A text is a string or a pair of strings; for words a string or the words themselves. A vector depends
-        on its text alone: other texts in the batch change the last bits.
+        A text is a string or a pair of strings; for words, a string or a list of words. A vector depends on
+        its text alone, except that other texts in the batch change the last bits.
         """
-        return self._of_mixes(texts, [self.mix], progress)[0]
+        return self._compute_mixes(texts, [self.mix], progress)[0]
 
     def layer_by_layer(
         self, texts: Sequence[Text], progress: Progress | None = None
     ) -> list[Vectors | list[Vectors]]:
-        """As `encode`, of each layer by itself and the embeddings first, from one pass over the texts."""
+        """As `encode`, for each layer by itself, the embeddings first, in one pass over the texts."""
         count = self.encoder.config.num_hidden_layers + 1
-        return self._of_mixes(texts, [LayerMix((number,)) for number in range(count)], progress)
+        return self._compute_mixes(texts, [LayerMix((number,)) for number in range(count)], progress)
 
-    def _of_mixes(
+    def _compute_mixes(
         self, texts: Sequence[Text], mixes: Sequence[LayerMix], progress: Progress | None
     ) -> list[Vectors | list[Vectors]]:
-        """All mixes are of one width."""
+        """Encodes texts once for several mixes of layers, all of one width."""
 
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:
             states = self.encoder.all_hidden_states(batch)
             mixed = [select_rows(mix.of(states), layout.rows) for mix in mixes]
             if not self._by_row:  # (R, D) -> (E, D)
-                mixed = [pool_examples(each, layout, cast(Pooling, self.pooling)) for each in mixed]
+                mixed = [
+                    pool_examples(states_of_mix, layout, cast(Pooling, self.pooling))
+                    for states_of_mix in mixed
+                ]
             return torch.stack(mixed)
 
-        encoded = self._encoded(texts)
-        found: list[list[Vectors]] = [[np.empty(0, np.float32)] * len(encoded) for _ in mixes]
+        encoded = self._encode_texts(texts)
+        results_of_mixes: list[list[Vectors]] = [[np.empty(0, np.float32)] * len(encoded) for _ in mixes]
         done = 0
-        for numbers, layout, vectors in forward_passes(compute, encoded, self.device, self.batch_tokens):
+        for indices, layout, vectors in forward_passes(compute, encoded, self.device, self.batch_tokens):
             ends = np.cumsum(layout.rows_of_example)[:-1]
-            for of_mix, results in zip(vectors, found, strict=True):
-                pieces = np.split(of_mix, ends) if self._by_row else of_mix
-                for number, piece in zip(numbers, pieces, strict=True):
-                    words = encoded[number].decoding  # which row is each word's, where several share one
-                    results[number] = piece if words is None else piece[words]
-            done += len(numbers)
+            for vectors_of_mix, results in zip(vectors, results_of_mixes, strict=True):
+                parts = np.split(vectors_of_mix, ends) if self._by_row else vectors_of_mix
+                for index, vector in zip(indices, parts, strict=True):
+                    # The row of each word, because several words may share one.
+                    first_rows = encoded[index].decoding
+                    results[index] = vector if first_rows is None else vector[first_rows]
+            done += len(indices)
             if progress is not None:
                 progress(done, len(encoded), "texts")
         if self._by_row:
-            return list(found)
+            return list(results_of_mixes)
         hidden_size = self.encoder.config.hidden_size
         return [
             np.stack(results) if results else np.empty((0, mix.width(hidden_size)), np.float32)
-            for mix, results in zip(mixes, found, strict=True)
+            for mix, results in zip(mixes, results_of_mixes, strict=True)
         ]
 
     @property
     def _by_row(self) -> bool:
         return self.pooling in ("tokens", "words")
 
-    def _encoded(self, texts: Sequence[Text]) -> list[EncodedExample]:
-        """Texts as windows, with the rows that the pooling reads."""
+    def _encode_texts(self, texts: Sequence[Text]) -> list[EncodedExample]:
+        """Encodes texts as windows, with the rows that the pooling reads."""
         require_list(texts)
         if self.pooling == "tokens":
             for number, text in enumerate(texts, 1):
@@ -198,27 +206,29 @@ class Features:
                         f"text {number}: vectors of pieces are made for single texts, found "
                         f"{type(text).__name__}. Give pairs one by one, or words with pooling='words'."
                     )
-            return [self._pieces_of(pieces) for pieces in self.tokenizer.encode_pieces(list(map(str, texts)))]
-        kind = Tagging if self.pooling == "words" else Classification
-        task = kind(kind.Settings(max_length=self.max_length, stride=self.stride))
+            return [
+                self._encode_tokens(pieces) for pieces in self.tokenizer.encode_pieces(list(map(str, texts)))
+            ]
+        task_class = Tagging if self.pooling == "words" else Classification
+        task = task_class(task_class.Settings(max_length=self.max_length, stride=self.stride))
         examples = [task.example(text, f"text {number}") for number, text in enumerate(texts, 1)]
         encoded = list(encode_examples(task, examples, self.tokenizer).encoded)
         if self.pooling in ("words", "cls"):
             return encoded
-        reading_all = []
-        for each in encoded:
-            wide = [replace(window, rows=every_row(len(window.token_ids))) for window in each.windows]
-            reading_all.append(EncodedExample(tuple(wide)))
-        return reading_all
+        with_all_rows = []
+        for example in encoded:
+            wide = [replace(window, rows=every_row(len(window.token_ids))) for window in example.windows]
+            with_all_rows.append(EncodedExample(tuple(wide)))
+        return with_all_rows
 
-    def _pieces_of(self, pieces: Pieces) -> EncodedExample:
-        """Each piece is read in the window that shows most of its surroundings."""
+    def _encode_tokens(self, tokens: Pieces) -> EncodedExample:
+        """Encodes a text's tokens as windows. Each token is read in the window with most of its context."""
         room = self.max_length - special_tokens(self.tokenizer, 1)
         before = len(self.tokenizer.template.before)  # [CLS]
-        ranges = windows(pieces.ids, room, self.stride, self.tokenizer.truncation)
+        ranges = windows(tokens.ids, room, self.stride, self.tokenizer.truncation)
         owners = owner(ranges)
-        made = []
+        windows_of_text = []
         for number, (start, end) in enumerate(ranges):
             rows = np.flatnonzero(owners[start:end] == number) + before
-            made.append(Window(*join_segments(self.tokenizer, pieces.ids[start:end]), rows))
-        return EncodedExample(tuple(made))
+            windows_of_text.append(Window(*join_segments(self.tokenizer, tokens.ids[start:end]), rows))
+        return EncodedExample(tuple(windows_of_text))

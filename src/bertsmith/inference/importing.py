@@ -1,6 +1,6 @@
-"""A checkpoint of old → a model folder with golden answers.
+"""import_legacy: converts a legacy checkpoint into a model folder with golden answers.
 
-Whether it can be used for what it says it is for is tried, so that it is said before it is needed.
+The new folder is loaded once, so that a checkpoint that can't be used for its purpose is noticed at once.
 """
 
 from dataclasses import replace
@@ -25,12 +25,12 @@ _USES: dict[ModelKind, str] = {
 
 @door(folder=place, out=place)
 def import_legacy(folder: Path | str, out: Path | str) -> ConversionResult:
-    """Writes `out` from a folder with weights of old (pytorch_model.bin, flax_model.msgpack, TensorFlow's
-    PREFIX.index with its data), as `convert_legacy` reads them, with golden answers. A note says where the
-    result can't be used for what it is for.
+    """Converts a folder with legacy weights (pytorch_model.bin, flax_model.msgpack, TensorFlow's PREFIX.index
+    with its data), as `convert_legacy` does, to the folder `out`, and writes golden answers. A note says so
+    if the result can't be used for its purpose.
 
-    Raises ModelError when a file holds anything but tensors, is cut, doesn't fit its config.json or can't be
-    kept; InputError when `out` exists.
+    Raises ModelError when a file holds anything but tensors, is truncated, doesn't fit its config.json or
+    can't be kept; InputError when `out` exists.
     """
     imported = convert_legacy(folder, out)
     refused = _why_unusable(Path(out))
@@ -39,7 +39,7 @@ def import_legacy(folder: Path | str, out: Path | str) -> ConversionResult:
 
 
 def _why_unusable(folder: Path) -> str:
-    """What the folder can't be used for, and why; empty where it can. Loads the model."""
+    """Why the folder can't be used for its purpose, as a note; empty if it can. Loads the model."""
     kind = model_kind(folder)
     try:
         if kind == "task":
@@ -47,9 +47,9 @@ def _why_unusable(folder: Path) -> str:
         elif kind == "masked-language":
             load_pretraining_model(folder)
         else:
-            found = read_sentence_settings(folder)
-            if found.projection is not None:
-                read_projection(found.projection, load_encoder(found.encoder).config.hidden_size)
+            settings = read_sentence_settings(folder)
+            if settings.projection is not None:
+                read_projection(settings.projection, load_encoder(settings.encoder).config.hidden_size)
     except BertsmithError as error:
         return f"the folder can't be used for {_USES[kind]}: {error}"
     return ""

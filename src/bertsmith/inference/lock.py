@@ -1,4 +1,6 @@
-"""One writer at a time, and one maker: locks that the system itself lets go of when their process dies."""
+"""Locks for one writer of a folder and one creator of an index; the system releases them when a
+process dies.
+"""
 
 import os
 from collections.abc import Iterator
@@ -13,10 +15,11 @@ LOCK = ".lock"
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Raises InputError naming the process that is writing to the folder already, ResourceError if none may.
+    """Holds the folder's write lock. Raises InputError naming the process that holds it already,
+    ResourceError if the folder can't be written to.
 
-    The file with the writer's number stays behind, its lock doesn't: after SIGKILL, a crash or a power cut
-    the next writer finds it free. Readers take no lock.
+    The file with the writer's process id stays behind, but its lock doesn't: after SIGKILL, a crash or a
+    power cut the next writer can take it. Readers take no lock.
     """
     path = Path(folder) / LOCK
     try:
@@ -43,9 +46,10 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def sole_maker(folder: Path) -> Iterator[None]:
-    """Waits while another process makes an index in the same parent folder, which is made if need be.
+    """Holds the lock of the parent folder while an index is created in it; waits if another process holds it.
+    Creates the parent folder if it doesn't exist.
 
-    The parent itself is locked, so that no file is left in it.
+    The folder itself is locked, so that no lock file is left in it.
     """
     parent = Path(folder).absolute().parent
     make_folder(parent)

@@ -1,4 +1,4 @@
-"""A pre-trained model from its folder: filled masks, and figures on text it has not seen."""
+"""MaskedLanguageModel: fills masks by a pre-trained model, and evaluates it on held-out text."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from bertsmith.text.tokens.value_tokenizers import PatchTokenizer
 
 @dataclass(frozen=True)
 class MaskedLanguageModel:
-    """A model with its tokenizer, ready to be asked.
+    """A pre-trained model with its tokenizer, prepared for inference.
 
     >>> model = MaskedLanguageModel.load("runs/law/model")
     >>> model.fill_mask("The court [MASK] the appeal.")
@@ -43,9 +43,9 @@ class MaskedLanguageModel:
         device: torch.device | str = "auto",
         compute_dtype: torch.dtype | None = None,
     ) -> "MaskedLanguageModel":
-        """By path, alias or hub name. Computes on a GPU where there is one, unless `device` says otherwise.
-        Products of the encoder are in `compute_dtype`: float32, or int16 by the compiled kernels, the default
-        where these are.
+        """Opens a model by path, alias or hub name. Computes on a GPU if there is one, unless `device` names
+        another device. `compute_dtype` is the precision of the encoder's matrix products: float32, or int16
+        by the compiled kernels, the default where these are installed.
 
         Raises ModelError when the checkpoint has no masked-language head, InputError for int16 without
         kernels and for other precisions.
@@ -57,24 +57,27 @@ class MaskedLanguageModel:
 
     @door(text=text, top=whole(1))
     def fill_mask(self, text: str, top: int = 5) -> list[list[MaskCandidate]]:
-        """The `top` candidates for each mask, see bertsmith.tasks.pretraining.fill_mask."""
+        """Returns the `top` candidates for each mask of a text (see
+        bertsmith.tasks.pretraining.fill_mask).
+        """
         return fill(self.model, self.tokenizer, text, top)
 
     @door(data=place, max_tokens=whole(1), sequence_length=whole(8))
     def evaluate(
         self, data: str | Path, max_tokens: int = 1_000_000, sequence_length: int = 128
     ) -> dict[str, float]:
-        """Masked-language loss, perplexity and accuracy, and next-sentence or sentence-order accuracy where
-        the model has that head; of series and images the error of values when half of the patches are masked.
+        """Evaluates the model: masked-language loss, perplexity and accuracy, and next-sentence or
+        sentence-order accuracy if the model has that head. For series and images, the error of values with
+        half of the patches masked.
 
-        The loss of a masked piece depends on what a piece is. In nats a character, models with different
-        vocabularies can be compared: `mlm_loss_per_character` is of single pieces, which may see the rest of
-        their word, `whole_word_loss_per_character` of words of which all pieces are hidden.
+        The loss of a token depends on the vocabulary. In nats per character, models with different
+        vocabularies can be compared: `mlm_loss_per_character` masks single tokens, which may see the rest of
+        their word; `whole_word_loss_per_character` masks all tokens of a word.
 
-        `data` is a corpus or a token store; its held-out part is used where it has one (`measured_split`). Of
-        a single document there are no figures of pairs. A row of a table is never divided, whatever the
-        `sequence_length`. The masks are the same at every call. Raises InputError when there is nothing to
-        measure, StoreError for a store that is damaged or of another tokenizer.
+        `data` is a corpus or a token store, of which the held-out part is used if there is one (see
+        `measured_split`). A single document gives no figures of pairs. A table's row is never divided,
+        whatever the `sequence_length`. The masks are the same at every call. Raises InputError when there is
+        nothing to evaluate, StoreError for a store that is damaged or of another tokenizer.
         """
         path = Path(data)
         split = measured_split(path)
@@ -99,8 +102,8 @@ class MaskedLanguageModel:
             raise InputError(f"{path} has no text to measure on.")
         store.verify()
         next_sentence = self.model.next_sentence is not None and len(store) > 1
-        enough = max(sequence_length, table_row_length(path) or 0)
-        length = min(enough, self.model.config.max_length)
+        least_length = max(sequence_length, table_row_length(path) or 0)
+        length = min(least_length, self.model.config.max_length)
         stream = PretrainingStream(
             store,
             self.tokenizer,
@@ -122,14 +125,14 @@ class MaskedLanguageModel:
         words = task.sums(0, 1, masker=Masker(self.tokenizer, MaskingRates(whole_words=True), device))
         require_finite(torch.tensor([*sums.values(), *words.values()]))
         metrics = task.metrics(sums)
-        for name, found in (("mlm_loss_per_character", sums), ("whole_word_loss_per_character", words)):
-            if found["mlm_characters"]:
-                metrics[name] = found["mlm_loss"] / found["mlm_characters"]
+        for name, masked_sums in (("mlm_loss_per_character", sums), ("whole_word_loss_per_character", words)):
+            if masked_sums["mlm_characters"]:
+                metrics[name] = masked_sums["mlm_loss"] / masked_sums["mlm_characters"]
         return metrics
 
 
 def measured_split(data: Path) -> Split:
-    """What `evaluate` measures of a corpus or a token store: its held-out part, or train if there is none."""
+    """The split of a corpus or token store that `evaluate` uses: heldout, or train if heldout is empty."""
     from bertsmith.text.corpus.corpus import Corpus  # here for the same reason
 
     if _is_store(data):

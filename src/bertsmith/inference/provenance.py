@@ -1,5 +1,5 @@
-"""What a fine-tuned model came from, found again for its baselines: the rows that it learned from, and the
-encoder as it was before it saw any label, under a linear model of the same rows (the oldest use of BERT).
+"""Finds what a fine-tuned model came from, for its baselines: the rows that it learned from, and the encoder
+as it was before fine-tuning, on whose features a linear model learns from the same rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,10 +27,12 @@ from bertsmith.text.labelled.labelled_files import labelled_files, named_files
 
 @dataclass(frozen=True)
 class TrainedOn:
-    """What a folder's provenance says of its training files: `paths` as they were given, and the SHA-256 of
-    each file. `dev_share` of them was held out as dev, if any. `columns` are those that they were read from,
-    where the task's settings name others, and their encoding; `besides` are files that stand in a folder and
-    weren't learned from, and `format` is what those of a folder have.
+    """A model's training files, from its folder's provenance.
+
+    `paths` are as they were given, with the SHA-256 of each file. `dev_share` of their rows were held out, if
+    any. `columns` are their columns, where these differ from the task's settings, and their encoding.
+    `besides` are files in the same folder that weren't learned from; `format` is the format of a folder's
+    files.
     """
 
     paths: tuple[Path, ...]
@@ -42,29 +44,33 @@ class TrainedOn:
 
     @classmethod
     def of_folder(cls, folder: Path) -> "TrainedOn | None":
-        """None for a folder that tells of no training file."""
+        """Reads a folder's provenance. None if it names no training file."""
         manifest = read_manifest(folder)
         provenance = manifest.provenance if manifest is not None else {}
         recipe, hashes = provenance.get("recipe", {}), provenance.get("sha256", {})
-        own = tuple(str(hashes[name]) for name in hashes if name == "train" or name.startswith("train "))
-        if "train" not in recipe or not own:
+        train_hashes = tuple(
+            str(hashes[name]) for name in hashes if name == "train" or name.startswith("train ")
+        )
+        if "train" not in recipe or not train_hashes:
             return None
         held_out = recipe.get("dev") is None and provenance.get("judged_by") != CROSS_VALIDATION
         share = recipe.get("dev_share") if held_out else None
-        given = [recipe["train"]] if isinstance(recipe["train"], str) else recipe["train"]
+        train_paths = [recipe["train"]] if isinstance(recipe["train"], str) else recipe["train"]
         besides = tuple(str(recipe[name]) for name in ("dev", "test", "unlabelled") if recipe.get(name))
         besides += tuple(map(str, recipe.get("texts", ())))  # of a distillation
         settings = recipe.get("settings", {})
         columns = {"encoding": settings.get("encoding")} | provenance.get("columns", {})
-        return cls(tuple(map(Path, given)), own, share, columns, besides, settings.get("format"))
+        return cls(
+            tuple(map(Path, train_paths)), train_hashes, share, columns, besides, settings.get("format")
+        )
 
     @property
     def name(self) -> str:
-        """What messages call the rows by."""
+        """The files' name in messages."""
         return named_files(self.paths)
 
     def are_at(self, paths: Sequence[Path]) -> bool:
-        """Whether the files are there, unchanged."""
+        """Whether these files exist and have the hashes of the training files."""
         try:
             files = self._files(paths)
         except InputError:
@@ -72,7 +78,7 @@ class TrainedOn:
         return all(file.is_file() for file in files) and tuple(map(sha256, files)) == self.sha256
 
     def rows(self, task: Task[Any], paths: Sequence[Path]) -> list[Any]:
-        """What was trained on of the files, which may have moved: not the part that was held out."""
+        """Reads the rows that the model learned from, without those held out. The files may have moved."""
         reader = reading_columns(task, self.columns)
         examples = reader.read_files(self._files(paths))
         return examples if self.dev_share is None else hold_out(task, examples, self.dev_share)[0]
@@ -82,8 +88,8 @@ class TrainedOn:
 
 
 def encoder_before(folder: Path) -> Path | None:
-    """The folder of the encoder that a model was fine-tuned from; None where that isn't known, or isn't here
-    with the weights that it had then. The hub is never asked: whoever loads a model hasn't named another.
+    """The folder of the encoder that a model was fine-tuned from; None if that is unknown, or isn't on this
+    machine with the same weights. Never downloads: whoever loads a model didn't ask for another one.
     """
     provenance = _provenance(folder)
     named = str(provenance.get("recipe", {}).get("model", ""))
@@ -91,17 +97,17 @@ def encoder_before(folder: Path) -> Path | None:
     installed = alias is not None and find_spec(alias.module) is not None
     if not named or not (installed or Path(named).is_dir()):
         return None
-    found, known = locate_model(named).folder, provenance.get("encoder_sha256")
-    if known is None:  # of older models
-        return found
-    weights = found / WEIGHTS
-    return found if weights.is_file() and sha256(weights) == known else None
+    encoder, expected = locate_model(named).folder, provenance.get("encoder_sha256")
+    if expected is None:  # an older model, whose folder has no hash of its encoder
+        return encoder
+    weights = encoder / WEIGHTS
+    return encoder if weights.is_file() and sha256(weights) == expected else None
 
 
 def encoder_of_baseline(folder: Path) -> Path | None:
-    """That encoder, as a baseline of the model in `folder`. None, as in training, where the model is this
-    baseline itself, and where layers began anew: features of random layers say little, and those of the
-    layers that went aren't the model's beginning.
+    """The encoder before fine-tuning, as a baseline of the model in `folder`. None, as in training, if the
+    model is this baseline itself, or if layers were reinitialised: then the model didn't start from that
+    encoder.
     """
     provenance = _provenance(folder)
     is_itself = provenance.get("method") == "linear"
@@ -112,10 +118,10 @@ def encoder_of_baseline(folder: Path) -> Path | None:
 def frozen_predictions(
     task: Task[Any], source: Path, train: Sequence[Any], split: EncodedExamples, device: torch.device
 ) -> dict[str, list[Prediction]]:
-    """By the baseline's name, of the split's examples; empty for a head that isn't linear in features. How
-    alike two texts are the encoder says without one.
+    """Predictions of the frozen encoder with a linear head for the split's examples, by the baseline's name.
+    Empty for a head that isn't linear in features. For tasks that compare vectors the encoder needs no head.
 
-    `task` is used up: its confidence isn't to be the fine-tuned model's.
+    `task` is changed and can't be used afterwards: it is calibrated for this baseline.
     """
     model = begin_task_model(source, task).model.eval().to(device)
     task.bind(model.head)
@@ -126,16 +132,18 @@ def frozen_predictions(
     if probe is not None:
         start = probe.best()
         start.apply(model)
-        rows, said = probe.judge_some(start.strength)
+        rows, outputs = probe.judge_some(start.strength)
         assert probe.examples is not None
-        judged = probe.examples.some(rows)
-        task.calibrate(said, judged.examples, judged.encoded)
+        examples = probe.examples.some(rows)
+        task.calibrate(outputs, examples.examples, examples.encoded)
     encoded = encode_examples(task, split.examples, tokenizer).encoded
     name = FROZEN if probe is not None else FROZEN_ALONE
     return {name: task.decode(outputs_of(model, encoded), split.examples, encoded)}
 
 
 def _provenance(folder: Path) -> Mapping[str, Any]:
-    """Of a model whose files are hashed where it is opened."""
+    """The provenance in a folder's manifest, without hashing its files, which is done when the model is
+    opened.
+    """
     manifest = stated_manifest(folder)
     return {} if manifest is None else manifest.provenance

@@ -1,6 +1,7 @@
-"""What `bertsmith plan` knows of hardware: peak, memory, links, and the share of the peak training reaches.
+"""Hardware that `bertsmith plan` knows: peak speed, memory, links, and the share of the peak that training
+reaches.
 
-The figures stand in accelerators.toml, each with its source. Bytes are bytes, speeds FLOP/s or bytes a
+The figures are in accelerators.toml, each with its source. Memory is in bytes, speed in FLOP/s or bytes per
 second.
 """
 
@@ -20,7 +21,7 @@ _MEASURED = "here-"
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One kind of GPU, or the processor of this machine, and the machines it stands in.
+    """A kind of GPU, or this machine's processor, and the machines that have it.
 
     `shares` maps a model's width to the share of `peak` that forward and backward passes reach.
     """
@@ -40,48 +41,52 @@ class Accelerator:
 
     @property
     def is_here(self) -> bool:
-        """Whether it was measured on the spot."""
+        """Whether this entry is this machine, measured now."""
         return self.name.startswith(_MEASURED)
 
     @property
     def is_assumed(self) -> bool:
-        """Whether nobody has measured the share of its peak."""
+        """Whether the share of its peak is assumed instead of measured."""
         return self.share_source.startswith("assumed")
 
     def share(self, width: int) -> float:
-        """Of the peak, for a model `width` wide: interpolated between the widths that are known."""
-        known = sorted(self.shares)
-        for lower, upper in pairwise(known):
+        """The share of the peak that a model of this width reaches, interpolated between known widths.
+        Outside of them the nearest known width counts.
+        """
+        widths = sorted(self.shares)
+        for lower, upper in pairwise(widths):
             if lower <= width <= upper:
                 weight = (width - lower) / (upper - lower)
                 return (1 - weight) * self.shares[lower] + weight * self.shares[upper]
-        return self.shares[known[0] if width < known[0] else known[-1]]
+        return self.shares[widths[0] if width < widths[0] else widths[-1]]
 
     def knows(self, width: int) -> bool:
-        """Whether `share` rests on widths to both sides, or on this very one."""
+        """Whether the width lies between known widths or equals one, so that `share` doesn't extrapolate."""
         return min(self.shares) <= width <= max(self.shares)
 
 
 def find_accelerator(name: str) -> Accelerator:
-    """An entry of the table. Raises InputError naming the nearest; `here` is `measure_here`'s to answer."""
-    table, wanted = accelerators(), name.lower()
-    if wanted in table:
-        return table[wanted]
-    # a100 means one of its kinds, not the a10
-    longer = [entry for entry in table if entry.startswith(wanted)]
-    meant = did_you_mean(wanted, longer or [HERE, *table])
+    """The entry of that name in the table; `here` isn't one (see `plan.measure_here`). Raises InputError for
+    an unknown name, suggesting the nearest.
+    """
+    table, lowered = accelerators(), name.lower()
+    if lowered in table:
+        return table[lowered]
+    # for a100, suggest one of its kinds and not the a10
+    longer_names = [entry for entry in table if entry.startswith(lowered)]
+    near = did_you_mean(lowered, longer_names or [HERE, *table])
     raise InputError(
-        f"Unknown hardware {name!r}.{meant} There are: {HERE} (this machine, measured), {', '.join(table)}."
+        f"Unknown hardware {name!r}.{near} There are: {HERE} (this machine, measured), {', '.join(table)}."
     )
 
 
 def accelerators() -> dict[str, Accelerator]:
-    """All that can be named, in the order of the file."""
+    """All entries that can be named, in the order of the file."""
     return {name: _make_entry(name) for name in _read_table() if not name.startswith(_MEASURED)}
 
 
 def entry_for_here(device: str, **measured: Any) -> Accelerator:
-    """The entry of this machine's kind of device ("cpu" or "cuda"), completed by what was measured."""
+    """The entry for this machine's kind of device, "cpu" or "cuda", completed by what was measured."""
     return _make_entry(f"here-{device}", **measured)
 
 

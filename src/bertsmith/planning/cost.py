@@ -1,5 +1,5 @@
-"""The cost model: what one optimiser step computes, moves and exchanges, the seconds that takes, and the bill
-of a whole run.
+"""The cost model: what one optimiser step computes, moves and exchanges, how many seconds that takes, and the
+bill of a whole run.
 
 T tokens, B sequences, K masked positions of a step over all GPUs; H hidden size, I feed-forward width,
 V vocabulary, L sequence length.
@@ -11,7 +11,7 @@ V vocabulary, L sequence length.
     exchange      a ring's all-reduce of the gradients, less what hides behind the last backward pass; with
                   hardware.shard=full also the weights, for every micro-batch
 
-Loading data is not in it: it happens beside the training, hundreds of times as fast (bench/loader.py).
+Loading data costs nothing here: it runs beside training, hundreds of times as fast (bench/loader.py).
 """
 
 import math
@@ -28,25 +28,26 @@ from bertsmith.planning.workload import PhaseWork, PlanInputs, StepAmounts, step
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
 
-# Of a published bandwidth, what large copies and collectives reach in practice.
+# The share of a published bandwidth that large copies and collectives reach in practice.
 _REACHED = 0.8
-# Of a float32 weight: AdamW reads weight, gradient and two moments and writes three of them (28); clipping
-# reads the gradient for its norm, then reads and writes it (12).
+# Bytes moved for a float32 weight: AdamW reads weight, gradient and two moments and writes three of them
+# (28); clipping reads the gradient for its norm, then reads and writes it (12).
 _OPTIMIZER_BYTES = 40
-# Of a weight that travels to the GPUs that lack it, in the precision of the products.
+# Bytes of a weight that is sent to the GPUs that lack it, by the precision of the products.
 _BYTES_GATHERED = {"float32": 4, "bfloat16": 2, "float16": 2}
 _COPY_BANDWIDTH = 4e9  # bytes a second, assumed: a checkpoint's copy, written beside the training
 
 
 @dataclass(frozen=True)
 class Implementation:
-    """What an implementation computes, beyond what it has to.
+    """What an implementation computes beyond the minimum.
 
-    `all_positions`: the vocabulary's product for every token, not for the masked ones alone. `all_rows`: the
-    last layer too for every token, not for those a head reads. `attention_passes`: how often attention's
-    weights, two bytes each, pass through memory; 0 where they never leave the chip, 20 where each step is a
-    kernel (written; scaled, masked, softmax, dropout, each read and written; read for the product with the
-    values; about as many backward). `gradient_bytes`: of one gradient as GPUs exchange it.
+    `all_positions`: it computes the vocabulary's logits for every token, not only for masked ones.
+    `all_rows`: it computes the last layer for every token, not only for those that a head reads.
+    `attention_passes`: how often attention's weights, two bytes each, pass through memory; 0 if they never
+    leave the chip, 20 if each operation is a kernel (written; scaled, masked, softmax, dropout, each read and
+    written; read for the product with the values; about as many backward). `gradient_bytes`: bytes of one
+    gradient as GPUs exchange it.
     """
 
     all_positions: bool = False
@@ -61,7 +62,7 @@ OPTIMIZER = "optimiser"
 
 @dataclass(frozen=True)
 class StepPart:
-    """One line of the bill, of one step on all GPUs together; `seconds` are those of the clock."""
+    """One line of the bill: the FLOP and bytes of all GPUs together, and the `seconds` of wall time."""
 
     name: str
     flops: float
@@ -77,10 +78,10 @@ def flops_by_part(
     sampled_pieces: int = 0,
     generator: BertConfig | None = None,
 ) -> dict[str, float]:
-    """FLOP of the matrix products of a step, forward and twice as much backward.
+    """FLOP of a step's matrix products by part, forward and twice as much backward.
 
-    Of Bertsmith's own steps these are the task's `flops`, taken apart, and the pooler's. With a `generator`
-    the step is of replaced-token detection.
+    For Bertsmith's own steps, these are the parts of the task's `flops`, and the pooler's. With a
+    `generator`, the step is one of replaced-token detection.
     """
     if generator is not None:
         return _replaced_token_flops(config, generator, step, sampled_pieces)
@@ -99,8 +100,8 @@ def flops_by_part(
 def _replaced_token_flops(
     config: BertConfig, generator: BertConfig, step: StepAmounts, sampled_pieces: int
 ) -> dict[str, float]:
-    """The discriminator reads every row; the generator fills masks, and a product more without a backward
-    pass is what its pieces are drawn from.
+    """FLOP by part of a step of replaced-token detection. The discriminator reads every token. The generator
+    fills masks; a further product of logits, without a backward pass, is what its tokens are sampled from.
     """
     hidden = config.hidden_size
     forward = {
@@ -115,7 +116,7 @@ def _replaced_token_flops(
 
 
 def _attention_flops(config: BertConfig, step: StepAmounts) -> float:
-    length = step.squares / step.tokens  # of the sequence that a token is in, on average
+    length = step.squares / step.tokens  # the mean length of a token's sequence
     return attention_flops(config, np.array([length])) * step.tokens / length
 
 
@@ -133,8 +134,8 @@ def step_parts(
     sampled_pieces: int = 0,
     generator: BertConfig | None = None,
 ) -> list[StepPart]:
-    """The seconds of a step, part by part. `micro_batches` are those of one GPU; `sharded` GPUs hold a part
-    of the weights each. With `muon` each makes the whole step of the layers' matrices.
+    """The parts of a step with their seconds. `micro_batches` is their number per GPU. `sharded`: each GPU
+    holds a part of the weights. With `muon` each GPU computes the whole update of the layers' matrices.
     """
     speed = gpus * hardware.peak * hardware.share(config.hidden_size)
     bandwidth = _REACHED * hardware.memory_bandwidth
@@ -154,12 +155,12 @@ def step_parts(
     parts.append(StepPart(OPTIMIZER, orthogonal * gpus, optimizer * gpus, seconds))
     exchanged = float(how.gradient_bytes * weights)
     if sharded:
-        # a micro-batch gathers the weights forward and backward and scatters its gradients: each half of an
-        # all-reduce, and the next layer's travel while one is computed
+        # A micro-batch gathers the weights forward and backward and scatters its gradients: each is half of
+        # an all-reduce, and the next layer's weights are sent while one layer computes.
         gathered = 2.0 * _BYTES_GATHERED[hardware.precision] * weights
         exchanged, hidden_behind = micro_batches * (gathered + exchanged) / 2, computing
     else:
-        # two thirds of a micro-batch are its backward pass, during which gradients already travel
+        # Two thirds of a micro-batch are its backward pass, during which gradients are sent already.
         hidden_behind = computing / micro_batches * 2 / 3
     waiting = max(0.0, exchange_seconds(exchanged, hardware, gpus) - hidden_behind)
     name = "exchange of weights and gradients" if sharded else "exchange of gradients"
@@ -168,10 +169,11 @@ def step_parts(
 
 
 def exchange_seconds(size: float, hardware: Accelerator, gpus: int) -> float:
-    """Of a ring's all-reduce of `size` bytes: each GPU sends and receives almost twice as many.
+    """The seconds of a ring all-reduce of `size` bytes, in which each GPU sends and receives almost twice as
+    many.
 
-    The slowest link counts: inside a machine that between two GPUs; between machines the whole network of
-    one, since NCCL lays one ring through each of its cards.
+    The slowest link counts: inside a machine, the link between two GPUs; between machines, the network of one
+    machine as a whole, because NCCL lays one ring through each of its cards.
     """
     if gpus == 1:
         return 0.0
@@ -181,13 +183,13 @@ def exchange_seconds(size: float, hardware: Accelerator, gpus: int) -> float:
 
 
 def _ring_bytes(size: float, gpus: int) -> float:
-    """Bytes that all GPUs send together."""
+    """The bytes that all GPUs together send in a ring all-reduce of `size` bytes."""
     return 2 * (gpus - 1) * size
 
 
 @dataclass(frozen=True)
 class RunCost:
-    """Prices a recipe on one kind of hardware; `machine` is one of its processes."""
+    """Computes what a recipe costs on one kind of hardware; `machine` is one of the run's processes."""
 
     recipe: Recipe
     inputs: PlanInputs
@@ -197,38 +199,38 @@ class RunCost:
 
     @cached_property
     def amounts(self) -> list[StepAmounts]:
-        """What a step of each phase holds."""
+        """The average content of a step, for each phase."""
         phases = range(len(self.recipe.data.sequence_lengths))
         return [self.inputs.step(self.recipe, phase) for phase in phases]
 
     @cached_property
     def bills(self) -> list[list[StepPart]]:
-        """Of one step of each phase."""
-        return [self._bill(step, self.recipe.loss.sampled_pieces) for step in self.amounts]
+        """The parts of one step, for each phase."""
+        return [self._step_bill(step, self.recipe.loss.sampled_pieces) for step in self.amounts]
 
     def work(self, tokens: float | None) -> tuple[PhaseWork, ...]:
-        """Each phase with its number of steps: by the recipe, or by `tokens` in place of its length."""
+        """Each phase with its number of steps, by the recipe's length or by `tokens` in its place."""
         lengths = self.recipe.data.sequence_lengths
-        counts = self._counts(tokens)
+        counts = self._count_steps(tokens)
         return tuple(PhaseWork(*phase) for phase in zip(lengths, counts, self.amounts, strict=True))
 
     def steps_bill(self, work: Sequence[PhaseWork]) -> list[StepPart]:
-        """The parts of all steps together."""
-        whole = []
+        """The parts of all training steps together."""
+        bill = []
         for parts in zip(*self.bills, strict=True):  # of one name, a phase each
-            pairs = list(zip([phase.steps for phase in work], parts, strict=True))
-            flops = sum(count * part.flops for count, part in pairs)
-            moved = sum(count * part.bytes for count, part in pairs)
-            seconds = sum(count * part.seconds for count, part in pairs)
-            whole.append(StepPart(parts[0].name, flops, moved, seconds))
-        return whole
+            counted_parts = list(zip([phase.steps for phase in work], parts, strict=True))
+            flops = sum(count * part.flops for count, part in counted_parts)
+            moved = sum(count * part.bytes for count, part in counted_parts)
+            seconds = sum(count * part.seconds for count, part in counted_parts)
+            bill.append(StepPart(parts[0].name, flops, moved, seconds))
+        return bill
 
     def pauses_bill(self, steps: int) -> list[StepPart]:
-        """What stops the training now and then: evaluation, a forward pass alone, and checkpoints."""
-        of_step = self._bill(self.amounts[0], sampled_pieces=0)
+        """The parts that interrupt training: evaluation, which is forward passes alone, and checkpoints."""
+        of_step = self._step_bill(self.amounts[0], sampled_pieces=0)
         products = [part for part in of_step if part.flops and part.name != OPTIMIZER]
         batches = self.inputs.evaluated_tokens(self.recipe) / self.amounts[0].tokens
-        # a step's products are a forward pass and a backward one that is twice as long
+        # a step is a forward pass and a backward pass of twice its length
         passes = times_due(self.recipe.evaluation.every, steps) * batches / 3
         flops = passes * sum(part.flops for part in products)
         evaluation = StepPart("evaluation", flops, 0.0, passes * sum(part.seconds for part in products))
@@ -236,7 +238,7 @@ class RunCost:
         copied = self.checkpoint_bytes / parts * times_due(self.recipe.checkpoint.every, steps)
         return [evaluation, StepPart("checkpoints", 0.0, copied, copied / _COPY_BANDWIDTH)]
 
-    def _bill(self, step: StepAmounts, sampled_pieces: int) -> list[StepPart]:
+    def _step_bill(self, step: StepAmounts, sampled_pieces: int) -> list[StepPart]:
         gpus = self.machine.ranks.count
         return step_parts(
             self.inputs.config,
@@ -252,8 +254,8 @@ class RunCost:
             generator=self.inputs.generator,
         )
 
-    def _counts(self, tokens: float | None) -> list[int]:
-        """Steps of each phase."""
+    def _count_steps(self, tokens: float | None) -> list[int]:
+        """The number of steps of each phase, by `tokens`, or by the recipe's steps or hours."""
         shares = self.recipe.data.sequence_shares
         if tokens is not None:
             mean = sum(share * step.tokens for share, step in zip(shares, self.amounts, strict=True))
@@ -262,20 +264,22 @@ class RunCost:
             return steps_of_phases(self.recipe, self.recipe.steps)
         assert self.recipe.hours is not None
         hours = 3600 * self.recipe.hours
-        # pauses are priced by the steps there would be without them, which is not quite as many too many
-        pauses = sum(part.seconds for part in self.pauses_bill(sum(self._counts_in(hours))))
-        return self._counts_in(max(0.0, hours - pauses))
+        # pauses are estimated by the steps that there would be without pauses, which are slightly too many
+        pauses = sum(part.seconds for part in self.pauses_bill(sum(self._count_steps_in(hours))))
+        return self._count_steps_in(max(0.0, hours - pauses))
 
-    def _counts_in(self, seconds: float) -> list[int]:
-        """Each phase gets its share of the time, as in a run of given hours."""
+    def _count_steps_in(self, seconds: float) -> list[int]:
+        """The number of steps of each phase in so many seconds, of which each phase gets its share."""
         shares = self.recipe.data.sequence_shares
         of_a_step = [sum(part.seconds for part in bill) for bill in self.bills]
         pairs = zip(shares, of_a_step, strict=True)
-        return [max(share > 0, round(seconds * share / each)) for share, each in pairs]
+        return [max(share > 0, round(seconds * share / seconds_of_step)) for share, seconds_of_step in pairs]
 
 
 def times_due(every: float, steps: int) -> int:
-    """How often what is done `every` so many steps, or share of the run, is done; the end is one of them."""
+    """How often something happens in a run of so many steps, if `every` is an interval in steps, or a share
+    of the run if below 1. The end of the run counts.
+    """
     if every >= 1:
         return math.ceil(steps / int(every))
     return min(steps, math.ceil(1 / every - 1e-9))

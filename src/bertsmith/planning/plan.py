@@ -1,8 +1,9 @@
-"""What a pre-training run will take, before anything is paid: hours, cost, memory, tokens, checkpoints.
+"""plan: predicts what a pre-training run will take, before anything is paid: hours, cost, memory, tokens,
+checkpoints.
 
-The parts are counted where they belong: `workload` (steps and tokens), `cost` (seconds),
-`training.resources` (bytes). Whether the run fits into the GPU's memory is asked below, and what this machine
-reaches, where that is planned for. docs/plan.md says how far published runs were from what this predicts.
+workload.py counts steps and tokens, cost.py seconds, training/resources.py bytes. This file puts them
+together, checks whether the run fits into memory, and measures this machine if it is planned for.
+docs/plan.md compares predictions with published runs.
 """
 
 import statistics
@@ -30,28 +31,29 @@ from bertsmith.training.resources import Memory, checkpoint_bytes, step_memory, 
 from bertsmith.training.run_folder import from_phase_of_checkpoint
 from bertsmith.training.settings import HardwareSettings
 
-# How far a prediction may be off. The largest miss among published runs that no share was taken from is 13 %
-# (docs/plan.md), and a share of one model is taken for others; of this machine the rest is measured now. A
-# share that is only assumed may be anything between a third and two thirds.
+# The relative error of a prediction. Among published runs from which no share of the peak was taken, the
+# largest error is 13 % (docs/plan.md), and a share measured on one model is used for others. On this machine
+# the rest is measured now. A share that is only assumed may be anything between a third and two thirds.
 ERROR, ERROR_HERE, ERROR_ASSUMED = 0.25, 0.20, 0.50
 _FLOAT = 4  # bytes
-_LONGEST = {"tokens": 1e18, "steps": 1e15, "hours": 1e9}  # more is a slip of the finger
-_FEW_TOKENS = 8192  # of a GPU in a step: what takes it about as long as the host needs to start all kernels
+_LONGEST = {"tokens": 1e18, "steps": 1e15, "hours": 1e9}  # more must be a typing error
+_FEW_TOKENS = 8192  # per GPU and step: computing them takes about as long as launching all kernels
 _GB = 1e9
-# Of what is measured here.
-_CPU_BYTES, _CUDA_BYTES = 2**27, 2**30  # beyond every cache; copied in a few milliseconds
+# For measurements of this machine.
+_CPU_BYTES, _CUDA_BYTES = 2**27, 2**30  # larger than every cache; copied in a few milliseconds
 _FEWEST_COPIES = 5
-_SEQUENCES, _LONGEST_PAIR, _LAYERS = 32, 128, 4  # of the steps that are tried
+_SEQUENCES, _LONGEST_PAIR, _LAYERS = 32, 128, 4  # of the steps that are timed
 _MASKED = 0.15
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What `plan` predicts. `parts` are of the whole run, and `hours` their sum, off by `error` at most; of a
-    run of given hours (`in_time`) its steps and tokens are.
+    """The prediction for a run.
 
-    `cost` is None without a price, `epochs` without a token store; these are of the corpus's own text.
-    `share` is the products' of the peak.
+    `parts` are those of the whole run, and `hours` is their sum, with a relative error of at most `error`;
+    for a run of given hours (`in_time`) the error is that of steps and tokens. `cost` is None without a
+    price, `epochs` without a token store; epochs count the corpus's own text. `share` is the share of the
+    hardware's peak that matrix products reach.
     """
 
     recipe: Recipe
@@ -78,7 +80,7 @@ class Plan:
 
     @property
     def flops(self) -> float:
-        """FLOP of all products, evaluation's among them."""
+        """FLOP of all matrix products, including evaluation."""
         return sum(part.flops for part in self.parts)
 
 
@@ -98,21 +100,21 @@ def plan(
     price_per_hour: float | None = None,
     tokens: float | None = None,
 ) -> Plan:
-    """Predicts a pre-training run on `gpus` of a kind. Nothing is trained, and nothing is written.
+    """Predicts a pre-training run on so many `gpus`. Trains nothing and writes nothing.
 
-    `hardware` is a name of accelerators.toml, or `here`, which measures this machine for some seconds.
-    `price_per_hour` is of one GPU. `tokens` replaces the recipe's length by so many tokens of training.
-    Raises RecipeError for a recipe that contradicts itself, InputError for unknown hardware.
+    `hardware` is a name in accelerators.toml, or `here`, which measures this machine for a few seconds.
+    `price_per_hour` is the price of one GPU. `tokens` replaces the recipe's length by a number of training
+    tokens. Raises RecipeError for a recipe that contradicts itself, InputError for unknown hardware.
     """
     recipe = as_recipe(recipe, overrides)
     _check_lengths(recipe, gpus, tokens, price_per_hour)
     recipe = from_phase_of_checkpoint(recipe)
     inputs = find_inputs(recipe)
     accelerator = _choose_accelerator(hardware, gpus, recipe, inputs.config)
-    asked = recipe.hardware.precision
-    if asked not in ("auto", accelerator.precision):
+    precision = recipe.hardware.precision
+    if precision not in ("auto", accelerator.precision):
         raise RecipeError(
-            f"hardware.precision = {asked}, but for {accelerator.title} only the speed in "
+            f"hardware.precision = {precision}, but for {accelerator.title} only the speed in "
             f"{accelerator.precision} is known. Leave it at auto, or measure the machine itself: "
             f"--hardware {HERE}."
         )
@@ -124,7 +126,7 @@ def plan(
     training = cost.steps_bill(phases)
     parts = (*training, *cost.pauses_bill(steps))
     hours = sum(part.seconds for part in parts) / 3600
-    trained = sum(phase.tokens for phase in phases)
+    trained_tokens = sum(phase.tokens for phase in phases)
     own_text = sum(phase.steps * phase.step.own_text for phase in phases)
     memory = step_memory(inputs.model, recipe, machine)
     return Plan(
@@ -136,8 +138,8 @@ def plan(
         in_time=recipe.hours is not None and tokens is None,
         cost=None if price_per_hour is None else price_per_hour * hours * gpus,
         steps=steps,
-        tokens=trained,
-        tokens_per_second=trained / sum(part.seconds for part in training),
+        tokens=trained_tokens,
+        tokens_per_second=trained_tokens / sum(part.seconds for part in training),
         epochs=None if inputs.store is None else own_text / max(len(inputs.store.tokens), 1),
         share=accelerator.share(inputs.config.hidden_size),
         weights=inputs.weights,
@@ -174,7 +176,7 @@ def _check_lengths(recipe: Recipe, gpus: int, tokens: float | None, price: float
 
 
 def _first_process(gpus: int, accelerator: Accelerator, recipe: Recipe) -> Machine:
-    """One of the processes, for all that is counted from shapes."""
+    """The first of the run's processes, from whose settings shapes and memory are computed."""
     device = "cpu" if accelerator.name == "here-cpu" else "cuda"
     return Machine(
         device=torch.device(device),
@@ -189,22 +191,24 @@ def _first_process(gpus: int, accelerator: Accelerator, recipe: Recipe) -> Machi
 def _choose_accelerator(
     hardware: str | Accelerator, gpus: int, recipe: Recipe, config: BertConfig
 ) -> Accelerator:
-    """By name, or measured now; given ones are taken as they are."""
+    """The accelerator of that name, or this machine, measured now; an Accelerator is returned unchanged.
+    Raises InputError for more GPUs than this machine has.
+    """
     if isinstance(hardware, Accelerator):
         return hardware
     if hardware != HERE:
         return find_accelerator(hardware)
-    found = Hardware.detect()
-    there = 0 if recipe.hardware.device == "cpu" else len(found.gpus)
-    if gpus > max(1, there):
-        only = f"only {counted(there, 'GPU')}"
-        what = only if there else "no GPU to use, and its processor counts as one"
+    detected = Hardware.detect()
+    gpus_here = 0 if recipe.hardware.device == "cpu" else len(detected.gpus)
+    if gpus > max(1, gpus_here):
+        only = f"only {counted(gpus_here, 'GPU')}"
+        what = only if gpus_here else "no GPU to use, and its processor counts as one"
         raise InputError(f"gpus is {gpus}, but this machine has {what}. Name the hardware to plan for.")
-    return measure_here(config, recipe.hardware, found)
+    return measure_here(config, recipe.hardware, detected)
 
 
 def _notes_on_share(machine: Accelerator, width: int) -> list[str]:
-    """What of peak and share is not known, for all else hangs on them."""
+    """Notes on what isn't known about the share of the peak, on which the whole prediction depends."""
     notes = []
     if machine.is_assumed:
         notes.append(
@@ -212,16 +216,16 @@ def _notes_on_share(machine: Accelerator, width: int) -> list[str]:
             "itself, whose log has the share, are worth their price before days are paid."
         )
     if not machine.knows(width):
-        known = " and ".join(str(share) for share in sorted(machine.shares))
+        widths = " and ".join(str(share) for share in sorted(machine.shares))
         notes.append(
-            f"The share is known for a width of {known}, not for {width}: the nearest is taken. Narrow "
+            f"The share is known for a width of {widths}, not for {width}: the nearest is taken. Narrow "
             "models reach less, wide ones more."
         )
     return notes
 
 
 def _warn_of_few_tokens(phases: tuple[PhaseWork, ...], machine: Accelerator, gpus: int) -> list[str]:
-    """Kernels that are too short: nothing in the cost model, and the reason why small batches disappoint."""
+    """A warning if kernels are so short that launching them, which isn't in the cost model, takes as long."""
     fewest = min(phase.step.tokens for phase in phases) / gpus
     if machine.name == "here-cpu" or fewest >= _FEW_TOKENS:
         return []
@@ -237,35 +241,39 @@ def _warn_of_few_tokens(phases: tuple[PhaseWork, ...], machine: Accelerator, gpu
 def memory_warnings(
     model: PretrainedModel, recipe: Recipe, machine: Machine, hardware: Accelerator
 ) -> list[str]:
-    """Nothing where it fits; else what is needed, and what would do: a smaller micro-batch, weights divided
-    between the GPUs, a larger GPU.
+    """Empty if the run fits into memory; else a warning with the memory it needs and a remedy: a smaller
+    micro-batch, weights sharded over the GPUs, or a larger GPU.
     """
     needed = step_memory(model, recipe, machine).total
     if needed <= hardware.memory:
         return []
-    said = (
+    sentence = (
         f"This does not fit: about {needed / _GB:.1f} GB are needed with "
         f"{tokens_at_once(recipe, machine):,} tokens at a time, and {hardware.title} has "
         f"{hardware.memory / _GB:.1f} GB."
     )
     fitting = largest_micro_batch(model, recipe, machine, hardware.memory)
     if fitting is not None:
-        return [f"{said} data.micro_batch_tokens={fitting} would, with the same result."]
-    said = f"{said} No micro-batch is small enough:"
-    several = machine.ranks.count > 1
-    divided = replace(machine, sharded=True)
-    if several and largest_micro_batch(model, recipe, divided, hardware.memory) is not None:
-        return [f"{said} hardware.shard=full would divide weights, gradients and moments between the GPUs."]
+        return [f"{sentence} data.micro_batch_tokens={fitting} would, with the same result."]
+    sentence = f"{sentence} No micro-batch is small enough:"
+    has_several_gpus = machine.ranks.count > 1
+    sharded_machine = replace(machine, sharded=True)
+    if has_several_gpus and largest_micro_batch(model, recipe, sharded_machine, hardware.memory) is not None:
+        return [
+            f"{sentence} hardware.shard=full would divide weights, gradients and moments between the GPUs."
+        ]
     for entry in sorted(accelerators().values(), key=lambda entry: entry.memory):
         if largest_micro_batch(model, recipe, machine, entry.memory) is not None:
-            return [f"{said} --hardware {entry.name} would hold it."]
-    return [f"{said} choose a smaller model.size."]
+            return [f"{sentence} --hardware {entry.name} would hold it."]
+    return [f"{sentence} choose a smaller model.size."]
 
 
 def largest_micro_batch(
     model: PretrainedModel, recipe: Recipe, machine: Machine, memory: float
 ) -> int | None:
-    """The largest power of two, from the longest sequence up, that fits; None if none does."""
+    """The largest micro-batch that fits, in tokens, a power of two that holds the longest sequence; None if
+    none fits.
+    """
 
     def fits(tokens: int) -> bool:
         return step_memory(model, recipe, replace(machine, micro_batch_tokens=tokens)).total <= memory
@@ -286,10 +294,11 @@ def largest_micro_batch(
 def measure_here(
     config: BertConfig, settings: HardwareSettings | None = None, hardware: Hardware | None = None
 ) -> Accelerator:
-    """Measures the matrix product and copies memory, half a second each; on a processor also trains such a
-    model for some steps, since what isn't a product takes another share of the time on each.
+    """Measures this machine: matrix products and memory bandwidth, half a second each; on a processor also
+    some training steps of such a model, because the share of time outside matrix products differs between
+    processors.
 
-    On the device, in the precision and with the threads that training by `settings` would take.
+    Uses the device, precision and threads that training by `settings` would use.
     """
     hardware, threads = hardware or Hardware.detect(), torch.get_num_threads()
     machine = set_up_machine(settings or HardwareSettings(), None, hardware)
@@ -310,24 +319,24 @@ def measure_here(
 
 
 def share_of_peak(config: BertConfig, machine: Machine, seconds: float = 1.0) -> float:
-    """Of the machine's matrix product, what products reach in forward and backward passes of a model of this
-    shape, of up to four layers: the median of several, each on made-up pairs of its own, as new shapes cost
-    something too.
+    """Measures which share of the machine's peak forward and backward passes of a model of this shape reach,
+    with up to four layers. Returns the median of several steps, each on its own random sequences, because new
+    shapes cost time too.
 
-    The first step is not counted; the others take about `seconds`, and there is at least one. Leaves torch's
-    random state alone.
+    The first step doesn't count; the others take about `seconds` together, at least one. Leaves torch's
+    random state unchanged.
     """
     config = config.model_copy(update={"num_hidden_layers": min(config.num_hidden_layers, _LAYERS)})
-    draw, longest = np.random.default_rng(0), min(_LONGEST_PAIR, config.max_length)
+    generator, longest = np.random.default_rng(0), min(_LONGEST_PAIR, config.max_length)
     speeds, spent = list[float](), 0.0
     with torch.random.fork_rng(devices=[]):
         model = PretrainingModel(config, next_sentence=False).train()
         while len(speeds) < 2 or spent < seconds:
             # 32 of up to 128 tokens, none shorter than half of that
-            lengths = draw.integers(max(longest // 2, 1), longest + 1, _SEQUENCES)
+            lengths = generator.integers(max(longest // 2, 1), longest + 1, _SEQUENCES)
             tokens = int(lengths.sum())
-            ids = draw.integers(0, config.vocab_size, tokens)
-            masked = np.sort(draw.permutation(tokens)[: max(round(_MASKED * tokens), 1)])
+            ids = generator.integers(0, config.vocab_size, tokens)
+            masked = np.sort(generator.permutation(tokens)[: max(round(_MASKED * tokens), 1)])
             batch, rows = PackedBatch.pack(ids, np.zeros_like(ids), lengths), torch.from_numpy(masked)
             squares = float((lengths.astype(float) ** 2).sum())
             amounts = StepAmounts(len(lengths), float(tokens), squares, len(rows))
@@ -350,7 +359,9 @@ def _time_step(model: PretrainingModel, batch: PackedBatch, rows: torch.Tensor, 
 
 
 def memory_bandwidth(device: torch.device, seconds: float = 0.5) -> float:
-    """Bytes a second, read and written, of a large copy: the median of several."""
+    """Measures memory bandwidth in bytes per second, read plus written, as the median of several large
+    copies.
+    """
     size = _CUDA_BYTES if device.type == "cuda" else _CPU_BYTES
     source = torch.ones(size // 4, device=device)
     target = torch.empty_like(source)
@@ -362,7 +373,7 @@ def memory_bandwidth(device: torch.device, seconds: float = 0.5) -> float:
 
 
 def _time_copy(source: torch.Tensor, target: torch.Tensor) -> float:
-    """A GPU works on its own time, so both ends wait for it."""
+    """The seconds of one copy. A GPU works asynchronously, so it is synchronised before and after."""
     on_gpu = source.device.type == "cuda"
     if on_gpu:
         torch.cuda.synchronize(source.device)

@@ -1,9 +1,9 @@
-"""What a recipe trains, and on what, counted before anything is trained: the model, steps, and the sequences
-of a step.
+"""What a recipe trains, and on what, counted before training: the model, the steps, and the content of a
+step.
 
-Model and data are real where their files are, else assumed, and said to be. With a token store the recipe's
-own stream, and that of its general text, is asked for its first batches. Without one a step is taken to be
-full: `data.batch_size` sequences of the phase's length.
+Model and data are read if their files exist; otherwise they are assumed, with a note. With a token store, the
+first batches of the recipe's own stream, and of its general text, are sampled. Without one, steps are assumed
+to be full: `data.batch_size` sequences of the phase's length.
 """
 
 from bisect import bisect_left
@@ -36,8 +36,8 @@ _SAMPLED_BATCHES, _SAMPLED_TOKENS = 200, 2_000_000  # a second or two of the loa
 
 @dataclass(frozen=True)
 class StepAmounts:
-    """Of one optimiser step over all GPUs, on average. `squares` is the sum of the squared lengths,
-    `own_text` what a step takes from the corpus: tokens without special ones, and without general text.
+    """The average content of one optimiser step, over all GPUs. `squares` is the sum of the sequences'
+    squared lengths; `own_text` counts the tokens from the corpus, without special tokens and general text.
     """
 
     sequences: float
@@ -57,7 +57,7 @@ class StepAmounts:
 
 @dataclass(frozen=True)
 class PhaseWork:
-    """Steps of one phase, and what each of them holds."""
+    """The number of steps of one phase, and the average content of each."""
 
     sequence_length: int
     steps: int
@@ -70,7 +70,7 @@ class PhaseWork:
 
 @dataclass(frozen=True)
 class PlanInputs:
-    """The model as a blueprint, the token store if there is one, and sentences on what had to be assumed."""
+    """The model on the meta device, the token store if there is one, and notes on what had to be assumed."""
 
     model: PretrainedModel
     store: TokenStore | None
@@ -88,29 +88,29 @@ class PlanInputs:
 
     @property
     def generator(self) -> BertConfig | None:
-        """Of replaced-token detection."""
+        """The generator's config in replaced-token detection; None for other objectives."""
         return self.model.generator.config if isinstance(self.model, ReplacedTokenModel) else None
 
     @property
     def weights(self) -> int:
-        """How many numbers are trained."""
+        """The number of trained parameters, of the generator too."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def evaluated_tokens(self, recipe: Recipe) -> float:
-        """Of one evaluation: what the recipe asks for, or all held-out text of the store."""
+        """The tokens of one evaluation: what the recipe asks for, or all held-out text if that is less."""
         if self.store is None:
             return recipe.evaluation.tokens
         return min(recipe.evaluation.tokens, self.store.manifest.splits["heldout"].tokens)
 
     def step(self, recipe: Recipe, phase: int) -> StepAmounts:
-        """What a step of this phase holds: sampled from the store, or full."""
+        """The content of a step of this phase: sampled from the store, or full without one."""
         if self.store is None or self.tokenizer is None:
             return full_step(recipe, phase)
         return sampled_step(recipe, phase, self.store, self.tokenizer, self.general)
 
 
 def find_inputs(recipe: Recipe) -> PlanInputs:
-    """Opens what is there; nothing has to be.
+    """Reads the files that a recipe names, as far as they exist, and builds its model on the meta device.
 
     Raises RecipeError where the recipe contradicts itself, TokenizerError, StoreError and ModelError for
     files that are there but broken.
@@ -125,42 +125,48 @@ def find_inputs(recipe: Recipe) -> PlanInputs:
     elif tokenizer is not None:
         config = recipe.model.config(tokenizer.vocab_size, tokenizer.pad_id)
     else:
-        usual = BertConfig(model_type=recipe.model.model_type)
-        config = recipe.model.config(usual.vocab_size, usual.pad_token_id)
+        default_config = BertConfig(model_type=recipe.model.model_type)
+        config = recipe.model.config(default_config.vocab_size, default_config.pad_token_id)
     require_fit(recipe, config, config.vocab_size if tokenizer is None else tokenizer.vocab_size)
-    store, more = _open_store(recipe.corpus, tokenizer)
+    store, store_notes = _open_store(recipe.corpus, tokenizer)
     general = None
     if recipe.general is not None and recipe.data.general_share and store is not None:
-        general, lacking = _open_store(recipe.general, tokenizer)
-        if lacking:
-            more.append(
+        general, missing = _open_store(recipe.general, tokenizer)
+        if missing:
+            store_notes.append(
                 f"{recipe.general} holds no token store: its sequences are taken to be like the corpus's."
             )
     objective, choices = find_objective(recipe.objective), recipe.objective_choices()
     model = meta_init(lambda: objective.build(config, choices))
     if recipe.replaced.generator is not None:
         share = recipe.replaced.generator_share
-        more.append(f"replaced.generator isn't looked at: a share of {share:g} of the width is assumed.")
-    return PlanInputs(model, store, tokenizer, (*notes, *more), general)
+        store_notes.append(
+            f"replaced.generator isn't looked at: a share of {share:g} of the width is assumed."
+        )
+    return PlanInputs(model, store, tokenizer, (*notes, *store_notes), general)
 
 
 def _load_tokenizer(recipe: Recipe) -> tuple[Tokenizer | None, list[str]]:
     path = None
-    if recipe.tokenizer:  # a folder that is to be made looks like a name of the hub, which isn't asked
-        unmade = is_hub_name(recipe.tokenizer)
-        path = Path(recipe.tokenizer) if unmade else locate_tokenizer(recipe.tokenizer)
+    if recipe.tokenizer:  # a missing folder looks like a name on the hub, which isn't queried
+        is_not_made_yet = is_hub_name(recipe.tokenizer)
+        path = Path(recipe.tokenizer) if is_not_made_yet else locate_tokenizer(recipe.tokenizer)
     if path is None and recipe.init:
         path = locate_model(recipe.init).folder
-    if path is None and recipe.corpus and (own := Path(recipe.corpus) / "tokenizer").is_dir():
-        path = own  # of `bertsmith sequences build`
+    if path is None and recipe.corpus and (corpus_tokenizer := Path(recipe.corpus) / "tokenizer").is_dir():
+        path = corpus_tokenizer  # of `bertsmith sequences build`
     if path is not None and path.exists():
         return load_tokenizer(path), []
     if path is not None:
         missing = f"There is no tokenizer {path} yet"
     else:
         missing = "The recipe names no tokenizer"
-    usual = BertConfig(model_type=recipe.model.model_type).vocab_size  # as the family was published
-    return None, [f"{missing}: a vocabulary of {usual:,} pieces is assumed. Give tokenizer=FOLDER."]
+    default_vocabulary = BertConfig(
+        model_type=recipe.model.model_type
+    ).vocab_size  # that of the family's published model
+    return None, [
+        f"{missing}: a vocabulary of {default_vocabulary:,} pieces is assumed. Give tokenizer=FOLDER."
+    ]
 
 
 def _open_store(corpus: str | None, tokenizer: Tokenizer | None) -> tuple[TokenStore | None, list[str]]:
@@ -175,9 +181,9 @@ def _open_store(corpus: str | None, tokenizer: Tokenizer | None) -> tuple[TokenS
 
 
 def steps_of_phases(recipe: Recipe, steps: int) -> list[int]:
-    """How many of a run's `steps` fall into each phase of length: where the loop itself changes over."""
+    """Divides a run's `steps` into its phases of sequence length, exactly where the training loop changes."""
     phases = range(1, len(recipe.data.sequence_lengths))
-    # the loop asks before each step for the phase at its share of the run, which only ever grows
+    # The loop computes the phase before each step from its share of the run, so the phase never decreases.
     starts = [
         bisect_left(range(steps), phase, key=lambda step: recipe.phase(step / steps)) for phase in phases
     ]
@@ -186,7 +192,7 @@ def steps_of_phases(recipe: Recipe, steps: int) -> list[int]:
 
 
 def full_step(recipe: Recipe, phase: int) -> StepAmounts:
-    """A step whose every sequence is as long as it may be: what a store of long documents comes near to."""
+    """A step whose sequences all have the phase's full length, as nearly with a store of long documents."""
     length, count = recipe.data.sequence_lengths[phase], recipe.data.batch_size
     special = 2 + recipe.data.next_sentence
     masked = max(round(recipe.masking.mask_rate * (length - special)), 1)
@@ -197,25 +203,27 @@ def full_step(recipe: Recipe, phase: int) -> StepAmounts:
 def sampled_step(
     recipe: Recipe, phase: int, store: TokenStore, tokenizer: Tokenizer, general: TokenStore | None = None
 ) -> StepAmounts:
-    """The mean over the first batches that the run itself will make of this phase. Without a store of its
-    general text, that is taken to have sequences like the corpus's.
+    """The mean content of the first batches that the run itself will have in this phase. Without a store of
+    general text, that text is assumed to have sequences like the corpus's.
 
-    Raises StoreError where the store has no text for this recipe.
+    Raises StoreError if the store has no text for this recipe.
     """
-    main, mixed_in = _split_batch(recipe)
-    own = _sample_store(recipe, phase, store, tokenizer, main)
-    if not mixed_in:
-        return own
+    corpus_sequences, general_sequences = _split_batch(recipe)
+    corpus_part = _sample_store(recipe, phase, store, tokenizer, corpus_sequences)
+    if not general_sequences:
+        return corpus_part
     if general is None:
-        other = StepAmounts(*(mixed_in / main * each for each in astuple(own)))
+        general_part = StepAmounts(
+            *(general_sequences / corpus_sequences * amount for amount in astuple(corpus_part))
+        )
     else:
-        other = _sample_store(recipe, phase, general, tokenizer, mixed_in)
-    of_both = (one + another for one, another in zip(astuple(own), astuple(other), strict=True))
-    return replace(StepAmounts(*of_both), own_text=own.own_text)
+        general_part = _sample_store(recipe, phase, general, tokenizer, general_sequences)
+    sums = (first + second for first, second in zip(astuple(corpus_part), astuple(general_part), strict=True))
+    return replace(StepAmounts(*sums), own_text=corpus_part.own_text)
 
 
 def _split_batch(recipe: Recipe) -> tuple[int, int]:
-    """Full sequences of a step that are of the corpus, and of general text."""
+    """How many of a step's full sequences are from the corpus, and how many from general text."""
     data = recipe.data
     if recipe.general is None or not data.general_share:
         return data.batch_size, 0
@@ -225,7 +233,7 @@ def _split_batch(recipe: Recipe) -> tuple[int, int]:
 def _sample_store(
     recipe: Recipe, phase: int, store: TokenStore, tokenizer: Tokenizer, batch_size: int
 ) -> StepAmounts:
-    """Of the part of a step that comes from one store, on average."""
+    """The mean content of the part of a step that comes from one store."""
     data = recipe.data
     length = data.sequence_lengths[phase]
     stream = PretrainingStream(
@@ -233,11 +241,11 @@ def _sample_store(
         data.short_seq_prob, find_objective(recipe.objective).sentence_order,
     )  # fmt: skip
     masker = Masker(tokenizer, MaskingRates(**recipe.masking.model_dump()))
-    most = _SAMPLED_BATCHES
+    most_batches = _SAMPLED_BATCHES
     if recipe.steps is not None:
-        most = min(most, max(1, steps_of_phases(recipe, recipe.steps)[phase]))
+        most_batches = min(most_batches, max(1, steps_of_phases(recipe, recipe.steps)[phase]))
     sums, count = np.zeros(5), 0
-    for batch in islice(stream.batches(Cursor(phase)), most):
+    for batch in islice(stream.batches(Cursor(phase)), most_batches):
         sequences = batch.sequences
         lengths = sequences.lengths.astype(float)
         special = np.isin(sequences.token_ids, (tokenizer.cls_id, tokenizer.sep_id)).sum()

@@ -1,4 +1,8 @@
-"""A model asked again for its golden answers, in float32 and as it is used here, or beside another tool."""
+"""check_model: checks that a model, index or graph answers as it did when it was written, or as another tool
+does.
+
+A model is asked for its golden answers again, in float32 and in the precision that this machine uses.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,15 +36,15 @@ from bertsmith.tasks.golden.records import (
 from bertsmith.tasks.golden.subject import GoldenSubject, open_subject
 from bertsmith.tasks.task import Task
 
-# How far numbers may be from those of float32, as a share of how large the numbers of their stage are. See
-# docs/check.md for what was measured.
+# The tolerated difference to float32 by precision, relative to the size of a stage's numbers. docs/check.md
+# has the measurements.
 TOLERANCES = {torch.float32: 2e-4, torch.int16: 1e-2, torch.float16: 0.02, torch.bfloat16: 0.1}
 
 
 @dataclass(frozen=True)
 class Check:
-    """`settings` that aren't what they were, and what became of the answers, by how they were computed.
-    `beside` is what they were compared with.
+    """The result of a check. `settings` are those that have changed; `comparisons` are of answers, by how
+    they were computed; `beside` names what they were compared with.
     """
 
     folder: Path
@@ -66,11 +70,13 @@ def check_model(
     against: Oracle | None = None,
     write: bool = False,
 ) -> Check:
-    """By path, alias or hub name; `task` for one of your own. Its golden answers are asked for again, or it
-    is compared with what another tool makes of the same folder. `write` keeps what it answers now first.
+    """Checks a model by its golden answers, or `against` another tool that opens the same folder.
 
-    Raises InputError for a folder without golden answers and for a tool that isn't installed or doesn't open
-    the folder, ModelError for one whose files aren't those of its manifest, and as loading does.
+    `name` is a path, alias or hub name; `task` is the task's class if you wrote it yourself. `write` first
+    replaces the golden answers by the current ones.
+
+    Raises InputError for a folder without golden answers, and for a tool that isn't installed or doesn't open
+    the folder; ModelError for a folder whose files differ from its manifest, and as loading does.
     """
     folder = locate_model(name).folder
     if (folder / INDEX).is_file():
@@ -118,36 +124,36 @@ def _check_index(folder: Path, wants_more: bool) -> Check:
     index = Index.open(folder)
     index.verify()
     index.warn_if_unfinished()
-    asked = index.golden_queries()
-    if not asked:
+    golden_pairs = index.golden_queries()
+    if not golden_pairs:
         raise InputError(
             f"{folder} has no golden queries: a Bertsmith before 0.4 changed it last, or a change was "
             f"interrupted. Repeat {index.info.to_repeat or 'the same `bertsmith index build`'}."
         )
-    now = index.embedder.queries([before.text for before, _ in asked])
-    tolerance = TOLERANCES[torch.bfloat16]  # of vectors of length 1, made in whatever is used here
-    far = [
+    now = index.embedder.queries([before.text for before, _ in golden_pairs])
+    tolerance = TOLERANCES[torch.bfloat16]  # for vectors of length 1, in whatever precision this machine uses
+    differences = [
         GoldenDifference(
             "vector of the query", repr(before.text), float(np.abs(before.vector - vector).max())
         )
-        for (before, _), vector in zip(asked, now, strict=True)
+        for (before, _), vector in zip(golden_pairs, now, strict=True)
     ]
-    comparisons = {"queries": _as_comparison(far, tolerance)}
+    comparisons = {"queries": _as_comparison(differences, tolerance)}
     for name in ("by_vector", "by_words"):
         hits = [
             _compare_hits(name, before.text, getattr(before, name), getattr(found, name))
-            for before, found in asked
+            for before, found in golden_pairs
         ]
         comparisons[f"hits {name.replace('_', ' ')}"] = _as_comparison(hits, TOLERANCES[torch.float32])
     return Check(folder, f"its golden queries ({index.info.created_by})", (), comparisons)
 
 
 def _compare_hits(stage: str, text: str, before: Hits, now: Hits) -> GoldenDifference:
-    """The largest change of a score: a hit that is missing now has that of the last one at most."""
-    scores, least = dict(now), min((score for _, score in now), default=0.0)
+    """The largest change of a hit's score. A hit that is missing now counts with the last hit's score."""
+    scores, lowest = dict(now), min((score for _, score in now), default=0.0)
     size, detail = 0.0, ""
     for id, score in before:
-        change = abs(scores.get(id, least) - score) / max(1.0, abs(score))
+        change = abs(scores.get(id, lowest) - score) / max(1.0, abs(score))
         if change > size:
             size, detail = change, f"{id} had {score:.4f}"
     if len(before) != len(now):
@@ -155,9 +161,11 @@ def _compare_hits(stage: str, text: str, before: Hits, now: Hits) -> GoldenDiffe
     return GoldenDifference(stage.replace("_", " "), repr(text), size, detail)
 
 
-def _as_comparison(found: Sequence[GoldenDifference], tolerance: float) -> GoldenComparison:
-    differ = tuple(each for each in found if not each.size <= tolerance)
-    return GoldenComparison(len(found), differ, max(found, key=lambda each: each.size), tolerance)
+def _as_comparison(differences: Sequence[GoldenDifference], tolerance: float) -> GoldenComparison:
+    failing = tuple(difference for difference in differences if not difference.size <= tolerance)
+    return GoldenComparison(
+        len(differences), failing, max(differences, key=lambda difference: difference.size), tolerance
+    )
 
 
 def _check_exported(folder: Path, wants_more: bool) -> Check:

@@ -1,6 +1,6 @@
-"""The one door to other tools: what transformers or sentence-transformers make of the same folder and texts.
+"""Answers of other tools, transformers and sentence-transformers, to the same folder and texts.
 
-They are imported here alone, only when somebody asks to be compared with them.
+Only this module imports them, and only when a check against them is asked for.
 
 N tokens, H hidden size, R rows that a head reads, T texts of an example, D width of a vector.
 """
@@ -26,9 +26,9 @@ Oracle = Literal["transformers", "sentence-transformers"]
 def their_answers(
     oracle: Oracle, folder: Path, subject: GoldenSubject, inputs: Sequence[Any]
 ) -> ModelAnswers:
-    """What the other tool makes of those inputs that the model reads in one piece, but for those that spell
-    one of the model's special tokens, which is text to Bertsmith. Raises InputError where none is left, and
-    where the tool isn't installed or doesn't open the folder.
+    """The other tool's answers to the inputs that fit into one window. Skips inputs that spell a special
+    token, which Bertsmith reads as text. Raises InputError if no input is left, and if the tool isn't
+    installed or doesn't open the folder.
     """
     try:
         package = import_module(oracle.replace("-", "_"))
@@ -36,11 +36,11 @@ def their_answers(
         raise InputError(f"Comparing with {oracle} needs it installed: pip install {oracle}") from error
     special = [subject.tokenizer.id_to_token(number) for number in subject.tokenizer.special_ids]
     items = []
-    for given in inputs:
-        if (item := subject.item(given)) is None:
+    for item_input in inputs:
+        if (item := subject.item(item_input)) is None:
             continue
-        numbers = [window.text for window in item.encoded.windows]
-        in_one_piece = len(numbers) == len(set(numbers))
+        text_numbers = [window.text for window in item.encoded.windows]
+        in_one_piece = len(text_numbers) == len(set(text_numbers))
         spells_special = any(token.lower() in text.lower() for text in item.texts for token in special)
         if not in_one_piece or spells_special:
             continue
@@ -66,15 +66,15 @@ def _reads_words(subject: GoldenSubject) -> bool:
 
 
 def _is_read_word_by_word(item: Item, tokenizer: Tokenizer) -> bool:
-    """Whether each word is read as its pieces, as by transformers. To Bertsmith one without any is [UNK], and
-    one that is [UNK] alone may be read letter by letter.
+    """Whether Bertsmith reads each word as its tokens, as transformers does. To Bertsmith a word without
+    tokens is [UNK], and a word that is [UNK] alone may be read letter by letter.
     """
     pieces = [tokenizer.encode(word).ids for word in item.texts]
     return all(pieces) and sum(map(len, pieces)) == item.encoded.tokens - special_tokens(tokenizer, 1)
 
 
 class _OracleTokenizer:
-    """Their tokenizer, as far as a record asks for it."""
+    """Wraps the other tool's tokenizer with the methods that `record_of` calls."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -90,7 +90,9 @@ class _OracleTokenizer:
 def _make_record(
     item: Item, tokenizer: Any, batches: Sequence[Any], states: Any, outputs: Any
 ) -> GoldenRecord:
-    """`batches` are their inputs, one for each text that is encoded apart."""
+    """A golden record of the other tool's answer. `batches` are its inputs, one for each text that is encoded
+    apart.
+    """
     windows = []
     for number, batch in enumerate(batches):
         ids = batch["input_ids"][0].numpy()
@@ -100,11 +102,11 @@ def _make_record(
     return record_of(theirs, _OracleTokenizer(tokenizer), states, outputs)  # type: ignore[arg-type]
 
 
-def _named_stages(each: Sequence[Any]) -> dict[str, Any]:
-    """Their hidden states of each text, a tuple with one for each layer -> by our names, texts end to end."""
-    names = ["embeddings", *(f"layer {number}" for number in range(1, len(each[0])))]
+def _named_stages(all_states: Sequence[Any]) -> dict[str, Any]:
+    """Hidden states of each text, a tuple over layers -> by our names of stages, with texts end to end."""
+    names = ["embeddings", *(f"layer {number}" for number in range(1, len(all_states[0])))]
     return {
-        name: np.concatenate([states[number][0].float().numpy() for states in each])
+        name: np.concatenate([states[number][0].float().numpy() for states in all_states])
         for number, name in enumerate(names)
     }
 
@@ -115,7 +117,7 @@ class _TransformersOracle:
         self.tokenizer = package.AutoTokenizer.from_pretrained(folder)
         names = read_settings(plain_file(folder, "config.json")).get("architectures") or ["AutoModel"]
         model = getattr(package, names[0]).from_pretrained(folder, attn_implementation="eager")
-        self.model = model.eval().float()  # which computes in whatever the weights were saved in
+        self.model = model.eval().float()  # from_pretrained keeps the precision of the file
         segments = ["token_type_ids"] if getattr(model.config, "type_vocab_size", 0) else []
         self.inputs = ["input_ids", "attention_mask", *segments]
 
@@ -123,16 +125,18 @@ class _TransformersOracle:
         stages: tuple[str, ...] = ()
         records = []
         for item in items:
-            batches = self._batches(item)
-            given = [{name: batch[name] for name in self.inputs if name in batch} for batch in batches]
-            found = [self.model(**each, output_hidden_states=True) for each in given]
-            states = _named_stages([output.hidden_states for output in found])
+            batches = self._make_batches(item)
+            inputs = [{name: batch[name] for name in self.inputs if name in batch} for batch in batches]
+            outputs = [self.model(**kwargs, output_hidden_states=True) for kwargs in inputs]
+            states = _named_stages([output.hidden_states for output in outputs])
             stages = tuple(states)
-            records.append(_make_record(item, self.tokenizer, batches, states, self._outputs(item, found[0])))
+            records.append(
+                _make_record(item, self.tokenizer, batches, states, self._head_outputs(item, outputs[0]))
+            )
         return ModelAnswers(stages, tuple(records))
 
-    def _batches(self, item: Item) -> list[Any]:
-        """Their inputs: of texts that are read together one, of those that are encoded apart one each."""
+    def _make_batches(self, item: Item) -> list[Any]:
+        """The other tool's inputs: one batch for texts that are read together, else one for each text."""
         are_words = _reads_words(self.subject)
         apart = len(item.encoded.windows) == len(item.texts) > 1 and not are_words
         together: Sequence[Any] = (list(item.texts),) if are_words else item.texts
@@ -152,13 +156,13 @@ class _TransformersOracle:
                 ids[0, int(window.rows[0])] = self.tokenizer.mask_token_id
         return batches
 
-    def _outputs(self, item: Item, found: Any) -> Any:
-        """Of their head, in the shape of ours; nothing where theirs has none."""
+    def _head_outputs(self, item: Item, output: Any) -> Any:
+        """The other model's head outputs in the shape of ours; empty if it has no head."""
         rows = item.encoded.windows[0].rows
-        if "start_logits" in found:
-            both = torch.stack([found.start_logits[0], found.end_logits[0]], -1)
-            return both[rows].numpy() if int(rows.max(initial=0)) < len(both) else ()
-        logits = found.get("prediction_logits", found.get("logits"))
+        if "start_logits" in output:
+            start_end = torch.stack([output.start_logits[0], output.end_logits[0]], -1)
+            return start_end[rows].numpy() if int(rows.max(initial=0)) < len(start_end) else ()
+        logits = output.get("prediction_logits", output.get("logits"))
         if logits is None:
             return ()
         logits = logits[0].numpy()
@@ -197,15 +201,15 @@ class _SentenceTransformersOracle:
                 for text in texts
             ]
             encoder = self.model[0].auto_model
-            found = [encoder(**batch, output_hidden_states=True) for batch in batches]
-            states = _named_stages([output.hidden_states for output in found])
+            outputs = [encoder(**batch, output_hidden_states=True) for batch in batches]
+            states = _named_stages([output.hidden_states for output in outputs])
             pooled = [
                 self.model[1]({"token_embeddings": output[0], "attention_mask": batch["attention_mask"]})
-                for output, batch in zip(found, batches, strict=True)
+                for output, batch in zip(outputs, batches, strict=True)
             ]
-            states["pooled"] = np.concatenate([each["sentence_embedding"].numpy() for each in pooled])
+            states["pooled"] = np.concatenate([features["sentence_embedding"].numpy() for features in pooled])
             stages = tuple(states)
             vectors = self.model.encode(texts, prompt="", batch_size=1, normalize_embeddings=True)
-            asked = item._replace(texts=tuple(texts))
-            records.append(_make_record(asked, self.tokenizer, batches, states, vectors))
+            prefixed_item = item._replace(texts=tuple(texts))
+            records.append(_make_record(prefixed_item, self.tokenizer, batches, states, vectors))
         return ModelAnswers(stages, tuple(records))
