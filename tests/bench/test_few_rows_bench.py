@@ -41,7 +41,7 @@ def test_an_interrupted_table_goes_on_beside_what_a_killed_run_left(
     left.mkdir(parents=True)
     (left / "recipe.toml").write_text("of a run that was killed")
     in_this_process(run_script, few_rows, *options)
-    (table,) = (sst2 / "results").glob("few-rows-sst2_*.md")
+    (table,) = (sst2 / "results").glob("few-rows-sst2-part_*.md")
     assert "| sst2 | 8 | 16 | 40 | accuracy |" in table.read_text()
     kept = sorted(path.name for path in (sst2 / "kept" / "few_rows").iterdir())
     assert kept == ["sst2-8-ours-0.json", "sst2-8-ours-1.json"]
@@ -61,7 +61,7 @@ def test_a_run_that_fails_is_named_at_the_end_and_the_others_are_made(
     options = ("--data", "sst2", "--sizes", "8", "16", "--sides", "trainer", "--draws", "2")
     with pytest.raises(SystemExit, match=r"sst2-8-trainer-0: the worker ended with status -9\nsst2-16"):
         in_this_process(run_script, few_rows, *options)
-    (table,) = (sst2 / "results").glob("few-rows-sst2_*.md")
+    (table,) = (sst2 / "results").glob("few-rows-sst2-part_*.md")
     assert table.read_text().count("75.00 (2 s)") == 2
 
 
@@ -76,7 +76,7 @@ def test_another_encoder_stands_beside_minilm(
     monkeypatch.setattr(few_rows, "train_ours", answer)
     options = ("--data", "sst2", "--sizes", "8", "--sides", "ours", "--draws", "2")
     in_this_process(run_script, few_rows, *options, "--models", f"distilled={sst2}")
-    (table,) = (sst2 / "results").glob("few-rows-sst2_*.json")
+    (table,) = (sst2 / "results").glob("few-rows-sst2-part_*.json")
     (row,) = json.loads(table.read_text())["rows"]
     assert (row["ours"][:5], row["distilled"][:5]) == ("50.00", "75.00")
 

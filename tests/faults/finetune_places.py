@@ -9,7 +9,7 @@ from places import PLACES, Fault, Strike, _after, _before
 from torch import Tensor
 
 from bertsmith.tasks.finetuning import FinetuningObjective
-from bertsmith.training.finetuning import finetune, results
+from bertsmith.training.finetuning import finetune, measuring
 from bertsmith.training.finetuning import task_run as best
 
 
@@ -47,9 +47,9 @@ FINETUNE_PLACES: dict[str, Callable[[Strike], None]] = {
     "before a folder gets its name": _before(Path, "rename"),
     "before a file gets its name": _before(Path, "replace"),
     "before a restart is noted as finished": _before(finetune.Restart, "write"),
-    "between two restarts": _before(finetune, "_keep_best_only"),
-    "before the model is saved": _before(results, "save_task_model"),
-    "after the model was saved": _after(results, "save_task_model"),
+    "between two restarts": _before(finetune, "keep_best_only"),
+    "before the model is saved": _before(measuring, "save_task_model"),
+    "after the model was saved": _after(measuring, "save_task_model"),
     "before the results are written": _before(finetune, "write_results"),
     "while files are forced to disk": PLACES["while files are forced to disk"],
 }

@@ -315,7 +315,7 @@ def test_an_error_on_the_way_leaves_nothing(
     def fails(*_: Any) -> str:
         raise RuntimeError("in the middle")
 
-    monkeypatch.setattr(artefact, "card", fails)
+    monkeypatch.setattr(artefact, "model_card", fails)
     with pytest.raises(RuntimeError, match="in the middle"):
         export_model(desk / "model", desk / "rows.jsonl", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator
-from pydantic_core import PydanticKnownError
 
 ObjectiveName = Literal["masked-language", "sentence-order", "replaced-tokens"]
 
@@ -17,7 +16,7 @@ def _known(name: Any) -> Any:
     if name in ours or (isinstance(name, str) and ":" in name):
         return name
     *others, last = map(repr, ours)
-    raise PydanticKnownError("literal_error", {"expected": f"{', '.join(others)} or {last}"})
+    raise ValueError(f"expected {', '.join(others)} or {last}")
 
 
 Objective = Annotated[str, BeforeValidator(_known)]  # one of ours, or a user's `module:Class`
