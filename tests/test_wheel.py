@@ -167,6 +167,8 @@ def test_the_tag_is_of_the_newest_glibc_that_a_library_names(
 
 def test_the_version_is_written_once() -> None:
     """Hatchling reads it where `bertsmith --version` does, and it is the changelog's last release with a date."""
-    released = re.findall(r"^## \[([\d.]+)\] - \d", (REPOSITORY / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    released = re.findall(
+        r"^## \[([\d.]+)\] - \d", (REPOSITORY / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
+    )
     assert released[0] == bertsmith.__version__
     assert '"version"' in (REPOSITORY / "pyproject.toml").read_text("utf-8")

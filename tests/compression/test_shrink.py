@@ -22,9 +22,9 @@ from bertsmith.compression.shrinking import shrink as module
 from bertsmith.compression.shrinking import training as trying
 from bertsmith.compression.shrinking.candidates import (
     CandidateResult,
+    ReportedScores,
     ShrinkResults,
     SkippedCandidate,
-    TestScores,
     choose,
     doubts,
     ladder,
@@ -234,15 +234,15 @@ def test_the_vocabulary_is_decided_once_though_another_share_be_asked_for(
     parts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A candidate that was interrupted began with the other teacher, and could not go on."""
-    out, real = tmp_path / "out", trying.Judge.judge
+    out, real = tmp_path / "out", trying.CandidateJudge.judge
 
     def pruned_is_poor(
-        self: trying.Judge, folder: Path, name: str, slug: str, *more: float, **named: bool
+        self: trying.CandidateJudge, folder: Path, name: str, slug: str, *more: float, **named: bool
     ) -> CandidateResult:
         found = real(self, folder, name, slug, *more, **named)
         return replace(found, score=0.9 * found.score) if slug == "pruned" else found
 
-    monkeypatch.setattr(trying.Judge, "judge", pruned_is_poor)
+    monkeypatch.setattr(trying.CandidateJudge, "judge", pruned_is_poor)
     trains, real_training = list[list[str]](), trying.distil_task
 
     def interrupted(teacher: list[str], *given: str, **named: object) -> object:
@@ -316,7 +316,7 @@ def test_test_rows_are_reported_on_and_not_learned_from(parts: dict[str, str], t
 
 
 def test_what_test_rows_say_in_words() -> None:
-    said = TestScores(400, 0.9, 0.01, 0.882, None).sentence("f1")
+    said = ReportedScores(400, 0.9, 0.01, 0.882, None).sentence("f1")
     assert (
         said == "On 400 rows of test the model itself has f1 0.9000 ± 0.0196, the chosen 0.8820, 98.0% of it."
     )

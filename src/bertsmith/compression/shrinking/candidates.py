@@ -136,7 +136,7 @@ class SkippedCandidate:
 
 
 @dataclass(frozen=True)
-class TestScores:
+class ReportedScores:
     """The main metric with its standard error on rows that nothing was chosen by: the model's own, and that
     of the chosen one.
     """
@@ -172,7 +172,7 @@ class ShrinkResults:
     chosen: CandidateResult
     left_out: tuple[SkippedCandidate, ...]
     warnings: tuple[str, ...]
-    on_test: TestScores | None = None
+    on_test: ReportedScores | None = None
 
     @property
     def wanted(self) -> float:

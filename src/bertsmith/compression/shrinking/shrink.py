@@ -22,9 +22,9 @@ from bertsmith.compression.distilling.tasks.teacher import TaskTeacher
 from bertsmith.compression.shrinking.candidates import (
     STATIC,
     CandidateResult,
+    ReportedScores,
     ShrinkResults,
     SkippedCandidate,
-    TestScores,
     asked_for,
     begin_search,
     choose,
@@ -193,7 +193,7 @@ def _written(
     on_test = None
     if data.test is not None:
         own, chosens = (search.judge.score(each, data.test) for each in (search.judge.whole.folder, source))
-        on_test = TestScores(len(data.test), *own, *chosens)
+        on_test = ReportedScores(len(data.test), *own, *chosens)
     shrunk = ShrinkResults(
         metric=metric,
         keep=keep,
