@@ -166,7 +166,7 @@ def test_the_tag_is_of_the_newest_glibc_that_a_library_names(
 
 
 def test_the_version_is_written_once() -> None:
-    """Hatchling reads it where `bertsmith --version` does, and it is the changelog's last release with a date."""
+    """Hatchling reads it where `bertsmith --version` does, and so does the changelog's last dated section."""
     released = re.findall(
         r"^## \[([\d.]+)\] - \d", (REPOSITORY / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
     )
