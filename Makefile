@@ -11,9 +11,11 @@ VENV ?= .venv
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
 TEST_WORKERS ?= 4
-NO_SCRIPTS := harness material labelled peers growing_step growth_plot varied_text trainer trainer_answers trainer_tasks \
-	pretraining_sides pretraining_slice plain_loop accuracy_plot cutting load serving_app mirror_peers
-BENCH ?= $(filter-out $(NO_SCRIPTS:%=bench/%.py),$(sort $(wildcard bench/*.py)))
+NO_SCRIPTS := harness corpora labelled peers cutting on_gpu/% pretraining/growing_step pretraining/growth_plot \
+	pretraining/varied_text pretraining/pretraining_sides pretraining/pretraining_slice pretraining/plain_loop \
+	pretraining/accuracy_plot finetuning/trainer finetuning/trainer_answers finetuning/trainer_tasks serving/load \
+	serving/serving_app mirror/mirror_peers
+BENCH ?= $(filter-out $(NO_SCRIPTS:%=bench/%.py),$(sort $(wildcard bench/*.py bench/*/*.py)))
 NO_DATA := 3# the status of a script of bench/ that lacks data (bench/harness.py)
 BIN := $(VENV)/bin
 
@@ -34,7 +36,7 @@ help:
 	@echo "make test-slow  the long trials as well: kills, resumes, memory ceilings, speeds"
 	@echo "make check      format, lint, types, import directions"
 	@echo "make format     let ruff rewrite the files"
-	@echo "make bench      the side-by-side measurements in bench/ (BENCH=bench/<name>.py for one)"
+	@echo "make bench      the side-by-side measurements in bench/ (BENCH=bench/<folder>/<name>.py for one)"
 	@echo "make dist       an sdist and a wheel with the compiled kernels, in dist/"
 	@echo "make peers      environments for the peers that contradict the others, which make bench then measures too"
 

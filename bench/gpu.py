@@ -1,4 +1,5 @@
 """One GPU in eight minutes: every CUDA path against the processor, then speeds beside transformers.
+Last answer (2026-11-25, H100): all right; BERT-base on mixed pairs 3.4 times transformers.
 
     python bench/gpu.py [--minutes 8] [--out FOLDER] [--parts checks pre-training ...]
     python bench/gpu.py --device cpu --small        # everything in miniature: does it run?

@@ -190,7 +190,9 @@ def result_path(name: str, ending: str, variant: str | None = None) -> Path:
 
 
 def _command() -> str:
-    return shlex.join(["python", f"bench/{Path(sys.argv[0]).name}", *_arguments()])
+    script, folder = Path(sys.argv[0]).resolve(), Path(__file__).resolve().parent
+    place = script.relative_to(folder) if script.is_relative_to(folder) else script.name
+    return shlex.join(["python", f"bench/{place}", *_arguments()])
 
 
 def _arguments() -> list[str]:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
+sys.path.extend(str(folder) for folder in (Path(__file__).parents[2] / "bench").iterdir() if folder.is_dir())
 
 from bench_runs import RunScript
 

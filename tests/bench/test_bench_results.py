@@ -37,7 +37,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
 
 
 def run(request: dict[str, Any] = REQUEST, again: bool = False) -> Any:
-    return labelled.run_once("bench/finetuning.py", "ours", "sst2-ours-0", request, again)["answer"]
+    return labelled.run_once("finetuning.py", "ours", "sst2-ours-0", request, again)["answer"]
 
 
 def test_a_kept_run_counts_for_the_same_request_only(asked: list[Any], tmp_path: Path) -> None:
@@ -81,11 +81,14 @@ def test_a_narrower_run_leaves_the_whole_table_alone(
 ) -> None:
     monkeypatch.setattr(harness, "RESULTS", tmp_path)
     for options in (["--again"], ["--tasks", "mrpc", "--part", "v1.1", "--file", "/somewhere/texts"]):
-        monkeypatch.setattr(sys, "argv", ["bench/finetuning.py", *options])
+        monkeypatch.setattr(sys, "argv", ["bench/finetuning/finetuning.py", *options])
         harness.report("finetuning", "A table", [{"a": 1}])
     whole, narrow = sorted(path.name.partition("_")[0] for path in tmp_path.glob("*.md"))
     assert (whole, narrow) == ("finetuning", "finetuning-part")
-    assert "`python bench/finetuning.py --tasks mrpc --part v1.1 --file texts`" in capsys.readouterr().out
+    assert (
+        "`python bench/finetuning/finetuning.py --tasks mrpc --part v1.1 --file texts`"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_script_without_its_data_says_what_it_needs(

@@ -1,4 +1,4 @@
-"""bench/domain.py: sides in turns on a small domain, kept, and measured by what can be compared."""
+"""domain.py: sides in turns on a small domain, kept, and measured by what can be compared."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""bench/few_rows.py and bench/restarts.py unattended: what is done stays, one failed run ends no table."""
+"""few_rows.py and restarts.py unattended: what is done stays, one failed run ends no table."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""bench/growth.py: the fit, the text that is no duplicate, the picture, and a tiny step of each axis."""
+"""growth.py: the fit, the text that is no duplicate, the picture, and a tiny step of each axis."""
 
 from itertools import islice
 from xml.etree import ElementTree

@@ -1,4 +1,4 @@
-"""bench/latency.py with a tiny model."""
+"""bench/embedding/latency.py with a tiny model."""
 
 from pathlib import Path
 

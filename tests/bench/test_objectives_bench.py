@@ -1,4 +1,4 @@
-"""bench/objectives.py: every objective is trained for as long, measured alike and fine-tuned alike."""
+"""objectives.py: every objective is trained for as long, measured alike and fine-tuned alike."""
 
 import json
 from dataclasses import replace

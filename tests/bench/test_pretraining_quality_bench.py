@@ -1,4 +1,4 @@
-"""bench/pretraining_quality.py: sides in turns on a small corpus, and what is read from their curves."""
+"""pretraining_quality.py: sides in turns on a small corpus, and what is read from their curves."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""bench/pretraining_worth.py and bench/cutting.py: rows are cut by the seed, dev chooses, test is stated."""
+"""pretraining_worth.py and cutting.py: rows are cut by the seed, dev chooses, test is stated."""
 
 import csv
 import json

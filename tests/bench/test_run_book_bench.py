@@ -1,4 +1,4 @@
-"""bench/run_book.py: what it says of a run's log, and of another run beside it."""
+"""bench/pretraining/run_book.py: what it says of a run's log, and of another run beside it."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""bench/start_up.py: what it starts, and that it notices what is wrong."""
+"""bench/embedding/start_up.py: what it starts, and that it notices what is wrong."""
 
 import sys
 from pathlib import Path

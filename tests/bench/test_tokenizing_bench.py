@@ -1,4 +1,4 @@
-"""bench/tokenizing.py on a small corpus."""
+"""bench/text/tokenizing.py on a small corpus."""
 
 from types import SimpleNamespace
 

@@ -11,7 +11,7 @@ V vocabulary, L sequence length.
     exchange      a ring's all-reduce of the gradients, less what hides behind the last backward pass; with
                   hardware.shard=full also the weights, for every micro-batch
 
-Loading data costs nothing here: it runs beside training, hundreds of times as fast (bench/loader.py).
+Loading data costs nothing here: it runs beside training, hundreds of times as fast (bench/text/loader.py).
 """
 
 import math
