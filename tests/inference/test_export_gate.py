@@ -190,6 +190,18 @@ def test_a_file_too_short_to_tell_of_neighbours_is_refused_before_the_work(tmp_p
         _require_enough(source, replace(file, encoded=file.encoded[:1] * 35), ExportLimits())
 
 
+def test_all_neighbours_can_be_asked_for(tmp_path: Path, classifier: tuple[ExportSource, GateFile]) -> None:
+    """No number of rows proves a share of 1, so that as many as 99 % takes are enough."""
+    all_of_them = ExportLimits(neighbours=1.0)
+    _require_enough(
+        classifier[0], replace(classifier[1], encoded=classifier[1].encoded[:1] * 72), all_of_them
+    )
+    source, file = opened(tmp_path, "retrieval")
+    _require_enough(source, replace(file, encoded=file.encoded[:1] * 368), all_of_them)
+    with pytest.raises(InputError, match=r"367 rows, too few to tell whether 100% .* at least 368"):
+        _require_enough(source, replace(file, encoded=file.encoded[:1] * 367), all_of_them)
+
+
 def test_labels_are_read_where_there_are_some_and_refitted_for_int8(tmp_path: Path) -> None:
     source, file = opened(tmp_path, "multi-label")
     task = source.task

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     pass
 
 
+_PROVABLE = 0.99  # of the neighbours: no number of rows proves that all of them stay
+
+
 @dataclass(frozen=True)
 class ExportResult:
     """The folder `path` that was written, and `parity`, the content of its parity.json."""
@@ -138,7 +141,7 @@ def _require_enough(source: ExportSource, file: GateFile, limits: ExportLimits) 
             f"{limits.agreement:.0%} takes at least {fewest_rows:,}, even if all agree. Give more rows, or a "
             "lower --agreement."
         )
-    fewest_rows = fewest_examples(limits.neighbours, ERROR / 2)
+    fewest_rows = fewest_examples(min(limits.neighbours, _PROVABLE), ERROR / 2)
     if source.by_angle and len(file.encoded) < fewest_rows:
         raise InputError(
             f"{file.path} has {len(file.encoded):,} rows, too few to tell whether {limits.neighbours:.0%} of "
