@@ -208,6 +208,12 @@ def test_a_run_of_given_hours_takes_them() -> None:
     assert plan(recipe_of(hours=4.0), hardware=GPU).steps == pytest.approx(2 * made.steps, rel=0.01)
 
 
+def test_a_run_too_short_for_a_step_counts_one_of_each_phase_in_numbers() -> None:
+    steps = [phase.steps for phase in plan(recipe_of(hours=1e-9), hardware=GPU).phases]
+    assert steps == [1] * len(steps)
+    assert {type(count) for count in steps} == {int}  # True would be `true` in JSON
+
+
 def _step_seconds(made: Any, length: int) -> float:
     data = {"batch_size": 8, "sequence_lengths": [length], "sequence_shares": [1.0]}
     parts = plan(recipe_of(data=data, steps=1), hardware=GPU).parts

@@ -273,7 +273,9 @@ class RunCost:
         shares = self.recipe.data.sequence_shares
         of_a_step = [sum(part.seconds for part in bill) for bill in self.bills]
         pairs = zip(shares, of_a_step, strict=True)
-        return [max(share > 0, round(seconds * share / seconds_of_step)) for share, seconds_of_step in pairs]
+        return [
+            max(int(share > 0), round(seconds * share / seconds_of_step)) for share, seconds_of_step in pairs
+        ]
 
 
 def times_due(every: float, steps: int) -> int:
