@@ -66,7 +66,7 @@ class TrainedOn:
 
     @property
     def name(self) -> str:
-        """The files' name in messages."""
+        """The files as messages name them: the first one, and the number of others."""
         return named_files(self.paths)
 
     def are_at(self, paths: Sequence[Path]) -> bool:

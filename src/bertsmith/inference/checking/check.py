@@ -141,8 +141,8 @@ def _check_index(folder: Path, wants_more: bool) -> Check:
     comparisons = {"queries": _as_comparison(differences, tolerance)}
     for name in ("by_vector", "by_words"):
         hits = [
-            _compare_hits(name, before.text, getattr(before, name), getattr(found, name))
-            for before, found in golden_pairs
+            _compare_hits(name, before.text, getattr(before, name), getattr(after, name))
+            for before, after in golden_pairs
         ]
         comparisons[f"hits {name.replace('_', ' ')}"] = _as_comparison(hits, TOLERANCES[torch.float32])
     return Check(folder, f"its golden queries ({index.info.created_by})", (), comparisons)

@@ -187,14 +187,17 @@ class _SentenceTransformersOracle:
         stages: tuple[str, ...] = ()
         records = []
         for item in items:
-            given, prompts = (
+            input_texts, prompts = (
                 item.input.given,
                 self.model.prompts,
             )  # as encode_query and encode_document put them
-            if isinstance(given, str):
-                texts = [(prompts.get("document") or "") + given]
+            if isinstance(input_texts, str):
+                texts = [(prompts.get("document") or "") + input_texts]
             else:
-                texts = [(prompts.get("query") or "") + given[0], (prompts.get("document") or "") + given[1]]
+                texts = [
+                    (prompts.get("query") or "") + input_texts[0],
+                    (prompts.get("document") or "") + input_texts[1],
+                ]
             longest = self.model.max_seq_length
             batches = [
                 self.tokenizer([text], truncation=True, max_length=longest, return_tensors="pt")

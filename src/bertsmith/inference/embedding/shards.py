@@ -81,7 +81,7 @@ class ShardFolder:
         self.about = About.model_validate(job.model_dump(exclude={"shard_rows"}))
 
     def note(self, about: About) -> None:
-        """Sets `about` and writes about.json."""
+        """Sets `about`, and writes it with the number of rows of a shard to about.json."""
         self.about = about
         write_json(self.folder / _ABOUT, about.model_dump() | {"shard_rows": self.shard_rows})
 

@@ -171,7 +171,9 @@ class Gate:
         task = self.source.task
         if task is None or isinstance(limits, ExactLimits):
             return task
-        return task.recalibrated(*(self.file.outputs(each, self.source) for each in (self._ours, theirs)))
+        return task.recalibrated(
+            *(self.file.outputs(answers, self.source) for answers in (self._ours, theirs))
+        )
 
     def _compare(self, task: Task[Any] | None, theirs: Sequence[Answer]) -> GraphComparison:
         return compare(self.source, task, self.file, self._ours, theirs)

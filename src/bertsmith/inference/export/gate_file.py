@@ -171,7 +171,7 @@ def _read_texts(source: ExportSource, path: Path, columns: dict[str, Any]) -> Ga
     most_tokens = MOST_TOKENS if isinstance(source.padded.head, VectorHead) else _MOST_STATE_TOKENS
     indices = _within_tokens(row_numbers, encoded, most_tokens)
     chosen = [encoded[index] for index in indices]
-    windows = [each.windows[0] for each in chosen]
+    windows = [example.windows[0] for example in chosen]
     return GateFile(path, rows, windows, [sample[index] for index in indices], chosen, labelled=False)
 
 

@@ -58,13 +58,13 @@ def rank_model_or_index(
     if queries is not None:
         collection = collection.with_fewer_queries(queries)
     metrics = metrics_for(collection, k, depth)
-    opened_reranker = open_reranker(reranker) if reranker else None
+    cross_encoder = open_reranker(reranker) if reranker else None
     if index is not None:
-        systems = rank_by_index(index, collection, depth, opened_reranker, progress)
+        systems = rank_by_index(index, collection, depth, cross_encoder, progress)
     else:
         embedder = Embedder(model)
         collection = collection.noting(embedder.caveat)
-        systems = rank_by_all(collection, embedder, opened_reranker, settings, progress)
+        systems = rank_by_all(collection, embedder, cross_encoder, settings, progress)
     facts: dict[str, Any] = {
         "model": model,
         "reranker": reranker,
@@ -103,11 +103,11 @@ def rank_by_index(
     vectors = dict(zip(queries, index.embedder.queries(list(queries.values())), strict=True))
     embedding_milliseconds = 1000 * (time.perf_counter() - start) / max(len(queries), 1)
     systems = []
-    for name, mode, own_reranker in systems_to_rank:
+    for name, mode, reranker_of_mode in systems_to_rank:
         start, rankings = time.perf_counter(), Rankings()
         for id, query in queries.items():
             vector = None if mode == "text" else vectors[id]
-            hits = index.find(IndexQuery(query, vector, depth, mode, None, True), own_reranker)
+            hits = index.find(IndexQuery(query, vector, depth, mode, None, True), reranker_of_mode)
             # Reciprocal ranks keep the index's order even for ties, which other tools break by other rules.
             rankings[id] = [(part_of(hit.document_id), 1.0 / rank) for rank, hit in enumerate(hits, start=1)]
             if progress is not None:
