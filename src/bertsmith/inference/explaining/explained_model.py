@@ -133,20 +133,20 @@ class _ExplainedMaskModel(ExplainedModel):
         encoded = require_short(EncodedExample((replace(window, rows=window.rows[:1]),)))
 
         def logits(batch: PackedBatch, layout: Layout) -> Tensor:  # (S, V)
-            found = model.vocabulary_logits(model.encoder(batch, layout.rows))
-            return found[:, : tokenizer.vocab_size].float()
+            all_logits = model.vocabulary_logits(model.encoder(batch, layout.rows))
+            return all_logits[:, : tokenizer.vocab_size].float()
 
         if target is None:
-            chosen = int(self.outputs(encoded, logits)[0].argmax())
+            token_id = int(self.outputs(encoded, logits)[0].argmax())
         elif isinstance(target, str):
-            chosen = tokenizer.token_to_id(target)
+            token_id = tokenizer.token_to_id(target)
         else:
             raise InputError(f"target must be a piece of the vocabulary, found {target!r}.")
 
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:
-            return logits(batch, layout).softmax(1)[:, chosen]
+            return logits(batch, layout).softmax(1)[:, token_id]
 
-        return self.make_input(encoded, tokenizer.id_to_token(chosen), compute)
+        return self.make_input(encoded, tokenizer.id_to_token(token_id), compute)
 
 
 class _ExplainedVectorModel(ExplainedModel):

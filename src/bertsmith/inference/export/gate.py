@@ -148,12 +148,9 @@ class Gate:
         on_labels = figures_on_labels(self.source, task, self.file, self._ours, theirs)
         figures |= neighbour_figures | {"arrangements": by_arrangement, "lengths": length_figures} | on_labels
         problems = (*problems, *neighbour_problems, *length_problems)
-        calibration_errors = on_labels.get("calibration_error")
-        if (
-            calibration_errors is not None
-            and calibration_errors["graph"] > calibration_errors["model"] + CALIBRATION
-        ):
-            before, after = calibration_errors["model"], calibration_errors["graph"]
+        errors = on_labels.get("calibration_error")
+        if errors is not None and errors["graph"] > errors["model"] + CALIBRATION:
+            before, after = errors["model"], errors["graph"]
             rise = f"rises from {before:.3f} to {after:.3f}, by more than {CALIBRATION}"
             problems = (*problems, f"the calibration error {rise}")
         examples = {"examples": len(self.file.encoded), "sequences": len(self.file.sequences)}

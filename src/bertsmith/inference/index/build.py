@@ -149,20 +149,20 @@ def survey(
     `add` put there. Raises InputError for two documents with one id, naming both places.
     """
     plan = IndexUpdate(columns)
-    places: dict[str, str] = {}
+    where_seen: dict[str, str] = {}
     for document in documents.of_files(lambda name: True, progress):
-        if document.id in places:
+        if document.id in where_seen:
             raise InputError(
-                f"Two documents have the id {document.id!r}: {places[document.id]} and {document.where}. "
+                f"Two documents have the id {document.id!r}: {where_seen[document.id]} and {document.where}. "
                 "Rename one of them, or name a column of ids that differ with --id."
             )
-        places[document.id] = document.where
+        where_seen[document.id] = document.where
         columns.observe(document)
         plan.sort(document, known.get(document.id), added)
     plan.vanished = {
         id
         for id, indexed in known.items()
-        if id not in places and (part_of(id) in places or not (added or indexed.added))
+        if id not in where_seen and (part_of(id) in where_seen or not (added or indexed.added))
     }
     plan.skipped = documents.skipped
     return plan

@@ -131,15 +131,15 @@ class LabelJudge:
         labels = np.stack([task.target(row.label) for row in self.rows])
         if labels.ndim == 2:
             return self._doubts_of_sets(labels, probabilities)
-        order_of_doubts = find_doubts(probabilities, labels)
+        ranked = find_doubts(probabilities, labels)
         return [
             Doubt(
                 self.rows[row],
                 task.labels[int(probabilities[row].argmax())],
                 float(probabilities[row, labels[row]]),
-                rank < order_of_doubts.wrong,
+                rank < ranked.wrong,
             )
-            for rank, row in enumerate(order_of_doubts.order.tolist())
+            for rank, row in enumerate(ranked.order.tolist())
         ]
 
     def _doubts_of_sets(self, gold: Bools, probabilities: Floats) -> list[Doubt]:

@@ -75,13 +75,13 @@ class CharacterNgrams:
 
     def _find_copies(self, rows: Ints, is_compared: PairFilter) -> Iterator[tuple[int, Ints, Floats]]:
         """Yields each of `rows` with its near copies among all texts, itself included, and their cosines."""
-        rare, rest = _split_rare(self._rows)
+        rare, rest_lengths = _split_rare(self._rows)
         others_rare = rare.T.tocsr()
         for start in range(0, len(rows), _ROWS_AT_A_TIME):
             block = rows[start : start + _ROWS_AT_A_TIME]
             shared = (rare[block] @ others_rare).tocoo()
             first, second = block[shared.row], shared.col
-            upper_bound = shared.data + np.maximum(rest[first], rest[second])
+            upper_bound = shared.data + np.maximum(rest_lengths[first], rest_lengths[second])
             candidates = np.flatnonzero((upper_bound >= SAME - _ROUNDING) & is_compared(first, second))
             candidates = candidates[np.lexsort((second[candidates], shared.row[candidates]))]
             block_rows, starts = np.unique(shared.row[candidates], return_index=True)
@@ -108,9 +108,9 @@ def _count_ngrams(texts: Sequence[str]) -> Any:
 
     words = CountVectorizer(analyzer=str.split, dtype=np.float32)
     ngrams = CountVectorizer(analyzer="char_wb", ngram_range=(3, 5), dtype=np.float32)
-    of_texts = words.fit_transform(texts)
-    of_words = ngrams.fit_transform(words.get_feature_names_out())
-    rows = TfidfTransformer().fit_transform(of_texts @ of_words)
+    words_of_texts = words.fit_transform(texts)
+    ngrams_of_words = ngrams.fit_transform(words.get_feature_names_out())
+    rows = TfidfTransformer().fit_transform(words_of_texts @ ngrams_of_words)
     order = np.argsort(np.bincount(rows.indices, minlength=rows.shape[1]), kind="stable")
     new_columns = np.empty(len(order), rows.indices.dtype)
     new_columns[order] = np.arange(len(order))
