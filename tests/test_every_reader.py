@@ -26,7 +26,7 @@ from bertsmith.inference.embedding.vector_file import read_vectors
 from bertsmith.mirror.call_files import read_json_objects
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.registry import find_task
-from bertsmith.text.corpus.reading import Reader
+from bertsmith.text.corpus.reading import SourceReader
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.decontamination.evaluation_texts import read_evaluation_file
 from bertsmith.text.files import streams
@@ -299,7 +299,7 @@ def by_index(table: Table) -> Iterator[Row]:
 def by_corpus(table: Table) -> Iterator[Row]:
     def read(column: str) -> Iterator[str]:
         settings = CorpusSettings(text_column=column, encoding=table.encoding)
-        for batch in Reader(find_sources([str(table.path)], settings).sources, settings):
+        for batch in SourceReader(find_sources([str(table.path)], settings).sources, settings):
             for document in batch.documents():
                 yield from cells_of(document.text, table)
 

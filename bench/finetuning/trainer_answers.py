@@ -11,7 +11,7 @@ from transformers import DataCollatorWithPadding
 
 from bertsmith.metrics.scores import question_scores
 from bertsmith.metrics.thresholds import no_answer_threshold
-from bertsmith.text.labelled.squad import Question
+from bertsmith.text.labelled.squad import SquadQuestion
 from trainer import INPUTS, Row, outputs_of
 
 _N_BEST = 20
@@ -25,7 +25,7 @@ class Answers:
         self._windows = {"max_length": max_length, "stride": stride}
         self.collate: Any = DataCollatorWithPadding(tokenizer)
 
-    def encode(self, questions: Sequence[Question]) -> list[Row]:
+    def encode(self, questions: Sequence[SquadQuestion]) -> list[Row]:
         """Features with the first answer's place, or [CLS] where a window doesn't hold it."""
         rows, offsets, owners = self._features(questions)
         for row, places, number in zip(rows, offsets, owners, strict=True):
@@ -33,14 +33,16 @@ class Answers:
             row |= {"start_positions": start, "end_positions": end}
         return rows
 
-    def threshold(self, model: Any, questions: Sequence[Question]) -> float:
+    def threshold(self, model: Any, questions: Sequence[SquadQuestion]) -> float:
         """By how much "no answer" must lead for the best F1 on these questions."""
         texts, leads = self._answers(model, questions)
         _, f1 = question_scores(texts, _golds(questions))
         answerable = np.array([not question.impossible for question in questions])
         return no_answer_threshold(leads, f1, answerable)
 
-    def metrics(self, model: Any, questions: Sequence[Question], threshold: float | None) -> dict[str, float]:
+    def metrics(
+        self, model: Any, questions: Sequence[SquadQuestion], threshold: float | None
+    ) -> dict[str, float]:
         """Exact match and F1 as shares; with a threshold also those of its parts."""
         texts, leads = self._answers(model, questions)
         golds = _golds(questions)
@@ -59,7 +61,7 @@ class Answers:
             "f1_never": float(impossible.mean()),
         }
 
-    def _features(self, questions: Sequence[Question]) -> tuple[list[Row], list[Any], list[int]]:
+    def _features(self, questions: Sequence[SquadQuestion]) -> tuple[list[Row], list[Any], list[int]]:
         """Rows, their (start, end) characters with None outside the passage, and whose they are."""
         encoded = self.tokenizer(
             [question.question.lstrip() for question in questions],
@@ -76,7 +78,7 @@ class Answers:
             offsets.append([p if s == 1 else None for p, s in zip(places, of_passage, strict=True)])
         return rows, offsets, list(encoded["overflow_to_sample_mapping"])
 
-    def _answers(self, model: Any, questions: Sequence[Question]) -> tuple[list[str], Any]:
+    def _answers(self, model: Any, questions: Sequence[SquadQuestion]) -> tuple[list[str], Any]:
         """The best text of each question, and by how much "no answer" leads before it."""
         rows, offsets, owners = self._features(questions)
         outputs = outputs_of(model, self.collate, rows, ["start_logits", "end_logits"])
@@ -100,7 +102,7 @@ class Answers:
         return [(i, j) for i in likely(start) for j in likely(end) if i <= j < i + self.longest]
 
 
-def _span(places: Sequence[Any], question: Question) -> tuple[int, int]:
+def _span(places: Sequence[Any], question: SquadQuestion) -> tuple[int, int]:
     """The pieces where the first answer begins and ends; (0, 0) unless this window shows all of it."""
     if not question.answers:
         return 0, 0
@@ -114,5 +116,5 @@ def _span(places: Sequence[Any], question: Question) -> tuple[int, int]:
     return start, end
 
 
-def _golds(questions: Sequence[Question]) -> list[list[str]]:
+def _golds(questions: Sequence[SquadQuestion]) -> list[list[str]]:
     return [[text for text, _ in question.answers] for question in questions]

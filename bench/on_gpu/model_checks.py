@@ -26,7 +26,7 @@ from bertsmith.tasks.pretraining.pretraining import PretrainingTask
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.text.labelled.squad import Question
+from bertsmith.text.labelled.squad import SquadQuestion
 from bertsmith.training.gradients import Gradients
 from bertsmith.training.loop import Loop
 from bertsmith.training.machine import Machine, Ranks
@@ -194,7 +194,7 @@ def _example(task: Task[Any], text: str, other: str, number: int) -> Any:
         )
     if task.name == "question-answering":
         answer, question = words[number % len(words)], " ".join(other.split()[:5])
-        return Question(str(number), question, text, ((answer, text.index(answer)),), impossible=False)
+        return SquadQuestion(str(number), question, text, ((answer, text.index(answer)),), impossible=False)
     if task.name == "retrieval":
         return QueryExample(other, (text, other + " " + words[0]), f"row {number}")
     pair = task.name in ("similarity", "reranking")

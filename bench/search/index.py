@@ -29,7 +29,7 @@ sys.path.insert(1, str(Path(__file__).parents[1]))  # harness.py, and what else 
 from bertsmith.inference.index.manifest import IndexModel, read_index_manifest
 from bertsmith.inference.index.passage_table import PassageTable, with_settings
 from bertsmith.inference.index.writer import create_index, writing
-from bertsmith.text.retrieval.documents import Document
+from bertsmith.text.retrieval.documents import SearchDocument
 from bertsmith.text.retrieval.passages import PassageSettings
 from harness import report
 
@@ -73,7 +73,9 @@ def _build(options: argparse.Namespace) -> str:
     started = time.monotonic()
     with writing(options.index) as writer:
         for begin, vectors in _batches(options.rows):
-            documents = [Document(f"d{begin + n}", "", "", "random", "random") for n in range(len(vectors))]
+            documents = [
+                SearchDocument(f"d{begin + n}", "", "", "random", "random") for n in range(len(vectors))
+            ]
             rows = [_row(document, number) for number, document in enumerate(documents, begin)]
             writer.replace(documents, rows, vectors)
             writer.commit()
@@ -138,7 +140,7 @@ def _like_rows(count: int, seed: int) -> Vectors:
     return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
 
 
-def _row(document: Document, number: int) -> dict[str, Any]:
+def _row(document: SearchDocument, number: int) -> dict[str, Any]:
     text = " ".join(_WORDS[(number * step) % len(_WORDS)] for step in (1, 3, 7, 11, 13))
     place = {"document_id": document.id, "source": "random", "start": 0, "end": len(text), "line": None}
     kept = {"title": "", "text": text, "sha256": document.sha256, "added": False}

@@ -119,10 +119,10 @@ def _per_second(tokens: int, seconds: float) -> str:
 
 def _first(corpus: str, megabytes: float) -> Any:
     """The corpus, which ends after so many megabytes."""
-    from bertsmith.text.corpus.corpus import Corpus, Document
+    from bertsmith.text.corpus.corpus import Corpus, CorpusDocument
 
     class First(Corpus):
-        def documents(self, split: Any) -> Iterator[Document]:
+        def documents(self, split: Any) -> Iterator[CorpusDocument]:
             left = megabytes * 1e6
             for document in super().documents(split):
                 if left <= 0:

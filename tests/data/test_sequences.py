@@ -19,7 +19,7 @@ from bertsmith.cli.main import main
 from bertsmith.data.sequences.building import SequenceSettings, build_sequences
 from bertsmith.data.sequences.codec import find_columns, read_codec
 from bertsmith.data.sequences.encoding import encode_sequences
-from bertsmith.data.sequences.records import Row
+from bertsmith.data.sequences.records import SequenceRow
 from bertsmith.data.store import TokenStore
 from bertsmith.errors import BertsmithError, InputError, StoreError
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -102,7 +102,7 @@ def test_characters_of_a_string_are_items(tmp_path: Path) -> None:
 
 def test_bins_hold_about_as_many_cells_each_and_keep_their_order() -> None:
     values = np.random.default_rng(0).lognormal(size=1000)
-    (column,) = find_columns((Row({"x": value}, "") for value in values.tolist()), ["x"], bins=10)
+    (column,) = find_columns((SequenceRow({"x": value}, "") for value in values.tolist()), ["x"], bins=10)
     assert column.kind == "number"
     bins = [int(column.symbol(value, "").partition(":")[2]) for value in np.sort(values).tolist()]
     assert bins == sorted(bins)
@@ -142,9 +142,9 @@ def test_numbers_of_a_sorted_file_are_scaled_by_all_its_rows(tmp_path: Path, sor
 def test_each_row_is_as_likely_to_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first ones too, which are there before others take their place."""
     monkeypatch.setattr("bertsmith.data.sequences.codec.SAMPLE", 1000)
-    (column,) = find_columns((Row({"x": float(n)}, "") for n in range(20_000)), ["x"], bins=2)
+    (column,) = find_columns((SequenceRow({"x": float(n)}, "") for n in range(20_000)), ["x"], bins=2)
     assert column.edges == (pytest.approx(10_000, abs=1000),)
-    (column,) = find_columns((Row({"x": float(n)}, "") for n in range(20_000)), ["x"], bins=None)
+    (column,) = find_columns((SequenceRow({"x": float(n)}, "") for n in range(20_000)), ["x"], bins=None)
     assert column.scale == pytest.approx((10_000, 20_000 / math.sqrt(12)), rel=0.08)
 
 
@@ -152,7 +152,7 @@ def test_a_word_among_numbers_is_named_whether_it_stayed_in_the_sample_or_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bertsmith.data.sequences.codec.SAMPLE", 20)
-    rows = [Row({"x": "NA" if n == 3 else n}, f"row {n + 1}") for n in range(2000)]
+    rows = [SequenceRow({"x": "NA" if n == 3 else n}, f"row {n + 1}") for n in range(2000)]
     with pytest.raises(InputError, match=r"row 4: the column x .* (19 of 20|20 of 21) cells, here 'NA'"):
         find_columns(rows, ["x"], bins=4)
 

@@ -19,8 +19,8 @@ from bertsmith.data.store import TokenStore
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import InputError, ResourceError, StoreError
 from bertsmith.text.corpus.building import build_corpus
-from bertsmith.text.corpus.corpus import Corpus, Document
-from bertsmith.text.corpus.manifest import CorpusManifest, Counts, Skipped, Split, SplitEntry
+from bertsmith.text.corpus.corpus import Corpus, CorpusDocument
+from bertsmith.text.corpus.manifest import CorpusManifest, Counts, SkippedFiles, Split, SplitEntry
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -63,13 +63,13 @@ class Held(Corpus):
                 "train": SplitEntry(counts=counts, shards=()),
                 "heldout": SplitEntry(counts=Counts(), shards=()),
             },
-            skipped=Skipped(),
+            skipped=SkippedFiles(),
             sources=(),
         )
 
-    def documents(self, split: Split) -> Iterator[Document]:
+    def documents(self, split: Split) -> Iterator[CorpusDocument]:
         held = self._held if split == "train" else []
-        return (Document(str(number), "held", sentences) for number, sentences in enumerate(held))
+        return (CorpusDocument(str(number), "held", sentences) for number, sentences in enumerate(held))
 
 
 def texts_in(store: TokenStore) -> list[list[list[int]]]:

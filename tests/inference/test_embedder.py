@@ -28,7 +28,7 @@ from bertsmith.model.cpu import kernels
 from bertsmith.tasks import similarity
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.text.tokens.long_texts import Encode, Pieces, encode_in_parts
+from bertsmith.text.tokens.long_texts import Encode, TextEncoding, encode_in_parts
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 TEXTS = [
@@ -241,7 +241,7 @@ def tokenised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the library is given to tokenise."""
     seen: list[str] = []
 
-    def watched(encode: Encode, *rest: Any, **named: Any) -> Sequence[Pieces]:
+    def watched(encode: Encode, *rest: Any, **named: Any) -> Sequence[TextEncoding]:
         return encode_in_parts(lambda texts: [seen.extend(texts), *encode(texts)][1:], *rest, **named)
 
     monkeypatch.setattr("bertsmith.text.tokens.tokenizer.encode_in_parts", watched)

@@ -15,7 +15,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.features import Features, LayerMix, Vectors
 from bertsmith.model.checkpoint import load_encoder
-from bertsmith.text.tokens.sequence_rules import Template
+from bertsmith.text.tokens.sequence_rules import SequenceTemplate
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 TEXTS = ["red cats", "the old dog sleeps", "", "a small blue bird runs and runs", "new", "green dogs"]
@@ -146,7 +146,7 @@ def test_pieces_stand_behind_the_tokenizers_own_special_tokens(
     """Of a tokenizer.json whose template has no [CLS], or two tokens in front."""
     features, ids = Features(tiny_bert, pooling="tokens"), tiny_tokenizer.encode("red cats").ids
     for before in ((), (tiny_tokenizer.cls_id, tiny_tokenizer.mask_id)):
-        features.tokenizer.template = Template(before, (), (tiny_tokenizer.sep_id,))
+        features.tokenizer.template = SequenceTemplate(before, (), (tiny_tokenizer.sep_id,))
         states = by_hand(tiny_bert, [*before, *ids, tiny_tokenizer.sep_id])[2]
         assert_close(features.encode(["red cats"])[0], states[len(before) : -1])
 

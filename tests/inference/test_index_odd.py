@@ -17,7 +17,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.index import passage_table
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.text_embedder import cut_and_embed, tokens_for_text
-from bertsmith.text.retrieval.documents import Document
+from bertsmith.text.retrieval.documents import SearchDocument
 from bertsmith.text.retrieval.passages import PassageSettings
 
 
@@ -74,13 +74,13 @@ def test_an_index_in_its_own_source_is_no_document_of_it(docs: Path) -> None:
 def test_a_document_is_hashed_as_often_however_many_passages_it_has(
     docs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hashed, sha256 = [0], Document.sha256.fget  # type: ignore[attr-defined]
+    hashed, sha256 = [0], SearchDocument.sha256.fget  # type: ignore[attr-defined]
 
-    def counted(document: Document) -> str:
+    def counted(document: SearchDocument) -> str:
         hashed[0] += 1
         return str(sha256(document))
 
-    monkeypatch.setattr(Document, "sha256", property(counted))
+    monkeypatch.setattr(SearchDocument, "sha256", property(counted))
     write_files(docs, {"long.txt": sentences(5, 100)})
     index = Index.build([docs / "long.txt"], docs.parent / "f", embedder=WordEmbedder(), passages=SETTINGS)
     assert index.info.rows > 20

@@ -23,7 +23,7 @@ from bertsmith.inference.index.manifest import MANIFEST, IndexModel
 from bertsmith.inference.index.passage_table import PassageTable
 from bertsmith.inference.index.writer import create_index, writing
 from bertsmith.inference.lock import sole_writer
-from bertsmith.text.retrieval.documents import Document, part_of
+from bertsmith.text.retrieval.documents import SearchDocument, part_of
 
 MODEL = IndexModel(name="none", sha256="", dimension=16)
 
@@ -129,8 +129,8 @@ def test_all_that_a_commit_names_was_forced_to_disk_before(
 NO_VECTORS = np.zeros((0, 16), np.float32)
 
 
-def blank(id: str) -> Document:
-    return Document(id, "", "", "", "")
+def blank(id: str) -> SearchDocument:
+    return SearchDocument(id, "", "", "", "")
 
 
 def test_documents_are_counted_right_whatever_was_put_in_and_removed(docs: Path) -> None:

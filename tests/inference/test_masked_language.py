@@ -17,7 +17,7 @@ from bertsmith.model.cpu import kernels
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
 from bertsmith.text.corpus.building import build_corpus
-from bertsmith.text.corpus.corpus import Corpus, Document
+from bertsmith.text.corpus.corpus import Corpus, CorpusDocument
 from bertsmith.text.corpus.manifest import Split
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -61,7 +61,7 @@ def test_no_more_of_a_corpus_is_read_than_is_measured(
     expected = model.evaluate(tmp_path / "store")
     begun, documents = list[str](), Corpus.documents
 
-    def noted(self: Corpus, split: Split) -> Iterator[Document]:
+    def noted(self: Corpus, split: Split) -> Iterator[CorpusDocument]:
         begun.append(split)
         return documents(self, split)
 

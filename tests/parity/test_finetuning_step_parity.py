@@ -28,7 +28,7 @@ from head_parity import (
 from model_parity import assert_same
 from torch.nn import functional as F
 
-from bertsmith.text.labelled.squad import Question
+from bertsmith.text.labelled.squad import SquadQuestion
 
 families = pytest.mark.parametrize("family", FAMILIES)
 SEQUENCE = transformers.AutoModelForSequenceClassification
@@ -106,8 +106,8 @@ def test_loss_and_gradients_of_a_step_over_answers(family: str, tmp_path: Path) 
     tokenizer = small_tokenizer(family, tmp_path / "tokenizer")
     task = make_task("question-answering")
     pairs = random_texts(10, 6, pairs=True)
-    examples = [Question("", q, p, (), impossible=True) for q, p in pairs[:2]]
-    examples += [Question("", q, p, ((p.split()[-1], p.rindex(p.split()[-1])),)) for q, p in pairs[2:]]
+    examples = [SquadQuestion("", q, p, (), impossible=True) for q, p in pairs[:2]]
+    examples += [SquadQuestion("", q, p, ((p.split()[-1], p.rindex(p.split()[-1])),)) for q, p in pairs[2:]]
     model = new_model(task, small_config(family, tokenizer))
     folder = saved(tmp_path / "model", model, task, tokenizer)
     theirs = open_in_transformers(transformers.AutoModelForQuestionAnswering, folder)
@@ -117,7 +117,7 @@ def test_loss_and_gradients_of_a_step_over_answers(family: str, tmp_path: Path) 
     assert_same_gradients(gradients, their_gradients(theirs, loss))
 
 
-def their_masked_loss(theirs: Any, folder: Path, examples: list[Question]) -> torch.Tensor:
+def their_masked_loss(theirs: Any, folder: Path, examples: list[SquadQuestion]) -> torch.Tensor:
     """Mean over questions of half the cross-entropy of start and of end, by character offsets."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     total = torch.zeros(())

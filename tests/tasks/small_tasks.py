@@ -16,8 +16,8 @@ from bertsmith.tasks.finetuning import EncodedExamples, FinetuningObjective, enc
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.text.labelled.squad import Question
-from bertsmith.text.tokens.sequence_rules import Template
+from bertsmith.text.labelled.squad import SquadQuestion
+from bertsmith.text.tokens.sequence_rules import SequenceTemplate
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 POSITIONS = 64
@@ -75,7 +75,7 @@ def _example(
     if task.name == "question-answering":
         passage, answer = " ".join(text), text[number % len(text)]
         answers = ((answer, passage.index(answer)),) if number % 3 else ()
-        return Question(str(number), "bano delo", passage, answers, impossible=not answers)
+        return SquadQuestion(str(number), "bano delo", passage, answers, impossible=not answers)
     if task.name == "retrieval":
         documents = [" ".join(words(draw, vocabulary, longest)) for _ in range(1 + number % 3)]
         return QueryExample(" ".join(text), tuple(documents), f"row {number}")
@@ -104,7 +104,7 @@ def joined_by(tokenizer: Tokenizer, before: str, between: str, behind: str) -> T
     """The same with other special tokens around texts: "[CLS]", "[SEP]", "[SEP]" are the usual ones."""
     copy: Tokenizer = pickle.loads(pickle.dumps(tokenizer))
     ids = (tuple(map(copy.token_to_id, tokens.split())) for tokens in (before, between, behind))
-    copy.template = Template(*ids)
+    copy.template = SequenceTemplate(*ids)
     return copy
 
 

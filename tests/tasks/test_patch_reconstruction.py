@@ -23,7 +23,7 @@ from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.reconstruction import PatchReconstruction, add_decoder
-from bertsmith.text.tokens.value_tokenizers import ValuePieces, load_tokenizer
+from bertsmith.text.tokens.value_tokenizers import RowEncoding, load_tokenizer
 
 SHORT = (
     *("steps=6", "data.sequence_lengths=[12]", "data.batch_size=4", "masking.mask_rate=0.5"),
@@ -256,7 +256,7 @@ def test_a_row_longer_than_a_window_is_read_by_several(store: Path) -> None:
     tokenizer = load_tokenizer(store / "tokenizer")
     row = " ".join(map(str, np.arange(40.0)))  # ten patches
     (pieces,) = tokenizer.encode_pieces([row])
-    assert isinstance(pieces, ValuePieces)
+    assert isinstance(pieces, RowEncoding)
     task = Classification(Classification.Settings(max_length=8, stride=2))
     encoded = task.encode(TextExample(row, None, None, "here"), [pieces], tokenizer)
     assert len(encoded.windows) == 2

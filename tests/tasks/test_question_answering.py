@@ -12,7 +12,7 @@ from small_tasks import joined_by, make_task, random_model, split_of
 from bertsmith.errors import ModelError
 from bertsmith.tasks.question_answering import AnswerSettings, QuestionAnswering
 from bertsmith.tasks.task_model import outputs_of
-from bertsmith.text.labelled.squad import Question
+from bertsmith.text.labelled.squad import SquadQuestion
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 PARTS = ["bano", "Délo", "FIRUs", "🙂", "\t", " ", "  ", "\n", "é", "ß", "x7,5%", "(guma)", "中文", "\u200b"]
@@ -45,7 +45,7 @@ def test_the_answer_comes_back_to_the_character(
     place = draw.draw(st.integers(0, len(words) - 1))
     start, end = words[place][0], words[min(place + draw.draw(st.integers(0, 1)), len(words) - 1)][1]
     task = QuestionAnswering(AnswerSettings(max_length=24, stride=stride, longest_answer=30))
-    example = Question("1", "bano delo", passage, ((passage[start:end], start),))
+    example = SquadQuestion("1", "bano delo", passage, ((passage[start:end], start),))
     (encoded,) = split_of(task, [example], tokenizer).encoded
     assert all(len(window.token_ids) <= 24 for window in encoded.windows)
     (found,) = task.decode([sure_outputs(encoded)], [example], [encoded])
@@ -67,7 +67,7 @@ def test_an_answer_of_one_word_is_seen_wherever_it_stands(stride: int, tokenizer
         passage = " ".join(words)
         words[place] = "delo"
         task = QuestionAnswering(AnswerSettings(max_length=24, stride=stride))
-        example = Question("1", "bano", passage, (("guma", passage.index("guma")),))
+        example = SquadQuestion("1", "bano", passage, (("guma", passage.index("guma")),))
         (encoded,) = split_of(task, [example], tokenizer).encoded
         (found,) = task.decode([sure_outputs(encoded)], [example], [encoded])
         assert (found["answer"], found["start"]) == ("guma", 5 * place)
@@ -95,7 +95,7 @@ def test_rows_read_are_cls_and_the_passage(behind: str, tokenizer: Tokenizer) ->
 def test_a_window_without_the_answer_points_at_cls(tokenizer: Tokenizer) -> None:
     task = QuestionAnswering(AnswerSettings(max_length=24, stride=0))
     passage = " ".join(["delo"] * 45 + ["guma"])
-    example = Question("1", "bano", passage, (("guma", passage.index("guma")),))
+    example = SquadQuestion("1", "bano", passage, (("guma", passage.index("guma")),))
     (encoded,) = split_of(task, [example], tokenizer).encoded
     assert all(target[1:] == (0, 0) for target in encoded.target[:-1])
     rows, start, end = encoded.target[-1]
@@ -106,8 +106,8 @@ def test_a_window_without_the_answer_points_at_cls(tokenizer: Tokenizer) -> None
 def test_no_answer_by_the_threshold_that_dev_chose(tokenizer: Tokenizer) -> None:
     task = make_task("question-answering", max_length=24)
     passage = "bano delo firu guma"
-    examples = [Question(str(n), "bano", passage, (("firu", 10),)) for n in range(10)]
-    examples += [Question(str(n), "bano", passage, (), impossible=True) for n in range(10, 20)]
+    examples = [SquadQuestion(str(n), "bano", passage, (("firu", 10),)) for n in range(10)]
+    examples += [SquadQuestion(str(n), "bano", passage, (), impossible=True) for n in range(10, 20)]
     encoded = split_of(task, examples, tokenizer).encoded
     outputs = []
     for number, _ in enumerate(examples):  # always "firu", but [CLS] scores 3 + or - 1

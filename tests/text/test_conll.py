@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.text.labelled.conll import MarkedText, Sentence, read_tagged
+from bertsmith.text.labelled.conll import MarkedText, TaggedSentence, read_tagged
 
 SMALL = "-DOCSTART- -X- O\n\nEU NNP B-ORG\n# # O\n\n-DOCSTART- -X- O\n\n\nRome NNP B-LOC"
 MORE = "1-2\tdu\t_\t_\n1\tde\tde\tADP\n2\tle\tle\tDET\n2.1\tx\tx\tX\n"
@@ -43,8 +43,8 @@ def test_conll_2003_has_its_published_counts(
 def test_sentences_documents_and_places(tmp_path: Path) -> None:
     path = put(tmp_path, SMALL)
     assert read_tagged(path) == [
-        Sentence(("EU", "#"), ("B-ORG", "O"), 0, f"{path}, line 3"),
-        Sentence(("Rome",), ("B-LOC",), 1, f"{path}, line 9"),
+        TaggedSentence(("EU", "#"), ("B-ORG", "O"), 0, f"{path}, line 3"),
+        TaggedSentence(("Rome",), ("B-LOC",), 1, f"{path}, line 9"),
     ]
     assert [sentence.tags for sentence in read_tagged(path, tag_column=2)] == [("NNP", "#"), ("NNP",)]
     assert [sentence.tags for sentence in read_tagged(path, tagged=False)] == [(), ()]
@@ -155,7 +155,7 @@ def test_columns_are_known_by_their_looks_whatever_the_ending(
     tmp_path: Path, name: str, content: str
 ) -> None:
     found = read_tagged(put(tmp_path, content, name), tagged=False)
-    assert all(isinstance(sentence, Sentence) for sentence in found)
+    assert all(isinstance(sentence, TaggedSentence) for sentence in found)
     assert (len(found), len(found[0].words)) == (2, 2)
 
 
@@ -185,7 +185,7 @@ def test_text_and_words_may_stand_in_one_file(tmp_path: Path, packed: bool) -> N
     path.write_bytes(gzip.compress(content) if packed else content)
     marked, sentence = read_tagged(path)
     assert marked == MarkedText("Anna visits", (("PER", 0, 4),), f"{path}, line 1")
-    assert sentence == Sentence(("Rome",), ("B-LOC",), 1, f"{path}, line 2")
+    assert sentence == TaggedSentence(("Rome",), ("B-LOC",), 1, f"{path}, line 2")
     assert read_tagged(path, tagged=False)[0] == MarkedText("Anna visits", (), f"{path}, line 1")
 
 

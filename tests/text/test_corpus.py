@@ -16,9 +16,9 @@ import pytest
 from bertsmith.errors import CorpusError, InputError, RecipeError, ResourceError
 from bertsmith.text.corpus import building, reading
 from bertsmith.text.corpus.building import build_corpus
-from bertsmith.text.corpus.corpus import Corpus, Document
+from bertsmith.text.corpus.corpus import Corpus, CorpusDocument
 from bertsmith.text.corpus.preparing import PreparedBatch, prepare
-from bertsmith.text.corpus.reading import Batch
+from bertsmith.text.corpus.reading import DocumentBatch
 from bertsmith.text.corpus_settings import CorpusSettings
 
 WORDS = np.array([f"w{n}" for n in range(2000)])
@@ -39,7 +39,7 @@ def write(folder: Path, documents: list[str], name: str = "texts.txt") -> Path:
     return folder / name
 
 
-def everything(corpus: Corpus) -> list[Document]:
+def everything(corpus: Corpus) -> list[CorpusDocument]:
     return [*corpus.documents("train"), *corpus.documents("heldout")]
 
 
@@ -321,7 +321,7 @@ def test_a_task_knows_the_names_of_its_own_sources_only(
     known = []
 
     def watched(
-        batch: Batch, names: Mapping[int, str], settings: CorpusSettings, path: Path
+        batch: DocumentBatch, names: Mapping[int, str], settings: CorpusSettings, path: Path
     ) -> PreparedBatch:
         known.append(sorted(names))
         return prepare(batch, names, settings, path)

@@ -12,16 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.text.corpus.reading import Reader
+from bertsmith.text.corpus.reading import SourceReader
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.plain import LONGEST
 from bertsmith.text.files.sources import find_sources
 from bertsmith.text.prose.html_text import HtmlText
-from bertsmith.text.retrieval.document_rows import Cell
-from bertsmith.text.retrieval.documents import Document, Documents, DocumentSettings, part_of
+from bertsmith.text.retrieval.document_rows import UntypedCell
+from bertsmith.text.retrieval.documents import Documents, DocumentSettings, SearchDocument, part_of
 
 
-def read(*sources: Path, **settings: object) -> list[Document]:
+def read(*sources: Path, **settings: object) -> list[SearchDocument]:
     return list(Documents([str(source) for source in sources], DocumentSettings(**settings)))  # type: ignore[arg-type]
 
 
@@ -105,7 +105,7 @@ def test_columns_by_name_and_by_number_and_the_rest_as_metadata(tmp_path: Path) 
         "some words",
         {"kind": "note"},
     )
-    assert isinstance(found.metadata["kind"], Cell), "CSV doesn't say whether it is a number"
+    assert isinstance(found.metadata["kind"], UntypedCell), "CSV doesn't say whether it is a number"
     (numbered,) = read(path, text="words")
     assert numbered.id == f"{path}#1"
 
@@ -356,8 +356,10 @@ def test_a_document_of_100_megabytes_takes_bounded_memory(tmp_path: Path) -> Non
 
 
 def test_the_hash_changes_with_whatever_an_index_would_keep() -> None:
-    one = Document("a", "text", "title", "a.txt", "a.txt", metadata={"year": 1})
-    assert one.sha256 == Document("b", "text", "title", "a.txt", "elsewhere", metadata={"year": 1}).sha256
+    one = SearchDocument("a", "text", "title", "a.txt", "a.txt", metadata={"year": 1})
+    assert (
+        one.sha256 == SearchDocument("b", "text", "title", "a.txt", "elsewhere", metadata={"year": 1}).sha256
+    )
     for change in (
         {"text": "x"},
         {"title": "x"},
@@ -441,7 +443,7 @@ def test_what_a_corpus_reads_an_index_reads_under_the_same_ids(tmp_path: Path) -
     write(tmp_path / "dump" / "c.txt", "a text\nof one document")
     for format in ("wikiextractor", "lines", "blank-lines", "file"):
         settings = CorpusSettings(format=format)  # type: ignore[arg-type]
-        batches = list(Reader(find_sources([str(tmp_path / "dump")], settings).sources, settings))  # type: ignore[arg-type]
+        batches = list(SourceReader(find_sources([str(tmp_path / "dump")], settings).sources, settings))  # type: ignore[arg-type]
         theirs = {each.id: each.text for batch in batches for each in batch.documents() if each.text.strip()}
         ours = {each.id: each.text for each in read(tmp_path / "dump", format=format)}
         if format == "file":

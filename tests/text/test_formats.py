@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.text.corpus.reading import COLLECTION, Reader, detect
+from bertsmith.text.corpus.reading import COLLECTION, SourceReader, detect
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files import plain
 from bertsmith.text.files.rows import read_rows
@@ -36,7 +36,7 @@ FOLDED = (
 
 def documents(path: Path, **settings: object) -> list[RawDocument]:
     chosen = CorpusSettings.model_validate(settings)
-    reader = Reader(find_sources([str(path)], chosen).sources, chosen)
+    reader = SourceReader(find_sources([str(path)], chosen).sources, chosen)
     return [document for batch in reader for document in batch.documents()]
 
 
@@ -296,7 +296,7 @@ def test_progress_through_parquet_is_told_row_by_row(tmp_path: Path) -> None:
     table = pa.table({"text": pa.array(text).dictionary_encode()})
     pq.write_table(table, tmp_path / "a.parquet")
     settings = CorpusSettings()
-    reader = Reader(find_sources([str(tmp_path / "a.parquet")], settings).sources, settings)
+    reader = SourceReader(find_sources([str(tmp_path / "a.parquet")], settings).sources, settings)
     positions = [reader.position for _ in reader]
     size = (tmp_path / "a.parquet").stat().st_size
     assert len(positions) > 10

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import AddedToken, models, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Backend
 
-from bertsmith.text.tokens.long_texts import PART, LongPieces
+from bertsmith.text.tokens.long_texts import PART, CompactEncoding
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 SAMPLES = [
@@ -80,7 +80,7 @@ def test_parts_have_the_ids_and_offsets_of_the_whole(make: Callable[[], Tokenize
     ):
         assert list(pieces.ids) == list(ids) == whole.ids
         np.testing.assert_array_equal(np.array(pieces.offsets), np.array(whole.offsets))
-    assert isinstance(tokenizer.encode_pieces(texts)[-1], LongPieces)
+    assert isinstance(tokenizer.encode_pieces(texts)[-1], CompactEncoding)
 
 
 @pytest.mark.parametrize("sides", [{"lstrip": True}, {"rstrip": True}, {"lstrip": True, "rstrip": True}])

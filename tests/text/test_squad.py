@@ -10,7 +10,7 @@ import pandas
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.text.labelled.squad import Keys, Question, read_squad
+from bertsmith.text.labelled.squad import QuestionKeys, SquadQuestion, read_squad
 
 PASSAGE = "The café in Brno opened in 1919. It closed in 1943; in 1990 it opened again."
 
@@ -39,8 +39,8 @@ def test_a_question_of_squad(tmp_path: Path) -> None:
     )
     where = f"{path}, question"
     assert read_squad(path) == [
-        Question("q1", "Where?", PASSAGE, (("Brno", 12),), False, "Cafés", 0, f"{where} q1"),
-        Question("7", "Where?", PASSAGE, (), True, "Cafés", 0, f"{where} 7"),
+        SquadQuestion("q1", "Where?", PASSAGE, (("Brno", 12),), False, "Cafés", 0, f"{where} q1"),
+        SquadQuestion("7", "Where?", PASSAGE, (), True, "Cafés", 0, f"{where} 7"),
     ]
 
 
@@ -222,13 +222,13 @@ def test_json_lines_of_pandas_have_fractions_beside_a_question_without_an_answer
 
 def test_other_keys_of_json_lines_are_named(tmp_path: Path) -> None:
     path = lines(tmp_path, {"q": "When?", "body": PASSAGE, "a": "1943", "answers": ["not these"]})
-    (found,) = read_squad(path, keys=Keys("q", "body", "a"))
+    (found,) = read_squad(path, keys=QuestionKeys("q", "body", "a"))
     assert (found.question, found.passage, found.answers) == ("When?", PASSAGE, (("1943", 46),))
-    assert read_squad(path, keys=Keys("q", "body", "gone"), labelled=False)[0].question == "When?"
+    assert read_squad(path, keys=QuestionKeys("q", "body", "gone"), labelled=False)[0].question == "When?"
     with pytest.raises(InputError, match=r"line 1: no column 'bodi'\..*Did you mean 'body'"):
-        read_squad(path, keys=Keys("q", "bodi"))
+        read_squad(path, keys=QuestionKeys("q", "bodi"))
     with pytest.raises(InputError, match=r"keys of its own .*--format jsonl"):
-        read_squad(squad(tmp_path, row()), keys=Keys("q"))
+        read_squad(squad(tmp_path, row()), keys=QuestionKeys("q"))
 
 
 def test_a_format_that_is_none_is_refused(tmp_path: Path) -> None:

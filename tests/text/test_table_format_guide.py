@@ -210,4 +210,4 @@ def test_what_is_no_format_is_refused_with_its_name(package: Path) -> None:
             read_rows(package / f"a.{ending}", ["text"])
     sys.modules.pop("half", None)
     with pytest.raises(ValueError, match="'csv'"):
-        tables.register(tables.Csv())
+        tables.register(tables.CsvFormat())

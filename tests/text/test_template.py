@@ -18,7 +18,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.tasks.examples.encoding import join_segments, special_tokens
 from bertsmith.text.tokens.byte_level import byte_level_backend
-from bertsmith.text.tokens.sequence_rules import Template
+from bertsmith.text.tokens.sequence_rules import SequenceTemplate
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.wordpiece import wordpiece_backend
 
@@ -62,7 +62,7 @@ def test_a_pair_is_joined_as_the_file_says(pair: str, tmp_path: Path) -> None:
 
 def test_a_file_without_a_template_has_berts_where_its_first_token_is_berts(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(modern_folder(tmp_path / "tokenizer", ""))
-    assert tokenizer.template == Template((1,), (2,), (2,), (0, 1))
+    assert tokenizer.template == SequenceTemplate((1,), (2,), (2,), (0, 1))
 
 
 def test_a_folder_saved_from_a_file_without_a_template_has_the_one_that_was_used(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def joined_as_the_library_or_refused(processor: dict[str, Any]) -> None:
             return
         tokenizer = Tokenizer.load(path)
     if adds_nothing:
-        assert tokenizer.template == Template((1,), (2,), (2,), (0, 1))
+        assert tokenizer.template == SequenceTemplate((1,), (2,), (2,), (0, 1))
         return
     for texts, encoding in (((first,), single), ((first, second), pair)):
         token_ids, segment_ids = join_segments(tokenizer, *texts)

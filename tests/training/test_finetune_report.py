@@ -24,7 +24,7 @@ from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.similarity import Similarity
 from bertsmith.tasks.tagging import TaggedExample, Tagging
 from bertsmith.tasks.task import Prediction, Task
-from bertsmith.text.labelled.squad import Question
+from bertsmith.text.labelled.squad import SquadQuestion
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning.choosing import gain_of
 from bertsmith.training.finetuning.figures import (
@@ -134,10 +134,10 @@ def scored(kind: type[Task[Any]]) -> tuple[Task[Any], Evaluation]:
 def answered() -> tuple[Task[Any], Evaluation]:
     task = QuestionAnswering(QuestionAnswering.Settings())
     examples = [
-        Question(str(n), "who slept?", "a dog slept", (("a dog", 0),), where=f"question {n}")
+        SquadQuestion(str(n), "who slept?", "a dog slept", (("a dog", 0),), where=f"question {n}")
         for n in range(9)
     ]
-    examples.append(Question("9", "who sang?", "a dog slept", (), impossible=True, where="question 9"))
+    examples.append(SquadQuestion("9", "who sang?", "a dog slept", (), impossible=True, where="question 9"))
     given = ["dog", "dog", "dog slept", "slept", "a dog", "", "dog", "dog", "dog", ""]
     predictions = [
         {"answer": answer, "confidence": 0.5 + n / 20 if answer else None, "null_odds": 0.0}

@@ -14,7 +14,7 @@ import pytest
 
 from bertsmith.reporting import charts as report_charts
 from bertsmith.reporting import tables as report_tables
-from bertsmith.text.corpus.manifest import CorpusManifest, Counts, Skipped, SourceEntry, SplitEntry
+from bertsmith.text.corpus.manifest import CorpusManifest, Counts, SkippedFiles, SourceEntry, SplitEntry
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.vocabulary_report import SplitWord, VocabularyReport
 from bertsmith.training.run_report import RunReport, render, write_report
@@ -292,7 +292,7 @@ def test_the_manifest_of_a_corpus_is_understood() -> None:
             "train": SplitEntry(counts=Counts(documents=1234, words=99), shards=()),
             "heldout": SplitEntry(counts=Counts(), shards=()),
         },
-        skipped=Skipped(binary=3),
+        skipped=SkippedFiles(binary=3),
         sources=tuple(source(f"source {number}", number) for number in range(12)),
     ).model_dump(mode="json")
     splits, sources = report_tables.corpus_tables(manifest)

@@ -20,7 +20,7 @@ from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import atomic_file, make_folder, read_json, sha256, write_json
 from bertsmith.model.locate import locate_model
 from bertsmith.text.files.table_file import open_table
-from bertsmith.text.files.tables import Tsv
+from bertsmith.text.files.tables import TsvFormat
 
 SCORE = "score"
 BEGUN = "benchmark.json"
@@ -206,7 +206,7 @@ def _cells(
     """(text, pair, label, where) of each row; None for one that was too short."""
     wanted = (file.text, file.pair, file.label)
     with open_table(path, "tsv", "utf-8", {".tsv": "tsv"}, None, whole_name=True) as table:
-        rows = ((line, row) for line, row in Tsv().cells(table.stream) if row)
+        rows = ((line, row) for line, row in TsvFormat().cells(table.stream) if row)
         if not file.header:
             places = [None if column is None else int(column) - 1 for column in wanted]
         else:

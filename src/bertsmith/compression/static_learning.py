@@ -19,7 +19,7 @@ from bertsmith.inference.embedding.embedder import Embedder, pooled_in_batches, 
 from bertsmith.inference.embedding.vectors import Vectors, normalised
 from bertsmith.model.bert import Bert
 from bertsmith.progress import Progress
-from bertsmith.text.corpus.reading import Reader
+from bertsmith.text.corpus.reading import SourceReader
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.sources import find_sources
 from bertsmith.text.prose.sentences import RawDocument, clean_paragraphs, sentences_of
@@ -57,7 +57,7 @@ def sample_sentences(
     random = Random(seed)
     kept, seen = list[str](), 0
     found = find_sources(sources, settings)
-    reader = Reader(found.sources, settings)
+    reader = SourceReader(found.sources, settings)
     for batch in reader:
         for document in batch.documents():
             for paragraph in _long_enough(clean_paragraphs(document)):

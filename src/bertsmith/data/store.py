@@ -40,20 +40,20 @@ REMAKE = "Make the store again with `bertsmith corpus tokenize`."
 TokenType = Literal["<u2", "<u4"]
 
 
-class Entry(BaseModel):
+class StoreEntry(BaseModel):
     """An unknown key is an error, and a value does not change once made."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class StoredFile(Entry):
+class StoredFile(StoreEntry):
     """Size in bytes and hash of one file."""
 
     size: int
     sha256: str
 
 
-class StoredSplit(Entry):
+class StoredSplit(StoreEntry):
     """How much text one split holds, and its files by name."""
 
     documents: int
@@ -69,7 +69,7 @@ class StoredSplit(Entry):
         return files
 
 
-class StoreManifest(Entry):
+class StoreManifest(StoreEntry):
     """What lies in a store; nothing in it depends on the day or the machine.
 
     `checked_against`: the SHA-256 of each test file that the corpus was compared with; None in the stores of

@@ -27,7 +27,7 @@ from bertsmith.data.store import (
 from bertsmith.door import door, either, function, kind, one_of, optional, place, several
 from bertsmith.files import atomic_folder, require_free_space, sha256, write_json
 from bertsmith.progress import Progress
-from bertsmith.text.corpus.corpus import Corpus, Document, opened
+from bertsmith.text.corpus.corpus import Corpus, CorpusDocument, opened
 from bertsmith.text.corpus.manifest import Counts, Split
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.word_cache import WordCache
@@ -101,7 +101,7 @@ def tokenize_corpus(
 
 
 def _write_split(
-    stream: Iterator[Document],
+    stream: Iterator[CorpusDocument],
     total: int,
     tokenizer: Tokenizer,
     folder: Path,
@@ -135,7 +135,7 @@ def _write_split(
 
 
 def _encoded(
-    stream: Iterator[Document], tokenizer: Tokenizer, engine: Engine
+    stream: Iterator[CorpusDocument], tokenizer: Tokenizer, engine: Engine
 ) -> Iterator[tuple[Encoded, list[int]]]:
     """Of batches of documents: the ids of all sentences, and how many sentences each document has."""
     encode = WordCache(tokenizer).encode
@@ -155,9 +155,9 @@ def _encoded(
     return ((ids, counts.popleft()) for ids in encoded)
 
 
-def _batch(stream: Iterator[Document], most: int) -> list[Document]:
+def _batch(stream: Iterator[CorpusDocument], most: int) -> list[CorpusDocument]:
     """The next documents, at most as many; they end where there is much text."""
-    batch, room = list[Document](), most * CHARACTERS_A_DOCUMENT
+    batch, room = list[CorpusDocument](), most * CHARACTERS_A_DOCUMENT
     for document in islice(stream, most):
         batch.append(document)
         room -= sum(map(len, document.sentences))

@@ -38,7 +38,7 @@ from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.forward_passes import forward_passes
 from bertsmith.tasks.heads.pooling import Pooling, pool_examples
 from bertsmith.tasks.tagging import Tagging
-from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.long_texts import TextEncoding
 
 LayerChoice = Literal["last", "last4-sum", "last4-concat"] | int | Sequence[int]
 FeaturePooling = Literal["mean", "cls", "max", "tokens", "words"]
@@ -221,7 +221,7 @@ class Features:
             with_all_rows.append(EncodedExample(tuple(wide)))
         return with_all_rows
 
-    def _encode_tokens(self, tokens: Pieces) -> EncodedExample:
+    def _encode_tokens(self, tokens: TextEncoding) -> EncodedExample:
         """Encodes a text's tokens as windows. Each token is read in the window with most of its context."""
         room = self.max_length - special_tokens(self.tokenizer, 1)
         before = len(self.tokenizer.template.before)  # [CLS]

@@ -25,7 +25,7 @@ from bertsmith.tasks.losses.gradient_cache import GradientCache
 from bertsmith.tasks.objective import Add, Gather
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
-from bertsmith.text.tokens.long_texts import Pieces, SharedPieces
+from bertsmith.text.tokens.long_texts import CachedEncoding, TextEncoding
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _TEXTS_AT_A_TIME, _CHARACTERS_AT_A_TIME = 1024, 1 << 20
@@ -80,7 +80,7 @@ def encode_examples(task: Task[Any], examples: Sequence[Any], tokenizer: Tokeniz
 
 def pieces_of(
     task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer, most: int | None = None
-) -> list[Sequence[Pieces]]:
+) -> list[Sequence[TextEncoding]]:
     """The tokens of each example's texts, as `task.encode` takes them. A text that will be cut has at least
     one token more than is read; if both texts of a pair will be cut, they have all their tokens, because the
     cut depends on which is longer. A text that is read in windows has one token more than `most`.
@@ -99,9 +99,9 @@ def pieces_of(
     if len(distinct) == len(all_texts):
         pieces = list(distinct_pieces)
     else:  # for instance one query with many documents
-        shared = dict(zip(distinct, map(SharedPieces, distinct_pieces), strict=True))
+        shared = dict(zip(distinct, map(CachedEncoding, distinct_pieces), strict=True))
         pieces = [shared[text] for text in all_texts]
-    by_example: list[Sequence[Pieces]] = [
+    by_example: list[Sequence[TextEncoding]] = [
         pieces[end - len(example_texts) : end] for example_texts, end in zip(texts, ends, strict=True)
     ]
     if not cut:
@@ -114,7 +114,7 @@ def pieces_of(
     ]
 
 
-def _both_are_cut(texts: Sequence[str], pieces: Sequence[Pieces], max_length: int) -> bool:
+def _both_are_cut(texts: Sequence[str], pieces: Sequence[TextEncoding], max_length: int) -> bool:
     """Whether each of two texts has more tokens than are read. The tokens of one of them may be
     incomplete.
     """

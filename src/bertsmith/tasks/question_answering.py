@@ -36,8 +36,8 @@ from bertsmith.tasks.heads.classifier_head import RowHead
 from bertsmith.tasks.losses.distillation import DistillationLoss, SpanLoss
 from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, Task, TaskSettings
-from bertsmith.text.labelled.squad import Keys, Question, read_squad
-from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.labelled.squad import QuestionKeys, SquadQuestion, read_squad
+from bertsmith.text.tokens.long_texts import TextEncoding
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _QUESTION_PIECES = 64  # as in BERT's published script
@@ -80,7 +80,7 @@ class SpanHead(RowHead):
         super().__init__(config, config.family.span_head, 2, dropout=0.0)
 
 
-class QuestionAnswering(Task[Question]):
+class QuestionAnswering(Task[SquadQuestion]):
     """Questions about passages, in SQuAD's files v1.1 and v2.0."""
 
     name = "question-answering"
@@ -97,11 +97,13 @@ class QuestionAnswering(Task[Question]):
     def reads_pairs(self) -> bool:
         return True
 
-    def read(self, path: Path | str, *, labelled: bool = True) -> list[Question]:
+    def read(self, path: Path | str, *, labelled: bool = True) -> list[SquadQuestion]:
         """Reads SQuAD's JSON, or JSON lines with the keys that --text, --text-pair and --label name."""
         settings = self.settings
         is_optional = self.optional_group is not None
-        keys = Keys(settings.text, settings.text_pair, settings.label, settings.group, not is_optional)
+        keys = QuestionKeys(
+            settings.text, settings.text_pair, settings.label, settings.group, not is_optional
+        )
         questions = read_squad(
             path, labelled=labelled, format=settings.format, keys=keys, encoding=settings.encoding
         )
@@ -109,11 +111,11 @@ class QuestionAnswering(Task[Question]):
             self.tell_lost_groups(questions, path)
         return questions
 
-    def example(self, text: Sequence[str], where: str = "the input") -> Question:
+    def example(self, text: Sequence[str], where: str = "the input") -> SquadQuestion:
         """An example from a question and a passage."""
-        return Question.of_input(text, where)
+        return SquadQuestion.of_input(text, where)
 
-    def warnings(self, examples: Sequence[Question]) -> list[str]:
+    def warnings(self, examples: Sequence[SquadQuestion]) -> list[str]:
         """Warns of answers that weren't found at the file's offsets."""
         moved = [example for example in examples if example.moved]
         if not moved:
@@ -123,14 +125,16 @@ class QuestionAnswering(Task[Question]):
             f"taken from the nearest place that has them, the first in {moved[0].where}"
         ]
 
-    def group_key(self, example: Question) -> Sequence[str]:
+    def group_key(self, example: SquadQuestion) -> Sequence[str]:
         """The passage: if its questions were divided, its answers would be known from train."""
         return (example.passage,) if example.group is None else super().group_key(example)
 
-    def texts(self, example: Question) -> Sequence[str]:
+    def texts(self, example: SquadQuestion) -> Sequence[str]:
         return example.question, example.passage
 
-    def encode(self, example: Question, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> EncodedExample:
+    def encode(
+        self, example: SquadQuestion, pieces: Sequence[TextEncoding], tokenizer: Tokenizer
+    ) -> EncodedExample:
         """Windows over the passage, each after the question, which is cut to leave room for at least eight
         tokens. The target is the row of the answer's start and of its end in each window; 0 is [CLS].
         """
@@ -191,18 +195,18 @@ class QuestionAnswering(Task[Question]):
             "stride": settings.stride,
         }
 
-    def average(self, teachers: Sequence[Task[Question]], outputs: Sequence[Sequence[Outputs]]) -> None:
+    def average(self, teachers: Sequence[Task[SquadQuestion]], outputs: Sequence[Sequence[Outputs]]) -> None:
         own_teachers = [teacher for teacher in teachers if isinstance(teacher, QuestionAnswering)]
         thresholds = [teacher.threshold for teacher in own_teachers if teacher.threshold is not None]
         self.threshold = float(np.mean(thresholds)) if thresholds else None
 
-    def as_label(self, example: Question, prediction: Prediction) -> Question:
+    def as_label(self, example: SquadQuestion, prediction: Prediction) -> SquadQuestion:
         is_answered = prediction["start"] is not None
         answers = ((prediction["answer"], prediction["start"]),) if is_answered else ()
         return replace(example, answers=answers, impossible=not is_answered)
 
     def calibrate(
-        self, outputs: Sequence[Outputs], examples: Sequence[Question], encoded: Sequence[EncodedExample]
+        self, outputs: Sequence[Outputs], examples: Sequence[SquadQuestion], encoded: Sequence[EncodedExample]
     ) -> Metrics:
         """Chooses the odds from which "no answer" is given, by the F1 on dev, if dev has questions without an
         answer.
@@ -219,7 +223,7 @@ class QuestionAnswering(Task[Question]):
         return {"null_threshold": self.threshold}
 
     def answer_number(
-        self, example: Question, encoded: EncodedExample, outputs: Outputs, target: str | int | None
+        self, example: SquadQuestion, encoded: EncodedExample, outputs: Outputs, target: str | int | None
     ) -> AnswerNumber:
         """The probability of both ends of the answer or, if there is none, of row 0, which is [CLS]. The
         other rows are the passage's tokens.
@@ -240,7 +244,7 @@ class QuestionAnswering(Task[Question]):
         return prediction["answer"] or "no answer", both_ends
 
     def decode(
-        self, outputs: Sequence[Outputs], examples: Sequence[Question], encoded: Sequence[EncodedExample]
+        self, outputs: Sequence[Outputs], examples: Sequence[SquadQuestion], encoded: Sequence[EncodedExample]
     ) -> list[Prediction]:
         """Predictions with the answer ("" for none), its offsets in characters, its confidence, and the odds
         of no answer.
@@ -250,7 +254,7 @@ class QuestionAnswering(Task[Question]):
             for output, example, windows in zip(outputs, examples, encoded, strict=True)
         ]
 
-    def metrics(self, predictions: Sequence[Prediction], examples: Sequence[Question]) -> Metrics:
+    def metrics(self, predictions: Sequence[Prediction], examples: Sequence[SquadQuestion]) -> Metrics:
         """Exact match and F1 by the official rules, as shares."""
         golds = [[text for text, _ in example.answers] for example in examples]
         exact, f1 = question_scores([str(prediction["answer"]) for prediction in predictions], golds)
@@ -264,7 +268,7 @@ class QuestionAnswering(Task[Question]):
         return metrics
 
     def error_analysis(
-        self, predictions: Sequence[Prediction], examples: Sequence[Question]
+        self, predictions: Sequence[Prediction], examples: Sequence[SquadQuestion]
     ) -> ErrorAnalysis:
         """Each question's answers and their F1, and the confidence of predicted answers."""
         golds = [[text for text, _ in example.answers] for example in examples]
@@ -272,7 +276,9 @@ class QuestionAnswering(Task[Question]):
         confidence = [prediction["confidence"] for prediction in predictions]
         return span_errors(golds, predicted, confidence, *question_scores(predicted, golds))
 
-    def baselines(self, train: Sequence[Question], dev: Sequence[Question]) -> dict[str, list[Prediction]]:
+    def baselines(
+        self, train: Sequence[SquadQuestion], dev: Sequence[SquadQuestion]
+    ) -> dict[str, list[Prediction]]:
         """Never an answer, and a span of the sentence that shares most words with the question."""
         lexical = lexical_answers([(example.question, example.passage) for example in dev])
         return {
@@ -280,7 +286,7 @@ class QuestionAnswering(Task[Question]):
             lexical.name: [{"answer": answer} for answer in lexical.predictions],
         }
 
-    def line(self, example: Question, prediction: Prediction) -> dict[str, Any]:
+    def line(self, example: SquadQuestion, prediction: Prediction) -> dict[str, Any]:
         gold = (
             {"gold": [text for text, _ in example.answers]} if example.answers or example.impossible else {}
         )
@@ -300,7 +306,7 @@ class QuestionAnswering(Task[Question]):
         return {}
 
     def _find_target(
-        self, example: Question, offsets: Int32s, window: tuple[int, int]
+        self, example: SquadQuestion, offsets: Int32s, window: tuple[int, int]
     ) -> tuple[int, int, int]:
         """(rows, start, end) of the first answer in this window, or of [CLS] if the window doesn't
         hold it.
@@ -312,7 +318,7 @@ class QuestionAnswering(Task[Question]):
         span = gold_span(offsets, at, at + len(text), window)
         return (rows, 0, 0) if span is None else (rows, span[0] + 1, span[1] + 1)
 
-    def _predict(self, output: Outputs, example: Question, encoded: EncodedExample) -> Prediction:
+    def _predict(self, output: Outputs, example: SquadQuestion, encoded: EncodedExample) -> Prediction:
         sizes = np.cumsum([len(window.rows) for window in encoded.windows])[:-1]
         scores = (
             WindowScores(part[1:, 0], part[1:, 1], pieces.offsets, part[0, 0], part[0, 1], pieces.owned)

@@ -35,7 +35,7 @@ from bertsmith.tasks.losses import contrastive
 from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.text.files.values import as_number
-from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.long_texts import TextEncoding
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
@@ -141,7 +141,9 @@ class Reranking(TextTask):
         """The query, so that all its candidates stay together."""
         return (example.text,) if example.group is None else super().group_key(example)
 
-    def encode(self, example: TextExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> EncodedExample:
+    def encode(
+        self, example: TextExample, pieces: Sequence[TextEncoding], tokenizer: Tokenizer
+    ) -> EncodedExample:
         encoded = super().encode(example, pieces, tokenizer)
         if example.label is None:
             return encoded

@@ -36,7 +36,7 @@ from bertsmith.tasks.losses.distillation import DistillationLoss, VectorLoss
 from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.rows import names_of_numbers, quoting_warnings
 from bertsmith.text.files.values import ID, is_blank, shown
-from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.long_texts import TextEncoding
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
@@ -214,7 +214,9 @@ class Retrieval(Task[QueryExample]):
         documents = [document_prefix + document for document in example.documents]
         return (self.settings.query_prefix + example.query, *documents)
 
-    def encode(self, example: QueryExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> EncodedExample:
+    def encode(
+        self, example: QueryExample, pieces: Sequence[TextEncoding], tokenizer: Tokenizer
+    ) -> EncodedExample:
         """Encodes each text in windows of its own."""
         text_windows = windows_apart(tokenizer, pieces, self.settings.max_length, self.settings.stride)
         query, documents = text_number(example.query), tuple(map(text_number, example.documents))

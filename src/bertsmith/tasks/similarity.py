@@ -29,7 +29,7 @@ from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import AnswerNumber, Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import as_number
 from bertsmith.text.labelled.label_names import stand_ins
-from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.long_texts import TextEncoding
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
@@ -103,7 +103,9 @@ class Similarity(TextTask):
     def labels_of(self, example: TextExample) -> tuple[str, ...]:
         return (example.label,) if self.settings.target == "class" else ()
 
-    def encode(self, example: TextExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> EncodedExample:
+    def encode(
+        self, example: TextExample, pieces: Sequence[TextEncoding], tokenizer: Tokenizer
+    ) -> EncodedExample:
         """Encodes the two texts in windows of their own."""
         text_windows = windows_apart(tokenizer, pieces, self.settings.max_length, self.settings.stride)
         return EncodedExample(text_windows, None if example.label is None else self.target(example.label))

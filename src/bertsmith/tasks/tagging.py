@@ -65,7 +65,7 @@ from bertsmith.tasks.task import (
     TaskSettings,
 )
 from bertsmith.text.files.values import ID, shown
-from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.long_texts import TextEncoding
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _LEAST_PROBABILITY = 1e-9  # keeps logarithms finite
@@ -254,7 +254,7 @@ class Tagging(Task[TaggedExample]):
         return room, room // 4 if self.settings.stride is None else self.settings.stride
 
     def encode(
-        self, example: TaggedExample, pieces: Sequence[Pieces], tokenizer: Tokenizer
+        self, example: TaggedExample, pieces: Sequence[TextEncoding], tokenizer: Tokenizer
     ) -> EncodedExample:
         """Windows of tokens. The head reads the first token of each word, in the window that shows most of
         its context.

@@ -30,7 +30,7 @@ from bertsmith.tasks.losses.distillation import DistillationLoss, RowLoss
 from bertsmith.tasks.saved_state import read_state
 from bertsmith.text.files.values import as_category, as_label, is_blank
 from bertsmith.text.labelled.label_names import look
-from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.long_texts import TextEncoding
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.validation import UserSettings, check
 
@@ -353,7 +353,7 @@ class Task(ABC, Generic[E]):
         """The texts of an example that are to be tokenised."""
 
     @abstractmethod
-    def encode(self, example: E, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> EncodedExample:
+    def encode(self, example: E, pieces: Sequence[TextEncoding], tokenizer: Tokenizer) -> EncodedExample:
         """Encodes the tokenised `texts` as windows of at most `max_length` tokens, with the target."""
 
     # -- model ---------------------------------------------------------------------------------------------

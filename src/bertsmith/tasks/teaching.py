@@ -25,7 +25,7 @@ from bertsmith.tasks.heads.pooling import pool_examples
 from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task
-from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.long_texts import TextEncoding
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizers import ValueTokenizer
 
@@ -58,7 +58,7 @@ class AuxiliaryTask(Task[Any]):
     def texts(self, example: Any) -> Sequence[str]:
         return self._task.texts(example)
 
-    def encode(self, example: Any, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> EncodedExample:
+    def encode(self, example: Any, pieces: Sequence[TextEncoding], tokenizer: Tokenizer) -> EncodedExample:
         return self._task.encode(example, pieces, tokenizer)
 
     def calibrate(

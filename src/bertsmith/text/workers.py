@@ -120,7 +120,7 @@ def ordered_by_ray(function: Callable[..., Result], tasks: Iterable[tuple[Any, .
     ray = require_ray()
     with _connected(ray), _quiet():
         # One count for all workers; should its own machine be lost, it begins at 1 again elsewhere.
-        attempts = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Attempts).remote()
+        attempts = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_AttemptCounter).remote()
         call = partial(_call, ray.put(function), attempts)
         waiting = enumerate(tasks)
         while True:
@@ -170,14 +170,14 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-class _Outcome(NamedTuple):
+class _TaskOutcome(NamedTuple):
     """A result, or what the user has to mend: Ray would bury that in a worker's traceback."""
 
     result: Any
     error: BertsmithError | None = None
 
 
-def _round(ray: Any, blocks: list[Any], call: Callable[["pa.Table"], "pa.Table"]) -> Iterator[_Outcome]:
+def _round(ray: Any, blocks: list[Any], call: Callable[["pa.Table"], "pa.Table"]) -> Iterator[_TaskOutcome]:
     """One run of Ray Data; a block holds one task, and so becomes one task of Ray's."""
     data = ray.data.from_arrow_refs(blocks).map_batches(
         call, batch_size=None, batch_format="pyarrow", num_cpus=1
@@ -198,14 +198,14 @@ def _call(sent: Any, attempts: Any, table: "pa.Table") -> "pa.Table":
             f"Task {number} lost its worker {ATTEMPTS} times, mostly because memory ran out. Give the "
             "cluster's machines more memory, or fewer CPUs each (`ray start --num-cpus`), and run this again."
         )
-        return _packed(_Outcome(None, error))
+        return _packed(_TaskOutcome(None, error))
     try:
-        return _packed(_Outcome(ray.get(sent)(*task)))
+        return _packed(_TaskOutcome(ray.get(sent)(*task)))
     except BertsmithError as for_the_user:
-        return _packed(_Outcome(None, for_the_user))
+        return _packed(_TaskOutcome(None, for_the_user))
 
 
-class _Attempts:
+class _AttemptCounter:
     """How often each task was begun, known outside of the workers that may be lost over it."""
 
     def __init__(self) -> None:

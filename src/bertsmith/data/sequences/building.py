@@ -32,7 +32,7 @@ from bertsmith.data.sequences.codec import (
     read_codec,
     symbol_tokenizer,
 )
-from bertsmith.data.sequences.records import Row, RowFile, column_names, stream_records
+from bertsmith.data.sequences.records import RowFile, SequenceRow, column_names, stream_records
 from bertsmith.data.store import (
     CODEC_FILE,
     DOCUMENTS,
@@ -329,14 +329,14 @@ def find_codec(
     )
 
 
-def _looked_at(files: Sequence[RowFile], progress: Progress | None) -> Iterator[Row]:
+def _looked_at(files: Sequence[RowFile], progress: Progress | None) -> Iterator[SequenceRow]:
     for number, row in enumerate(_records(files), start=1):
         yield row
         if progress is not None and not number % _EVERY:
             progress(number, None, "rows looked at")
 
 
-def _records(files: Sequence[RowFile], *, padded: bool = False) -> Iterator[Row]:
+def _records(files: Sequence[RowFile], *, padded: bool = False) -> Iterator[SequenceRow]:
     for file in files:
         yield from stream_records(file, padded=padded)
 

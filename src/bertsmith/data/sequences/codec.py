@@ -27,7 +27,7 @@ from pydantic import Field, ValidationError
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from bertsmith.data.sequences.records import SEQUENCE, Row
+from bertsmith.data.sequences.records import SEQUENCE, SequenceRow
 from bertsmith.data.store import CODEC_FILE
 from bertsmith.errors import InputError, StoreError
 from bertsmith.files import read_json
@@ -146,7 +146,7 @@ class TableColumn(Strict):
 
 
 def find_columns(
-    rows: Iterable[Row], names: Sequence[str], bins: int | None, categories: Collection[str] = ()
+    rows: Iterable[SequenceRow], names: Sequence[str], bins: int | None, categories: Collection[str] = ()
 ) -> tuple[TableColumn, ...]:
     """What each column holds: a number where every cell that isn't empty is one and more than a dozen differ,
     unless it is among the `categories`. `bins` None: numbers stay.
@@ -155,7 +155,7 @@ def find_columns(
     R): each row is as likely to be in it as any other. Raises InputError naming the cell of a column of
     numbers that is none, such as NA: it would make a category of each number.
     """
-    seen, chance = {name: _Seen() for name in names}, random.Random(0)
+    seen, chance = {name: _ColumnSample() for name in names}, random.Random(0)
     for number, row in enumerate(rows):
         place = number if number < SAMPLE else int(chance.random() * (number + 1))
         if place < SAMPLE:
@@ -167,7 +167,7 @@ def find_columns(
     )
 
 
-class _Seen:
+class _ColumnSample:
     """A column's cells in the sample: its numbers, NaN for an empty cell and infinity for any other; and the
     first that was neither, perhaps no longer in the sample.
     """
@@ -257,7 +257,7 @@ class Codec(Strict):
             return tuple(column.name for column in self.columns)
         return () if self.column is None else (self.column,)
 
-    def symbols(self, row: Row) -> list[str]:
+    def symbols(self, row: SequenceRow) -> list[str]:
         """A row's symbols, perhaps none. Raises InputError naming file and row."""
         lacking = next((name for name in self.reads if name not in row.values), None)
         if lacking is not None:
@@ -266,13 +266,13 @@ class Codec(Strict):
             return [column.symbol(row.values[column.name], row.where) for column in self.columns]
         return [as_symbol(item, row.where) for item in self._items(row)]
 
-    def text(self, row: Row) -> str:
+    def text(self, row: SequenceRow) -> str:
         """What the store's tokenizer reads of a row: symbols, or numbers, with blanks between them."""
         if not self.of_patches:
             return " ".join(self.symbols(row))
         return " ".join(map(spelled, self.numbers(row).reshape(-1).tolist()))
 
-    def numbers(self, row: Row) -> npt.NDArray[np.float64]:
+    def numbers(self, row: SequenceRow) -> npt.NDArray[np.float64]:
         """A row of a series or an image, as it is nested. Raises InputError naming file and row."""
         if self.column not in row.values:
             raise unknown_column(str(self.column), list(row.values), row.where)
@@ -294,7 +294,7 @@ class Codec(Strict):
             )
         return found
 
-    def _items(self, row: Row) -> Sequence[Any]:
+    def _items(self, row: SequenceRow) -> Sequence[Any]:
         value = row.values[str(self.column)]
         if value is None:
             return []

@@ -22,7 +22,7 @@ _FIRST = 100_000  # rows of JSON whose keys are the columns
 _KINDS = "biufU"  # of NumPy's types: truth values, integers, floats, strings
 
 
-class Row(NamedTuple):
+class SequenceRow(NamedTuple):
     """A row's values by column, and its place for messages."""
 
     values: dict[str, Any]
@@ -65,7 +65,7 @@ def column_names(file: RowFile, *, padded: bool = False) -> list[str]:
     return found or read_column_names(path, **file.layout)  # which says that there is nothing
 
 
-def stream_records(file: RowFile, *, padded: bool = False) -> Iterator[Row]:
+def stream_records(file: RowFile, *, padded: bool = False) -> Iterator[SequenceRow]:
     """Every row, one at a time; an .npz is in memory whole. Raises InputError, naming file and row;
     `padded` as above.
     """
@@ -76,19 +76,19 @@ def stream_records(file: RowFile, *, padded: bool = False) -> Iterator[Row]:
     if not _is_numpy(path):
         names = read_column_names(path, **file.layout)
         for values, where in stream_rows(path, names, **file.layout):
-            yield Row(dict(zip(names, values, strict=True)), where)
+            yield SequenceRow(dict(zip(names, values, strict=True)), where)
         return
     arrays = _arrays(Path(path), padded)
     rows = {name: len(array) for name, array in arrays.items()}
     if len(set(rows.values())) != 1 or not next(iter(rows.values())):
         raise InputError(f"{path}: expected arrays of the same number of rows, one at least; found {rows}.")
     for number in range(next(iter(rows.values()))):
-        yield Row(
+        yield SequenceRow(
             {name: array[number].tolist() for name, array in arrays.items()}, f"{path}, row {number + 1}"
         )
 
 
-def _objects(file: RowFile) -> Iterator[Row]:
+def _objects(file: RowFile) -> Iterator[SequenceRow]:
     """Each with all columns, None where it has no such key."""
     names = column_names(file)
     nothing = dict.fromkeys(names)
@@ -99,7 +99,7 @@ def _objects(file: RowFile) -> Iterator[Row]:
                 f"{where}: the key {late!r} stands in none of the first {_FIRST:,} rows. Give it in the "
                 "first row too, null if it is empty there."
             )
-        yield Row(nothing | fields, where)
+        yield SequenceRow(nothing | fields, where)
 
 
 def _is_numpy(path: Path | str) -> bool:

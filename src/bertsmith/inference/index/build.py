@@ -18,7 +18,7 @@ from bertsmith.inference.index.passage_table import IndexedDocument
 from bertsmith.inference.index.text_embedder import TextEmbedder, embed_shards
 from bertsmith.inference.index.writer import IndexWriter
 from bertsmith.progress import Progress
-from bertsmith.text.retrieval.documents import Document, Documents, Skipped, part_of
+from bertsmith.text.retrieval.documents import Documents, SearchDocument, SkippedDocuments, part_of
 from bertsmith.text.retrieval.passages import Passage
 from bertsmith.text.workers import Engine
 
@@ -51,9 +51,9 @@ class IndexUpdate:
     lasting: set[str] = field(default_factory=set)  # put there by `add`, now or before
     adopted: set[str] = field(default_factory=set)  # unchanged, but lasting from now on
     files: set[str] = field(default_factory=set)  # that hold documents to be embedded
-    skipped: Skipped = field(default_factory=Skipped)
+    skipped: SkippedDocuments = field(default_factory=SkippedDocuments)
 
-    def sort(self, document: Document, indexed: IndexedDocument | None, added: bool) -> None:
+    def sort(self, document: SearchDocument, indexed: IndexedDocument | None, added: bool) -> None:
         """Decides what to do with a document; `indexed` is what the index holds of it, if anything."""
         if added or (indexed is not None and indexed.added):
             self.lasting.add(document.id)
@@ -223,7 +223,7 @@ def _embed_documents(
 
 
 def _table_rows(
-    document: Document, passages: Sequence[Passage], plan: IndexUpdate, manifest: IndexManifest
+    document: SearchDocument, passages: Sequence[Passage], plan: IndexUpdate, manifest: IndexManifest
 ) -> Iterator[dict[str, Any]]:
     """The table's row for each passage, in order. Offsets are those of the text as the source has it."""
     # Computed once for a document: its hash is of the whole text, which may have a thousand passages.

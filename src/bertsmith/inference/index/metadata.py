@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from bertsmith.errors import InputError
 from bertsmith.inference.index.manifest import FOLDED_TEXT, ColumnKind
-from bertsmith.text.retrieval.document_rows import Cell
-from bertsmith.text.retrieval.documents import Document
+from bertsmith.text.retrieval.document_rows import UntypedCell
+from bertsmith.text.retrieval.documents import SearchDocument
 
 OWN = (
     *("id", "document_id", "source", "start", "end", "line", "title", "text", FOLDED_TEXT),
@@ -93,7 +93,7 @@ class MetadataColumns:
         """Kinds by column. Columns without any value are left out: a later build may determine them."""
         return self._settled | {name: kind for name, kind in self._learnt.items() if kind is not None}
 
-    def observe(self, document: Document) -> None:
+    def observe(self, document: SearchDocument) -> None:
         """Learns kinds from a document's values. Raises InputError for a value that a fixed column can't
         hold, and for two columns that would get one name.
         """
@@ -109,7 +109,7 @@ class MetadataColumns:
             else:
                 self._learnt[name] = _wider_kind(self._learnt.get(name), _kind_of(value))
 
-    def values(self, document: Document) -> dict[str, Any]:
+    def values(self, document: SearchDocument) -> dict[str, Any]:
         """A document's metadata by the index's column names, each value converted to its column's kind."""
         kinds = self.kinds
         named = {column_name(name): value for name, value in document.columns.items()}
@@ -129,7 +129,7 @@ def _kind_of(value: Any) -> ColumnKind | None:
         return "whole numbers" if -(2**63) <= value < 2**63 else "text"
     if isinstance(value, float):
         return "numbers"
-    if isinstance(value, Cell):
+    if isinstance(value, UntypedCell):
         if _WHOLE.fullmatch(value):
             return "whole numbers"
         return "numbers" if _NUMBER.fullmatch(value) else "text"

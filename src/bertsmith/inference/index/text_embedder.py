@@ -16,7 +16,7 @@ import numpy.typing as npt
 from bertsmith.errors import InputError
 from bertsmith.inference.index.manifest import IndexModel
 from bertsmith.tasks.examples.encoding import special_tokens
-from bertsmith.text.retrieval.documents import Document
+from bertsmith.text.retrieval.documents import SearchDocument
 from bertsmith.text.retrieval.passages import Passage, PassageSettings, passages
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.workers import Engine, ordered, ordered_by_ray
@@ -120,12 +120,12 @@ class ShardPassages(NamedTuple):
 
 
 def embed_shards(
-    documents: Iterable[Document],
+    documents: Iterable[SearchDocument],
     size: int,
     embedder: TextEmbedder,
     settings: PassageSettings,
     engine: Engine,
-) -> Iterator[tuple[ShardPassages, list[Document]]]:
+) -> Iterator[tuple[ShardPassages, list[SearchDocument]]]:
     """Yields the passages and vectors of each shard, and the shard: whole documents in order, about `size`
     passages together.
     """
@@ -137,13 +137,13 @@ def embed_shards(
 
 
 def _split_shards(
-    documents: Iterable[Document], size: int, settings: PassageSettings
-) -> Iterator[list[Document]]:
+    documents: Iterable[SearchDocument], size: int, settings: PassageSettings
+) -> Iterator[list[SearchDocument]]:
     """Divides documents into shards by an estimate from their characters: the number of passages is known
     only after cutting.
     """
     characters = CHARACTERS_OF_A_TOKEN * (settings.tokens - settings.overlap)  # that a passage adds
-    shard, guessed = list[Document](), 0
+    shard, guessed = list[SearchDocument](), 0
     for document in documents:
         shard.append(document)
         guessed += 1 + len(document.text) // characters

@@ -41,7 +41,7 @@ from bertsmith.inference.index.passage_table import (
     index_errors,
 )
 from bertsmith.inference.lock import sole_maker, sole_writer
-from bertsmith.text.retrieval.documents import Document, part_of
+from bertsmith.text.retrieval.documents import SearchDocument, part_of
 from bertsmith.text.retrieval.passages import PassageSettings
 
 HINT = "latest_version_hint.json"
@@ -98,7 +98,7 @@ class IndexWriter:
 
     def replace(
         self,
-        documents: Sequence[Document],
+        documents: Sequence[SearchDocument],
         rows: Sequence[Mapping[str, Any]],
         vectors: Vectors,
         lasting: Collection[str] = (),

@@ -17,7 +17,7 @@ from bertsmith.tasks.examples.encoding import EncodedExample, Layout, special_to
 from bertsmith.tasks.finetuning import pieces_of
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.task_model import TaskModel, at_least_float32
-from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.long_texts import TextEncoding
 
 
 class Predict:
@@ -75,7 +75,7 @@ class Predict:
         tokens = [each.tokens for each in encoded]
         return PreparedRequest(self.run, encoded, finish, tokens, [cut and each for each in longer])
 
-    def _is_longer(self, pieces: Sequence[Pieces], encoded: EncodedExample) -> bool:
+    def _is_longer(self, pieces: Sequence[TextEncoding], encoded: EncodedExample) -> bool:
         """Whether the texts have more pieces than one window shows."""
         longest = self.task.settings.max_length
         lengths = [len(each.ids) for each in pieces]

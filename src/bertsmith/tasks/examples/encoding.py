@@ -21,10 +21,10 @@ from torch import Tensor
 from bertsmith.arrays import Bools, Float32s, Int32s, Ints
 from bertsmith.data.batch import Sequences, joined_values, to_device
 from bertsmith.errors import InputError
-from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.long_texts import TextEncoding
 from bertsmith.text.tokens.sequence_rules import USUAL_TRUNCATION, Truncation
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.value_tokenizers import ValuePieces
+from bertsmith.text.tokens.value_tokenizers import RowEncoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,13 +228,13 @@ def owner(ranges: Sequence[TokenRange]) -> npt.NDArray[np.int64]:
 
 
 def windows_apart(
-    tokenizer: Tokenizer, pieces: Sequence[Pieces], max_length: int, stride: int | None
+    tokenizer: Tokenizer, pieces: Sequence[TextEncoding], max_length: int, stride: int | None
 ) -> tuple[Window, ...]:
     """Encodes each text in windows of its own, in the order of texts. The head reads every row."""
     room = max_length - special_tokens(tokenizer, 1)
     text_windows = []
     for text, text_pieces in enumerate(pieces):
-        if isinstance(text_pieces, ValuePieces):
+        if isinstance(text_pieces, RowEncoding):
             raise InputError("A model of numbers is fine-tuned for classification or regression only.")
         for start, end in windows(text_pieces.ids, room, stride, tokenizer.truncation):
             token_ids, segment_ids = join_segments(tokenizer, text_pieces.ids[start:end])

@@ -21,8 +21,8 @@ from tokenizers import pre_tokenizers
 from bertsmith.arrays import Ints
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import NONE, Scheme, Span, spans_of_tags, tags_of_spans
-from bertsmith.text.labelled.conll import MarkedText, Sentence, read_tagged
-from bertsmith.text.tokens.long_texts import BLANK, Pieces, text_parts
+from bertsmith.text.labelled.conll import MarkedText, TaggedSentence, read_tagged
+from bertsmith.text.tokens.long_texts import BLANK, TextEncoding, text_parts
 from bertsmith.text.tokens.tokenizer import Tokenizer, without_surrogates
 from bertsmith.text.words import MARKS, WITHOUT_BLANKS
 
@@ -223,11 +223,11 @@ def read_examples(
     documents or more each is of its document's group.
     """
     found = read_tagged(path, tagged=True, **layout)
-    scheme = scheme_of([each.tags for each in found if isinstance(each, Sentence)])
+    scheme = scheme_of([each.tags for each in found if isinstance(each, TaggedSentence)])
     examples = [as_example(each, scheme) for each in found]
     words: dict[int, list[str]] = {}
     for each in found:
-        if isinstance(each, Sentence):
+        if isinstance(each, TaggedSentence):
             words.setdefault(each.document, []).extend(each.words)
     if not _FEWEST_DOCUMENTS <= len(words) < len(found):
         return examples
@@ -237,18 +237,20 @@ def read_examples(
         for number, own in words.items()
     }
     return [
-        replace(example, group=names[each.document]) if isinstance(each, Sentence) else example
+        replace(example, group=names[each.document]) if isinstance(each, TaggedSentence) else example
         for example, each in zip(examples, found, strict=True)
     ]
 
 
-def as_example(found: Sentence | MarkedText, scheme: Scheme | None, syllables: bool = False) -> TaggedExample:
+def as_example(
+    found: TaggedSentence | MarkedText, scheme: Scheme | None, syllables: bool = False
+) -> TaggedExample:
     """What a file holds as an example, its tags in IOB2 if they are of entities. Without a `scheme` they are
     left out, and Korean is divided into words or `syllables`.
 
     Raises InputError for a tag of another scheme, and for spans that no tags of words could say.
     """
-    if isinstance(found, Sentence):
+    if isinstance(found, TaggedSentence):
         tags = None if scheme is None else tuple(_in_iob2(found, scheme))
         return TaggedExample(found.words, tags, found.where, id=found.id)
     if scheme is None:
@@ -290,7 +292,7 @@ def entities_of(example: TaggedExample, tags: Sequence[str]) -> list[dict[str, A
     ]
 
 
-def _in_iob2(found: Sentence, scheme: Scheme) -> list[str]:
+def _in_iob2(found: TaggedSentence, scheme: Scheme) -> list[str]:
     """A tag that is none of an entity among many that are would turn all of them into mere tags."""
     strange = next((tag for tag in found.tags if scheme.standard(tag) is None), None)
     if strange is not None:
@@ -311,7 +313,7 @@ class TaggedTokens(NamedTuple):
     rows: Ints | None
 
 
-def word_pieces(example: TaggedExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> TaggedTokens:
+def word_pieces(example: TaggedExample, pieces: Sequence[TextEncoding], tokenizer: Tokenizer) -> TaggedTokens:
     """The first piece of each word or, in a script without blanks, that which holds the word's beginning:
     offsets of pieces decide there. `pieces` are those of the example's runs.
     """

@@ -53,9 +53,9 @@ from bertsmith.text.files.rows import (
 from bertsmith.text.files.tables import LINES_HAVE
 from bertsmith.text.files.values import ID, as_category, as_id, as_text, is_blank, shown
 from bertsmith.text.labelled.labelled_files import named_files
-from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.long_texts import TextEncoding
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.text.tokens.value_tokenizers import ValuePieces
+from bertsmith.text.tokens.value_tokenizers import RowEncoding
 
 _ROLES = {"text": "text", "text_pair": "second text", "label": "label"}
 _KINDS: Mapping[bool | None, str] = {
@@ -450,7 +450,9 @@ class TextTask(Task[TextExample]):
         first = self.prompt + example.text
         return (first,) if example.text_pair is None else (first, example.text_pair)
 
-    def encode(self, example: TextExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> EncodedExample:
+    def encode(
+        self, example: TextExample, pieces: Sequence[TextEncoding], tokenizer: Tokenizer
+    ) -> EncodedExample:
         """[CLS] text [SEP], or [CLS] text [SEP] pair [SEP]; the head reads the first row of each window."""
         room = self.settings.max_length - special_tokens(tokenizer, len(pieces))
         ids = [piece.ids for piece in pieces]
@@ -462,7 +464,7 @@ class TextTask(Task[TextExample]):
         segments = [join_segments(tokenizer, *parts) for parts in spans]
         target = None if example.label is None else self.target(example.label)
         columns = None if self.columns is None else self.columns.vector(example.columns, example.where)
-        if isinstance(pieces[0], ValuePieces):
+        if isinstance(pieces[0], RowEncoding):
             if len(pieces) != 1:
                 raise InputError(f"{example.where}: a model of numbers reads one row, not a pair.")
             values = pieces[0].values  # (n, P) beside the tokens of a row

@@ -27,22 +27,22 @@ from bertsmith.progress import Progress
 from bertsmith.text.corpus.corpus import Corpus, ShardWriter
 from bertsmith.text.corpus.manifest import (
     CorpusManifest,
+    CorpusShard,
     Counts,
-    Shard,
-    Skipped,
+    SkippedFiles,
     SourceEntry,
     Split,
     SplitEntry,
 )
 from bertsmith.text.corpus.preparing import PreparedBatch, prepare, prepare_elsewhere, read_prepared
-from bertsmith.text.corpus.reading import Batch, Origin, Reader
-from bertsmith.text.corpus.selection import FACTS, Choice, Facts, Mask, SignatureFiles, choose
+from bertsmith.text.corpus.reading import DocumentBatch, SourceDetails, SourceReader
+from bertsmith.text.corpus.selection import FACTS, DocumentSelection, Facts, Mask, SignatureFiles, choose
 from bertsmith.text.corpus_settings import CorpusSettings
-from bertsmith.text.files.sources import Found, find_sources
+from bertsmith.text.files.sources import SourceListing, find_sources
 from bertsmith.text.files.streams import SourceFile, SourceStream
 from bertsmith.text.workers import Engine, ordered, ordered_by_ray, require_engine, usable_cores
 
-Task = tuple[Batch, dict[int, str], CorpusSettings, Path]  # what `prepare` takes
+Task = tuple[DocumentBatch, dict[int, str], CorpusSettings, Path]  # what `prepare` takes
 WORTH_WORKERS = 8_000_000  # bytes of input; below, starting processes costs more than it saves
 SECONDS_BETWEEN_REPORTS = 0.3
 
@@ -97,7 +97,7 @@ def build_corpus(
     return Corpus.open(out)
 
 
-def _make_names_differ(found: Found) -> None:
+def _make_names_differ(found: SourceListing) -> None:
     """A document's id begins with its source's name, and a/train.txt and b/train.txt are both train.txt."""
     taken: set[str] = set()
     for index, source in enumerate(found.sources):
@@ -108,26 +108,26 @@ def _make_names_differ(found: Found) -> None:
 
 
 @dataclass(frozen=True)
-class Prospect:
+class PreparedCorpus:
     """Everything read, before the choice: batches on disk, facts (D,), empty documents by source."""
 
-    found: Found
-    origins: list[Origin]
+    found: SourceListing
+    origins: list[SourceDetails]
     batches: list[Path]
     facts: Facts
     empty: Counter[int]
 
 
 def _prepare_all(
-    found: Found,
+    found: SourceListing,
     settings: CorpusSettings,
     signatures: SignatureFiles,
     scratch: Path,
     workers: int | None,
     engine: Engine,
     report: Progress,
-) -> Prospect:
-    reader = Reader(found.sources, settings)
+) -> PreparedCorpus:
+    reader = SourceReader(found.sources, settings)
     tasks = _tasks(reader, [source.name for source in found.sources], settings, scratch)
     if engine == "ray":
         results = _on_a_cluster(tasks)
@@ -141,10 +141,10 @@ def _prepare_all(
         signatures.append(prepared.signatures)
         empty += prepared.empty
         report(reader.position, found.size, "bytes read")
-    return Prospect(found, reader.origins, batches, np.concatenate(facts), empty)
+    return PreparedCorpus(found, reader.origins, batches, np.concatenate(facts), empty)
 
 
-def _tasks(reader: Reader, names: list[str], settings: CorpusSettings, scratch: Path) -> Iterator[Task]:
+def _tasks(reader: SourceReader, names: list[str], settings: CorpusSettings, scratch: Path) -> Iterator[Task]:
     for number, batch in enumerate(reader):
         named = {item.source: names[item.source] for item in batch.items}  # of a million, some hundreds
         yield batch, named, settings, scratch / f"batch-{number:08d}.arrow"
@@ -152,13 +152,13 @@ def _tasks(reader: Reader, names: list[str], settings: CorpusSettings, scratch: 
 
 def _on_a_cluster(tasks: Iterator[Task]) -> Iterator[PreparedBatch]:
     """Pages of Python packages are read before they are sent: another machine may not have them."""
-    sent = ((Batch([*batch.documents()], batch.size), *rest) for batch, *rest in tasks)
+    sent = ((DocumentBatch([*batch.documents()], batch.size), *rest) for batch, *rest in tasks)
     for prepared, content in ordered_by_ray(prepare_elsewhere, sent):
         prepared.path.write_bytes(content)
         yield prepared
 
 
-def _require_text(prospect: Prospect, settings: CorpusSettings) -> None:
+def _require_text(prospect: PreparedCorpus, settings: CorpusSettings) -> None:
     """Raises InputError for the first SOURCE without a single document that holds text."""
     filled = set(np.unique(prospect.facts["source"]).tolist())
     by_origin: dict[str, list[int]] = {}
@@ -179,8 +179,8 @@ def _require_text(prospect: Prospect, settings: CorpusSettings) -> None:
 
 
 def _write(
-    prospect: Prospect, choice: Choice, folder: Path, report: Progress
-) -> dict[Split, tuple[Shard, ...]]:
+    prospect: PreparedCorpus, choice: DocumentSelection, folder: Path, report: Progress
+) -> dict[Split, tuple[CorpusShard, ...]]:
     masks = choice.splits
     writers = {split: ShardWriter(folder, split) for split in masks}
     start = 0
@@ -195,7 +195,10 @@ def _write(
 
 
 def _manifest_of(
-    prospect: Prospect, choice: Choice, shards: dict[Split, tuple[Shard, ...]], settings: CorpusSettings
+    prospect: PreparedCorpus,
+    choice: DocumentSelection,
+    shards: dict[Split, tuple[CorpusShard, ...]],
+    settings: CorpusSettings,
 ) -> CorpusManifest:
     """Counts per split and per source."""
     found = prospect.found
@@ -227,7 +230,7 @@ def _manifest_of(
         licence=settings.licence,
         settings=settings,
         splits=splits,
-        skipped=Skipped(
+        skipped=SkippedFiles(
             hidden=found.hidden,
             excluded=found.excluded,
             binary=sum(origin.is_binary for origin in prospect.origins),
@@ -236,7 +239,7 @@ def _manifest_of(
     )
 
 
-def _by_source(prospect: Prospect, mask: Mask) -> dict[str, list[int]]:
+def _by_source(prospect: PreparedCorpus, mask: Mask) -> dict[str, list[int]]:
     """Sums over the documents of the mask, for each source in turn."""
     facts, count = prospect.facts[mask], len(prospect.found.sources)
     sums = {"documents": np.bincount(facts["source"], minlength=count)}

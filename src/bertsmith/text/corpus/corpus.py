@@ -18,7 +18,7 @@ from bertsmith.door import door, place
 from bertsmith.errors import CorpusError
 from bertsmith.files import read_json, sha256
 from bertsmith.progress import Progress
-from bertsmith.text.corpus.manifest import CorpusManifest, Shard, Split
+from bertsmith.text.corpus.manifest import CorpusManifest, CorpusShard, Split
 from bertsmith.validation import first_problem
 
 SCHEMA = pa.schema([("id", pa.string()), ("source", pa.string()), ("sentences", pa.list_(pa.string()))])
@@ -26,7 +26,7 @@ ROW_GROUP_BYTES = 8 << 20  # in memory; a reader holds one row group
 SHARD_BYTES = 512 << 20  # in memory; about 150 MB on disk
 
 
-class Document(NamedTuple):
+class CorpusDocument(NamedTuple):
     """One document: a name unique in the corpus, the file or package it is from, its sentences in order."""
 
     id: str
@@ -71,12 +71,12 @@ class Corpus:
                 )
         return corpus
 
-    def documents(self, split: Split) -> Iterator[Document]:
+    def documents(self, split: Split) -> Iterator[CorpusDocument]:
         """The documents of a split in the order of the sources; a few megabytes in memory at a time."""
         for shard in self._shards(split):
             for batch in read_shard(self.path / shard.file):
                 columns = batch.to_pydict()
-                yield from map(Document, columns["id"], columns["source"], columns["sentences"])
+                yield from map(CorpusDocument, columns["id"], columns["source"], columns["sentences"])
 
     def verify(self, progress: Progress | None = None) -> None:
         """Reads every file; raises CorpusError for one whose hash differs from the manifest's."""
@@ -91,7 +91,7 @@ class Corpus:
             if progress:
                 progress(done, len(shards), "files verified")
 
-    def _shards(self, split: Split) -> tuple[Shard, ...]:
+    def _shards(self, split: Split) -> tuple[CorpusShard, ...]:
         if split not in get_args(Split):
             raise CorpusError(f"A corpus has the splits train and heldout, not {split!r}.")
         return self.manifest.splits[split].shards
@@ -119,12 +119,12 @@ class ShardWriter:
         if sum(table.nbytes for table in self._pending) >= ROW_GROUP_BYTES:
             self._flush()
 
-    def close(self) -> tuple[Shard, ...]:
+    def close(self) -> tuple[CorpusShard, ...]:
         """Finishes the last shard and returns all of them."""
         self._flush()
         self._close_shard()
         return tuple(
-            Shard(file=path.name, documents=documents, size=path.stat().st_size, sha256=sha256(path))
+            CorpusShard(file=path.name, documents=documents, size=path.stat().st_size, sha256=sha256(path))
             for path, documents in self._files
         )
 
@@ -166,12 +166,12 @@ def read_shard(path: Path, only_group: int | None = None) -> Iterator[pa.RecordB
         raise CorpusError(f"{path} was altered or is damaged ({error}). Build the corpus again.") from error
 
 
-def sample_documents(corpus: Corpus, count: int, seed: int) -> list[Document]:
+def sample_documents(corpus: Corpus, count: int, seed: int) -> list[CorpusDocument]:
     """So many documents at random places of the training split, in order."""
     there = corpus.manifest.splits["train"].counts.documents
     places = sorted(random.Random(seed).sample(range(there), min(count, there)))
     documents, at = corpus.documents("train"), 0
-    found: list[Document] = []
+    found: list[CorpusDocument] = []
     for number in places:
         found += islice(documents, number - at, number - at + 1)
         at = number + 1

@@ -37,7 +37,7 @@ class SourceEntry(Strict):
     empty: int
 
 
-class Shard(Strict):
+class CorpusShard(Strict):
     """One Parquet file of a split."""
 
     file: str = Field(pattern=r"^(train|heldout)-[0-9]+\.parquet$")  # nothing outside of the corpus's folder
@@ -50,10 +50,10 @@ class SplitEntry(Strict):
     """The files of one split and how much text they hold."""
 
     counts: Counts
-    shards: tuple[Shard, ...]
+    shards: tuple[CorpusShard, ...]
 
 
-class Skipped(Strict):
+class SkippedFiles(Strict):
     """Files under the sources that were passed over, by reason."""
 
     hidden: int = 0
@@ -89,7 +89,7 @@ class CorpusManifest(Strict):
     licence: str
     settings: CorpusSettings
     splits: Annotated[dict[Split, SplitEntry], Field(min_length=2)]  # both of them
-    skipped: Skipped
+    skipped: SkippedFiles
     sources: tuple[SourceEntry, ...]
     decontaminations: tuple[Decontamination, ...] = ()
 

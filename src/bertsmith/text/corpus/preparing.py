@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.ipc  # not imported by pyarrow itself
 
 from bertsmith.text.corpus.corpus import SCHEMA
-from bertsmith.text.corpus.reading import Batch
+from bertsmith.text.corpus.reading import DocumentBatch
 from bertsmith.text.corpus.selection import FACTS, HASHES, Facts, UInt32s, signature, text_key
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.prose.sentences import sentences
@@ -30,7 +30,9 @@ class PreparedBatch(NamedTuple):
     empty: Counter[int]  # documents without text, by source
 
 
-def prepare(batch: Batch, names: Mapping[int, str], settings: CorpusSettings, path: Path) -> PreparedBatch:
+def prepare(
+    batch: DocumentBatch, names: Mapping[int, str], settings: CorpusSettings, path: Path
+) -> PreparedBatch:
     """Writes the batch's documents to `path` (Arrow, LZ4) and returns what is needed to choose among them."""
     empty: Counter[int] = Counter()
     rows, facts, signatures = [], [], []
@@ -57,7 +59,7 @@ def prepare(batch: Batch, names: Mapping[int, str], settings: CorpusSettings, pa
 
 
 def prepare_elsewhere(
-    batch: Batch, names: Mapping[int, str], settings: CorpusSettings, path: Path
+    batch: DocumentBatch, names: Mapping[int, str], settings: CorpusSettings, path: Path
 ) -> tuple[PreparedBatch, bytes]:
     """The same on another machine: what belongs into the file at `path` comes back as bytes."""
     with TemporaryDirectory() as folder:

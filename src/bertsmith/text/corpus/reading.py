@@ -26,7 +26,7 @@ from bertsmith.text.corpus_settings import CorpusSettings, Format
 from bertsmith.text.files import plain
 from bertsmith.text.files.streams import SourceFile, SourceStream, hash_of
 from bertsmith.text.files.tables import FORMATS, TableFormat, format_of_ending
-from bertsmith.text.prose.pydocs import Package, Page, read_page
+from bertsmith.text.prose.pydocs import DocumentationFile, Package, read_page
 from bertsmith.text.prose.sentences import LineLayout, RawDocument
 
 BATCH_CHARACTERS = 1_500_000
@@ -58,11 +58,11 @@ class UnreadPage:
 
     source: int
     id: str
-    page: Page
+    page: DocumentationFile
 
 
 @dataclass
-class Batch:
+class DocumentBatch:
     """Documents, read or still to be read, in order. `size`: characters, roughly."""
 
     items: list[RawDocument | UnreadPage] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Batch:
 
 
 @dataclass
-class Origin:
+class SourceDetails:
     """What reading found out about a source: its format, its hash, whether it was left out as binary."""
 
     format: str = ""
@@ -96,7 +96,7 @@ class Origin:
     is_binary: bool = False
 
 
-class Reader:
+class SourceReader:
     """Iterates over the batches of all sources; `origins` then says what each source was."""
 
     def __init__(self, sources: Sequence[SourceFile | Package], settings: CorpusSettings) -> None:
@@ -104,27 +104,27 @@ class Reader:
         self._settings = settings
         self._before = 0  # bytes of the sources already finished
         self.position = 0  # bytes read so far
-        self.origins = [Origin() for _ in sources]
+        self.origins = [SourceDetails() for _ in sources]
         self._texts_of = defaultdict[str, list[SourceFile]](list)  # by folder, those to look into
         for source in sources:
             if isinstance(source, SourceFile) and format_by_name(source, settings) == "auto":
                 self._texts_of[_folder(source)].append(source)
         self._folders: dict[str, Format | None] = {}
 
-    def __iter__(self) -> Iterator[Batch]:
-        batch = Batch()
+    def __iter__(self) -> Iterator[DocumentBatch]:
+        batch = DocumentBatch()
         for item in self._documents():
             batch.add(item)
             if batch.is_full:
                 yield batch
-                batch = Batch()
+                batch = DocumentBatch()
         if batch.items:
             yield batch
 
     def _documents(self) -> Iterator[RawDocument | UnreadPage]:
         for index, source in enumerate(self._sources):
             if isinstance(source, Package):
-                self.origins[index] = Origin(f"Python package {source.version}", source.sha256)
+                self.origins[index] = SourceDetails(f"Python package {source.version}", source.sha256)
                 for page in source.pages:
                     self.position += page.size
                     yield UnreadPage(index, f"{source.name}#{page.name}", page)
@@ -136,7 +136,7 @@ class Reader:
             self.position = self._before
 
     def _binary_table(self, index: int, file: SourceFile, table: TableFormat) -> Iterator[RawDocument]:
-        self.origins[index] = Origin(table.NAME, hash_of(file))
+        self.origins[index] = SourceDetails(table.NAME, hash_of(file))
         with SourceStream(file, self._settings) as stream:
             rows = table.row_count(stream)
             texts = table.texts(stream, self._settings.text_column)
@@ -159,7 +159,7 @@ class Reader:
             for document in self._raw_documents(index, format, texts):
                 self.position = self._before + stream.position
                 yield document
-            self.origins[index] = Origin(format, stream.sha256)
+            self.origins[index] = SourceDetails(format, stream.sha256)
 
     def _format_of_folder(self, file: SourceFile) -> Format | None:
         folder = _folder(file)

@@ -51,7 +51,7 @@ _BAND_WEIGHTS: UInt64s = _generator.integers(0, 1 << 64, ROWS, dtype=np.uint64) 
 
 
 @dataclass(frozen=True)
-class Choice:
+class DocumentSelection:
     """Masks (D,) over all documents with text."""
 
     exact_duplicates: Mask
@@ -74,7 +74,7 @@ def choose(
     signatures: "SignatureFiles",
     settings: CorpusSettings,
     report: Progress,
-) -> Choice:
+) -> DocumentSelection:
     """Drops equal documents, then nearly equal ones, then holds out a share of those that stay."""
     keys = np.ascontiguousarray(facts["key"])
     distinct = first_of_equal(keys)
@@ -83,7 +83,7 @@ def choose(
         kept = signatures.first_of_similar(
             distinct, settings.near_duplicate_threshold, lambda done: report(done, BANDS, "bands compared")
         )
-    return Choice(~distinct, distinct & ~kept, held_out(keys, kept, settings.heldout))
+    return DocumentSelection(~distinct, distinct & ~kept, held_out(keys, kept, settings.heldout))
 
 
 def first_of_equal(keys: UInt64s) -> Mask:

@@ -128,7 +128,7 @@ def find_contamination(
     return Contamination(corpus, tuple(found), places)
 
 
-class _Best(NamedTuple):
+class _BestMatch(NamedTuple):
     """The best place of a text: by kind, then by share."""
 
     kind: int  # an index of KINDS, the best being 0
@@ -137,22 +137,22 @@ class _Best(NamedTuple):
     place: int
 
 
-def _best_places(places: Mapping[Split, Places]) -> dict[int, _Best]:
-    best: dict[int, _Best] = {}
+def _best_places(places: Mapping[Split, Places]) -> dict[int, _BestMatch]:
+    best: dict[int, _BestMatch] = {}
     for split, found in places.items():
         columns = (found[name].tolist() for name in ("text", "kind", "share"))
         for at, (number, rank, share) in enumerate(zip(*columns, strict=True)):
-            candidate = _Best(rank, -share, split, at)
+            candidate = _BestMatch(rank, -share, split, at)
             if number not in best or candidate[:2] < best[number][:2]:
                 best[number] = candidate
     return best
 
 
 def _chosen(
-    file: EvaluationFile, texts: Mapping[str, int], best: Mapping[int, _Best]
-) -> list[tuple[EvaluationText, _Best]]:
+    file: EvaluationFile, texts: Mapping[str, int], best: Mapping[int, _BestMatch]
+) -> list[tuple[EvaluationText, _BestMatch]]:
     """Examples of every kind in turn, the first rows of each; a text once."""
-    of_kind: dict[int, list[tuple[EvaluationText, _Best]]] = defaultdict(list)
+    of_kind: dict[int, list[tuple[EvaluationText, _BestMatch]]] = defaultdict(list)
     seen: set[str] = set()
     for entry in file.texts:
         found = best.get(texts[entry.text])
@@ -191,7 +191,10 @@ def _passages(
 
 
 def _counted(
-    file: EvaluationFile, texts: Mapping[str, int], best: Mapping[int, _Best], examples: tuple[Example, ...]
+    file: EvaluationFile,
+    texts: Mapping[str, int],
+    best: Mapping[int, _BestMatch],
+    examples: tuple[Example, ...],
 ) -> FileFindings:
     of_row: dict[int, int] = {}
     columns: dict[str, set[int]] = {column: set() for column in file.columns}

@@ -26,12 +26,12 @@ from bertsmith.text.files.columns import BY_SEMICOLONS, column_index, listed, un
 from bertsmith.text.files.rows import read_column_names, stream_rows
 from bertsmith.text.files.streams import ending_of
 from bertsmith.text.files.table_file import TableFile, open_table
-from bertsmith.text.files.tables import FORMATS, Csv, Record, Tsv, find_format, table_endings
-from bertsmith.text.labelled.conll import Sentence, read_tagged
+from bertsmith.text.files.tables import FORMATS, CsvFormat, Record, TsvFormat, find_format, table_endings
+from bertsmith.text.labelled.conll import TaggedSentence, read_tagged
 from bertsmith.text.labelled.squad import read_squad
 from bertsmith.text.retrieval.beir import gathered_texts, is_beir
 from bertsmith.text.retrieval.layouts import read_retrieval_data
-from bertsmith.text.retrieval.retrieval_data import Gathering, RetrievalData
+from bertsmith.text.retrieval.retrieval_data import RetrievalData, RetrievalDataBuilder
 from bertsmith.text.words import spaced_words
 
 LEAST_MEAN_WORDS = 3  # of a column that is taken for text
@@ -132,7 +132,7 @@ def _kind_of_json(table: TableFile) -> str:
 def _separated_rows(path: Path, format: str, encoding: str) -> list[Record]:
     """Rows of CSV or TSV, of any width."""
     with open_table(path, format, encoding, {}, format, whole_name=True) as table:
-        kind = Csv() if format == "csv" else Tsv()
+        kind = CsvFormat() if format == "csv" else TsvFormat()
         found = [each for each in kind.cells(table.stream) if each[1]]
     if not found:
         return []
@@ -179,7 +179,8 @@ def _tagged_rows(path: Path, format: str, encoding: str) -> list[Record]:
     found = read_tagged(path, format=said, tagged=False, encoding=encoding)
     return [
         Record(
-            {"words": " ".join(each.words)} if isinstance(each, Sentence) else {"text": each.text}, each.where
+            {"words": " ".join(each.words)} if isinstance(each, TaggedSentence) else {"text": each.text},
+            each.where,
         )
         for each in found
     ]
@@ -191,7 +192,7 @@ def _squad_rows(path: Path, format: str, encoding: str) -> list[Record]:
 
 
 def _retrieval_rows(path: Path, format: str, encoding: str) -> list[Record]:
-    data: RetrievalData | Gathering
+    data: RetrievalData | RetrievalDataBuilder
     if format in (_FOLDER, "beir") and is_beir(path):  # of whatever splits, a hidden one among them
         data = gathered_texts(path, encoding)
     else:

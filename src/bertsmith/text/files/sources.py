@@ -21,7 +21,7 @@ _BEGINNING = 1000  # bytes
 
 
 @dataclass
-class Found:
+class SourceListing:
     """What the SOURCE arguments stand for, and how many files were passed over while looking."""
 
     sources: list[SourceFile | Package] = field(default_factory=list)
@@ -34,7 +34,9 @@ class Found:
         return sum(source.size for source in self.sources)
 
 
-def find_sources(sources: Sequence[str], settings: CorpusSettings, leave_out: Path | None = None) -> Found:
+def find_sources(
+    sources: Sequence[str], settings: CorpusSettings, leave_out: Path | None = None
+) -> SourceListing:
     """Files and packages in the order given; inside a folder sorted by path, so that any machine agrees.
 
     A SOURCE is a file, a folder (searched through, hidden names left out), an address fsspec understands
@@ -45,7 +47,7 @@ def find_sources(sources: Sequence[str], settings: CorpusSettings, leave_out: Pa
     for what is neither file nor folder in a folder: a link to a folder, which could lead in circles, a broken
     link, a pipe, whose writer might never come.
     """
-    found = Found()
+    found = SourceListing()
     for source in sources:
         if not source.strip():
             raise InputError("A SOURCE is empty. Is a shell variable not set? The current folder is '.'.")
@@ -59,7 +61,7 @@ def find_sources(sources: Sequence[str], settings: CorpusSettings, leave_out: Pa
 
 
 def _find_files(
-    source: str, settings: CorpusSettings, found: Found, leave_out: Path | None
+    source: str, settings: CorpusSettings, found: SourceListing, leave_out: Path | None
 ) -> list[SourceFile]:
     filesystem, root = filesystem_of(source)
     origin = as_utf8(source)
@@ -163,7 +165,7 @@ def as_utf8(name: str) -> str:
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def _wanted(relative: str, settings: CorpusSettings, found: Found) -> bool:
+def _wanted(relative: str, settings: CorpusSettings, found: SourceListing) -> bool:
     parts = relative.split("/")
     if any(part.startswith(".") for part in parts):
         found.hidden += 1

@@ -120,7 +120,7 @@ def _texts(records: Iterable[Record], column: str) -> Iterator[Text]:
         yield str(number), text or ""
 
 
-class Separated(TableFormat):
+class SeparatedFormat(TableFormat):
     """Rows of cells with a separator between them, the first of which names the columns."""
 
     HAS_TYPES = False
@@ -209,13 +209,13 @@ class Separated(TableFormat):
             yield str(number), row[at]
 
 
-class Csv(Separated):
+class CsvFormat(SeparatedFormat):
     NAME = "csv"
     ENDINGS = (".csv",)
     DIALECT: ClassVar = {"delimiter": ",", "strict": True}
 
 
-class Tsv(Separated):
+class TsvFormat(SeparatedFormat):
     NAME = "tsv"
     ENDINGS = (".tsv", ".tab")
     DIALECT: ClassVar = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
@@ -247,7 +247,7 @@ def _require_no_more(row: Sequence[str], header: Sequence[str], where: str, name
         )
 
 
-class JsonLines(TableFormat):
+class JsonLinesFormat(TableFormat):
     """An object a line."""
 
     NAME = "jsonl"
@@ -270,7 +270,7 @@ class JsonLines(TableFormat):
         return _texts(json_records(stream.lines(), stream.name, advice), column)
 
 
-class Json(JsonLines):
+class JsonFormat(JsonLinesFormat):
     """One list of objects, which is read whole, or an object a line after all."""
 
     NAME = "json"
@@ -315,7 +315,7 @@ def json_records(
         yield Record(record, where)
 
 
-class Parquet(TableFormat):
+class ParquetFormat(TableFormat):
     """Columns, of which those that are asked for are read, some hundred rows at a time."""
 
     NAME = "parquet"
@@ -390,7 +390,7 @@ class Parquet(TableFormat):
                     row += 1
 
 
-class Lines(TableFormat):
+class LinesFormat(TableFormat):
     """Plain text, a row a line; a blank line is none, unless it is asked for."""
 
     NAME = "lines"
@@ -432,7 +432,8 @@ def _missing_column(where: str, column: str, columns: Iterable[str]) -> InputErr
 
 
 FORMATS: dict[str, TableFormat] = {
-    each.NAME: each for each in (Csv(), Tsv(), JsonLines(), Json(), Parquet(), Lines())
+    each.NAME: each
+    for each in (CsvFormat(), TsvFormat(), JsonLinesFormat(), JsonFormat(), ParquetFormat(), LinesFormat())
 }
 
 

@@ -58,7 +58,7 @@ _A_SPAN = '{"start": 0, "end": 5, "label": "PER"}'
 _NO_WORD = re.compile(r"[0-9]+[-.][0-9]+")
 
 
-class Sentence(NamedTuple):
+class TaggedSentence(NamedTuple):
     """Words with a tag each, the number of their document from 0, the place of the first word, and what the
     file calls them.
     """
@@ -90,7 +90,7 @@ def read_tagged(
     format: str | None = None,
     tagged: bool = True,
     encoding: str = "utf-8",
-) -> list[Sentence | MarkedText]:
+) -> list[TaggedSentence | MarkedText]:
     """Every sentence of a file ('-': standard input, as JSON lines unless `format` says otherwise).
 
     Columns are numbers from 1, by default the first for the word and the last for the tag; for JSON they are
@@ -108,7 +108,7 @@ def read_tagged(
     by_ending = FORMATS if tagged else {**FORMATS, ".txt": "lines"}
     otherwise = "jsonl" if str(path) == "-" else "conll" if tagged else "lines"
     with open_table(path, format, encoding, by_ending, otherwise, whole_name=True) as table:
-        found: list[Sentence | MarkedText]
+        found: list[TaggedSentence | MarkedText]
         if table.format in ("json", "jsonl"):
             records = tables.FORMATS[table.format].records(table.stream)
             found = list(_json_sentences(records, word_column, tag_column, tagged))
@@ -147,7 +147,7 @@ def _look_like_columns(lines: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _ColumnLayout:
     """Which columns are read, as indices from 0; `tag` -1 is the last, None is no tag wanted. `even`: every
     line is as wide as the first.
     """
@@ -163,11 +163,13 @@ class _Layout:
         return max(self.word, self.tag or 0) + 1 if self.tag != -1 else self.word + 2
 
 
-def _layout(format: str, word: str | int | None, tag: str | int | None, tagged: bool) -> _Layout:
+def _layout(format: str, word: str | int | None, tag: str | int | None, tagged: bool) -> _ColumnLayout:
     default_word, default_tag = (2, 4) if format == "conllu" else (1, None)
     tag = default_tag if tag is None else tag
     tag_index = (-1 if tag is None else _index(tag)) if tagged else None
-    return _Layout(_index(default_word if word is None else word), tag_index, format == "conllu", tag is None)
+    return _ColumnLayout(
+        _index(default_word if word is None else word), tag_index, format == "conllu", tag is None
+    )
 
 
 def _index(column: str | int) -> int:
@@ -177,7 +179,7 @@ def _index(column: str | int) -> int:
     return number - 1
 
 
-def _column_sentences(all_lines: Sequence[str], layout: _Layout, name: str) -> Iterator[Sentence]:
+def _column_sentences(all_lines: Sequence[str], layout: _ColumnLayout, name: str) -> Iterator[TaggedSentence]:
     split: Callable[[str], list[str]] | None = None
     width: int | None = None
     for document, lines in _blocks(all_lines, layout.comments):
@@ -192,7 +194,7 @@ def _column_sentences(all_lines: Sequence[str], layout: _Layout, name: str) -> I
             _check(fields, layout, width, f"{name}, line {number}")
         words = tuple(fields[layout.word] for _, fields in rows)
         tags = () if layout.tag is None else tuple(fields[layout.tag].strip() for _, fields in rows)
-        yield Sentence(words, tags, document, f"{name}, line {rows[0][0]}")
+        yield TaggedSentence(words, tags, document, f"{name}, line {rows[0][0]}")
 
 
 def _blocks(lines: Iterable[str], comments: bool) -> Iterator[tuple[int, list[tuple[int, str]]]]:
@@ -218,7 +220,7 @@ def _at_blanks(line: str) -> list[str]:
     return re.split("[ \t]+", line.strip(" \t"))
 
 
-def _check(fields: Sequence[str], layout: _Layout, width: int, where: str) -> None:
+def _check(fields: Sequence[str], layout: _ColumnLayout, width: int, where: str) -> None:
     needed = max(width, layout.needed) if layout.even else layout.needed
     if len(fields) < needed or (layout.even and len(fields) != needed):
         raise InputError(
@@ -232,13 +234,13 @@ def _check(fields: Sequence[str], layout: _Layout, width: int, where: str) -> No
 
 def _json_sentences(
     found: Iterable[tables.Record], word_key: str | int | None, tag_key: str | int | None, tagged: bool
-) -> Iterator[Sentence | MarkedText]:
+) -> Iterator[TaggedSentence | MarkedText]:
     for document, (fields, where) in enumerate(found):
         id = None if tagged else as_id(fields.get(ID))
         key = _key(fields, WORD_KEYS if word_key is None else (str(word_key),), where)
         text = fields[key]
         if text in (None, []) or (tagged and is_blank(text)):
-            yield Sentence((), (), document, where, id)
+            yield TaggedSentence((), (), document, where, id)
             continue
         if isinstance(text, str) and (key == "text" or word_key is not None):
             spans, texts = _spans(fields, text, tag_key, where) if tagged else ((), ())
@@ -252,7 +254,7 @@ def _json_sentences(
             raise InputError(
                 f"{where}: expected a tag for each word, found {len(words)} words and {len(tags)} tags."
             )
-        yield Sentence(words, tags, document, where, id)
+        yield TaggedSentence(words, tags, document, where, id)
 
 
 def _require_names(marked: Sequence[MarkedText]) -> None:

@@ -19,7 +19,7 @@ from bertsmith.errors import InputError
 from bertsmith.files import parse_json, with_distinct_keys
 from bertsmith.text.files.columns import unknown_column
 from bertsmith.text.files.table_file import TableFile, open_table
-from bertsmith.text.files.tables import JsonLines, Record
+from bertsmith.text.files.tables import JsonLinesFormat, Record
 from bertsmith.text.files.values import as_category, is_blank, shown
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
@@ -33,7 +33,7 @@ _KINDS: dict[type, str] = {
 
 
 @dataclass(frozen=True)
-class Question:
+class SquadQuestion:
     """A question about a passage, with its right answers: (text, first character in the passage).
 
     `impossible` says that the passage holds no answer. `moved` counts the answers that did not stand where
@@ -60,7 +60,7 @@ class Question:
         raise InputError(f"{where}: expected a question and a passage, found {shown(given)}.")
 
 
-class Keys(NamedTuple):
+class QuestionKeys(NamedTuple):
     """Which keys of a JSON line hold what; None: the usual ones, and no groups. In SQuAD's JSON `title` may
     be the group. A line may lack a group that isn't needed.
     """
@@ -72,7 +72,7 @@ class Keys(NamedTuple):
     needs_group: bool = True
 
 
-_USUAL = Keys()
+_USUAL = QuestionKeys()
 
 
 def read_squad(
@@ -80,9 +80,9 @@ def read_squad(
     *,
     labelled: bool = True,
     format: str | None = None,
-    keys: Keys = _USUAL,
+    keys: QuestionKeys = _USUAL,
     encoding: str = "utf-8",
-) -> list[Question]:
+) -> list[SquadQuestion]:
     """The questions of a file in its order ('-': standard input).
 
     An answer that is not where the file says is taken from its nearest occurrence, and counted in `moved`.
@@ -93,9 +93,9 @@ def read_squad(
     otherwise = "jsonl" if str(path) == "-" else "json"
     with open_table(path, format, encoding, FORMATS, otherwise, whole_name=True) as table:
         if table.format == "jsonl":
-            questions = list(_json_lines(JsonLines().records(table.stream), keys, labelled))
+            questions = list(_json_lines(JsonLinesFormat().records(table.stream), keys, labelled))
         else:
-            own = Keys("question", "context", "answers", "title", keys.needs_group)
+            own = QuestionKeys("question", "context", "answers", "title", keys.needs_group)
             if any(given not in (None, usual) for given, usual in zip(keys, own, strict=True)):
                 raise InputError(
                     f"{table.name}: SQuAD's JSON has keys of its own ({', '.join(map(str, own[:4]))}). "
@@ -124,7 +124,7 @@ def _json(table: TableFile) -> Any:
         ) from error
 
 
-def _squad(content: Any, name: str, labelled: bool) -> Iterator[Question]:
+def _squad(content: Any, name: str, labelled: bool) -> Iterator[SquadQuestion]:
     for a, article in enumerate(_field(content, "data", list, name)):
         for p, paragraph in enumerate(_field(article, "paragraphs", list, f"{name}, data[{a}]")):
             where = f"{name}, data[{a}].paragraphs[{p}]"
@@ -135,7 +135,7 @@ def _squad(content: Any, name: str, labelled: bool) -> Iterator[Question]:
                 yield _question(row, id, passage, title, f"{name}, question {id}", labelled)
 
 
-def _json_lines(found: Iterable[Record], keys: Keys, labelled: bool) -> Iterator[Question]:
+def _json_lines(found: Iterable[Record], keys: QuestionKeys, labelled: bool) -> Iterator[SquadQuestion]:
     for fields, where in found:
         row = _renamed(fields, keys, labelled, where)
         line = where.rpartition(", ")[2]
@@ -153,7 +153,7 @@ def _json_lines(found: Iterable[Record], keys: Keys, labelled: bool) -> Iterator
         yield question
 
 
-def _renamed(row: dict[str, Any], keys: Keys, labelled: bool, where: str) -> dict[str, Any]:
+def _renamed(row: dict[str, Any], keys: QuestionKeys, labelled: bool, where: str) -> dict[str, Any]:
     """The row under the usual keys."""
     answer = keys.answer if labelled or keys.answer in row else None
     given = {"question": keys.question, "context": keys.passage, "answer": answer}
@@ -198,13 +198,13 @@ def _with_answers(row: dict[str, Any], passage: str, where: str) -> dict[str, An
 
 def _question(
     row: dict[str, Any], name: str, passage: str, title: str, where: str, labelled: bool
-) -> Question:
+) -> SquadQuestion:
     question = _field(row, "question", str, where)
     for key, text in (("question", question), ("passage", passage)):
         if is_blank(text):
             raise InputError(f"{where}: the {key} is empty. Fill it in or remove the question.")
     if "answers" not in row and not labelled:
-        return Question(name, question, passage, (), title=title, where=where)
+        return SquadQuestion(name, question, passage, (), title=title, where=where)
     impossible = _field(row, "is_impossible", bool, where) if "is_impossible" in row else False
     stated = list[tuple[str, int]]()
     for answer in _field(row, "answers", list, where):
@@ -219,7 +219,7 @@ def _question(
         raise InputError(f"{where}: found {len(stated)} answers though {said}. Mend one of the two.")
     found = tuple((text, _locate(text, start, passage, where)) for text, start in stated)
     moved = sum(at != start for (_, at), (_, start) in zip(found, stated, strict=True))
-    return Question(name, question, passage, found, impossible, title, moved, where)
+    return SquadQuestion(name, question, passage, found, impossible, title, moved, where)
 
 
 def _locate(text: str, start: int, passage: str, where: str) -> int:

@@ -49,7 +49,7 @@ _LICENCE = re.compile(r"copyright|licen[sc]e|all rights reserved|warranty", re.I
 
 
 @dataclass(frozen=True)
-class Page:
+class DocumentationFile:
     """One file of documentation: its place in the package, and where it lies."""
 
     name: str
@@ -64,7 +64,7 @@ class Package:
     name: str
     origin: str
     version: str
-    pages: tuple[Page, ...]
+    pages: tuple[DocumentationFile, ...]
     sha256: str | None  # of the RECORD, which lists the hashes of all files
 
     @property
@@ -147,12 +147,12 @@ def _may_hold_documentation(file: str) -> bool:
     )
 
 
-def _page(name: str, path: Path) -> list[Page]:
+def _page(name: str, path: Path) -> list[DocumentationFile]:
     try:
         size = path.stat().st_size
     except OSError:  # listed but removed since
         return []
-    return [Page(name, path, size)] if 0 < size <= LARGEST_FILE else []
+    return [DocumentationFile(name, path, size)] if 0 < size <= LARGEST_FILE else []
 
 
 def read_page(source: int, id: str, path: Path) -> RawDocument:

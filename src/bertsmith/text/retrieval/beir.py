@@ -17,9 +17,9 @@ from bertsmith.errors import InputError
 from bertsmith.text.files.rows import read_rows, stream_rows
 from bertsmith.text.files.streams import COMPRESSIONS
 from bertsmith.text.files.table_file import open_table
-from bertsmith.text.files.tables import JsonLines, Record, Row
+from bertsmith.text.files.tables import JsonLinesFormat, Record, Row
 from bertsmith.text.files.values import as_text
-from bertsmith.text.retrieval.retrieval_data import Gathering, RetrievalData, titled
+from bertsmith.text.retrieval.retrieval_data import RetrievalData, RetrievalDataBuilder, titled
 
 _COLUMNS = ("query-id", "corpus-id", "score")
 _PARTS = ("corpus", "queries", "qrels")
@@ -56,9 +56,9 @@ def read_beir(folder: Path, split: str, encoding: str) -> RetrievalData:
     return gathered.finish(folder.name, judged.name)
 
 
-def gathered_texts(folder: Path, encoding: str) -> Gathering:
+def gathered_texts(folder: Path, encoding: str) -> RetrievalDataBuilder:
     """The documents and the queries, without judgements. Raises InputError naming file and line."""
-    gathered = Gathering()
+    gathered = RetrievalDataBuilder()
     for record in _records(_file(folder, "corpus.jsonl"), encoding):
         title, text = _text(record, "title", missing=""), _text(record, "text")
         gathered.add_document(_id(record), titled(title, text), record.where)
@@ -80,7 +80,7 @@ def as_grade(value: str, where: str) -> int:
 def _records(path: Path, encoding: str) -> Iterator[Record]:
     """One at a time: a corpus of millions is held once, as text."""
     with open_table(path, "jsonl", encoding, {}, otherwise="jsonl") as table:
-        yield from JsonLines().records(table.stream)
+        yield from JsonLinesFormat().records(table.stream)
 
 
 def _file(folder: Path, name: str) -> Path:
@@ -114,7 +114,7 @@ def is_nanobeir(folder: Path) -> bool:
 
 def read_nanobeir(folder: Path, split: str) -> RetrievalData:
     """Raises InputError naming file and row."""
-    gathered = Gathering()
+    gathered = RetrievalDataBuilder()
     for (id, text, title), where in _parquet_rows(
         _parquet_files(folder, "corpus"), ["_id", "text"], ["title"]
     ):

@@ -33,7 +33,7 @@ USUAL = {
 COLUMNS_HELP = "By default the usual names decide"
 
 
-class Wanted(Protocol):
+class DocumentColumns(Protocol):
     """The columns that were named; None for those to be found."""
 
     @property
@@ -57,18 +57,18 @@ class DocumentRow(NamedTuple):
     number: int
 
 
-class Cell(str):
+class UntypedCell(str):
     """A value of CSV or TSV, which don't say whether 12 is a number."""
 
 
-class _Columns(NamedTuple):
+class _ColumnNames(NamedTuple):
     id: str | None
     text: str
     title: str | None
 
 
 def read_table(
-    file: SourceFile, format: str, reading: CorpusSettings, wanted: Wanted
+    file: SourceFile, format: str, reading: CorpusSettings, wanted: DocumentColumns
 ) -> Iterator[DocumentRow]:
     """The rows of one table. Raises InputError naming file and line for what can't be read or lacks an id,
     and for ids and names of columns that no database could store."""
@@ -81,14 +81,14 @@ def read_table(
         read_as = FORMATS[table.format]
         for number, (fields, where) in enumerate(read_as.records(table.stream), start=1):
             if not read_as.HAS_TYPES:
-                fields = {name: Cell(value) if value else None for name, value in fields.items()}
+                fields = {name: UntypedCell(value) if value else None for name, value in fields.items()}
             if columns is None or not fields.keys() <= names.keys():
                 names |= dict.fromkeys(fields)
                 columns = _choose(columns, list(names), wanted, file.name if number == 1 else where)
             yield _row(fields, columns, where, number)
 
 
-def _row(fields: Mapping[str, Any], columns: _Columns, where: str, number: int) -> DocumentRow:
+def _row(fields: Mapping[str, Any], columns: _ColumnNames, where: str, number: int) -> DocumentRow:
     for name in fields:
         _require_characters(name, "a column called", where)
     id = None if columns.id is None else _id(fields.get(columns.id), f"{where}, column {columns.id!r}")
@@ -121,16 +121,18 @@ def _require_characters(text: str, kind: str, where: str) -> None:
 def filter_value(value: Any) -> Any:
     """A value as a column can hold it: texts, numbers, truth values and nothing stay; dates are written out,
     lists and objects as JSON."""
-    if isinstance(value, str) and not isinstance(value, Cell):
+    if isinstance(value, str) and not isinstance(value, UntypedCell):
         return without_surrogates(value)
-    if value is None or isinstance(value, Cell | int | float | bool):
+    if value is None or isinstance(value, UntypedCell | int | float | bool):
         return value
     if isinstance(value, list | dict | tuple):
         return without_surrogates(json.dumps(value, ensure_ascii=False, default=str))
     return str(value)
 
 
-def _choose(before: _Columns | None, names: Sequence[str], wanted: Wanted, where: str) -> _Columns:
+def _choose(
+    before: _ColumnNames | None, names: Sequence[str], wanted: DocumentColumns, where: str
+) -> _ColumnNames:
     """Once more where a row has a column that those `before` it lacked."""
     id, text, title = (_column(role, getattr(wanted, role), names, where) for role in ("id", "text", "title"))
     if text is None:
@@ -143,7 +145,7 @@ def _choose(before: _Columns | None, names: Sequence[str], wanted: Wanted, where
             f"{where}: found an id in {id!r}, which the rows before it don't have. Give every row an id, or "
             "give that column another name."
         )
-    return _Columns(id, text, title)
+    return _ColumnNames(id, text, title)
 
 
 def _column(role: str, named: str | None, names: Sequence[str], where: str) -> str | None:

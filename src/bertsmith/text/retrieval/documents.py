@@ -74,7 +74,7 @@ class DocumentSettings(UserSettings):
     )
 
 
-class Document(NamedTuple):
+class SearchDocument(NamedTuple):
     """A text to be found again. `start` and `line`: where it begins in its source, from 0 and from 1.
 
     `line` is None where the text isn't the file's own: rows of tables, and HTML. `where`: for messages.
@@ -109,7 +109,7 @@ class Document(NamedTuple):
 
 
 @dataclass
-class Skipped:
+class SkippedDocuments:
     """What was passed over: names of binary files, places of empty documents, files not looked at, and
     files whose front matter can't be read, which is text then."""
 
@@ -166,19 +166,21 @@ class Documents:
             )
         self._named = {_as_named(file).name for file in files if "/" not in file.name}
         self.files = [_as_named(file) if "/" not in file.name else file for file in files]
-        self.skipped = Skipped()
+        self.skipped = SkippedDocuments()
 
     @property
     def size(self) -> int:
         """Bytes on disk of all files."""
         return sum(file.size for file in self.files)
 
-    def __iter__(self) -> Iterator[Document]:
+    def __iter__(self) -> Iterator[SearchDocument]:
         return self.of_files(lambda name: True)
 
-    def of_files(self, wanted: Callable[[str], bool], progress: Progress | None = None) -> Iterator[Document]:
+    def of_files(
+        self, wanted: Callable[[str], bool], progress: Progress | None = None
+    ) -> Iterator[SearchDocument]:
         """The documents of those files whose name is wanted, none empty. Progress is in bytes of files."""
-        self.skipped = Skipped(hidden=self._hidden, excluded=self._excluded)
+        self.skipped = SkippedDocuments(hidden=self._hidden, excluded=self._excluded)
         done = 0
         for file in self.files:
             if wanted(file.name):
@@ -191,7 +193,7 @@ class Documents:
             if progress is not None:
                 progress(done, self.size, "bytes")
 
-    def _of_file(self, file: SourceFile) -> Iterator[Document]:
+    def _of_file(self, file: SourceFile) -> Iterator[SearchDocument]:
         format = self._table_format(file)
         if format is not None:
             rows = read_table(file, format, self._reading, self.settings)
@@ -207,7 +209,7 @@ class Documents:
         found = None if file.suffix in _NO_TABLES else format_of_ending(file.suffix)
         return None if found is None else found.NAME
 
-    def _of_text(self, file: SourceFile) -> Iterator[Document]:
+    def _of_text(self, file: SourceFile) -> Iterator[SearchDocument]:
         with SourceStream(file, self._reading) as stream:
             if stream.looks_binary or stream.head.startswith(_BINARY_BEGINNINGS):
                 self.skipped.binary.append(file.name)
@@ -225,7 +227,7 @@ class Documents:
                 self._text(file, chunks) if read is None else _several(file, read(lines_of(chunks, LONGEST)))
             )
 
-    def _text(self, file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
+    def _text(self, file: SourceFile, chunks: Iterable[str]) -> Iterator[SearchDocument]:
         """One file as it stands; front matter of Markdown becomes its columns, and its places stay."""
         where, date, title = as_utf8(file.path), file.date, ""
         begin, line, metadata = 0, 1, dict[str, Any]()
@@ -243,7 +245,7 @@ class Documents:
                 title = (front and front.title) or title_of(text, file.suffix)
             id = _part_id(file.name, number, where)
             begins = begin if number == 1 else start
-            yield Document(id, text, title, file.name, where, begins, line, metadata, date)
+            yield SearchDocument(id, text, title, file.name, where, begins, line, metadata, date)
             line += text.count("\n")
 
 
@@ -260,16 +262,16 @@ CONVENTIONS: dict[str | None, Convention | None] = {
 }
 
 
-def _several(file: SourceFile, found: Iterable[Article]) -> Iterator[Document]:
+def _several(file: SourceFile, found: Iterable[Article]) -> Iterator[SearchDocument]:
     """The documents of a file that holds several, under the ids that a corpus gives them."""
     for id, title, text in found:
         where = f"{as_utf8(file.path)}, document {id}"
         for number, (start, part) in enumerate(_parts([text]), start=1):
             part_id = _part_id(f"{file.name}#{id}", number, where)
-            yield Document(part_id, part, title, file.name, where, start, None)
+            yield SearchDocument(part_id, part, title, file.name, where, start, None)
 
 
-def _page(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
+def _page(file: SourceFile, chunks: Iterable[str]) -> Iterator[SearchDocument]:
     parser = HtmlText()
 
     def pieces() -> Iterator[str]:
@@ -282,14 +284,14 @@ def _page(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
     for number, (start, text) in enumerate(_parts(pieces()), start=1):
         where = as_utf8(file.path)
         id = _part_id(file.name, number, where)
-        yield Document(id, text, parser.title, file.name, where, start, None, file_date=file.date)
+        yield SearchDocument(id, text, parser.title, file.name, where, start, None, file_date=file.date)
 
 
-def _row_documents(row: DocumentRow, source: str) -> Iterator[Document]:
+def _row_documents(row: DocumentRow, source: str) -> Iterator[SearchDocument]:
     for number, (start, text) in enumerate(_parts([without_surrogates(row.text)]), start=1):
         id = _part_id(row.id or f"{source}#{row.number}", number, as_utf8(row.where))
         title = without_surrogates(row.title)
-        yield Document(id, text, title, source, as_utf8(row.where), start, None, row.metadata)
+        yield SearchDocument(id, text, title, source, as_utf8(row.where), start, None, row.metadata)
 
 
 def _parts(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:

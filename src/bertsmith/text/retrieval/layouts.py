@@ -13,7 +13,7 @@ from bertsmith.files import parse_json, with_distinct_keys
 from bertsmith.text.files.rows import read_rows
 from bertsmith.text.files.table_file import open_table
 from bertsmith.text.retrieval.beir import is_beir, is_nanobeir, read_beir, read_nanobeir
-from bertsmith.text.retrieval.retrieval_data import Gathering, RetrievalData
+from bertsmith.text.retrieval.retrieval_data import RetrievalData, RetrievalDataBuilder
 from bertsmith.text.retrieval.trec import read_trec
 
 
@@ -109,7 +109,7 @@ def read_reqa(path: Path, encoding: str = "utf-8") -> RetrievalData:
         truths = [[places[answer]] for answer in answers]
     if len(truths) != len(questions):
         raise InputError(f"{path.name}: {len(questions):,} questions, but answers for {len(truths):,}.")
-    gathered = Gathering()
+    gathered = RetrievalDataBuilder()
     for place, text in enumerate(documents):
         gathered.add_document(str(place), text, f"{path.name}, candidate {place}")
     for place, (text, right) in enumerate(zip(questions, truths, strict=True)):
@@ -151,7 +151,7 @@ def read_wikiqa(path: Path, encoding: str = "utf-8") -> RetrievalData:
     out the questions without a right sentence.
     Queries are q1, q2 … in their order, their sentences q1-1, q1-2 … Raises InputError naming the line.
     """
-    gathered = Gathering()
+    gathered = RetrievalDataBuilder()
     ids: dict[str, str] = {}
     candidates: dict[str, list[str]] = {}
     rows = read_rows(path, (1, 2, 3), format="tsv", header=False, encoding=encoding)

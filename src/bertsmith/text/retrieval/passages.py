@@ -76,13 +76,13 @@ class Passage(NamedTuple):
     text: str
 
 
-class Cuts(NamedTuple):
+class CutPoints(NamedTuple):
     """Places between characters, sorted, the best kind first: after paragraphs, sentences, lines, words."""
 
     kinds: tuple[Sequence[int], ...]
 
     @classmethod
-    def of(cls, text: str, language: str) -> "Cuts":
+    def of(cls, text: str, language: str) -> "CutPoints":
         """The places of a text behind which something new begins."""
         paragraphs, lines, words = (
             [found.end() for found in pattern.finditer(text)]
@@ -114,7 +114,7 @@ def passages(text: str, tokenizer: Tokenizer, settings: PassageSettings) -> list
     if len(offsets) <= settings.tokens:
         whole = _trimmed(text, 0, len(text))
         return [whole] if whole is not None else []
-    cuts = Cuts.of(text, settings.language)
+    cuts = CutPoints.of(text, settings.language)
     ranges = _ranges(len(text), offsets, cuts, settings)
     return [found for start, end in ranges if (found := _trimmed(text, start, end)) is not None]
 
@@ -134,7 +134,7 @@ def _narrowed(offsets: Offsets) -> Offsets:
 
 
 def _ranges(
-    length: int, offsets: Offsets, cuts: Cuts, settings: PassageSettings
+    length: int, offsets: Offsets, cuts: CutPoints, settings: PassageSettings
 ) -> Iterator[tuple[int, int]]:
     """Ranges of characters, each of at most `settings.tokens` tokens; `offsets`: (T, 2), theirs."""
     starts, ends = offsets.T

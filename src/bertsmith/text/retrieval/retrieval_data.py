@@ -54,7 +54,7 @@ class RetrievalData:
 
 
 @dataclass
-class Gathering:
+class RetrievalDataBuilder:
     """Takes in what a reader finds, refuses what can't be meant, and counts what is merely odd."""
 
     documents: dict[str, str] = field(default_factory=dict)

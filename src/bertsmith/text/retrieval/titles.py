@@ -5,7 +5,7 @@ import tomllib
 from typing import Any, NamedTuple
 
 from bertsmith.errors import require
-from bertsmith.text.retrieval.document_rows import Cell
+from bertsmith.text.retrieval.document_rows import UntypedCell
 
 _WITHIN = 2_000  # characters in which it is looked for
 _HEADING = re.compile(r"^#[ \t]+(.*)$|^(\S.*)\n(?:={3,}|-{3,})[ \t]*$", re.MULTILINE)
@@ -30,8 +30,8 @@ class FrontMatter(NamedTuple):
 def front_matter_of(text: str, suffix: str) -> FrontMatter | None:
     """What stands between the two `---` (YAML) or `+++` (TOML) at the beginning of a Markdown file.
 
-    None where there is none. YAML's values are `Cell`s, as those of CSV are: by YAML's own rules `no` is
-    false and 12:30 is 750. Raises ValueError where it can't be read.
+    Returns None where there is none. YAML's scalars become `UntypedCell`s, like the cells of CSV: YAML's own
+    rules would make `no` false and 12:30 the number 750. Raises ValueError where it can't be read.
     """
     match = _FRONT_MATTER.match(text) if suffix in _MARKDOWN else None
     if match is None or match.end() > _LONGEST_FRONT_MATTER:
@@ -58,7 +58,7 @@ def _yaml(text: str) -> dict[str, Any] | None:
         return None
     plain = {"": None, "true": True, "false": False}
     return {
-        str(name): plain.get(value, Cell(value)) if isinstance(value, str) else value
+        str(name): plain.get(value, UntypedCell(value)) if isinstance(value, str) else value
         for name, value in values.items()
     }
 

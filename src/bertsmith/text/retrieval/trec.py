@@ -21,7 +21,7 @@ from pathlib import Path
 from bertsmith.errors import InputError
 from bertsmith.text.files.table_file import TableFile, open_table
 from bertsmith.text.retrieval.beir import as_grade
-from bertsmith.text.retrieval.retrieval_data import Gathering, RetrievalData, titled
+from bertsmith.text.retrieval.retrieval_data import RetrievalData, RetrievalDataBuilder, titled
 
 _BEGINNINGS = {
     kind: re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?(?:<(?!doc>|top>)\w+>\s*)?<" + tag + rb">", re.IGNORECASE)
@@ -38,7 +38,7 @@ def read_trec(folder: Path, split: str, encoding: str) -> RetrievalData:
     Raises InputError naming file and line.
     """
     files = _files_by_kind(folder, encoding)
-    gathered = Gathering()
+    gathered = RetrievalDataBuilder()
     for path in files["documents"]:
         for block, where in _blocks(path, "doc", encoding):
             number, title, text = (_field(block, name) for name in ("docno", "title", "text"))

@@ -26,15 +26,15 @@ EXTRA_SPECIAL_TOKENS = ("extra_special_tokens", "additional_special_tokens")
 Kind = TypeVar("Kind", bound=Component)
 
 
-class _Listed(Component):
+class _AddedTokensDecoder(Component):
     added_tokens_decoder: Annotated[dict[int, SearchedToken], Field(max_length=MAX_ADDED)]
 
 
-class _Named(Component):
+class _AddedTokensMap(Component):
     added_tokens: Annotated[dict[Annotated[str, Field(min_length=1)], int], Field(max_length=MAX_ADDED)]
 
 
-class _Extra(Component):
+class _ExtraSpecialTokens(Component):
     extra_special_tokens: Annotated[list[SearchedToken], Field(max_length=MAX_ADDED)]
 
 
@@ -50,7 +50,9 @@ def read_added_tokens(
     listed, extra = config.get("added_tokens_decoder"), _extra(config, EXTRA_SPECIAL_TOKENS, folder)
     from_file = [AddedToken.model_validate(token) for token in in_file]
     if listed is not None:
-        content = _checked(_Listed, {"added_tokens_decoder": listed}, folder / "tokenizer_config.json")
+        content = _checked(
+            _AddedTokensDecoder, {"added_tokens_decoder": listed}, folder / "tokenizer_config.json"
+        )
         from_settings = content.added_tokens_decoder.items()
         added = [*from_file, *(AddedToken(id=number, **dict(token)) for number, token in from_settings)]
     else:
@@ -101,7 +103,7 @@ def _of_older_versions(folder: Path, special: set[str]) -> list[AddedToken]:
     path = folder / ADDED_TOKENS
     if not path.exists():
         return []
-    named = _checked(_Named, {"added_tokens": read_object(path, "added tokens (token → id)")}, path)
+    named = _checked(_AddedTokensMap, {"added_tokens": read_object(path, "added tokens (token → id)")}, path)
     tokens = [(_special(name), number) for name, number in named.added_tokens.items()]
     return [
         AddedToken(id=number, **dict(token) | ({} if token.content in special else _PLAIN))
@@ -125,7 +127,7 @@ def _extra(config: dict[str, Any], keys: tuple[str, ...], folder: Path) -> list[
         for value in values
     ]
     return _checked(
-        _Extra, {"extra_special_tokens": tokens}, folder / "tokenizer_config.json"
+        _ExtraSpecialTokens, {"extra_special_tokens": tokens}, folder / "tokenizer_config.json"
     ).extra_special_tokens
 
 

@@ -33,7 +33,7 @@ SPACE_OR_MARK = re.compile(rf"{SPACE.pattern}|(?<=[0-9A-Za-z])(?={ASCII_PUNCTUAT
 WHITE_SPACE = re.compile(r"\s")
 
 
-class Pieces(Protocol):
+class TextEncoding(Protocol):
     """One text of many, tokenised: what of it is used."""
 
     @property
@@ -44,17 +44,17 @@ class Pieces(Protocol):
 
 
 @dataclass(frozen=True)
-class LongPieces:
+class CompactEncoding:
     """The same in 4 bytes a token and, where offsets (T, 2) were asked for, 8 more."""
 
     ids: Sequence[int]
     offsets: Int32s
 
 
-class SharedPieces:
+class CachedEncoding:
     """A text's pieces that are read many times: the library makes their ids anew each time."""
 
-    def __init__(self, pieces: Pieces) -> None:
+    def __init__(self, pieces: TextEncoding) -> None:
         self._pieces = pieces
 
     @cached_property
@@ -69,7 +69,7 @@ class SharedPieces:
 
 
 @dataclass(frozen=True)
-class WordPieces(Sequence[Pieces]):
+class WordEncodings(Sequence[TextEncoding]):
     """The pieces of many words, without offsets, in 4 bytes a token and 4 a word. Those of one word are made
     when they are asked for; a slice shares the same memory.
     """
@@ -82,18 +82,18 @@ class WordPieces(Sequence[Pieces]):
         return len(self.words)
 
     @overload
-    def __getitem__(self, index: int) -> Pieces: ...
+    def __getitem__(self, index: int) -> TextEncoding: ...
     @overload
-    def __getitem__(self, index: slice) -> "WordPieces": ...
-    def __getitem__(self, index: int | slice) -> "Pieces | WordPieces":
+    def __getitem__(self, index: slice) -> "WordEncodings": ...
+    def __getitem__(self, index: int | slice) -> "TextEncoding | WordEncodings":
         if isinstance(index, slice):
             return replace(self, words=self.words[index])
         word = self.words[index]
         start = self.ends[word - 1] if word else 0
-        return LongPieces(self.ids[start : self.ends[word]], _NO_OFFSETS)
+        return CompactEncoding(self.ids[start : self.ends[word]], _NO_OFFSETS)
 
 
-Encode = Callable[[list[str]], Sequence[Pieces]]
+Encode = Callable[[list[str]], Sequence[TextEncoding]]
 
 
 def encode_in_parts(
@@ -103,14 +103,14 @@ def encode_in_parts(
     enough: int | None,
     offsets: bool,
     trims: bool = False,
-) -> list[Pieces]:
+) -> list[TextEncoding]:
     """What `encode` makes of each text, cut at `where`; of those not longer than a part in one go. With
     `enough`, of a longer one at least so many ids: it is not read to its end. `trims`: the blank that a part
     begins with, and a text wouldn't, is taken out of its first piece's span.
     """
     size = PART if enough is None else min(PART, _CHARACTERS_OF_A_TOKEN * enough)
     firsts = [text[: _cut(text, 0, where, size)] for text in texts]
-    found: list[Pieces] = list(encode(firsts))
+    found: list[TextEncoding] = list(encode(firsts))
     for number, (text, first) in enumerate(zip(texts, firsts, strict=True)):
         if len(first) < len(text) and (enough is None or len(found[number].ids) < enough):
             found[number] = _long(encode, text_parts(text, where, size), enough, offsets, trims)
@@ -119,7 +119,7 @@ def encode_in_parts(
 
 def _long(
     encode: Encode, parts: Iterator[tuple[int, str]], enough: int | None, offsets: bool, trims: bool
-) -> LongPieces:
+) -> CompactEncoding:
     ids, places = array("i"), array("i")
     while some := list(islice(parts, _AT_ONCE)):
         for (start, _), pieces in zip(some, encode([part for _, part in some]), strict=True):
@@ -131,17 +131,19 @@ def _long(
                 places.frombytes((spans + start).tobytes())
         if enough is not None and len(ids) >= enough:
             break
-    return LongPieces(ids, np.frombuffer(places, np.int32).reshape(-1, 2))
+    return CompactEncoding(ids, np.frombuffer(places, np.int32).reshape(-1, 2))
 
 
-def encode_words(encode: Callable[[Sequence[str]], list[Sequence[int]]], words: Sequence[str]) -> WordPieces:
+def encode_words(
+    encode: Callable[[Sequence[str]], list[Sequence[int]]], words: Sequence[str]
+) -> WordEncodings:
     """Some thousand words at a time: the library's own object for each is of some hundred bytes."""
     ids, ends = array("i"), array("i")
     for start in range(0, len(words), _WORDS_AT_ONCE):
         for of_word in encode(words[start : start + _WORDS_AT_ONCE]):
             ids.extend(of_word)
             ends.append(len(ids))
-    return WordPieces(ids, ends, range(len(ends)))
+    return WordEncodings(ids, ends, range(len(ends)))
 
 
 def text_parts(text: str, where: re.Pattern[str], size: int = PART) -> Iterator[tuple[int, str]]:

@@ -20,7 +20,7 @@ from bertsmith.text.tokens.word_cache import WordCache
 _AT_A_TIME = 4096  # texts
 
 
-class Pruned(NamedTuple):
+class PrunedTokenizer(NamedTuple):
     """`kept` (K,) are the old ids of the new tokenizer's pieces, ascending: the rows that stay of a table."""
 
     tokenizer: Tokenizer
@@ -41,7 +41,7 @@ def count_pieces(tokenizer: Tokenizer, texts: Iterable[str]) -> Ints:
     return counts
 
 
-def prune(tokenizer: Tokenizer, counts: Ints) -> Pruned:
+def prune(tokenizer: Tokenizer, counts: Ints) -> PrunedTokenizer:
     """With the pieces whose count (V,) isn't 0, the special ones, and, so that a new word is spelled rather
     than unknown, each single character that a counted piece has or that is ASCII; of byte pairs all 256
     bytes.
@@ -61,7 +61,7 @@ def prune(tokenizer: Tokenizer, counts: Ints) -> Pruned:
         wanted |= [len(piece) == 1 for piece in tokenizer.pieces]
         _close_merges(content["model"], wanted)
     kept = np.flatnonzero(wanted)
-    return Pruned(rebuilt(tokenizer, _renumbered(content, kept)), kept)
+    return PrunedTokenizer(rebuilt(tokenizer, _renumbered(content, kept)), kept)
 
 
 def _close_merges(model: dict[str, Any], wanted: Bools) -> None:

@@ -30,7 +30,7 @@ _DIRECTIONS: tuple[Direction, ...] = ("right", "left")
 
 
 @dataclass(frozen=True)
-class Template:
+class SequenceTemplate:
     """Ids before, between and behind the texts; `segments` of the two texts of a pair."""
 
     before: tuple[int, ...]
@@ -43,7 +43,9 @@ class Template:
         return len(self.before) + len(self.behind) + (len(self.between) if texts == 2 else 0)
 
 
-def template_of(backend: Backend, cls_id: int, sep_id: int, where: Path | str = "The tokenizer") -> Template:
+def template_of(
+    backend: Backend, cls_id: int, sep_id: int, where: Path | str = "The tokenizer"
+) -> SequenceTemplate:
     """As the post-processor has it, seen on a text and on a pair. Where it adds nothing: BERT's, or RoBERTa's
     for a byte-level vocabulary without [CLS].
 
@@ -53,13 +55,13 @@ def template_of(backend: Backend, cls_id: int, sep_id: int, where: Path | str = 
     single, pair = backend.encode("a"), backend.encode("a", "b")
     if not any(single.special_tokens_mask) and not any(pair.special_tokens_mask):
         if isinstance(backend.model, models.BPE) and backend.id_to_token(cls_id) != "[CLS]":
-            return Template((cls_id,), (sep_id, sep_id), (sep_id,), (0, 0))
-        return Template((cls_id,), (sep_id,), (sep_id,))
+            return SequenceTemplate((cls_id,), (sep_id, sep_id), (sep_id,), (0, 0))
+        return SequenceTemplate((cls_id,), (sep_id,), (sep_id,))
     text = tuple(backend.encode("a", add_special_tokens=False).ids)
     ids, places = tuple(pair.ids), [at for at, special in enumerate(pair.special_tokens_mask) if not special]
     first, second = places[0], places[len(text)]
     segments = pair.type_ids[first], pair.type_ids[second]
-    template = Template(ids[:first], ids[first + len(text) : second], ids[places[-1] + 1 :], segments)
+    template = SequenceTemplate(ids[:first], ids[first + len(text) : second], ids[places[-1] + 1 :], segments)
     usual = (
         (*template.before, *text, *template.behind) == tuple(single.ids)
         and not any(single.type_ids)
@@ -75,7 +77,7 @@ def template_of(backend: Backend, cls_id: int, sep_id: int, where: Path | str = 
     return template
 
 
-def require_usable(template: Template, pieces: int, path: Path) -> None:
+def require_usable(template: SequenceTemplate, pieces: int, path: Path) -> None:
     """Raises TokenizerError where special tokens are no pieces, or leave no room for a short text."""
     count = template.special_tokens(2)
     if count > _MOST_AROUND_TWO:

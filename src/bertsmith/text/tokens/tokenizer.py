@@ -33,12 +33,12 @@ from bertsmith.text.tokens.long_texts import (
     SPACE,
     SPACE_OR_MARK,
     WHITE_SPACE,
-    Pieces,
-    WordPieces,
+    TextEncoding,
+    WordEncodings,
     encode_in_parts,
     encode_words,
 )
-from bertsmith.text.tokens.sequence_rules import USUAL_TRUNCATION, Template, Truncation, template_of
+from bertsmith.text.tokens.sequence_rules import USUAL_TRUNCATION, SequenceTemplate, Truncation, template_of
 from bertsmith.text.tokens.tokenizer_files import find_special_tokens, read_backend
 from bertsmith.text.tokens.wordpiece import has_berts_rules, wordpiece_backend
 
@@ -138,13 +138,13 @@ class Tokenizer:
         found = self._in_parts(self.text_backend.encode_batch_fast, texts, enough, offsets=False)
         return [pieces.ids for pieces in found]
 
-    def encode_pieces(self, texts: Sequence[str], enough: int | None = None) -> Sequence[Pieces]:
+    def encode_pieces(self, texts: Sequence[str], enough: int | None = None) -> Sequence[TextEncoding]:
         """Many texts in parallel: the ids and offsets of `encode`, offsets made only when asked for. `enough`
         as in `encode_batch`.
         """
         return self._in_parts(self.text_backend.encode_batch, texts, enough, offsets=True)
 
-    def encode_words(self, words: Sequence[str]) -> WordPieces:
+    def encode_words(self, words: Sequence[str]) -> WordEncodings:
         """The ids of many words, each by itself: those of `encode_batch`, without offsets, for a sentence of
         any length in little memory.
         """
@@ -152,10 +152,10 @@ class Tokenizer:
 
     def _in_parts(
         self, encode: Callable[..., Any], texts: Sequence[str], enough: int | None, offsets: bool
-    ) -> Sequence[Pieces]:
-        def encoded(some: Sequence[str]) -> Sequence[Pieces]:
+    ) -> Sequence[TextEncoding]:
+        def encoded(some: Sequence[str]) -> Sequence[TextEncoding]:
             try:
-                found: Sequence[Pieces] = encode(some, add_special_tokens=False)
+                found: Sequence[TextEncoding] = encode(some, add_special_tokens=False)
             except TypeError:
                 found = encode(_cleaned(some), add_special_tokens=False)
             return found
@@ -227,7 +227,7 @@ class Tokenizer:
         return flags
 
     @cached_property
-    def template(self) -> Template:
+    def template(self) -> SequenceTemplate:
         """Which special tokens stand around texts."""
         template = template_of(self.backend, self.cls_id, self.sep_id)
         return replace(template, segments=(0, 0)) if self.one_segment else template
@@ -375,7 +375,7 @@ class Tokenizer:
         normalizer, pre_tokenizer = self.backend.normalizer, self.backend.pre_tokenizer
         cls, sep = (self.cls_id,), (self.sep_id,)
         template = template_of(self.backend, self.cls_id, self.sep_id)
-        if has_berts_rules(self.backend) and template == Template(cls, sep, sep):
+        if has_berts_rules(self.backend) and template == SequenceTemplate(cls, sep, sep):
             return settings | {
                 "tokenizer_class": "BertTokenizer",
                 "do_lower_case": normalizer.lowercase,
@@ -385,7 +385,7 @@ class Tokenizer:
         processor = self.backend.post_processor
         if (
             has_robertas_rules(self.backend)
-            and template == Template(cls, sep * 2, sep, (0, 0))
+            and template == SequenceTemplate(cls, sep * 2, sep, (0, 0))
             and isinstance(processor, processors.RobertaProcessing)
             and processor.add_prefix_space == pre_tokenizer.add_prefix_space
         ):

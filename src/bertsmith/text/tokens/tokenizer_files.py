@@ -33,7 +33,7 @@ from bertsmith.text.tokens.byte_level import (
     robertas_processor,
 )
 from bertsmith.text.tokens.sequence_rules import (
-    Template,
+    SequenceTemplate,
     Truncation,
     require_usable,
     template_of,
@@ -334,7 +334,7 @@ def _offset_processors(stated: dict[str, Any] | None) -> list[processors.ByteLev
     ]
 
 
-def _template_processor(backend: Backend, template: Template) -> processors.TemplateProcessing:
+def _template_processor(backend: Backend, template: SequenceTemplate) -> processors.TemplateProcessing:
     ids = template.before + template.between + template.behind
     before, between, behind = (
         [str(backend.id_to_token(number)) for number in numbers]
@@ -349,16 +349,16 @@ def _template_processor(backend: Backend, template: Template) -> processors.Temp
 
 
 def _require_rules_of_class(
-    backend: Backend, template: Template, reading_class: str, cls: int, sep: int, path: Path
+    backend: Backend, template: SequenceTemplate, reading_class: str, cls: int, sep: int, path: Path
 ) -> None:
     """Raises TokenizerError where transformers' class puts other tokens around texts than the file says, or
     divides texts otherwise.
     """
     if reading_class in _BERTS and isinstance(backend.model, models.WordPiece):
         segments = template.segments if reading_class == "DistilBertTokenizer" else (0, 1)  # it has one
-        own, has_rules = Template((cls,), (sep,), (sep,), segments), has_berts_rules(backend)
+        own, has_rules = SequenceTemplate((cls,), (sep,), (sep,), segments), has_berts_rules(backend)
     elif reading_class in _ROBERTAS and isinstance(backend.model, models.BPE):
-        own = Template((cls,), (sep, sep), (sep,), template.segments)  # its models have one segment
+        own = SequenceTemplate((cls,), (sep, sep), (sep,), template.segments)  # its models have one segment
         has_rules = has_robertas_rules(backend)
     else:
         return

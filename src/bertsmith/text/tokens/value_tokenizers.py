@@ -28,7 +28,7 @@ from bertsmith.arrays import Float32s, Int32s
 from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import read_json, write_json
 from bertsmith.text.files.values import LARGEST, as_number
-from bertsmith.text.tokens.long_texts import Pieces, WordPieces
+from bertsmith.text.tokens.long_texts import TextEncoding, WordEncodings
 from bertsmith.text.tokens.tokenizer import Encoding, Tokenizer
 from bertsmith.validation import Strict, first_problem
 
@@ -42,7 +42,7 @@ Settings = TypeVar("Settings", bound=Strict)
 
 
 @dataclass(frozen=True)
-class ValuePieces:
+class RowEncoding:
     """A row as pieces: ids (n,), and the values (n, P) beside them."""
 
     ids: Sequence[int]
@@ -73,11 +73,11 @@ class ValueTokenizer(Tokenizer):
         """Of the vocabulary and the scaling: that of another data set's rows would give other values."""
         return hashlib.sha256((self._json + self.scaling.model_dump_json()).encode()).hexdigest()
 
-    def encode_pieces(self, texts: Sequence[str], enough: int | None = None) -> Sequence[Pieces]:
+    def encode_pieces(self, texts: Sequence[str], enough: int | None = None) -> Sequence[TextEncoding]:
         """The tokens of each row, at most `enough`. Raises InputError for what is no such row."""
         return [self.pieces_of_row(text, enough) for text in texts]
 
-    def pieces_of_row(self, text: str, enough: int | None) -> ValuePieces:
+    def pieces_of_row(self, text: str, enough: int | None) -> RowEncoding:
         """Of one row."""
         raise NotImplementedError
 
@@ -87,7 +87,7 @@ class ValueTokenizer(Tokenizer):
     def encode_batch(self, texts: Sequence[str], enough: int | None = None) -> list[Sequence[int]]:
         raise self._only_rows()
 
-    def encode_words(self, words: Sequence[str]) -> WordPieces:
+    def encode_words(self, words: Sequence[str]) -> WordEncodings:
         raise self._only_rows()
 
     def save(self, folder: Path | str, *, segments: bool = True, max_length: int = 512) -> None:
@@ -175,7 +175,7 @@ class NumberTokenizer(ValueTokenizer):
     def scaling(self) -> NumberScales:
         return NumberScales(columns=tuple(self.scales.values()))
 
-    def pieces_of_row(self, text: str, enough: int | None) -> ValuePieces:
+    def pieces_of_row(self, text: str, enough: int | None) -> RowEncoding:
         """A piece a cell, and the numbers (n, 1). Raises InputError for a number that is none."""
         words = text.split()[:enough]
         ids, values = [], np.zeros((len(words), 1), np.float32)
@@ -187,7 +187,7 @@ class NumberTokenizer(ValueTokenizer):
                 number = as_number(spelled.number, f"The cell {word[:60]!r}")
                 ids.append(self.ids[spelled.scale.piece])
                 values[place] = spelled.scale.normalised(number)
-        return ValuePieces(ids, np.zeros((len(ids), 2), np.int32), values)
+        return RowEncoding(ids, np.zeros((len(ids), 2), np.int32), values)
 
 
 class PatchShape(Strict):
@@ -310,7 +310,7 @@ class PatchTokenizer(ValueTokenizer):
     def scaling(self) -> PatchShape:
         return self.shape
 
-    def pieces_of_row(self, text: str, enough: int | None) -> ValuePieces:
+    def pieces_of_row(self, text: str, enough: int | None) -> RowEncoding:
         """[PATCH] n times, and the values. Raises InputError for what are no numbers."""
         try:
             numbers = np.array(text.split(), np.float64)
@@ -320,7 +320,7 @@ class PatchTokenizer(ValueTokenizer):
                 f"{text[:60]!r}. `bertsmith sequences encode` writes such rows."
             ) from error
         values = self.shape.cut(numbers, f"The row {text[:40]}…")[:enough]
-        return ValuePieces([self.patch_id] * len(values), np.zeros((len(values), 2), np.int32), values)
+        return RowEncoding([self.patch_id] * len(values), np.zeros((len(values), 2), np.int32), values)
 
 
 def _again(

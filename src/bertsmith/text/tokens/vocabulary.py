@@ -23,7 +23,7 @@ from bertsmith.files import atomic_folder, is_empty_folder, write_json
 from bertsmith.progress import Progress
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.vocabulary_report import vocabulary_report
-from bertsmith.text.tokens.word_counts import Characters, WordCounts, count_words
+from bertsmith.text.tokens.word_counts import CharacterCounts, WordCounts, count_words
 from bertsmith.validation import UserSettings
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def learn_pieces(
     return sorted(vocabulary, key=vocabulary.__getitem__)
 
 
-def _alphabet(characters: Characters, settings: VocabularySettings) -> list[str]:
+def _alphabet(characters: CharacterCounts, settings: VocabularySettings) -> list[str]:
     """The most frequent characters, then those of them that continue words, as "##x"; both sorted. As many as
     cover the share asked for: some hundred of an alphabet, some thousand of Chinese.
     """

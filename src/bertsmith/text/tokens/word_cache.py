@@ -37,7 +37,7 @@ class WordCache:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._memory = _Memory(tokenizer) if tokenizer.splits_at_blanks else None
+        self._memory = _TokenIdCache(tokenizer) if tokenizer.splits_at_blanks else None
 
     def encode(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
         """The ids of all texts one after the other, (N,), and each text's number of them, (len(texts),)."""
@@ -51,7 +51,7 @@ class WordCache:
         return np.frombuffer(b"".join(packed), np.uint32), lengths
 
 
-class _Memory(dict[str, bytes]):
+class _TokenIdCache(dict[str, bytes]):
     """Run of non-blank characters → its ids, worked out when first asked for.
 
     The ids are packed: a million lists would keep the garbage collector busy.

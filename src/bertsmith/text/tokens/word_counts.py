@@ -35,7 +35,7 @@ RUNS_AT_ONCE = 1 << 16  # as strings of Python's
 
 
 @dataclass
-class Characters:
+class CharacterCounts:
     """Of words: how often each character occurs in them, and which ones continue a word."""
 
     occurrences: Counter[str] = field(default_factory=Counter)
@@ -58,11 +58,11 @@ class WordCounts:
     """Word → occurrences, and the characters of all words, also of those that were too rare to be kept."""
 
     words: Counter[str]
-    characters: Characters
+    characters: CharacterCounts
 
     @classmethod
     def of(cls, words: Counter[str]) -> "WordCounts":
-        characters = Characters()
+        characters = CharacterCounts()
         characters.add(words)
         return cls(words, characters)
 
@@ -85,7 +85,7 @@ def count_words(
     characters are all counted.
     """
     split_run = BertWords(normalizer or normalizers.BertNormalizer(lowercase=lowercase))
-    characters = Characters()
+    characters = CharacterCounts()
     counts, added = [_counted([])], 0
     words = _counted([])  # of runs that were rare: in Japanese almost each is, and few of their words are
     for sentences in _samples(corpus, split, sample_bytes, seed, progress):
@@ -162,7 +162,7 @@ def _frequent_and_rare(counts: pa.Table, keep: int) -> tuple[pa.Table, pa.Table]
     return counts.filter(pa.array(frequent)), counts.filter(pa.array(~frequent))
 
 
-def _thinned(words: pa.Table, characters: Characters) -> pa.Table:
+def _thinned(words: pa.Table, characters: CharacterCounts) -> pa.Table:
     """Half of `MAX_RUNS` words, where there are more; the others leave their characters."""
     if len(words) <= MAX_RUNS:
         return words
